@@ -11,10 +11,11 @@ from typing import Any
 def offered(
     package: str, places: Mapping[str, str], finish: Callable[[str, Any], Any] | None = None
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return (`__getattr__`, `__dir__`) for a package that loads its names at their first use.
+    """Return the functions (`__getattr__`, `__dir__`) of a package that imports its submodules when their names are
+    first used.
 
-    `places` maps submodules to the names that each defines, separated by blanks; a submodule without names is itself
-    offered. `finish(name, value)`, if stated, returns the object to offer in place of `value`.
+    `places` maps each submodule to the names that it defines, separated by blanks. For a submodule with no names, the
+    submodule itself is offered. `finish(name, value)`, if given, returns the object to offer in place of `value`.
 
     >>> touch, _ = offered("tilewright", {"limits": "", "lazy": "offered"})
     >>> touch("limits").__name__, touch("offered") is offered

@@ -26,11 +26,13 @@ class Limit:
     rule: str
 
     def refuses(self, count: int) -> bool:
-        """True if `count` exceeds the limit."""
+        """True if `count` exceeds the limit `most`."""
         return count > self.most
 
     def check(self, count: int, what: object) -> None:
-        """Raise LimitExceeded if `count` exceeds the limit; the message names `what`."""
+        """Raise LimitExceeded if `count` exceeds the limit; the message is the text of `what`,
+        shortened, and the rule.
+        """
         if count > self.most:
             raise LimitExceeded(f"{shown(what)}: {self.rule}")
 
@@ -61,7 +63,9 @@ LIMITS = (
 
 
 def shown(value: object, most: int = 24) -> str:
-    """Return `str(value)` for an error message, cut to `most` characters.
+    """Return `str(value)` for an error message. A text of more than `most` characters is cut, and ends in "...".
+
+    For an integer of more than 2049 bits, return its number of bits instead: "an integer of 16610 bits".
 
     >>> shown(10**40), shown("abc")
     ('10000000000000000000...', 'abc')
@@ -82,7 +86,7 @@ class _Bounded(Repr):
         self.maxstring = self.maxother = 1000
 
     def repr_int(self, x: int, level: int) -> str:
-        """Return an integer as text, cut if it is long."""
+        """Return the integer `x` as text, at most 24 characters. The level of nesting, `level`, does not matter."""
         return shown(x)
 
 
@@ -96,16 +100,20 @@ def written(value: object, most: int = 24) -> str:
 
 
 def integer(text: str) -> int:
-    """Return the integer that a text of digits, perhaps with a sign, spells; raise LimitExceeded above 512 bits."""
+    """Return the integer that a text spells, such as "-12". Raise LimitExceeded above 512 bits or 160 characters.
+
+    A text that is no integer raises ValueError.
+    """
     if len(text) > 160 or abs(found := int(text)) > INTEGER.most:
         raise LimitExceeded(f"{shown(text)}: {INTEGER.rule}")
     return found
 
 
 def did_you_mean(word: str, known: Iterable[str], most: int = 1) -> str:
-    """Return "; did you mean X?" for an error message about an unknown `word`, or "" if no known word resembles it.
+    """Return the hint "; did you mean X?" for an error message about an unknown `word`; "" if no known word resembles
+    it.
 
-    Up to `most` of the `known` words are suggested.
+    Up to `most` of the `known` words are suggested, joined by "or".
 
     >>> did_you_mean("colums", ["rows", "columns", "depth"])
     '; did you mean columns?'

@@ -36,10 +36,11 @@ Kind = tuple[Callable[[Any], bool], str]
 def checked(
     function: Callable[P, R], kinds: Mapping[str, Kind], error: type[TilewrightError] = ArgumentError
 ) -> Callable[P, R]:
-    """Return `function` wrapped so that wrong arguments raise `error`.
+    """Return `function` wrapped so that a wrong argument raises `error` before the function starts.
 
-    `kinds` maps "function.parameter", or an annotation, to (predicate, description of valid values). Parameters without
-    an entry are not checked. numpy integers are passed on as Python integers.
+    `kinds` maps "function.parameter", or an annotation as text, to (predicate, description of valid values). Parameters
+    without an entry are not checked, nor is a value that is the parameter's default. numpy integers are passed on as
+    Python integers.
     """
     name = function.__name__
     positional: list[tuple[str, Kind | None]] = []
@@ -80,7 +81,9 @@ def checked(
 
 
 def _plain(value: Any) -> Any:
-    """Return a value with numpy integers (also in tuples) as Python integers, which do not overflow."""
+    """Return `value` with a numpy integer, also inside tuples, as a Python integer; other values are returned
+    unchanged.
+    """
     if type(value) is tuple:
         return tuple(map(_plain, value))
     return int(value) if isinstance(value, np.integer) else value
@@ -92,10 +95,11 @@ def check_all(
     kinds: Mapping[str, Kind],
     error: type[TilewrightError] = ArgumentError,
 ) -> None:
-    """Replace the functions called `names` in the namespace `offered` by versions whose arguments are checked.
+    """Replace the functions called `names` in the dictionary `offered`, a module's globals, by versions that check
+    arguments.
 
-    `kinds` maps "function.parameter", or an annotation, to (predicate, description); `error` is raised for a wrong
-    argument.
+    Names of other objects are skipped. `kinds` maps "function.parameter", or an annotation as text, to (predicate,
+    description of valid values). A wrong argument raises `error`.
     """
     for name in names:
         if isinstance(offered[name], FunctionType):

@@ -299,9 +299,10 @@ _EXPRESSIONS = (
 
 
 def _checked(name: str, value: Any) -> Any:
-    """Return the public object `name` of this package: a function becomes one that checks its arguments.
+    """Return the public object `name` of this package, whose unchecked `value` is given.
 
-    A `value` that is no function is returned unchanged.
+    A function becomes a wrapper that checks its arguments: it raises ExpressionError in functions on expressions, else
+    LayoutError. Any other value is returned unchanged.
     """
     if not isinstance(value, FunctionType):
         return value

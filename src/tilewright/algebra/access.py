@@ -74,11 +74,13 @@ class Access:
         conditions: Iterable[Expr] = (),
         digit_names: Mapping[str, access_normal.Names] | None = None,
     ) -> Access:
-        """Return the access with these coordinates of a tensor of the given shape, written as expressions of the axes.
+        """Return the access to the element at `coordinates` of a tensor, written as expressions of the `axes` (loop
+        indices).
 
-        Without `strides` the tensor is packed, last dimension fastest. The bounds 0 <= coordinate < extent are added to
-        `conditions` where they are not always true. `digit_names` gives, by axis name, names for the digits
-        (mixed-radix parts) that `normalise` makes.
+        `shape` holds the tensor's extents; without `strides` it is packed, last dimension fastest. `conditions` are
+        further conditions for being in bounds, beside 0 <= coordinate < extent. `digit_names` gives, by axis name,
+        names for the digits (mixed-radix parts) that `normalise` makes. Raise AccessError if the ranks differ, or if an
+        axis does not begin at 0.
         """
         axes = tuple(axes)
         exprs = tuple(as_expr(c) for c in coordinates)
@@ -100,7 +102,10 @@ class Access:
 
     @classmethod
     def from_layout(cls, layout: Layout, axes: Iterable[Symbol]) -> Access:
-        """Return the access to the memory of a layout, with one axis for each mode; an axis runs over its mode's size.
+        """Return the access to the memory of a layout, with one of `axes` for each mode; its one coordinate is the
+        layout's offset.
+
+        Each axis must run over the size of its mode. Otherwise AccessError is raised.
 
         >>> from tilewright.algebra import index
         >>> print(Access.from_layout(Layout((4, (2, 4)), (2, (1, 8))), [index("i", 4), index("j", 8)]).offset)
@@ -129,34 +134,38 @@ class Access:
 
     @cached_property
     def conditions(self) -> tuple[Expr, ...]:
-        """Return the conditions of the domain followed by those of the bounds."""
+        """Return all conditions of the access: those of the domain (iteration space), then those of the bounds."""
         return self.domain + self.bounds
 
     @cached_property
     def congruences(self) -> tuple[Expr, ...]:
-        """Return the bounds of the form x % s == 0; gradients of strided convolutions have them."""
+        """Return the bounds that are congruences, x % s == 0; gradients of strided convolutions have them."""
         return tuple(b for b in self.bounds if isinstance(b, IsZero) and isinstance(b.operand, Mod))
 
     @cached_property
     def divisions(self) -> tuple[Expr, ...]:
-        """Return the coordinates and conditions that still divide an axis by // or %.
+        """Return the coordinates and conditions that still divide an axis by // or %, so that the access is not in
+        normal form.
 
-        Congruences of a sum (x % s == 0) are not counted.
+        A congruence of a sum, such as (h - r) % 2 == 0, is not counted.
         """
         counted = [c for c in self.conditions if c not in self.congruences or _divides_an_axis(c)]
         return tuple(e for e in (*self.coordinates, *counted) if has_division(e, self.axes))
 
     def axis(self, name: str | Symbol) -> Symbol:
-        """Return the axis with this name; raise AccessError if there is none."""
+        """Return the axis symbol with this name; `name` may be the symbol itself. Raise AccessError if
+        there is none.
+        """
         for axis in self.axes:
             if axis is name or axis.name == name:
                 return axis
         raise AccessError(f"there is no axis {name}; there are {', '.join(a.name for a in self.axes)}")
 
     def at(self, values: Mapping[Any, Any]) -> tuple[Any, Any, Any]:
-        """Return (offset, in the domain, in bounds) at one point; the last two are 0 or 1.
+        """Return (offset, in_domain, in_bounds) at one point of the iteration space; the last two are 0 or 1.
 
-        `values` maps axes (or their names) and open symbols to ints, or to numpy arrays for many points.
+        The offset is the one after the swizzle. `values` maps axes (or their names) and sizes that are still symbols to
+        ints, or to numpy arrays for many points at once.
 
         >>> from tilewright.algebra import index
         >>> i = index("i", 4)
@@ -171,11 +180,18 @@ class Access:
     # -- operations -------------------------------------------------------------------
 
     def substitute(self, values: Mapping[Any, ExprLike]) -> Access:
-        """Return the access with symbols (or names) replaced by `values`; bounds that now always hold are dropped."""
+        """Return the access with symbols replaced: `values` is {symbol or name: replacement}.
+
+        Axes that are replaced by expressions are no longer axes. Conditions that now always hold are dropped.
+        """
         return self.rebuilt(Substitution(values))
 
     def rebuilt(self, images: Substitution, **changes: Any) -> Access:
-        """Return the access with every expression e replaced by images(e), and the fields in `changes` set as given."""
+        """Return the access with every expression e in it replaced by images(e); its conditions are simplified anew.
+
+        An axis whose image is not a symbol is dropped from the axes. `changes` are fields that are set as given
+        instead.
+        """
         axes = [images(a) for a in self.axes]
         fields: dict[str, Any] = {
             "axes": tuple(a for a in axes if isinstance(a, Symbol)),
@@ -192,23 +208,26 @@ class Access:
     def normalise(self, digit_names: Mapping[str, access_normal.Names] | None = None) -> Access:
         """Return the normal form: flat indices are replaced by digits (mixed-radix parts), so that no // or % is left.
 
-        If there is none, the field `general` of the result says why. `digit_names` maps axis names to names of their
-        digits, slowest first; otherwise digits are numbered: m_2, m_1, m_0.
+        If there is none, return the access with the reason in its field `general`. `digit_names` maps axis names to
+        names for their digits, slowest first; otherwise digits are numbered: m_2, m_1, m_0.
         """
         return access_normal.normalise(self, digit_names or {})
 
     def cut(self, axis: Any, size: ExprLike, how: Literal["box", "extend", "table"] = "box") -> Access:
-        """Return the access with an axis, or a fused tuple of axes, split into tiles of `size`.
+        """Return the access with an axis, or several fused axes (a tuple of names), split into tiles of `size`: q =
+        size*q_o + q_i.
 
-        `how` says what happens to a ragged tail: see `access_cut.cut`.
+        `how` says how a ragged tail is treated: "box" ends the last tile early, "extend" pads axes until tiles fit,
+        "table" decodes the flat index by a table. See `access_cut.cut`.
         """
         return access_cut.cut(self, axis, size, how)
 
     def phases(self) -> list[tuple[dict[str, int], Access]]:
-        """Return a pair (residues, access) for each combination of residues of the axes that satisfies all congruences.
+        """Return pairs (residues, access), one for each combination of residues of the axes that satisfies all
+        congruences.
 
-        `residues` maps axis names to numbers; the access covers the points with these residues, and has no congruence
-        left.
+        A congruence is a bound x % s == 0, as in the gradient of a strided convolution. `residues` is {axis name:
+        residue}; the access covers only the points with these residues, so it has no congruence left.
         """
         return access_cut.phases(self)
 
@@ -238,13 +257,15 @@ class Access:
 
 
 def _divides_an_axis(congruence: Expr) -> bool:
-    """Return True if the dividend of the congruence x % s == 0 is not a sum, so that digits can resolve it."""
+    """Return True if x in `congruence`, a condition x % s == 0, is not a sum, so that digits of an axis
+    can resolve it.
+    """
     node = congruence.parts[0]
     return isinstance(node, Mod) and not isinstance(node.left, Sum)
 
 
 def extent_of(axis: Symbol) -> Expr:
-    """Return the number of values of an axis, its upper limit plus 1."""
+    """Return the number of values of an axis, its upper limit plus 1; raise AccessError if it has no upper limit."""
     if axis.upper is None:
         raise AccessError(f"axis {axis} has no extent")
     return axis.upper + 1

@@ -43,11 +43,12 @@ if TYPE_CHECKING:
 
 
 def cut(access: Access, axis: Any, size: ExprLike, how: str) -> Access:
-    """Return the access with an axis split into tiles of `size`, an inner axis `q_i` under an outer axis `q_o`.
+    """Return the access with an axis q split into tiles of `size`: q = size*q_o + q_i, with an outer and an inner axis.
 
-    `axis` is a name, or a tuple of names, slowest first, that are fused first. `how` says what is done if `size` does
-    not divide the extents: "box" ends the last tile early, "extend" pads digits, "table" decodes a flat index by a
-    table.
+    `axis` is a name, or a tuple of names, slowest first, that are fused first. `how` says how a `size` that does not
+    divide the extents is treated: "box" ends the last tile early, "extend" pads axes until a tile is a box, "table"
+    decodes the flat index by a table. Raise AccessError if the cut is not possible; except for "table" the access must
+    be in normal form.
 
     >>> from tilewright.algebra import Access, index
     >>> p, q = index("p", 3), index("q", 14)
@@ -89,7 +90,7 @@ def _names_text(axes: Sequence[Symbol]) -> str:
 
 
 def _extent(axis: Symbol) -> Expr:
-    """Return the number of values of an axis, its upper limit plus 1."""
+    """Return the number of values of an axis, its upper limit plus 1; raise AccessError if it has no upper limit."""
     from tilewright.algebra.access import extent_of
 
     return extent_of(axis)
@@ -99,10 +100,11 @@ def _extent(axis: Symbol) -> Expr:
 
 
 def _cut_box(access: Access, digits: list[Symbol], size: Expr) -> Access:
-    """Return the access with a tile of `size` points that is a box over the digits (fused axes, slowest first).
+    """Return the access cut into tiles of `size` points, each a box over `digits` (the axes that are fused, slowest
+    first).
 
-    From the fastest digit on, whole digits belong to the tile; the first digit that does not fit completely is split.
-    Raise AccessError if no such box exists.
+    From the fastest axis on, whole axes belong to the tile, until one is split. Extents 3, 4 and 8 and size 16: the
+    tile is 2 x 8. Raise AccessError if no such box exists. A single axis is always split, with a smaller last tile.
     """
     remaining = size
     for digit in reversed(digits):
@@ -123,9 +125,10 @@ def _cut_box(access: Access, digits: list[Symbol], size: Expr) -> Access:
 
 
 def _cut_extended(access: Access, digits: list[Symbol], size: Expr) -> Access:
-    """Return the access with a tile of `size` points, after digits are padded until the tile is a box.
+    """Return the access cut into tiles of `size` points, after padding axes until each tile is a box over `digits`.
 
-    `digits` are fused axes, slowest first; points beyond the extent of a digit leave the domain.
+    `digits` are the axes that are fused, slowest first. Points in the padding are outside the domain (iteration space).
+    Raise AccessError if a symbolic extent cannot be compared with the size.
     """
     remaining = size
     for digit in reversed(digits):
@@ -152,7 +155,7 @@ def _cut_extended(access: Access, digits: list[Symbol], size: Expr) -> Access:
 
 
 def _smallest_radix(extent: int, size: int) -> int:
-    """Return the smallest radix >= extent that divides `size` or is a multiple of it."""
+    """Return the smallest integer >= `extent` that divides `size` or is a multiple of it: extent 5, size 12 -> 6."""
     radix = extent
     while size % radix != 0 and radix % size != 0:
         radix += 1
@@ -160,15 +163,18 @@ def _smallest_radix(extent: int, size: int) -> int:
 
 
 def _enlarge_digit(access: Access, digit: Symbol, radix: Expr) -> Access:
-    """Return the access with `digit` running over `radix` values; values beyond its extent are outside the domain."""
+    """Return the access with the axis `digit` padded to `radix` values; points in the padding are
+    outside the domain.
+    """
     wide = index(digit.name, radix)
     return _replace_axis(access, digit, [wide], wide, [wide < _extent(digit)])
 
 
 def _split_digit(access: Access, digit: Symbol, size: Expr) -> Access:
-    """Return the access with `digit` replaced by size*outer + inner, two new axes.
+    """Return the access with the axis `digit` replaced by two new axes, outer and inner: digit = size*outer + inner.
 
-    If `size` does not divide the extent, a condition of the domain excludes the end of the last tile.
+    If `size` does not divide the extent, a condition of the domain (iteration space) excludes the rest of the last
+    tile. An axis of extent 1 is left out.
     """
     extent = _extent(digit)
     count = quotient_of(extent, size)
@@ -180,12 +186,14 @@ def _split_digit(access: Access, digit: Symbol, size: Expr) -> Access:
 
 
 def _axis_or_zero(name: str, extent: Expr) -> Expr:
-    """Return a new axis with this name and extent; the number 0 if the extent is 1."""
+    """Return a new axis symbol `name` that runs over 0, ..., extent - 1; the number 0 if `extent` is 1."""
     return ZERO if extent is ONE else index(name, extent)
 
 
 def _unused_name(access: Access, name: str) -> str:
-    """Return `name` if no axis of the access has it, otherwise `name` with the first free number after it."""
+    """Return `name` if no axis of the access has it; otherwise `name` with the first number from 2 on that gives a new
+    name.
+    """
     axis_names = {a.name for a in access.axes}
     candidate, number = name, 2
     while candidate in axis_names:
@@ -194,9 +202,10 @@ def _unused_name(access: Access, name: str) -> str:
 
 
 def _replace_axis(access: Access, old_axis: Symbol, new_axes: list[Symbol], value: Expr, domain: list[Expr]) -> Access:
-    """Return the access with the axis `old_axis` replaced by `new_axes`; expressions get `value` in its place.
+    """Return the access with the axis `old_axis` replaced by `new_axes`, and by the expression `value` in all
+    expressions.
 
-    `domain` holds conditions that are added to the domain.
+    `domain` holds further conditions for the domain (iteration space).
     """
     axes: list[Symbol] = []
     for a in access.axes:
@@ -209,10 +218,11 @@ def _replace_axis(access: Access, old_axis: Symbol, new_axes: list[Symbol], valu
 
 
 def _cut_table(access: Access, digits: list[Symbol], size: Expr) -> Access:
-    """Return the access with the flat index of the digits split into tiles of `size`, decoded by a table.
+    """Return the access with the flat index of fused axes split into tiles of `size`, and decoded by table lookups.
 
-    Terms that depend on the flat index become table columns: symbols whose definitions hold the divisions. `digits` are
-    the fused axes, slowest first.
+    `digits` are the fused axes, slowest first. Terms that depend on them become table columns: symbols that are
+    computed once a task, and whose definitions hold the divisions. The result is an access to a tensor of one
+    dimension. Raise AccessError if a term depends on the fused axes and on another axis too.
     """
     extent: Expr = ONE
     weights: dict[Symbol, Expr] = {}
@@ -261,9 +271,10 @@ class _TableColumns:
         self.name, self.digits, self.decoded, self.made = name, digits, decoded, made
 
     def gather(self, e: Expr) -> Expr:
-        """Return the expression `e` with the sum of its terms in the fused digits replaced by one table column.
+        """Return the expression `e` with the sum of its terms in the fused axes replaced by one table column.
 
-        Raise AccessError if such a term also depends on another axis.
+        A column that is not in `made` yet is added to it. Raise AccessError if such a term also depends on another
+        axis.
         """
         constant, terms = linear(e)
         of_table = []
@@ -281,7 +292,11 @@ class _TableColumns:
         return add_all([self.column(add_all(of_table)), *rest] if of_table else rest)
 
     def gather_condition(self, condition: Expr) -> Expr:
-        """Return the condition with its terms in the fused digits replaced by table columns."""
+        """Return the condition with its terms in the fused axes replaced by table columns; new columns are added to
+        `made`.
+
+        A condition without fused axes keeps its form. Raise AccessError for one that is no comparison.
+        """
         if not condition.symbols & self.digits:
             return self.decoded(condition)
         if isinstance(condition, AtLeastZero):
@@ -291,18 +306,24 @@ class _TableColumns:
         raise AccessError(f"no table over {self.name}: the condition {condition} is not a comparison")
 
     def only(self, e: Expr) -> bool:
-        """Return True if `e` depends on no axis besides the fused digits."""
+        """Return True if `e` depends on the fused axes and on sizes only, on no other axis."""
         return not any(s.lower is ZERO for s in e.symbols - self.digits)
 
     def congruence(self, condition: IsZero) -> Expr:
-        """Return the condition x % s == 0 with the terms of x in the fused digits replaced by a table column."""
+        """Return the condition x % s == 0 with the terms of x in the fused axes replaced by a table column.
+
+        Raise AccessError if the condition does not have this form.
+        """
         node = condition.operand
         if not isinstance(node, Mod):
             raise AccessError(f"no table over {self.name}: the condition {condition} is not a congruence")
         return is_zero(self.gather(node.left) % node.right)
 
     def column(self, part: Expr) -> Expr:
-        """Return the column symbol for `part`, an expression of the fused digits: a known one, also negated, or new."""
+        """Return the table column for `part`, an expression of the fused axes, as a symbol.
+
+        A known column with the same definition is used, also negated; otherwise a new one is made and added to `made`.
+        """
         definition = self.decoded(part)
         opposite = scale(definition, -1)
         for known in self.made:
@@ -319,10 +340,11 @@ class _TableColumns:
 
 
 def phases(access: Access) -> list[tuple[dict[str, int], Access]]:
-    """Return the access split by residues, as pairs (residues, access); `residues` maps axis names to numbers.
+    """Return the access split by residues, as pairs (residues, access); `residues` is {axis name: residue}.
 
-    Every digit in a congruence becomes step*outer + residue with a fixed residue. Only combinations of residues that
-    satisfy every congruence are returned, so that none is left. An access without congruences has one phase.
+    Every axis in a congruence (a bound x % s == 0) becomes step*outer + residue with a fixed residue. Only combinations
+    of residues that satisfy every congruence are returned, so no congruence is left; those without any point are left
+    out. Without congruences there is one pair, ({}, access). Raise AccessError if a congruence is not linear.
 
     >>> from tilewright.algebra import Access, eq, index
     >>> h, r = index("h", 6), index("r", 3)                  # dy[(h - r) / 2], a gradient with stride 2
@@ -355,10 +377,10 @@ def phases(access: Access) -> list[tuple[dict[str, int], Access]]:
 
 
 def _linear_congruence(access: Access, bound: Expr) -> tuple[dict[Symbol, int], int, int]:
-    """Return (coefficients, constant, modulus) of the congruence `bound`, with coefficients by axis.
+    """Return (coefficients, constant, modulus) of `bound`, a condition x % modulus == 0; coefficients is {axis: int}.
 
-    It says that constant + the sum of coefficient * axis is a multiple of the modulus. Raise AccessError if it is not
-    linear, or if its numbers are not known.
+    x is constant + the sum of coefficient * axis, over axes of `access`. Raise AccessError if x is not linear, or if
+    one of the numbers is symbolic.
     """
     node = bound.parts[0]
     form = linear_form(node.left, access.axes) if isinstance(node, Mod) else None
@@ -372,7 +394,10 @@ def _linear_congruence(access: Access, bound: Expr) -> tuple[dict[Symbol, int], 
 
 
 def _select_residue(access: Access, axis: Symbol, step: int, residue: int) -> Access:
-    """Return the access restricted to the points with axis == step*outer + residue; `outer` replaces the axis."""
+    """Return the access restricted to points with axis == step*outer + residue; the new axis `outer` replaces `axis`.
+
+    If there is no such point, the access gets the domain (0), which is never true.
+    """
     extent = _extent(axis)
     count = ceildiv(extent - residue, step)
     if count.hi < 1:
@@ -386,10 +411,11 @@ def _select_residue(access: Access, axis: Symbol, step: int, residue: int) -> Ac
 
 
 def why_not_join(accesses: Sequence[Access], outer: str, inner: str) -> str | None:
-    """Return the reason why two digits cannot become one axis in all these accesses, or None if they can.
+    """Return the reason, as a text, why the axes `outer` and `inner` cannot be fused in all these accesses; None if
+    they can.
 
-    They can if every access moves as far for one step of `outer` as for the full range of `inner`, in its offset and in
-    every condition.
+    A step of `outer` must change the offset, and every condition, as much as the full range of `inner` does: then
+    (outer, inner) is one flat axis. An access with neither axis is skipped; one with only one of them prevents fusion.
 
     >>> from tilewright.algebra import Access, index
     >>> p, q, c = index("p", 3), index("q", 4), index("c", 5)
@@ -419,9 +445,9 @@ def why_not_join(accesses: Sequence[Access], outer: str, inner: str) -> str | No
 
 
 def join(access: Access, outer: str, inner: str, name: str) -> Access:
-    """Return the access with the axes `outer` and `inner` fused to one axis `name`.
+    """Return the access with the axes `outer` and `inner` fused to one flat axis `name`, `inner` being the faster.
 
-    Raise AccessError if they do not join: see `why_not_join`.
+    Raise AccessError if that is not possible: see `why_not_join`.
 
     >>> from tilewright.algebra import Access, index
     >>> p, q = index("p", 3), index("q", 4)

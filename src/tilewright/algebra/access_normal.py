@@ -48,8 +48,9 @@ Names: TypeAlias = "Iterable[str] | Mapping[str, Expr]"
 def normalise(access: Access, digit_names: Mapping[str, Names]) -> Access:
     """Return the normal form of the access: each axis that // or % divide is replaced by digits (mixed-radix parts).
 
-    If there is none, the field `general` of the result says why. `digit_names` maps axis names to names for their
-    digits; they take precedence over the access' own `digit_names`.
+    An xor becomes a swizzle, and bounds that the domain implies are dropped. If there is no normal form, return the
+    given access with the reason in its field `general`. `digit_names` maps axis names to names for their digits; it
+    overrides the access' own `digit_names`.
     """
     names = dict(access.digit_names) | dict(digit_names)
     if ZERO in access.bounds:  # never in bounds: the coordinates do not matter
@@ -70,7 +71,10 @@ def normalise(access: Access, digit_names: Mapping[str, Names]) -> Access:
 
 
 def _why_no_digits(access: Access) -> str:
-    """Return the reason, as a text, why a division that is left in the access cannot be replaced by digits."""
+    """Return the reason, as a text, why a division that is left in the access cannot be replaced by digits.
+
+    The access must have a division left.
+    """
     for e in access.divisions:
         for node in e.walk():
             if isinstance(node, FloorDiv | Mod) and not isinstance(node.left, Symbol):
@@ -82,9 +86,9 @@ def _why_no_digits(access: Access) -> str:
 
 
 def _divisors(access: Access) -> dict[Symbol, list[Expr]]:
-    """Return the divisors of each axis that is divided, in ascending order.
+    """Return {axis: [divisor, ...]} for each axis that is divided by // or %, with divisors in ascending order.
 
-    An axis x has the divisors c for x//c, d for x%d, and c*d for (x//c)%d.
+    x // c gives the divisor c of axis x, x % d gives d, and (x // c) % d gives c*d.
     """
     divisors_of: dict[Symbol, list[Expr]] = {}
     axes = set(access.axes)
@@ -105,16 +109,18 @@ def _divisors(access: Access) -> dict[Symbol, list[Expr]]:
 
 
 def _sorted_divisors(divisors: list[Expr]) -> list[Expr]:
-    """Return the divisors by size if all are numbers; otherwise each after the divisors that divide it."""
+    """Return the divisors in ascending order; symbolic ones are ordered so that each follows the divisors that divide
+    it.
+    """
     if all(isinstance(d, Const) for d in divisors):
         return sorted(divisors, key=int)
     return sorted(divisors, key=lambda d: sum(quotient_of(d, other) is not None for other in divisors))
 
 
 def _why_no_chain(divided: dict[Symbol, list[Expr]]) -> str | None:
-    """Return a text that names two divisors of one axis that do not divide each other; None if all form chains.
+    """Return a text that names two divisors of one axis, neither of which divides the other; None if there are none.
 
-    `divided` maps each axis to its divisors in ascending order.
+    `divided` is {axis: divisors in ascending order}; only neighbours in that order are compared.
     """
     for axis, divisors in divided.items():
         for small, large in pairwise(divisors):
@@ -124,10 +130,10 @@ def _why_no_chain(divided: dict[Symbol, list[Expr]]) -> str | None:
 
 
 def _split_into_digits(access: Access, divided: dict[Symbol, list[Expr]], names: Mapping[str, Names]) -> Access:
-    """Return the access with each axis in `divided` (axis -> divisors) replaced by its digits, which become axes.
+    """Return the access with each axis in `divided`, {axis: divisors}, replaced by its digits, which become axes.
 
-    `names` maps axis names to names for the digits. If the last divisor does not divide the extent, `axis < extent`
-    becomes a condition of the domain.
+    Divisors 4 and 12 of an axis m give m = 12*m_2 + 4*m_1 + m_0. `names` maps axis names to names for the digits. If
+    the last divisor does not divide the extent, `axis < extent` becomes a condition of the domain (iteration space).
     """
     images: dict[Symbol, Expr] = {}
     axes: list[Symbol] = []
@@ -155,15 +161,17 @@ def _split_into_digits(access: Access, divided: dict[Symbol, list[Expr]], names:
 
 
 def _axis_or_zero(name: str, extent: Expr) -> Expr:
-    """Return a new axis with this name and extent; the number 0 if the extent is 1."""
+    """Return a new axis symbol `name` that runs over 0, ..., extent - 1; the number 0 if `extent` is 1."""
     return ZERO if extent is ONE else index(name, extent)
 
 
 def _digit_names(axis: Symbol, weights: list[Expr], names: Names | None, axis_names: set[str]) -> list[str]:
-    """Return the names of the digits of `axis`, fastest first; `weights` are the digits' weights in the flat index.
+    """Return the names of the digits of `axis`, fastest first; `weights` are the digits' weights in the flat index, 1
+    first.
 
-    `names` are those the caller wants, slowest first, or None for numbered names. If they come with extents, a name is
-    used for the digit whose weight it has. Names in `axis_names` exist already and raise AccessError.
+    `names` are the names wanted, slowest first, or None for numbered names m_0, m_1, ... If `names` is {name: extent},
+    a name is used only for the digit whose weight fits. Raise AccessError if the number of names is wrong, or if a name
+    is in `axis_names`, the names that exist already.
     """
     numbered = [f"{axis.name}_{i}" for i in range(len(weights))]
     if names is None:
@@ -190,9 +198,10 @@ def _digit_names(axis: Symbol, weights: list[Expr], names: Names | None, axis_na
 
 
 def _use_exact_quotients(access: Access) -> Access:
-    """Return the access with x // s replaced by the exact x / s wherever x % s == 0 is one of its bounds.
+    """Return the access with x // s replaced by the exact quotient x / s if x % s == 0 is one of its bounds.
 
-    Only dividends x that are sums are treated so; other dividends are split into digits.
+    Only sums x are treated so; other dividends are split into digits. Without such a bound the access is returned
+    unchanged.
     """
     images: dict[Expr, Expr] = {}
     for bound in access.congruences:
@@ -210,7 +219,11 @@ def _use_exact_quotients(access: Access) -> Access:
 
 
 def _without_fractions(bound: Expr) -> Expr:
-    """Return the bound X / s + y >= 0 as X + s*y >= 0, which has a value also where s does not divide X."""
+    """Return `bound`, a condition X / s + y >= 0, as X + s*y >= 0, which has a value also if s does not divide X (s >
+    0).
+
+    A condition of another form is returned unchanged.
+    """
     if not isinstance(bound, AtLeastZero):
         return bound
     operand = bound.operand
@@ -222,7 +235,7 @@ def _without_fractions(bound: Expr) -> Expr:
 
 
 def _drop_implied_bounds(access: Access) -> Access:
-    """Return the access without bounds that follow from its domain, outside of which nothing is read."""
+    """Return the access without the bounds that follow from the conditions of its domain (iteration space)."""
     facts = [d.operand for d in access.domain if isinstance(d, AtLeastZero)]
     if not facts:
         return access
@@ -234,9 +247,10 @@ def _drop_implied_bounds(access: Access) -> Access:
 
 
 def _xor_to_swizzle(access: Access) -> Access:
-    """Return the access with its xor replaced by a swizzle of the offset, if it is an xor of power-of-two digits.
+    """Return the access with its xor replaced by a swizzle of the offset: the field `swizzle` is set.
 
-    Otherwise return the access with the reason in its field `general`.
+    The xor must combine digits that are powers of two; otherwise return the access with the reason in its field
+    `general`. An access without xor is returned unchanged.
     """
     xors = {node for c in access.coordinates for node in c.walk() if isinstance(node, Xor)}
     if not xors:
@@ -255,9 +269,12 @@ def _xor_to_swizzle(access: Access) -> Access:
 
 
 def _matching_swizzle(access: Access, target: Expr, source: Expr) -> Swizzle | None:
-    """Return the swizzle of the offset that xors the axis `source` onto the axis `target`, or None if there is none.
+    """Return the swizzle of the offset that has the same effect as replacing the axis `target` by target ^ source, or
+    None.
 
-    There is one if every axis occupies its own range of bits of the offset.
+    `access` is the access without the xor, `source` another of its axes. Return None unless extents and strides are
+    powers of two, every axis has bits of the offset of its own, the swizzle's bits fit, and the offset's constant does
+    not disturb them.
     """
     if not isinstance(target, Symbol) or target not in access.axes:
         return None
@@ -307,7 +324,11 @@ def _is_power_of_two(n: int) -> bool:
 
 
 def layout_of(access: Access) -> Layout | ComposedLayout:
-    """Return the layout with one mode for each index of the access; raise AccessError if there is none."""
+    """Return the layout of the access, normalised first, with one mode for each index that it was written with.
+
+    It is composed if there is a swizzle or a constant offset. Raise AccessError if there is no layout: a condition is
+    left, the offset is not linear, or a size is symbolic.
+    """
     normal = access if access.general is None and not access.divisions else normalise(access, {})
     if normal.general:
         raise AccessError(f"there is no layout: {normal.general}")
@@ -329,7 +350,8 @@ def layout_of(access: Access) -> Layout | ComposedLayout:
 def _mode_of_index(name: Symbol, value: Expr, strides: dict[Symbol, Expr]) -> Layout:
     """Return the layout mode of the index `name`, coalesced, with its digits fastest first.
 
-    `value` is the index as a weighted sum of its digits, `strides` maps the digits to their strides in memory.
+    `value` is the index as a weighted sum of its digits; `strides` is {digit: stride in memory}. Raise AccessError if
+    `value` is no such sum, or if a number is symbolic.
     """
     form = linear_form(value, value.symbols)
     if form is None or form[1] is not ZERO:
@@ -348,7 +370,9 @@ def _mode_of_index(name: Symbol, value: Expr, strides: dict[Symbol, Expr]) -> La
 
 
 def _require_number(e: Expr, what: str) -> int:
-    """Return the int that the expression `e` holds; raise AccessError for others, naming the expression by `what`."""
+    """Return the int of `e`, which must be a constant; raise AccessError for other expressions, naming
+    `e` by `what`.
+    """
     if not isinstance(e, Const):
         raise AccessError(f"there is no layout: {what} is {e}, not a number")
     return e.value

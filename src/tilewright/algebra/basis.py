@@ -102,9 +102,10 @@ def _is_zero(x: Any) -> bool:
 
 
 def E(*path: int) -> ScaledBasis:
-    """Return the basis stride of one step along the mode `path`, for layouts whose values are coordinates.
+    """Return the basis stride that moves one step along the mode `path`; a layout with such strides has coordinates as
+    values.
 
-    Several numbers name a mode inside a mode, outermost first.
+    `E(1)` is mode 1; `E(0, 1)` is mode 1 inside mode 0.
 
     >>> E(0), 5 * E(1), E(0, 1)
     (1@0, 5@1, 1@1@0)
@@ -113,10 +114,10 @@ def E(*path: int) -> ScaledBasis:
 
 
 def coordinate_of(value: Any, strides: tuple[Any, ...]) -> Any:
-    """Return a layout's value as a coordinate tuple; modes along which it does not move are 0.
+    """Return `value`, a sum of basis strides that a layout computed, as a coordinate tuple; modes without a step are 0.
 
-    `strides` are the layout's strides, flat; each mode that a basis stride (such as `E(1)`) steps along has an entry.
-    Raise LayoutError if they step along a mode and also along a mode inside it.
+    `strides` are the layout's strides, flat; they determine how the tuple is nested: strides E(0) and E(1) and the
+    value 2@1 give (0, 2). Raise LayoutError if strides move along a mode and also along a mode inside it.
     """
     steps: Mapping[Path, Any]
     if isinstance(value, ScaledBasis):
@@ -130,9 +131,11 @@ def coordinate_of(value: Any, strides: tuple[Any, ...]) -> Any:
 
 
 def _build_coordinate(prefix: Path, paths: list[Path], steps: Mapping[Path, Any]) -> Any:
-    """Return the coordinate inside the mode `prefix` (a path of mode numbers): an int, or a tuple of its modes.
+    """Return the coordinate inside the mode `prefix` (a path of mode numbers): an int, or a tuple with one entry for
+    each mode.
 
-    `paths` are all modes along which strides move; `steps` says how far the value moves along each.
+    `paths` are all modes along which strides move; `steps` is {path: number of steps}. Raise LayoutError if the steps
+    move along `prefix` itself and strides along a mode inside it.
     """
     below = [p for p in paths if len(p) > len(prefix) and p[: len(prefix)] == prefix]
     if not below:

@@ -26,7 +26,9 @@ def flat_modes(layout: Layout) -> list[tuple[Any, Any]]:
 
 
 def from_modes(modes: list[tuple[Any, Any]]) -> Layout:
-    """Return the flat layout of these (extent, stride) pairs; a single pair gives an int shape, no pair gives 1:0."""
+    """Return the flat layout of `modes`, (extent, stride) pairs; a single pair gives an int shape, no
+    pair gives 1:0.
+    """
     if not modes:
         return EMPTY_MODE
     if len(modes) == 1:
@@ -35,9 +37,10 @@ def from_modes(modes: list[tuple[Any, Any]]) -> Layout:
 
 
 def by_mode(operation: Any, layout: Layout, tiler: tuple[Any, ...], name: str) -> Layout:
-    """Return the layout with its mode i replaced by operation(mode i, tiler[i]).
+    """Return the layout with its mode i replaced by operation(mode i, tiler[i]), for every entry of `tiler`.
 
-    Modes beyond the tiler are unchanged. `name` names the operation in the error for a tiler with too many modes.
+    Modes beyond the tiler are unchanged. Raise LayoutError if the tiler has more modes than the layout; `name` names
+    the operation in the message.
     """
     if rank(layout) < len(tiler):
         raise LayoutError(f"{name} of {layout} by {tiler}: the tiler has {len(tiler)} modes, the layout {rank(layout)}")
@@ -47,10 +50,10 @@ def by_mode(operation: Any, layout: Layout, tiler: tuple[Any, ...], name: str) -
 
 @inside_composed
 def coalesce(layout: Layout, profile: Any = None) -> Layout:
-    """Return the same function of one integer with as few modes as possible.
+    """Return the layout with as few modes as possible, as the same function of one integer index.
 
-    Modes of size 1 go, and s0:d0, s1:d1 join when s0*d0 == d1. With a tuple as `profile`, each of its
-    modes is coalesced on its own (the leaves of the profile have no meaning).
+    Modes of size 1 go, and s0:d0, s1:d1 join when s0*d0 == d1. With a tuple as `profile`, each of its modes is
+    coalesced on its own (the leaves of the profile have no meaning).
 
     Post-condition, for the result R and the layout L: size(R) == size(L), R(i) == L(i) for i < size(L), and depth(R) <=
     1 (at the profile's leaves).
@@ -75,9 +78,7 @@ def coalesce(layout: Layout, profile: Any = None) -> Layout:
 
 @inside_composed
 def filter_zeros(layout: Layout) -> Layout:
-    """Return the layout with every stride-0 mode shrunk to extent 1: offsets stay, repetitions are removed.
-
-    Post-condition: the result is nested like the layout, and takes the same values.
+    """Return the layout with every stride-0 mode (a broadcast) shrunk to extent 1; the other modes are unchanged.
 
     >>> filter_zeros(Layout((2, 4), (0, 1)))
     Layout((1, 4), (0, 1))
@@ -88,9 +89,8 @@ def filter_zeros(layout: Layout) -> Layout:
 
 @inside_composed
 def filter(layout: Layout, profile: Any = None) -> Layout:  # noqa: A001 - the customary name
-    """Return the layout without stride-0 and extent-1 modes, coalesced; a tuple `profile` is as for `coalesce`.
-
-    Post-condition: the result takes the same values, and none of its modes has stride 0 unless it is 1:0.
+    """Return the layout without stride-0 and extent-1 modes, coalesced; with a tuple `profile`, each of its modes by
+    itself.
 
     >>> filter(Layout((2, 4), (0, 1)))
     Layout(4, 1)
@@ -138,14 +138,15 @@ def composition(a: Any, b: Any) -> Any:
 
 
 def _make_nested(layouts: Any) -> Layout:
-    """Return one layout from nested tuples of `layouts`, with the same nesting."""
+    """Return one layout whose modes are `layouts`, nested tuples of layouts, with the same nesting."""
     return layouts if isinstance(layouts, Layout) else make_layout([_make_nested(p) for p in layouts])
 
 
 def _compose_coordinates(a: Layout, b: Layout) -> Layout:
-    """Return the composition A o B, where values of B are coordinates of A.
+    """Return the composition A o B of the layouts `a` and `b`, where values of B are coordinates of A.
 
-    A mode of B with basis stride n@m (n steps along mode m) selects every n-th element of mode m of A.
+    A mode of B with basis stride n@m (n steps along mode m) selects every n-th element of mode m of A. Raise
+    LayoutError if A has no such mode, or if the elements selected have no layout.
     """
     b(0)  # raises if the strides step along a mode and along one inside it
     state_of: dict[Path, _Composition] = {}
@@ -166,7 +167,9 @@ def _compose_coordinates(a: Layout, b: Layout) -> Layout:
 
 
 def _named_mode(a: Layout, d: ScaledBasis, b: Layout) -> Layout:
-    """Return the mode of A along which the basis stride `d` of B moves; `a` and `b` are A and B."""
+    """Return the mode of the layout `a` along which `d`, a basis stride of `b`, moves; raise LayoutError if there is
+    none.
+    """
     try:
         return a[d.path]
     except ModeError:
@@ -174,9 +177,10 @@ def _named_mode(a: Layout, d: ScaledBasis, b: Layout) -> Layout:
 
 
 def _extended_modes(layout: Layout) -> list[tuple[Any, Any]]:
-    """Return the (extent, stride) modes of the coalesced layout, which also hold for indices past its end.
+    """Return the (extent, stride) modes of the coalesced layout, such that they also give offsets for indices past its
+    end.
 
-    A mode of extent 1 is added if the layout ends in one whose stride does not continue the mode before it.
+    An extent-1 mode is kept at the end if the layout ends in one whose stride does not continue the mode before it.
     """
     modes = flat_modes(coalesce(layout))
     s, d = modes[-1]
@@ -195,9 +199,10 @@ class _Composition:
         self.reach = [0] * len(self.modes)  # the largest digit in each mode of A over all coordinates of B
 
     def pick(self, s: int, d: int) -> Layout:
-        """Return the elements 0, d, ..., (s-1)*d of the layout A as a layout; raise LayoutError if there is none.
+        """Return the layout of the `s` elements of A at the indices 0, d, ..., (s-1)*d: A o (s:d).
 
-        Digits reached in the modes of A are recorded, for `require_no_carry`.
+        `self` records how far each mode of A is reached, for `require_no_carry`. Raise LayoutError if there is no such
+        layout.
         """
         if d == 0:
             return Layout(s, 0)
@@ -231,7 +236,9 @@ class _Composition:
         return from_modes(parts)
 
     def require_no_carry(self) -> None:
-        """Raise LayoutError if several modes of the inner layout B together exceed a mode of the outer layout A."""
+        """Raise LayoutError if the modes of B picked so far, all together, run past the end of a mode of A other than
+        its last.
+        """
         for j, (extent, _) in enumerate(self.modes[:-1]):
             if self.reach[j] >= extent:
                 raise self.refuse(
@@ -239,7 +246,9 @@ class _Composition:
                 )
 
     def refuse(self, why: str) -> LayoutError:
-        """Return the LayoutError that says that the composition A o B is not a layout, with the reason `why`."""
+        """Return (not raise) the LayoutError that says that the composition A o B is not a layout, with the reason
+        `why`.
+        """
         flat = from_modes(self.modes)
         coalesced = "" if flat == self.a else f" (coalesced: {flat})"
         return LayoutError(f"composition of A = {self.a}{coalesced} with B = {self.b} is not a layout: {why}")

@@ -33,10 +33,11 @@ from tilewright.errors import LayoutError
 
 @inside_composed
 def logical_divide(layout: Any, tiler: Any) -> Any:
-    """Return the layout split into (tile, rest): the elements that the tiler selects, and the steps from tile to tile.
+    """Return the layout split into two modes, (tile, rest): the elements that `tiler` selects, and the steps from tile
+    to tile.
 
     `tiler` is a layout, an int (that many consecutive elements), None (unsplit) or a tuple of tilers, one for each
-    mode.
+    mode, which splits every mode.
 
     Past the end of the layout its last mode of more than one element continues (the last mode, if all have one
     element).
@@ -62,7 +63,11 @@ def logical_divide(layout: Any, tiler: Any) -> Any:
 
 
 def _drop_trailing_ones(layout: Layout) -> Layout:
-    """Return the same function of one integer without modes of extent 1 at its end."""
+    """Return the layout coalesced if its last mode has extent 1, otherwise unchanged; it is the same function of one
+    integer.
+
+    A layout of one element is returned unchanged.
+    """
     return coalesce(layout) if leaves(layout.shape)[-1:] == (1,) and size(layout) != 1 else layout
 
 
@@ -118,10 +123,11 @@ def flat_divide(layout: Any, tiler: Any) -> Any:
 def _unzip(
     split: Callable[[Any, Any], Any], layout: Layout, tiler: Any, split_alone: Callable[[Layout], Layout]
 ) -> Layout:
-    """Return a mode-by-mode divide or product of `layout`, regrouped from ((A0,B0),(A1,B1)) to ((A0,A1),(B0,B1)).
+    """Return a divide or product of `layout`, mode by mode, regrouped from ((A0,B0),(A1,B1)) to ((A0,A1),(B0,B1)).
 
-    `split` is the divide or product, applied with each entry of `tiler`; `split_alone` splits modes whose entry is
-    None.
+    `split(mode, entry)` is the divide or product of a mode by its entry of `tiler`. For an entry None,
+    `split_alone(mode)` is used instead. Modes beyond the tiler are added to the second group. A `tiler` that is no
+    tuple splits the whole layout. Raise LayoutError if the tiler has more modes than the layout.
     """
     layout = as_layout(layout)
     if tiler is None:
@@ -141,11 +147,12 @@ def _unzip(
 
 @inside_composed
 def logical_product(block: Any, tiler: Any) -> Any:
-    """Return (block, offsets of its copies): one copy of the block for each element of the tiler, in its order.
+    """Return the layout (block, offsets of its copies): one copy of the block for each element of the tiler, in its
+    order.
 
-    `tiler` is a layout, an int (that many copies), None (one copy) or a tuple of tilers, one for each mode.
-
-    Where the values of the block are coordinates, so are those of the tiler: they count copies along each axis.
+    `tiler` is a layout, an int (that many copies), None (the block is returned unchanged) or a tuple of tilers, one for
+    each mode. If the values of the block are coordinates, so must be those of the tiler: they count copies along each
+    axis.
 
     Post-condition, for the result R, the block A and a tiler that is a layout B: R[0] == A, compatible(B, R[1]), and
     the copies for different values of B are disjoint.
@@ -171,7 +178,9 @@ def logical_product(block: Any, tiler: Any) -> Any:
 
 
 def _multiply_extents(a: Any, b: Any) -> Any:
-    """Return the product of two extents, axis by axis if they are shapes; missing axes count as 1."""
+    """Return a * b for two extents; if one is a shape (a tuple), the products entry by entry, where missing entries
+    count as 1.
+    """
     if not isinstance(a, tuple) and not isinstance(b, tuple):
         return a * b
     pairs = zip_longest(*(x if isinstance(x, tuple) else (x,) for x in (a, b)), fillvalue=1)
@@ -182,7 +191,8 @@ def _multiply_extents(a: Any, b: Any) -> Any:
 def zipped_product(block: Any, tiler: Any) -> Any:
     """Return the block repeated over the layout `tiler`, as ((block modes), (tiler modes)).
 
-    Where the tiler is None, the mode stays in the block, with one copy: 1:0.
+    `tiler` is as for `logical_product`: an int or layout for one mode, or a tuple with one for each mode. For an entry
+    None, the mode stays in the block, with one copy: 1:0.
 
     Post-condition: the modes are those of logical_product, regrouped as by zipped_divide.
 
@@ -196,7 +206,7 @@ def zipped_product(block: Any, tiler: Any) -> Any:
 def tiled_product(block: Any, tiler: Any) -> Any:
     """Return the block repeated over the layout `tiler`, as ((block modes), tiler mode, tiler mode, ...).
 
-    Post-condition: the modes are those of zipped_product, the second ungrouped.
+    Post-condition: the modes are those of zipped_product, with its second mode ungrouped.
 
     >>> tiled_product(Layout(4, 1), Layout((2, 3)))
     Layout((4, 2, 3), (1, 4, 8))
@@ -219,7 +229,7 @@ def flat_product(block: Any, tiler: Any) -> Any:
 
 
 def _ranked_product(block: Layout, tiler: Any) -> list[tuple[Layout, Layout]]:
-    """Return pairs (mode of the block, layout of its copies), one for each mode of the logical product.
+    """Return pairs (mode of the block, layout of the offsets of its copies), one for each mode of the logical product.
 
     Block and tiler are first extended to the same rank by modes of extent 1.
     """
@@ -258,9 +268,11 @@ def raked_product(block: Any, tiler: Any) -> Any:
 
 
 def make_ordered_layout(extents: Any, order: Any) -> Layout:
-    """Return the packed layout of shape `extents` whose modes are stored in ascending `order`: the smallest is fastest.
+    """Return the packed layout of shape `extents` whose modes are stored in the order of `order`: the smallest is
+    fastest.
 
-    An entry of the order for a nested mode holds for all its modes. Of modes with equal order the first is fastest.
+    `order` has one integer for each mode; an entry for a nested mode holds for all its modes. Of modes with equal
+    entries the first is fastest.
 
     Post-condition, for the result R: size(R) == cosize(R), and a mode of smaller order has smaller strides.
 
@@ -283,7 +295,10 @@ def make_ordered_layout(extents: Any, order: Any) -> Layout:
 
 
 def make_layout_like(layout: Any) -> Layout:
-    """Return the packed layout of the same shape with modes in the order of L's strides; stride-0 modes keep stride 0.
+    """Return the packed layout with the shape of `layout`, whose modes have the same order of strides; stride 0 stays
+    0.
+
+    Raise LayoutError if a stride is negative, or if the values are coordinates.
 
     Post-condition, for the result R and the layout L: congruent(R, L), cosize(R) == size(filter_zeros(L)), and of two
     modes the one with the smaller stride in L has the smaller stride in R.
@@ -307,9 +322,10 @@ def make_layout_like(layout: Any) -> Layout:
 
 
 def _order_of_leaves(extents: Any, order: Any, full_shape: Any, full_order: Any) -> list[Any]:
-    """Return the entry of `order` for each leaf of `extents`; one entry may hold for a nested mode.
+    """Return a flat list with the entry of `order` for each leaf of the shape `extents`: ((2, 2), 3) and (1, 0) -> [1,
+    1, 0].
 
-    `full_shape` and `full_order` are the complete arguments of the caller, for the error if they do not fit.
+    Raise LayoutError if they do not fit. `full_shape` and `full_order` are the caller's arguments, for the message.
     """
     if not isinstance(order, tuple):
         return [order] * len(leaves(extents))
@@ -325,11 +341,12 @@ def _order_of_leaves(extents: Any, order: Any, full_shape: Any, full_order: Any)
 
 @inside_composed
 def tile_to_shape(block: Any, extents: Any, order: Any = None) -> Any:
-    """Return the block repeated until it covers the shape `extents`, with copies stored in `order`, first mode fastest.
+    """Return the block repeated along each mode until it covers the shape `extents`; mode i is (block mode i, its
+    copies).
 
-    A block that does not divide the shape is repeated until it covers it, as a divide rounds its last tile up.
-
-    `order` has one entry for each mode, no two equal; the smallest is the fastest.
+    A block that does not divide the shape is repeated until it covers it, as a divide rounds its last tile up. `order`
+    has one entry for each mode, no two equal: copies along the mode with the smallest entry come first in memory.
+    Without it the first mode's copies come first.
 
     Post-condition, for the result R: size(R[i]) is product(extents[i]), rounded up to whole blocks, for every mode.
 

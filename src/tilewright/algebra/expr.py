@@ -41,7 +41,7 @@ _next_sweep = _SWEEP_EVERY
 
 
 def _refcount_of_local() -> int:
-    """Return `sys.getrefcount` of an object that only one local variable refers to: the count of an unused object."""
+    """Return the `sys.getrefcount` of an object that a single local variable refers to."""
     node = object()
     return getrefcount(node)
 
@@ -50,7 +50,7 @@ _LOCAL_REFCOUNT = _refcount_of_local()  # the count of an object that only a loc
 
 
 def forget_unused() -> None:
-    """Remove from the table `_nodes` every expression node that nothing outside the table refers to.
+    """Remove from the table of nodes, `_nodes`, every expression node that nothing outside the table refers to.
 
     Also set the table size at which the next sweep starts.
     """
@@ -91,7 +91,9 @@ class Expr:
 
     @property
     def parts(self) -> tuple[Expr, ...]:
-        """Return the direct operands of this node, in order; () for numbers and symbols."""
+        """Return the direct operands of this node, in order. This default, for numbers and symbols, is (); other nodes
+        override it.
+        """
         return ()
 
     @property
@@ -128,13 +130,15 @@ class Expr:
 
     @property
     def free_symbols(self) -> frozenset[Symbol]:
-        """Return the set of symbols that occur in the expression (sympy's name for `symbols`)."""
+        """Return the set of symbols that occur in the expression: `symbols`, by the name that sympy gives it."""
         return self.symbols
 
     def divisions(self, seen: set[Expr]) -> list[FloorDiv | Mod]:
-        """Return the floor-division and remainder nodes of the expression that are not yet in the set `seen`.
+        """Return the floor-division and remainder nodes of the expression, at any depth, that are not in the set
+        `seen`.
 
-        Every visited node that contains a division is added to `seen`, so that one set can serve several expressions.
+        `seen` is changed: every visited node that contains a division is added, so that one set can serve several
+        expressions.
         """
         divisions: list[FloorDiv | Mod] = []
         stack: list[Expr] = [self]
@@ -149,7 +153,7 @@ class Expr:
 
     @property
     def is_constant(self) -> bool:
-        """Return True if the expression is a number (a `Const`)."""
+        """Return True if the expression is a number. This default is False; `Const` overrides it."""
         return False
 
     def __index__(self) -> int:
@@ -262,7 +266,9 @@ class Expr:
     # -- use ----------------------------------------------------------------------------------------
 
     def subs(self, values: Mapping[Any, ExprLike]) -> Expr:
-        """Return the expression with symbols replaced; `values` maps symbols (or names) to ints or expressions."""
+        """Return the expression with symbols replaced, and simplified anew; `values` is {symbol or name: int or
+        expression}.
+        """
         from tilewright.algebra.expr_use import substitute
 
         return substitute(self, values)
@@ -481,12 +487,12 @@ class IsZero(Expr):
 
 
 def _intern(node: Any, key: int, lo: Bound, hi: Bound, multiple: int, open_: bool, identity: Any) -> Any:
-    """Fill in the facts of a new `node`, enter it into the table `_nodes` and return the node that the table then
-    holds.
+    """Return the node of the table `_nodes` that has this `identity`: the new `node`, unless the table has an equal
+    one.
 
-    `key` orders nodes, `lo` and `hi` are its numeric range, `multiple` divides all its values, `open_` says that its
-    range depends on symbolic bounds. `identity` is the table's key: its operator and operands. If the table already has
-    a node of that identity, that one is returned.
+    The facts of `node` are filled in first: `key` orders nodes, `lo` and `hi` are its numeric range, `multiple` divides
+    all its values, and `open_` says that its range depends on symbolic bounds. `identity` is the table's key: operator
+    and operands. A table that has grown large is swept.
     """
     node.key = key
     node.lo = lo
@@ -507,7 +513,10 @@ _small: dict[int, Const] = {}
 
 
 def const(value: int) -> Const:
-    """Return the expression node of the integer `value`."""
+    """Return the expression node of the integer `value`; equal integers give the same node.
+
+    Raise ExpressionError for one of more than 512 bits.
+    """
     node = _small.get(value)
     if node is None:
         node = Const.__new__(Const)
@@ -532,7 +541,7 @@ def as_expr(value: Any) -> Expr:
     """Return `value` as an expression: an integer (also numpy's) becomes a constant, an expression is returned
     unchanged.
 
-    Raise ExpressionError for other types.
+    Raise ExpressionError for other types, bools included.
     """
     if isinstance(value, Expr):
         return value
@@ -610,12 +619,12 @@ def symbol(
 
 
 def _int_bound(bound: Bound) -> Bound:
-    """Return the end of a numeric range as an int; an infinite end is returned unchanged."""
+    """Return `bound`, the end of a numeric range, as an int; infinity is returned unchanged."""
     return bound if bound in (inf, -inf) else int(bound)
 
 
 def index(name: str, extent: ExprLike) -> Symbol:
-    """Return a symbol that runs over 0, ..., extent - 1.
+    """Return a symbol called `name` that runs over 0, ..., extent - 1.
 
     >>> i = index("i", 10)
     >>> i.lo, i.hi
@@ -625,7 +634,7 @@ def index(name: str, extent: ExprLike) -> Symbol:
 
 
 def extent(name: str, at_least: int = 1, *, multiple_of: int = 1, definition: ExprLike | None = None) -> Symbol:
-    """Return the symbol of a size, an integer >= `at_least` that is known only at run time.
+    """Return the symbol `name` of a size, an integer >= `at_least` that is known only at run time.
 
     It is a multiple of `multiple_of`. A `definition` is the expression that computes the size from others.
 

@@ -15,7 +15,10 @@ from tilewright.errors import ExpressionError
 
 
 def at_least_zero(e: Expr) -> Expr:
-    """Return the condition e >= 0 with common factors of the coefficients divided out; 1 or 0 if it is decided."""
+    """Return the condition e >= 0 as an expression, simplified; 1 if it provably always holds, 0 if it never does.
+
+    Common factors of the coefficients are divided out: 4*i - 6 >= 0 becomes i - 2 >= 0.
+    """
     if is_nonneg(e):
         return _e.TRUE
     if e.hi < 0 or (e.open and is_nonneg(-1 - e)):
@@ -28,7 +31,10 @@ def at_least_zero(e: Expr) -> Expr:
 
 
 def is_zero(e: Expr) -> Expr:
-    """Return the condition e == 0, as the same node for `e` and -e; 1 or 0 if it is decided."""
+    """Return the condition e == 0 as an expression, simplified; 1 if it provably always holds, 0 if it never does.
+
+    `e` and -e give the same node.
+    """
     constant, terms = linear(e)
     if not terms:
         return _e.TRUE if constant == 0 else _e.FALSE
@@ -43,9 +49,9 @@ def is_zero(e: Expr) -> Expr:
 
 
 def condition_node(kind: Any, operand: Expr) -> Expr:
-    """Return the expression node of a condition, without simplification; `kind` is its class.
+    """Return the expression node operand >= 0 (for the class `kind` AtLeastZero) or operand == 0 (for IsZero).
 
-    AtLeastZero means operand >= 0, IsZero means operand == 0.
+    Nothing is simplified; an equal node that exists already is returned.
     """
     identity = (kind, operand)
     known = _e._nodes.get(identity)
@@ -68,12 +74,15 @@ def eq(a: _e.ExprLike, b: _e.ExprLike) -> Expr:
 
 
 def ne(a: _e.ExprLike, b: _e.ExprLike) -> Expr:
-    """Return the condition a != b."""
+    """Return the condition a != b as an expression, 1 or 0. (The operator != compares nodes, not values.)"""
     return negate(eq(a, b))
 
 
 def negate(condition: Expr) -> Expr:
-    """Return the negated condition: 1 (true) where `condition` is 0, and 0 (false) where it is 1."""
+    """Return the negated condition, simplified: 1 (true) where `condition` is 0, and 0 (false) where it is 1.
+
+    Raise ExpressionError if the expression can take other values.
+    """
     if type(condition) is Const:
         return const(1 - condition.value)
     if type(condition) is AtLeastZero:
@@ -89,7 +98,7 @@ def negate(condition: Expr) -> Expr:
 
 
 def require_condition(e: Expr) -> None:
-    """Raise ExpressionError unless `e` is a condition, an expression whose values are 0 or 1 only."""
+    """Raise ExpressionError unless the range of `e` is within 0 and 1, as that of a condition is."""
     if e.lo < 0 or e.hi > 1:
         raise ExpressionError(f"{e} is not a condition: it takes values from {e.lo} to {e.hi}")
 
@@ -133,9 +142,10 @@ def any_of(*conditions: Expr) -> Expr:
 
 
 def _connective(kind: Any, conditions: tuple[Expr, ...], neutral: Expr, absorbing: Expr) -> Expr:
-    """Return the simplified `And` or `Or` (the node class `kind`) of the conditions.
+    """Return the simplified conjunction or disjunction of the conditions; `kind` is the node class, And or Or.
 
-    `neutral` is the operand that changes nothing, `absorbing` the operand that decides the result: 1 and 0 for And.
+    `neutral` is the operand that changes nothing (1 for And, 0 for Or), `absorbing` the one that decides the result (0
+    for And, 1 for Or). Raise ExpressionError if an operand is no condition.
     """
     flat: list[Expr] = []
     for a in conditions:
@@ -158,9 +168,9 @@ def _connective(kind: Any, conditions: tuple[Expr, ...], neutral: Expr, absorbin
 
 
 def _has_opposed_pair(conditions: list[Expr], kind: Any) -> bool:
-    """Return True if two of the conditions, e + c >= 0 and -e + d >= 0, decide their connective `kind` (And or Or).
+    """Return True if two of the conditions, e + c >= 0 and -e + d >= 0, decide the result of their connective `kind`.
 
-    For And they exclude each other, for Or at least one of them always holds.
+    For And: they exclude each other, so the result is 0. For Or: one of them always holds, so it is 1.
     """
     constants: dict[Any, int] = {}
     for a in conditions:
@@ -174,9 +184,10 @@ def _has_opposed_pair(conditions: list[Expr], kind: Any) -> bool:
 
 
 def _keep_binding(conditions: list[Expr], *, keep_smaller: bool) -> list[Expr]:
-    """Return the conditions, with only one of all e + c >= 0 that share e.
+    """Return the conditions with only one of all conditions e + c >= 0 that share e but differ in the constant c.
 
-    The smallest c is kept if `keep_smaller` (it decides a conjunction), else the largest (it decides a disjunction).
+    With `keep_smaller` the one with the smallest c is kept (it implies the others: for And), else that with the
+    largest.
     """
     best: dict[Any, Expr] = {}
     for a in conditions:

@@ -30,19 +30,25 @@ _CACHE_LIMIT = 1 << 14
 
 
 def floordiv(a: Expr, d: Expr) -> Expr:
-    """Return the simplified expression a // d, rounded towards minus infinity; results are cached."""
+    """Return the simplified expression a // d, rounded towards minus infinity.
+
+    Results are cached. Raise DivisionByZero for the number 0 as `d`.
+    """
     cached = _quotients.get((a, d))
     return _cache_result(_quotients, a, d, _floordiv(a, d)) if cached is None else cached
 
 
 def modulo(a: Expr, d: Expr) -> Expr:
-    """Return the simplified expression a % d, with the sign of d; results are cached."""
+    """Return the simplified expression a % d, with the sign of d.
+
+    Results are cached. Raise DivisionByZero for the number 0 as `d`.
+    """
     cached = _remainders.get((a, d))
     return _cache_result(_remainders, a, d, _modulo(a, d)) if cached is None else cached
 
 
 def _cache_result(cache: dict[tuple[Expr, Expr], Expr], a: Expr, d: Expr, result: Expr) -> Expr:
-    """Store `result` under (a, d) in `cache` and return it; a full cache is emptied first."""
+    """Store `result` in the dictionary `cache` under the key (a, d), and return it; a full cache is emptied first."""
     if len(cache) >= _CACHE_LIMIT:
         cache.clear()
     cache[a, d] = result
@@ -86,7 +92,9 @@ def _is_positive(e: Expr) -> bool:
 
 
 def _div_number(a: Expr, n: int) -> Expr:
-    """Return the simplified expression a // n for an integer `n`; raise DivisionByZero for n = 0."""
+    """Return the simplified expression a // n for an integer `n`, also a negative one; raise
+    DivisionByZero for n = 0.
+    """
     if n <= 0:
         if n == 0:
             raise DivisionByZero(f"({a}) // 0")
@@ -112,7 +120,7 @@ def _div_number(a: Expr, n: int) -> Expr:
 def _div_sum(a: Sum, n: int) -> Expr:
     """Return the simplified quotient a // n of a sum by an integer n >= 2.
 
-    Terms that n divides leave the quotient: (n*q + r) // n becomes q + r // n.
+    Terms that n divides are taken out: (n*q + r) // n becomes q + r // n.
     """
     quotient_terms: list[tuple[Expr, int]] = []
     rest_terms: dict[Expr, int] = {}
@@ -137,7 +145,7 @@ def _div_sum(a: Sum, n: int) -> Expr:
 
 
 def _mod_number(a: Expr, n: int) -> Expr:
-    """Return the simplified expression a % n for an integer `n`; raise DivisionByZero for n = 0."""
+    """Return the simplified expression a % n, with the sign of the integer `n`; raise DivisionByZero for n = 0."""
     if n <= 0:
         if n == 0:
             raise DivisionByZero(f"({a}) % 0")
@@ -157,7 +165,7 @@ def _mod_number(a: Expr, n: int) -> Expr:
 
 
 def _mod_sum(a: Sum, n: int) -> Expr:
-    """Return the simplified remainder a % n of a sum by an integer n >= 2; terms that n divides are dropped first."""
+    """Return the simplified remainder a % n of a sum by an integer n >= 2; terms that n divides are dropped."""
     kept_terms = tuple([term for term in a.terms if term[1] * term[0].multiple % n != 0])
     constant = a.constant % n
     if len(kept_terms) < len(a.terms) or constant != a.constant:
@@ -172,7 +180,7 @@ def _mod_sum(a: Sum, n: int) -> Expr:
 def _low_part(a: Sum, n: int) -> tuple[int, Expr, Expr] | None:
     """Return (g, h, l) with a == g*h + l, where g > 1 divides n and 0 <= l < g; None if no such split is found.
 
-    Terms with large coefficients go into h, the others into l. For n = 32: `8*i + j` with 0 <= j < 8 -> (8, i, j).
+    Terms with large coefficients go into h, the others into l: `8*i + j` with 0 <= j < 8 and n = 32 gives (8, i, j).
     """
     terms = sorted(a.terms, key=_size_of_coefficient, reverse=True)
     common = [n]  # gcd of n and of the first k coefficients
@@ -200,7 +208,7 @@ def _low_part(a: Sum, n: int) -> tuple[int, Expr, Expr] | None:
 
 
 def _size_of_coefficient(term: tuple[Expr, int]) -> int:
-    """Return the absolute coefficient of a pair (term, coefficient), as a sort key."""
+    """Return the absolute value of the coefficient of `term`, a pair (term, coefficient), as a sort key."""
     return abs(term[1])
 
 
@@ -257,7 +265,8 @@ def _is_in_range(r: Expr, d: Expr) -> bool:
 def _symbolic_low_part(a: Expr, d: Expr) -> tuple[Expr, Expr, Expr, Expr] | None:
     """Return (g, h, l, e) with a == g*h + l, d == g*e and 0 <= l < g, or None if no such split is found.
 
-    g is a common factor of `d` and of some terms of `a`.
+    g is a common factor of the divisor `d` and of some terms of `a`: for a = 8*Q*p + q with 0 <= q < 8*Q and d = 8*Q*P
+    it is 8*Q.
     """
     constant, terms = _rules.linear(a)
     for g in _common_factors(terms, d):
@@ -278,9 +287,10 @@ def _symbolic_low_part(a: Expr, d: Expr) -> tuple[Expr, Expr, Expr, Expr] | None
 
 
 def _common_factors(terms: tuple[tuple[Expr, int], ...], d: Expr) -> list[Expr]:
-    """Return the common factors of the single term `d` with each term of a sum, without 1 and `d` itself.
+    """Return the largest common factor of `d` with each term of a sum, without repetition, and without 1 and `d`
+    itself.
 
-    `terms` are (term, coefficient) pairs. The list is empty if `d` is a sum; it follows the order of the terms.
+    `terms` are the sum's (term, coefficient) pairs. The list is empty if `d` is a sum of several terms.
     """
     constant, d_terms = _rules.linear(d)
     if constant != 0 or len(d_terms) != 1:
@@ -301,7 +311,10 @@ def _common_factors(terms: tuple[tuple[Expr, int], ...], d: Expr) -> list[Expr]:
 
 
 def _divide_terms(a: Expr, d: Expr) -> tuple[Expr, Expr]:
-    """Return (q, r) with a == d*q + r, where q collects the quotient of every term of `a` that `d` divides."""
+    """Return (q, r) with a == d*q + r, where q collects the quotients of all terms of `a` that `d` divides.
+
+    If `d` is a sum of several terms, they are found by long division. If no term is divided, (0, a) is returned.
+    """
     constant, d_terms = _rules.linear(d)
     if constant != 0 or len(d_terms) > 1:
         return _divide_polynomial(a, d)
@@ -320,9 +333,10 @@ def _divide_terms(a: Expr, d: Expr) -> tuple[Expr, Expr]:
 
 
 def _divide_polynomial(a: Expr, d: Expr) -> tuple[Expr, Expr]:
-    """Return (q, r) with a == d*q + r by long division with the leading term of `d`, a sum of several terms.
+    """Return (q, r) with a == d*q + r by long division of polynomials, with the leading term of `d`, a sum of several
+    terms.
 
-    (0, a) is returned if the remainder has no fewer terms than `a`; at most eight division steps are made.
+    At most eight steps are made. If r would have no fewer terms than `a`, return (0, a).
     """
     _, d_terms = _rules.linear(d)
     lead, lead_coefficient = max(d_terms, key=lambda term: (len(_rules.factors_of(term[0])), term[0].key))
@@ -344,7 +358,8 @@ def _divide_polynomial(a: Expr, d: Expr) -> tuple[Expr, Expr]:
 
 
 def _term_quotient(t: Expr, c: int, d: Expr, d_coefficient: int) -> Expr | None:
-    """Return (c*t) / (d_coefficient*d) if it is exact, else None.
+    """Return (c*t) / (d_coefficient*d) if it is exact, else None; `c` and `d_coefficient` are the coefficients of `t`
+    and `d`.
 
     It is exact if every factor of the term `d` is a factor of the term `t`, and the integer coefficients divide.
     """
@@ -359,7 +374,7 @@ def _term_quotient(t: Expr, c: int, d: Expr, d_coefficient: int) -> Expr | None:
 
 
 def quotient_of(a: Expr, d: Expr) -> Expr | None:
-    """Return a / d if `d` is known to divide `a`, as a polynomial or as a number; otherwise None.
+    """Return the expression a / d if `d` is known to divide `a`, as a polynomial or as a number; otherwise None.
 
     >>> from tilewright.algebra.expr import extent
     >>> P, Q = extent("P"), extent("Q")
@@ -381,10 +396,10 @@ def quotient_of(a: Expr, d: Expr) -> Expr | None:
 
 
 def exact_divide(a: Expr, d: Expr) -> Expr:
-    """Return a / d, where the author promises that `d` divides `a`.
+    """Return the expression a / d, where the author promises that `d` divides `a`.
 
-    Without a known quotient it is an `Exact` node, which is checked when it is evaluated. Raise ExpressionError for
-    numbers that do not divide, DivisionByZero for d = 0.
+    If the quotient is not known it is an `Exact` node, which is checked when it is evaluated. Raise ExpressionError for
+    two numbers that do not divide, DivisionByZero for d = 0.
     """
     if d is _e.ZERO:
         raise DivisionByZero(f"({a}) / 0")
@@ -407,7 +422,7 @@ def exact_divide(a: Expr, d: Expr) -> Expr:
 
 
 def close(e: Expr) -> Expr:
-    """Return the floor of `e`, in which `/` is taken as a fraction: a / b becomes a // b.
+    """Return `e` rounded down, where every exact division a / b in it is taken as a fraction: M / 32 becomes M // 32.
 
     >>> from math import ceil, floor
     >>> from tilewright.algebra.expr import extent
@@ -419,7 +434,9 @@ def close(e: Expr) -> Expr:
 
 
 def _fraction(e: Expr) -> tuple[Expr, Expr]:
-    """Return (numerator, denominator) of `e`, with every `/` in it taken as a fraction."""
+    """Return (numerator, denominator) of `e`, in which every exact division `/` is taken as a fraction: M/32 + 1 -> (M
+    + 32, 32).
+    """
     if type(e) is Exact:
         n1, d1 = _fraction(e.left)
         n2, d2 = _fraction(e.right)
@@ -447,7 +464,11 @@ _TAGS: dict[Any, int] = {FloorDiv: 201, Mod: 202, Exact: 203}
 
 
 def division_node(kind: Any, a: Expr, d: Expr) -> Expr:
-    """Return the expression node of class `kind` (FloorDiv, Mod or Exact) for a // d, a % d or a / d, unsimplified."""
+    """Return the expression node of a // d, a % d or a / d, for the class `kind` FloorDiv, Mod or Exact, unsimplified.
+
+    Its range and the number that divides all its values are derived from the operands. An equal node that exists
+    already is returned.
+    """
     identity = (kind, a, d)
     known = _e._nodes.get(identity)
     if known is not None:
@@ -463,7 +484,7 @@ def division_node(kind: Any, a: Expr, d: Expr) -> Expr:
 
 
 def _div_range(a: Expr, d: Expr) -> tuple[Bound, Bound]:
-    """Return (lowest, highest) possible value of a // d from the ranges of both operands."""
+    """Return (lowest, highest) possible value of a // d (or a / d), from the numeric ranges of both operands."""
     if d.lo >= 1:
         ends = [_quotient_of_ends(x, y) for x in (a.lo, a.hi) for y in (d.lo, d.hi)]
         return min(ends), max(ends)
@@ -472,7 +493,7 @@ def _div_range(a: Expr, d: Expr) -> tuple[Bound, Bound]:
 
 
 def _quotient_of_ends(x: Bound, y: Bound) -> Bound:
-    """Return x // y for ends of ranges that may be infinite, with y >= 1."""
+    """Return x // y for the ends x and y of two ranges, which may be infinite; y is at least 1."""
     if x in (inf, -inf):
         return x
     if y == inf:
@@ -481,7 +502,7 @@ def _quotient_of_ends(x: Bound, y: Bound) -> Bound:
 
 
 def _mod_range(a: Expr, d: Expr) -> tuple[Bound, Bound]:
-    """Return (lowest, highest) possible value of a % d from the ranges of both operands."""
+    """Return (lowest, highest) possible value of a % d, from the numeric ranges of both operands."""
     if d.lo >= 1:
         return 0, min(d.hi - 1, a.hi) if a.lo >= 0 else d.hi - 1
     reach = max(abs(d.lo), abs(d.hi)) - 1

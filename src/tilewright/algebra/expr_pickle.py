@@ -34,7 +34,10 @@ _BY_NAME = {kind.__name__: kind for kind in _KINDS}
 
 
 def rows_of(e: Expr) -> tuple[tuple[Any, ...], ...]:
-    """Return the expression as rows (class name, fields...), operands first; the last row is the expression itself.
+    """Return the expression as a tuple of rows (class name, fields...), operands first; the last row is the expression
+    itself.
+
+    Operands appear in a row as the numbers of their rows.
 
     >>> from tilewright.algebra.expr import index
     >>> i = index("i", 10)
@@ -59,7 +62,7 @@ def rows_of(e: Expr) -> tuple[tuple[Any, ...], ...]:
 
 
 def expr_of(rows: tuple[tuple[Any, ...], ...]) -> Expr:
-    """Return the expression that `rows` (made by `rows_of`) describe."""
+    """Return the expression that `rows`, made by `rows_of`, describe: the last row."""
     nodes: list[Expr] = []
     for kind, *fields in rows:
         nodes.append(_node(kind, fields, nodes))
@@ -67,14 +70,19 @@ def expr_of(rows: tuple[tuple[Any, ...], ...]) -> Expr:
 
 
 def _dependencies(node: Expr) -> tuple[Expr, ...]:
-    """Return the expressions whose rows precede that of `node`: its operands; of a symbol its limits and definition."""
+    """Return the expressions whose rows must come before that of `node`: its operands, or a symbol's limits and
+    definition.
+    """
     if isinstance(node, Symbol):
         return tuple(e for e in (node.lower, node.upper, node.definition) if e is not None)
     return node.parts
 
 
 def _row(node: Expr, operand_rows: list[int]) -> tuple[Any, ...]:
-    """Return the row of `node`; `operand_rows` are the row numbers of the expressions that `_dependencies` returns."""
+    """Return the row of `node`: (class name, fields...), as `rows_of` describes it.
+
+    `operand_rows` are the row numbers of the expressions that `_dependencies(node)` returns, in that order.
+    """
     kind = type(node).__name__
     if isinstance(node, Const):
         return kind, node.value
@@ -89,10 +97,9 @@ def _row(node: Expr, operand_rows: list[int]) -> tuple[Any, ...]:
 
 
 def _node(kind: str, fields: list[Any], nodes: list[Expr]) -> Expr:
-    """Return the expression node of one row, whose operands are row numbers into `nodes`.
+    """Return the expression node that one row describes: `kind` is the name of its class, `fields` the rest of the row.
 
-    `kind` is the name of the node class, `fields` the rest of the row. Nothing is simplified: it was, when the node was
-    first made.
+    Operands in `fields` are indices into `nodes`, the expressions of the rows before. Nothing is simplified again.
     """
     if kind == "Const":
         return const(fields[0])

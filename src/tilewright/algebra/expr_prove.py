@@ -15,7 +15,7 @@ from tilewright.algebra.expr import Expr, FloorDiv, Max, Min, Mod, Product, Symb
 
 
 def is_nonneg(e: Expr, facts: Sequence[Expr] = ()) -> bool:
-    """Return True if e >= 0 can be shown, given `facts`, expressions that are known to be >= 0.
+    """Return True if e >= 0 can be proved for all values of its symbols, given `facts`, expressions known to be >= 0.
 
     False means that no proof was found.
 
@@ -43,7 +43,8 @@ def is_nonneg(e: Expr, facts: Sequence[Expr] = ()) -> bool:
 def _search(e: Expr, facts: tuple[Expr, ...], depth: int) -> bool:
     """Return True if a proof of e >= 0 is found: by replacing factors by their limits, and by subtracting known facts.
 
-    `facts` are expressions known to be >= 0; `depth` is how many more facts may be combined.
+    If e - k*fact >= 0 for a k >= 1, then e >= 0. `facts` are expressions known to be >= 0, to which definitions of
+    symbols are added; `depth` is how many more facts may be subtracted, one after another.
     """
     e = _eliminate(e, facts, depth, symbolic=True)
     if e.lo >= 0:
@@ -71,7 +72,9 @@ def _cancelling_multiples(e: Expr, fact: Expr) -> set[int]:
 
 
 def _definition_facts_of(e: Expr) -> list[Expr]:
-    """Return expressions that are >= 0 because of the definitions of the symbols in `e`."""
+    """Return expressions that are always >= 0 because of the definitions of the symbols in `e`; []
+    without definitions.
+    """
     facts: list[Expr] = []
     for s in sorted(e.symbols, key=lambda s: s.key):
         if s.definition is not None:
@@ -80,9 +83,10 @@ def _definition_facts_of(e: Expr) -> list[Expr]:
 
 
 def definition_facts(s: Symbol, definition: Expr) -> list[Expr]:
-    """Return expressions that are >= 0 because s == definition, written without division.
+    """Return expressions that are always >= 0 because the symbol `s` equals `definition`.
 
-    For s == x // d + c these are x - d*(s - c) and d*(s - c) + d - 1 - x.
+    For s == x // d + c these are x - d*(s - c) and d*(s - c) + d - 1 - x; for s == min(a, b) they are a - s and b - s,
+    for max the opposite; otherwise definition - s and s - definition.
     """
     for t, c in _rules.linear(definition)[1]:
         if c == 1 and type(t) is FloorDiv and t.right.lo >= 1:
@@ -97,10 +101,11 @@ def definition_facts(s: Symbol, definition: Expr) -> list[Expr]:
 
 
 def _eliminate(e: Expr, facts: tuple[Expr, ...], depth: int, *, symbolic: bool) -> Expr:
-    """Return a lower bound of `e`, in which factors are replaced by the limit that makes `e` smallest.
+    """Return a lower bound of `e`: an expression never greater than it, with factors replaced by their limits.
 
-    A factor is replaced only if the sign of its coefficient is known, by a proof with the given `facts` and `depth`.
-    With `symbolic` only factors with symbolic limits are replaced.
+    The limit used is the one that makes `e` smallest; for that the sign of the factor's coefficient must be proved,
+    with `facts` (expressions known to be >= 0) and search depth `depth`. With `symbolic` only factors with symbolic
+    limits are replaced. It ends as soon as the range shows that `e` is not negative.
     """
     tried: set[Expr] = set()
     while e.lo < 0:
@@ -123,15 +128,17 @@ def _eliminate(e: Expr, facts: tuple[Expr, ...], depth: int, *, symbolic: bool) 
 
 
 def _is_nonneg_within(e: Expr, facts: tuple[Expr, ...], depth: int) -> bool:
-    """Return True if e >= 0 by its range, or by a search with one fact fewer than `depth`."""
+    """Return True if e >= 0 by its range, or by a proof that subtracts fewer than `depth` of the `facts` (known to be
+    >= 0).
+    """
     return e.lo >= 0 or (depth > 0 and e.open and not refuted(e, facts) and _search(e, facts, depth - 1))
 
 
 def _next_to_eliminate(e: Expr, tried: set[Expr], *, symbolic: bool) -> Expr | None:
-    """Return a factor of a term of `e` to replace by its limit next, or None; factors in `tried` are skipped.
+    """Return the factor of a term of `e` that is replaced by its limit next, or None; factors in `tried` are skipped.
 
-    A factor that the limits of no other factor mention is preferred, so that it cannot come back. With `symbolic` only
-    factors with symbolic limits are considered.
+    A factor that the limits of no other candidate mention is preferred, so that it cannot come back. With `symbolic`
+    only factors with symbolic limits are considered; without it, None is returned unless some term is a product.
     """
     _, terms = _rules.linear(e)
     if not symbolic and not any(type(t) is Product for t, _ in terms):
@@ -149,9 +156,10 @@ def _next_to_eliminate(e: Expr, tried: set[Expr], *, symbolic: bool) -> Expr | N
 
 
 def _depends_on(other: Expr, factor: Expr) -> bool:
-    """Return True if replacing `other` by its limit may bring `factor` back.
+    """Return True if replacing `other` by its limit may bring `factor` back into the expression.
 
-    That is so if bounds of the symbol `other` mention a symbol of `factor`, or if both are compound and share a symbol.
+    That is so if the bounds of a symbol `other` mention a symbol of `factor`, or if both are compound and share a
+    symbol.
     """
     if isinstance(other, Symbol):
         return bool(other.background & factor.symbols)
@@ -161,7 +169,7 @@ def _depends_on(other: Expr, factor: Expr) -> bool:
 def _has_symbolic_limits(factor: Expr) -> bool:
     """Return True if a limit of `factor` may be an expression instead of a number.
 
-    That is so for a symbol with such a bound, and for a //, %, min or max whose range depends on such bounds.
+    That is so for a symbol with a symbolic bound, and for a //, %, min or max whose range depends on such bounds.
     """
     if isinstance(factor, Symbol):
         return any(limit is not None and not limit.is_constant for limit in (factor.lower, factor.upper))
@@ -169,7 +177,9 @@ def _has_symbolic_limits(factor: Expr) -> bool:
 
 
 def _coefficient(e: Expr, factor: Expr) -> tuple[Expr | None, Expr]:
-    """Return (c, r) with e == c*factor + r, where r lacks the factor; (None, e) if a term of `e` has it twice."""
+    """Return (c, r) with e == c*factor + r, where no term of r has the factor; (None, e) if a term of
+    `e` has it twice.
+    """
     constant, terms = _rules.linear(e)
     with_atom: list[Expr] = []
     rest: dict[Expr, int] = {}
@@ -186,7 +196,9 @@ def _coefficient(e: Expr, factor: Expr) -> tuple[Expr | None, Expr]:
 
 
 def _lower(factor: Expr) -> Expr | None:
-    """Return an expression that is never greater than `factor`; None if no lower limit is known."""
+    """Return an expression that is never greater than `factor` (a symbol, quotient, ...); None if no lower limit is
+    known.
+    """
     if isinstance(factor, Symbol) and factor.lower is not None and not factor.lower.is_constant:
         return factor.lower
     if isinstance(factor, FloorDiv) and factor.right.lo >= 1 and isinstance(factor.left, Symbol):
@@ -195,7 +207,9 @@ def _lower(factor: Expr) -> Expr | None:
 
 
 def _upper(factor: Expr) -> Expr | None:
-    """Return an expression that is never less than `factor`; None if no upper limit is known."""
+    """Return an expression that is never less than `factor` (a symbol, remainder, ...); None if no upper limit is
+    known.
+    """
     if isinstance(factor, Symbol) and factor.upper is not None and not factor.upper.is_constant:
         return factor.upper
     if isinstance(factor, Mod) and factor.right.lo >= 1 and not factor.right.is_constant:

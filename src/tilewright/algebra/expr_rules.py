@@ -35,9 +35,9 @@ from tilewright.errors import ExpressionError
 
 
 def linear(e: Expr) -> tuple[int, tuple[tuple[Expr, int], ...]]:
-    """Return `(constant, terms)` of any expression, where `terms` holds pairs (term, integer coefficient).
+    """Return (constant, terms) of any expression, where `terms` holds pairs (term, integer coefficient).
 
-    `2*i + 3 -> (3, ((i, 2),))`; an expression that is not a sum is one term with coefficient 1.
+    `2*i + 3` -> (3, ((i, 2),)). An expression that is neither a sum nor a number is one term with coefficient 1.
     """
     if type(e) is Sum:
         return e.constant, e.terms
@@ -47,7 +47,7 @@ def linear(e: Expr) -> tuple[int, tuple[tuple[Expr, int], ...]]:
 
 
 def factors_of(e: Expr) -> tuple[Expr, ...]:
-    """Return the factors of the product `e`; for any other node a tuple of `e` alone."""
+    """Return the factors of the product `e`; (e,) for any other node."""
     return e.factors if type(e) is Product else (e,)
 
 
@@ -78,12 +78,12 @@ def subtract(a: Expr, b: Expr) -> Expr:
 
 
 def add_all(parts: Iterable[Expr]) -> Expr:
-    """Return the sum of all expressions in `parts`, built as one node."""
+    """Return the simplified sum of all expressions in `parts`."""
     return weighted_sum(0, [(part, 1) for part in parts])
 
 
 def weighted_sum(constant: int, parts: Iterable[tuple[Expr, int]]) -> Expr:
-    """Return constant + the sum of k * part over the pairs (part, k) in `parts`, built as one node."""
+    """Return the simplified expression constant + part * k + ..., over the pairs (part, k) in `parts`; k is an int."""
     coefficients: dict[Expr, int] = {}
     for part, k in parts:
         more, terms = linear(part)
@@ -109,9 +109,9 @@ def scale(a: Expr, k: int) -> Expr:
 
 
 def total(constant: int, coefficients: dict[Expr, int]) -> Expr:
-    """Return constant + the sum of coefficient * term, where `coefficients` maps each term to its coefficient.
+    """Return the simplified sum constant + coefficient * term + ...; `coefficients` is {term: integer coefficient}.
 
-    Simplifies on the way: d*(x//d) + x%d becomes x, and c*(x//n) becomes (c//n)*x where n divides c and x.
+    Terms are neither sums nor numbers. d*(x//d) + x%d becomes x, and c*(x//n) becomes (c//n)*x if n divides c and x.
     """
     terms = [(t, c) for t, c in coefficients.items() if c]
     divided = [t for t, _ in terms if type(t) in _DIVISIBLE]
@@ -135,14 +135,16 @@ _HOLDS_EXACT = (FloorDiv, Exact, Product)
 
 
 def _by_key(term: tuple[Expr, int]) -> int:
-    """Return the sort key of a pair (term, coefficient): the key of the term."""
+    """Return the sort key of `term`, a pair (term, coefficient): the `key` of the term."""
     return term[0].key
 
 
 def sum_node(constant: int, terms: tuple[tuple[Expr, int], ...]) -> Expr:
-    """Return the `Sum` node of constant + coefficient * term + ..., for (term, coefficient) pairs ordered by key.
+    """Return the `Sum` node of constant + coefficient * term + ..., for (term, coefficient) pairs ordered by the terms'
+    keys.
 
-    The terms must be simplified already. Without terms, or with a single plain term, that number or term is returned.
+    The terms must be simplified already. Without terms the constant is returned, and a single term with coefficient 1
+    and no constant is returned as it is.
     """
     if not terms:
         return const(constant)
@@ -174,9 +176,10 @@ def sum_node(constant: int, terms: tuple[tuple[Expr, int], ...]) -> Expr:
 
 
 def _join_digits(constant: int, terms: list[tuple[Expr, int]]) -> Expr | None:
-    """Return the sum with one remainder and its quotient combined, or None if no pair of terms combines.
+    """Return the sum with a remainder and the quotient that belongs to it combined, or None if no pair of terms
+    combines.
 
-    Combines d*(x//d) + x%d to x, and d*((x//d)%e) + x%d to x%(d*e). The sum is constant + coefficient * term + ...,
+    d*(x//d) + x%d becomes x, and d*((x//d)%e) + x%d becomes x%(d*e). The sum is `constant` + coefficient * term + ...,
     with (term, coefficient) pairs in `terms`.
     """
     divisions = [(t, c, f) for t, c in terms for f in factors_of(t) if type(f) in _DIVISIONS]
@@ -198,7 +201,7 @@ def _join_digits(constant: int, terms: list[tuple[Expr, int]]) -> Expr | None:
 
 
 def _without(t: Expr, factor: Expr) -> Expr:
-    """Return the product `t` with one occurrence of `factor` removed."""
+    """Return the product `t` with one occurrence of `factor`, which it must contain, removed."""
     if t is factor:
         return _e.ONE
     left = list(factors_of(t))
@@ -207,7 +210,9 @@ def _without(t: Expr, factor: Expr) -> Expr:
 
 
 def _holds_exact_quotient(t: Expr) -> bool:
-    """Return True if the term `t`, or a factor of it, is an exact quotient (see `_is_exact_quotient`)."""
+    """Return True if the term `t`, or a factor of it, is x / n for a number n, or x // n where n is
+    known to divide x.
+    """
     if type(t) is Product:
         return any(_is_exact_quotient(f) for f in t.factors)
     return _is_exact_quotient(t)
@@ -221,7 +226,10 @@ def _is_exact_quotient(f: Expr) -> bool:
 
 
 def _restore_exact(t: Expr, c: int) -> Expr | None:
-    """Return c * t with the quotient undone, (c/n)*x for c*(x//n), if n divides both `c` and x; otherwise None."""
+    """Return c * t with the quotient undone: (c/n)*x for c*(x//n) if n divides both `c` and x; otherwise None.
+
+    `t` may have further factors beside the quotient.
+    """
     for f in factors_of(t):
         if _is_exact_quotient(f):
             left, right = f.parts
@@ -235,7 +243,7 @@ def _restore_exact(t: Expr, c: int) -> Expr | None:
 
 
 def multiply(a: Expr, b: Expr) -> Expr:
-    """Return the expression a * b, multiplied out: a product of sums becomes a sum of products."""
+    """Return the simplified expression a * b, multiplied out: a product of sums becomes a sum of products."""
     if type(a) is Const:
         return scale(b, a.value)
     if type(b) is Const:
@@ -260,7 +268,7 @@ def multiply(a: Expr, b: Expr) -> Expr:
 
 
 def _multiply_terms(t: Expr, u: Expr) -> Expr:
-    """Return the product of two terms, neither of them a sum or a number; (x / y) * y becomes x."""
+    """Return the product of the terms `t` and `u`, neither of them a sum or a number; (x / y) * y gives x."""
     factors = [*factors_of(t), *factors_of(u)]
     for f in factors:
         if type(f) is Exact and f.right in factors:  # (x / y) * y is x
@@ -271,9 +279,9 @@ def _multiply_terms(t: Expr, u: Expr) -> Expr:
 
 
 def product_node(factors: list[Expr]) -> Expr:
-    """Return the `Product` node of `factors`, none of them a sum, a number or a product; sorts the list in place.
+    """Return the `Product` node of `factors`, none of them a sum, a number or a product. The list is sorted in place.
 
-    No factors give 1, a single factor is returned as it is.
+    Without factors the result is 1; a single factor is returned as it is.
     """
     if not factors:
         return _e.ONE
@@ -301,7 +309,7 @@ def product_node(factors: list[Expr]) -> Expr:
 
 
 def _times(x: Bound, y: Bound) -> Bound:
-    """Return x * y for the ends of two ranges, with 0 * infinity = 0."""
+    """Return x * y for the ends x and y of two ranges, which may be infinite; 0 * infinity is 0."""
     return 0 if x == 0 or y == 0 else x * y  # 0 * infinity is 0: values are finite, only their limits are not
 
 
@@ -309,7 +317,7 @@ def _times(x: Bound, y: Bound) -> Bound:
 
 
 def minimum(*args: _e.ExprLike) -> Expr:
-    """Return the expression for the smallest of the arguments.
+    """Return the simplified expression for the smallest of the arguments, which are ints or expressions.
 
     >>> from tilewright.algebra.expr import index
     >>> i = index("i", 10)
@@ -320,7 +328,7 @@ def minimum(*args: _e.ExprLike) -> Expr:
 
 
 def maximum(*args: _e.ExprLike) -> Expr:
-    """Return the expression for the largest of the arguments.
+    """Return the simplified expression for the largest of the arguments, which are ints or expressions.
 
     >>> from tilewright.algebra.expr import index
     >>> maximum(index("i", 10), -1)
@@ -330,9 +338,11 @@ def maximum(*args: _e.ExprLike) -> Expr:
 
 
 def _extremum(kind: Any, operands: list[Expr], slack: Any) -> Expr:
-    """Return the min or max of `operands` (`kind` is the node class Min or Max), without operands that never matter.
+    """Return the min or max of `operands` (`kind` is the node class Min or Max), without operands that are never
+    needed.
 
-    `slack(keep, drop)` is an expression; where it is shown to be >= 0, `drop` is not needed beside `keep`.
+    `slack(keep, drop)` returns an expression; if that is provably >= 0, `drop` is not needed beside `keep`. Raise
+    ExpressionError without operands.
     """
     if not operands:
         raise ExpressionError(f"{kind.__name__.lower()} of nothing")
@@ -353,15 +363,19 @@ def _extremum(kind: Any, operands: list[Expr], slack: Any) -> Expr:
 
 
 def extreme_node(kind: Any, args: tuple[Expr, ...]) -> Expr:
-    """Return the expression node of class `kind` (Min or Max) for operands that are simplified and ordered by key."""
+    """Return the node min(args) or max(args), for the class `kind` Min or Max; `args` are simplified and ordered by
+    key.
+    """
     pick = min if kind is Min else max
     return nary_node(kind, args, pick(a.lo for a in args), pick(a.hi for a in args), gcd_of(a.multiple for a in args))
 
 
 def nary_node(kind: Any, args: tuple[Expr, ...], lo: Bound, hi: Bound, multiple: int) -> Expr:
-    """Return the expression node of class `kind`, such as And, for simplified operands `args` ordered by key.
+    """Return the expression node of class `kind` (Min, Max, And or Or) with operands `args`, simplified and ordered by
+    key.
 
-    `lo` and `hi` are the numeric range of the result, and `multiple` divides all its values.
+    `lo` and `hi` are the numeric range of the result, and `multiple` divides all its values. An equal node that exists
+    already is returned.
     """
     name = (kind, args)
     known = _e._nodes.get(name)
@@ -387,7 +401,7 @@ _TAGS: dict[Any, int] = {Product: 100, Min: 101, Max: 102, And: 103, Or: 104, At
 
 
 def xor(a: Expr, b: Expr) -> Expr:
-    """Return the expression a ^ b (bitwise)."""
+    """Return the simplified expression a ^ b (bitwise exclusive or)."""
     if type(a) is Const and type(b) is Const:
         return const(a.value ^ b.value)
     if a is b:

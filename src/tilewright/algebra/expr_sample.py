@@ -20,7 +20,9 @@ _POINTS = ((False, "least"), (False, "greatest"), (True, "least"), (True, "great
 
 
 def samples(e: Expr) -> Samples:
-    """Return the values of `e` at the `COUNT` sample points; None at a point where it has no value.
+    """Return the values of `e` at the `COUNT` sample points (fixed choices of a value for every symbol).
+
+    An entry is None if `e` has no value at that point, such as for a division by 0. The result is cached in `e`.
 
     >>> from tilewright.algebra.expr import index
     >>> samples(index("i", 10) + 1)[:4]
@@ -32,7 +34,9 @@ def samples(e: Expr) -> Samples:
 
 
 def _sum_values(e: Sum) -> Samples:
-    """Return the values of a sum at all sample points, added up term by term; None where a term has no value."""
+    """Return the values of a sum at all sample points, added up term by term; an entry is None if a term has no value
+    there.
+    """
     totals: list[int | None] = [e.constant] * COUNT
     for t, c in e.terms:
         for point, value in enumerate(t._samples or samples(t)):
@@ -42,7 +46,11 @@ def _sum_values(e: Sum) -> Samples:
 
 
 def refuted(e: Expr, facts: tuple[Expr, ...] = ()) -> bool:
-    """Return True if `e` is negative at a sample point at which all `facts` (expressions) are >= 0."""
+    """Return True if `e` is negative at a sample point at which all `facts` (expressions known to be >= 0) are
+    positive.
+
+    Then no proof of e >= 0 from these facts can exist. False decides nothing.
+    """
     for point, value in enumerate(samples(e)):
         if value is not None and value < 0 and all((samples(f)[point] or -1) >= 0 for f in facts):
             return True
@@ -73,9 +81,10 @@ def _value(e: Expr, point: int) -> int | None:
 
 
 def _symbol_value(s: Symbol, point: int) -> int | None:
-    """Return the value of a symbol at sample point number `point`; None if it violates its limits or its multiple.
+    """Return the value of a symbol at sample point number `point`: that of its definition, or one chosen within its
+    limits.
 
-    A symbol with a definition has the value of the definition.
+    Return None if it would violate its limits or its `multiple`.
     """
     low = None if s.lower is None else samples(s.lower)[point]
     high = None if s.upper is None else samples(s.upper)[point]
@@ -91,9 +100,9 @@ def _symbol_value(s: Symbol, point: int) -> int | None:
 
 
 def _choose(s: Symbol, low: int | None, high: int | None, point: int) -> int:
-    """Return the value that a symbol without definition has at sample point number `point`.
+    """Return the value chosen for a symbol without definition at sample point number `point`.
 
-    `low` and `high` are its limits there (None: no limit); the value is rounded to a multiple of the symbol's
+    `low` and `high` are its limits there (None: no limit). The value is rounded to a multiple of the symbol's
     `multiple`.
     """
     far, position = _POINTS[point]

@@ -35,7 +35,7 @@ _OR, _AND, _COMPARE, _XOR, _SUM, _PRODUCT, _ATOM = range(7)
 
 
 def expr_text(e: Expr) -> str:
-    """Return the expression in Python's notation.
+    """Return the expression as text in Python's notation.
 
     >>> from tilewright.algebra.expr import extent, index
     >>> Q, m = extent("Q"), index("m", 1000)
@@ -54,16 +54,16 @@ _Rendered = dict[Expr, tuple[str, int]]
 
 
 def _in_brackets(text_and_binding: tuple[str, int], weakest: int) -> str:
-    """Return the text of an operand, in brackets if it binds more loosely than `weakest`.
+    """Return the text of an operand, in brackets if its operator binds more loosely than `weakest`.
 
-    `text_and_binding` is the operand as `_render` returns it.
+    `text_and_binding` is the operand as (text, precedence), which `_render` returns.
     """
     text, binding = text_and_binding
     return text if binding >= weakest else f"({text})"
 
 
 def _render(node: Expr, rendered: _Rendered) -> tuple[str, int]:
-    """Return (text, binding) of `node`: its text, and how tightly its outermost operator binds (`_OR` to `_ATOM`).
+    """Return (text, precedence) of `node`: its text, and how tightly its outermost operator binds (`_OR` to `_ATOM`).
 
     `rendered` holds the same pair for every operand.
     """
@@ -102,9 +102,9 @@ def _sorted_by_text(parts: Iterable[Expr], rendered: _Rendered) -> list[Expr]:
 
 
 def _term(t: Expr, c: int, rendered: _Rendered) -> str:
-    """Return the text of c * t for a positive coefficient `c`; `rendered` holds the text and precedence of `t`.
+    """Return the text of c * t for a positive coefficient `c`, such as "3*i"; a coefficient of 1 is left out.
 
-    A coefficient of 1 is left out.
+    `rendered` holds (text, precedence) of `t`.
     """
     text_and_binding = rendered[t]
     if c == 1:
@@ -113,10 +113,10 @@ def _term(t: Expr, c: int, rendered: _Rendered) -> str:
 
 
 def _sum_text(constant: int, terms: Iterable[tuple[Expr, int]], rendered: _Rendered) -> tuple[str, int]:
-    """Return (text, binding) of constant + coefficient * term + ..., with (term, coefficient) pairs in `terms`.
+    """Return (text, precedence) of constant + coefficient * term + ..., with (term, coefficient) pairs in `terms`.
 
     Added terms come before subtracted ones, larger coefficients first, the constant last. `rendered` holds (text,
-    binding) of every term; `binding` is the precedence of the outermost operator.
+    precedence) of every term.
     """
     ordered = sorted(terms, key=lambda term: (term[1] < 0, -abs(term[1]), rendered[term[0]][0]))
     text = ""
@@ -135,26 +135,28 @@ def _sum_text(constant: int, terms: Iterable[tuple[Expr, int]], rendered: _Rende
 
 
 def _split_by_sign(e: Expr, rendered: _Rendered) -> tuple[list[tuple[Expr, int]], list[tuple[Expr, int]], int]:
-    """Return (added, subtracted, constant) of `e`: (term, coefficient) pairs by sign, with absolute coefficients.
+    """Return (added, subtracted, constant) of `e`: lists of (term, coefficient) pairs by sign, with positive
+    coefficients.
 
-    `rendered` is not used.
+    `2*i - 3*j + 5` -> ([(i, 2)], [(j, 3)], 5). `rendered` is not used.
     """
     constant, terms = rules.linear(e)
     return [(t, c) for t, c in terms if c > 0], [(t, -c) for t, c in terms if c < 0], constant
 
 
 def _side_text(terms: list[tuple[Expr, int]], constant: int, rendered: _Rendered) -> str:
-    """Return the text of one side of a comparison: the sum of the (term, coefficient) pairs and the constant.
+    """Return the text of one side of a comparison: the sum of the (term, coefficient) pairs in `terms` and of the
+    constant.
 
-    `rendered` holds the text and precedence of every term.
+    `rendered` holds (text, precedence) of every term.
     """
     return _sum_text(constant, terms, rendered)[0] if terms else str(constant)
 
 
 def _comparison_text(e: Expr, rendered: _Rendered) -> str:
-    """Return the text of the condition e >= 0, written as a comparison with positive coefficients on both sides.
+    """Return the text of the condition e >= 0 as a comparison with positive coefficients on both sides: "i + 2 <= n".
 
-    `rendered` holds the text and precedence of every term.
+    `rendered` holds (text, precedence) of every term.
     """
     plus, minus, constant = _split_by_sign(e, rendered)
     if not minus:
@@ -172,8 +174,8 @@ def _comparison_text(e: Expr, rendered: _Rendered) -> str:
 def parse_expr(text: str, symbols: Mapping[str, Any] | Iterable[Symbol]) -> Expr:
     """Return the expression that `text` denotes: Python's integer notation with min, max, ceildiv, floor and ceil.
 
-    `symbols` are the symbols that may occur, or a mapping from names to symbols, expressions or ints. Comparisons
-    chain; `and`, `or` and `not` combine conditions; `/` is exact division.
+    `symbols` are the symbols that may occur, or {name: symbol, expression or int}. Comparisons chain; `and`, `or` and
+    `not` combine conditions; `/` is exact division. Raise ParseError for anything else.
 
     >>> from tilewright.algebra.expr import index
     >>> k = index("k", 144)
@@ -210,7 +212,10 @@ _OPERATOR = re.compile(r"[-+*/%^<>=!~&|,]|\b(?:and|or|not|if|lambda|for)\b")
 
 
 def _check_text_limits(text: str) -> None:
-    """Raise ParseError if the text nests too deep, has too many operators, or contains an integer that is too long."""
+    """Raise ParseError if the text nests too deep, has too many operators, or contains an integer that is too long.
+
+    Texts of at most 64 characters are not checked, since they cannot exceed a limit.
+    """
     if len(text) <= NESTING.most:  # too short to exceed a limit
         return
     depth = 0
@@ -241,11 +246,15 @@ class _Reader:
         self.depth = 0
 
     def fail(self, what: str, node: Any) -> ParseError:
-        """Return a ParseError with the message `what` that points at the position of `node` in the text."""
+        """Return (not raise) a ParseError with the message `what` that points at the position of `node` in the text."""
         return ParseError(what, self.text, len(self.text.encode()[: node.col_offset].decode(errors="ignore")))
 
     def read(self, node: ast.expr) -> Expr:
-        """Return the expression of a syntax node, limiting the nesting depth; errors of the algebra point at `node`."""
+        """Return the expression of `node`, a node of Python's syntax tree.
+
+        Raise ParseError if it is nested too deep; other errors of the algebra become a ParseError that points at
+        `node`.
+        """
         self.depth += 1
         try:
             if NESTING.refuses(self.depth):
@@ -259,7 +268,11 @@ class _Reader:
             self.depth -= 1
 
     def _chain(self, node: ast.BinOp) -> Expr:
-        """Return the expression of a chain of operators such as a - b - c, without recursion on its left operands."""
+        """Return the expression of a chain of binary operators such as a - b - c, without recursion on its left
+        operands.
+
+        Raise ParseError if more than 64 of them are divisions, remainders or xors.
+        """
         chain: list[ast.BinOp] = []
         left: ast.expr = node
         while isinstance(left, ast.BinOp) and type(left.op) in _BINARY:
@@ -273,7 +286,10 @@ class _Reader:
         return result
 
     def _read(self, node: ast.expr) -> Expr:
-        """Return the expression of a syntax node; raise ParseError for syntax that has no meaning in one."""
+        """Return the expression of `node`, a node of Python's syntax tree.
+
+        Raise ParseError for unknown names and for syntax that has no meaning in an integer expression.
+        """
         if isinstance(node, ast.Constant) and type(node.value) is int:
             return as_expr(int(node.value))
         if isinstance(node, ast.Name):

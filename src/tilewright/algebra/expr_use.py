@@ -37,10 +37,11 @@ from tilewright.limits import shown
 
 
 def evaluate(e: ExprLike, values: Mapping[Any, Any]) -> Any:
-    """Return the value of `e` for values of its symbols (keys: symbols or names): ints, or numpy arrays of one shape.
+    """Return the value of `e` for these values of its symbols: an int, or an array if values are numpy arrays of one
+    shape.
 
-    A symbol with a definition needs no value. Values outside a symbol's range are an error, since `e` was simplified by
-    that range.
+    `values` is {symbol or name: int or array}. A symbol with a definition needs no value. Raise OutOfRange for a value
+    outside a symbol's range, since `e` was simplified by that range.
 
     >>> from tilewright.algebra.expr import index
     >>> m = index("m", 100)
@@ -58,7 +59,10 @@ def evaluate(e: ExprLike, values: Mapping[Any, Any]) -> Any:
 
 
 def _value(node: Expr, results: dict[Expr, Any], values: Mapping[Any, Any]) -> Any:
-    """Return the value of `node`; `results` holds those of its operands, `values` those of symbols (or their names)."""
+    """Return the value of the expression `node`, an int or an array.
+
+    `results` holds the values of its operands, `values` those of symbols (or of their names).
+    """
     if isinstance(node, Const):
         return node.value
     if isinstance(node, Symbol):
@@ -76,14 +80,16 @@ def _value(node: Expr, results: dict[Expr, Any], values: Mapping[Any, Any]) -> A
 
 
 def _as_int(truth: Any) -> Any:
-    """Return a truth value as 0 or 1; a boolean array becomes an array of int64."""
+    """Return a truth value as 0 or 1; an array of bools becomes an array of int64."""
     return truth.astype(np.int64) if isinstance(truth, np.ndarray) else int(truth)
 
 
 def _symbol_value(node: Symbol, values: Mapping[Any, Any]) -> Any:
-    """Return the value of a symbol in `values` (keys: symbols or names), or that of its definition.
+    """Return the value of the symbol `node` in `values` (keys: symbols or names); without one, the value of its
+    definition.
 
-    Raise OutOfRange if the value, or an element of an array, violates the symbol's range or multiple.
+    Raise OutOfRange if the value, or an element of an array, violates the symbol's range or multiple, and
+    ExpressionError if there is neither a value nor a definition.
     """
     value = values[node] if node in values else values.get(node.name)
     if value is None:
@@ -111,7 +117,7 @@ def symbol_range(node: Symbol) -> str:
 
 
 def substitute(e: ExprLike, values: Mapping[Any, ExprLike]) -> Expr:
-    """Return `e` with symbols (keys: symbols or names) replaced by numbers or expressions, and simplified anew.
+    """Return `e` with symbols replaced, and simplified anew; `values` is {symbol or name: number or expression}.
 
     Symbols whose limits or definition mention a replaced symbol are replaced too: a defined size becomes a number once
     every size it depends on is a number.
@@ -145,7 +151,10 @@ class Substitution:
         return image
 
     def _with_new_parts(self, e: Expr) -> Expr:
-        """Return `e`, which is no symbol, with its operands replaced by their images; `e` itself if none changes."""
+        """Return `e`, which is no symbol, with its operands replaced by their images; `e` itself if no operand changes.
+
+        An ExpressionError on the way is raised again with the text of `e` in its message.
+        """
         parts = e.parts
         images = [self(part) for part in parts]
         if all(image is part for image, part in zip(images, parts, strict=True)):
@@ -160,7 +169,8 @@ class Substitution:
     def _symbol_image(self, s: Symbol) -> Expr:
         """Return the expression that replaces the symbol `s`: its replacement, or the symbol with substituted limits.
 
-        A symbol with a definition or limits that became one number is replaced by that number.
+        A symbol whose definition became a number, or whose two limits became equal, is replaced by that number. Raise
+        OutOfRange for a number that the symbol cannot be.
         """
         replacement = self.by_symbol.get(s)
         if replacement is None:
@@ -206,9 +216,10 @@ _REBUILD: dict[type[Expr], Callable[..., Expr]] = {
 
 
 def linear_form(e: ExprLike, over: Iterable[Symbol]) -> tuple[dict[Symbol, Expr], Expr] | None:
-    """Return (coefficients, rest) with e == the sum of coefficients[s] * s + rest, for symbols s in `over`.
+    """Return (coefficients, rest) with e == coefficients[s] * s + ... + rest, over the symbols s of `over` that occur
+    in `e`.
 
-    Coefficients and rest are free of the symbols in `over`. None if `e` is not linear in them.
+    Coefficients and rest are free of the symbols in `over`. Return None if `e` is not linear in them.
 
     >>> from tilewright.algebra.expr import extent, index
     >>> W, p, q = extent("W"), index("p", 8), index("q", 8)
@@ -240,7 +251,9 @@ def linear_form(e: ExprLike, over: Iterable[Symbol]) -> tuple[dict[Symbol, Expr]
 
 
 def indices_in_bounds(step: int, rest: ExprLike, extent: ExprLike) -> tuple[Expr, Expr]:
-    """Return (first, end): the indices k with 0 <= step*k + rest < extent are first, ..., end - 1; `step` is not 0.
+    """Return (first, end) such that 0 <= step*k + rest < extent holds exactly for the integers k = first, ..., end - 1.
+
+    `step` is an int other than 0.
 
     >>> first, end = indices_in_bounds(-1, 3, 2)
     >>> [k for k in range(9) if first <= k < end] == [k for k in range(9) if 0 <= 3 - k < 2]
@@ -253,7 +266,7 @@ def indices_in_bounds(step: int, rest: ExprLike, extent: ExprLike) -> tuple[Expr
 
 
 def has_division(e: Expr, over: Iterable[Symbol] | None = None) -> bool:
-    """Return True if `e` contains a // or a %; with `over`, only if its operands depend on one of these symbols.
+    """Return True if `e` contains a // or a %; with `over`, only if an operand of it depends on one of these symbols.
 
     >>> from tilewright.algebra.expr import index
     >>> m = index("m", 10)
@@ -267,7 +280,7 @@ def has_division(e: Expr, over: Iterable[Symbol] | None = None) -> bool:
 
 
 def ceildiv(a: ExprLike, b: ExprLike) -> Expr:
-    """Return a / b rounded up, for b > 0.
+    """Return the expression for a / b rounded up, for b > 0.
 
     >>> ceildiv(57, 32)
     <2>
@@ -277,5 +290,5 @@ def ceildiv(a: ExprLike, b: ExprLike) -> Expr:
 
 
 def number_or(e: Expr) -> int | Expr:
-    """Return the int that a constant expression holds; any other expression is returned unchanged."""
+    """Return the int of a constant expression; any other expression is returned unchanged."""
     return e.value if isinstance(e, Const) else e

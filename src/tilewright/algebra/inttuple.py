@@ -31,7 +31,9 @@ class TupleValue:
     _parts: ClassVar[tuple[str, ...]] = ()
 
     def _keep(self, **attributes: Any) -> None:
-        """Set the attributes; called once, by `__init__`, since ordinary assignment is refused."""
+        """Set the given attributes of this immutable object; called once, by `__init__`, since ordinary assignment is
+        refused.
+        """
         for name, attribute in attributes.items():
             object.__setattr__(self, name, attribute)
 
@@ -69,21 +71,23 @@ def is_int(x: object) -> bool:
 
 
 def is_tuple(x: object) -> bool:
-    """Return True if `x` is a tuple, that is, has modes."""
+    """Return True if `x` is a tuple, that is, a shape, stride or coordinate with modes."""
     return isinstance(x, tuple)
 
 
 def has_none(x: object) -> bool:
-    """Return True if a coordinate contains None at any depth: then it asks for a slice, not for an element."""
+    """Return True if `x`, a coordinate, is None or contains None at any depth: then it asks for a slice, not for an
+    element.
+    """
     if isinstance(x, tuple):
         return any(e is None or (isinstance(e, tuple) and has_none(e)) for e in x)
     return x is None
 
 
 def as_int_tuple(x: Any, what: str) -> Any:
-    """Return the int tuple `x` with numpy integers converted to ints.
+    """Return `x`, an int or a nested tuple of ints, with numpy integers converted to ints.
 
-    Raise LayoutError if it is no int tuple; `what` names it in the error, for example "shape".
+    Raise LayoutError if it is nothing of the kind, or too large; `what` names it in the message, for example "shape".
     """
     if type(x) is int:
         if OFFSETS.refuses(abs(x)):
@@ -98,7 +102,7 @@ def as_int_tuple(x: Any, what: str) -> Any:
 
 
 def require_nesting(x: Any, what: str) -> None:
-    """Raise LayoutError if `x` is nested too deep or has too many modes; `what` names it in the error."""
+    """Raise LayoutError if `x` is nested too deep or has too many modes; `what` names it in the message."""
     level, mode_count, depth = [x], 0, 0
     while level:
         mode_count += len(level)
@@ -133,7 +137,9 @@ def _add_leaves(x: tuple[Any, ...], flat: list[Any]) -> None:
 
 
 def unflatten(flat: Sequence[Any], profile: Any) -> Any:
-    """Return the values of `flat` nested in the same way as `profile`.
+    """Return the values of `flat`, in order, nested in the same way as `profile`.
+
+    Raise LayoutError unless `flat` has as many values as `profile` has leaves.
 
     >>> unflatten([2, 3, 4], ((0, 0), 0))
     ((2, 3), 4)
@@ -146,7 +152,9 @@ def unflatten(flat: Sequence[Any], profile: Any) -> Any:
 
 
 def transform_leaf(f: Callable[..., Any], *tuples: Any) -> Any:
-    """Return the nested tuple of f(leaf of the first tuple, leaf of the second, ...); all must be nested alike.
+    """Return f(leaf of the first tuple, leaf of the second, ...) for all leaves, as a nested tuple.
+
+    Raise LayoutError unless all `tuples` are nested in the same way.
 
     >>> transform_leaf(lambda s, d: s * d, ((2, 3), 4), ((1, 2), 6))
     ((2, 6), 24)
@@ -166,7 +174,7 @@ def transform_leaf(f: Callable[..., Any], *tuples: Any) -> Any:
 
 
 def ceil_quotient(a: Any, b: Any) -> Any:
-    """Return a / b rounded up, for b > 0; both may be expressions.
+    """Return a / b rounded up, for b > 0; both may be ints or expressions.
 
     >>> ceil_quotient(7, 4)
     2
@@ -175,7 +183,7 @@ def ceil_quotient(a: Any, b: Any) -> Any:
 
 
 def divides(a: Any, b: Any) -> bool:
-    """Return True if `a` is known to divide `b`; both may be expressions.
+    """Return True if `a` is known to divide `b`; both may be ints or expressions. False means that it is not known.
 
     >>> from tilewright.algebra.expr import symbol
     >>> divides(4, 12), divides(4, 8 * symbol("K", 1)), divides(4, symbol("K", 1))
@@ -204,7 +212,7 @@ def product(x: Any) -> int:
 
 
 def inner_product(a: Any, b: Any) -> int:
-    """Return the sum of the products of corresponding leaves; `a` and `b` must be nested alike.
+    """Return the sum of the products of corresponding leaves of `a` and `b`, which must be nested in the same way.
 
     >>> inner_product(((2, 3), 4), ((2, 1), 2))
     15
@@ -213,7 +221,7 @@ def inner_product(a: Any, b: Any) -> int:
 
 
 def tuple_max(x: Any) -> int:
-    """Return the largest leaf of an int tuple.
+    """Return the largest leaf of an int tuple; raise LayoutError if it has no leaf.
 
     >>> tuple_max(((2, 3), 4))
     4
@@ -225,7 +233,9 @@ def tuple_max(x: Any) -> int:
 
 
 def elem_scale(a: Any, b: Any) -> Any:
-    """Return `a` with each leaf multiplied by the product of the corresponding mode of `b`.
+    """Return `a` with each leaf multiplied by the product of the corresponding mode of `b`; `b` may be nested deeper.
+
+    Raise LayoutError if the ranks differ.
 
     >>> elem_scale((2, 3), ((2, 2), 5))
     (8, 15)
@@ -266,7 +276,7 @@ def shape_div(a: Any, b: Any) -> Any:
 
 
 def prefix_product(x: Any, start: int = 1) -> Any:
-    """Return the packed strides of a shape, first mode fastest, times `start`.
+    """Return the packed strides of the shape `x`, first mode fastest, each multiplied by `start`.
 
     >>> prefix_product(((2, 3), 4))
     ((1, 2), 6)
@@ -282,7 +292,7 @@ def prefix_product(x: Any, start: int = 1) -> Any:
 
 
 def suffix_product(x: Any, start: int = 1) -> Any:
-    """Return the packed strides of a shape, last mode fastest, times `start`.
+    """Return the packed strides of the shape `x`, last mode fastest, each multiplied by `start`.
 
     >>> suffix_product(((2, 3), 4))
     ((12, 4), 1)
@@ -296,11 +306,11 @@ def suffix_product(x: Any, start: int = 1) -> Any:
 
 
 def crd2idx(crd: Any, shape: Any, stride: Any = None) -> Any:
-    """Return the index of a coordinate: the inner product of its leaves with the strides.
+    """Return the index (offset) of a coordinate: the sum of its leaves times the strides.
 
-    `crd` is an int, or nested no deeper than `shape`; where it stops, an int is split over the modes below,
-    first mode fastest, the last mode taking the rest. None counts as 0. Leaves may be numpy arrays.
-    Without strides the shape counts as packed.
+    `crd` is an int, or nested no deeper than `shape`; where it stops, an int is split over the modes below, first mode
+    fastest, the last mode taking the rest. None counts as 0. Leaves may be numpy arrays. Without strides the shape
+    counts as packed, first mode fastest. Raise LayoutError if the arguments do not fit.
 
     >>> crd2idx((1, 5), (4, (2, 4)), (2, (1, 8)))
     19
@@ -335,7 +345,7 @@ def crd2idx(crd: Any, shape: Any, stride: Any = None) -> Any:
 
 
 def _require_same_rank(stride: Any, shape: tuple[Any, ...]) -> None:
-    """Raise LayoutError unless `stride` is a tuple with as many modes as `shape`."""
+    """Raise LayoutError unless `stride` is a tuple with as many entries as `shape`."""
     if not isinstance(stride, tuple) or len(stride) != len(shape):
         raise LayoutError(f"stride {stride} does not fit shape {shape}: they are not nested alike")
 
@@ -344,7 +354,8 @@ def idx2crd(idx: Any, shape: Any, stride: Any = None) -> Any:
     """Return the coordinate of an index, nested as the shape: `(idx // stride) % shape` at every leaf, 0 for stride 0.
 
     A tuple of indices has one for each mode, and each counts within its mode. Without strides the shape (of the mode,
-    for a tuple) counts as packed; then `crd2idx(idx2crd(i, s), s) == i` for i < product(s).
+    for a tuple) counts as packed, first mode fastest; then `crd2idx(idx2crd(i, s), s) == i` for i < product(s). Raise
+    LayoutError if the arguments do not fit.
 
     >>> idx2crd(21, (4, (2, 4)))
     (1, (1, 2))
@@ -372,7 +383,7 @@ def idx2crd(idx: Any, shape: Any, stride: Any = None) -> Any:
 
 
 def crd2crd(crd: Any, source: Any, target: Any) -> Any:
-    """Return the coordinate in shape `target` that has the same index as the coordinate `crd` in shape `source`.
+    """Return the coordinate in shape `target` that has the same linear index as the coordinate `crd` in shape `source`.
 
     >>> crd2crd((1, 2), (2, 6), (4, 3))
     (1, 1)
@@ -382,6 +393,8 @@ def crd2crd(crd: Any, source: Any, target: Any) -> Any:
 
 def slice_(crd: Any, x: Any) -> Any:
     """Return a tuple of the modes of `x` that `crd` pairs with None, without the others.
+
+    Nested coordinates select within their mode. If `crd` is no tuple, return `x` itself for None, otherwise ().
 
     >>> slice_((None, 3), ((2, 2), 8))
     ((2, 2),)
@@ -404,6 +417,8 @@ def slice_(crd: Any, x: Any) -> Any:
 def dice_(crd: Any, x: Any) -> Any:
     """Return a tuple of the modes of `x` that `crd` does not pair with None: those that `slice_` drops.
 
+    Nested coordinates select within their mode. If `crd` is no tuple, return () for None, otherwise `x` itself.
+
     >>> dice_((None, 3), ((2, 2), 8))
     (8,)
     >>> dice_((1, (None, 0)), (4, (2, 4)))
@@ -423,7 +438,7 @@ def dice_(crd: Any, x: Any) -> Any:
 
 
 def congruent(a: Any, b: Any) -> bool:
-    """Return True if `a` and `b` (int tuples or layouts) are nested alike.
+    """Return True if `a` and `b` (int tuples or layouts) are nested in the same way; their numbers may differ.
 
     >>> congruent((4, (2, 4)), (2, (1, 8))), congruent((4, 8), 32)
     (True, False)
@@ -435,7 +450,7 @@ def congruent(a: Any, b: Any) -> bool:
 
 
 def weakly_congruent(a: Any, b: Any) -> bool:
-    """Return True if `b` is nested like `a`, or deeper where `a` has a leaf.
+    """Return True if `b` is nested like `a`, or deeper where `a` has a leaf. Both are int tuples or layouts.
 
     >>> weakly_congruent((4, 8), (4, (2, 4))), weakly_congruent((4, (2, 4)), (4, 8))
     (True, False)
@@ -451,6 +466,8 @@ def weakly_congruent(a: Any, b: Any) -> bool:
 def compatible(a: Any, b: Any) -> bool:
     """Return True if every coordinate of `a` is a coordinate of `b`: equal sizes, `b` nested like `a` or deeper.
 
+    Both are shapes or layouts.
+
     >>> compatible(24, (4, 6)), compatible((4, 6), ((2, 2), 6)), compatible((24,), 24)
     (True, True, False)
     """
@@ -463,7 +480,9 @@ def compatible(a: Any, b: Any) -> bool:
 
 
 def weakly_compatible(a: Any, b: Any) -> bool:
-    """Return True if `b` consists of whole copies of `a`: nested like `a` or deeper, each size a multiple.
+    """Return True if the shape `b` consists of whole copies of `a`: nested like `a` or deeper, each size a multiple.
+
+    Both may be layouts. Raise LayoutError for an extent 0 in `a`.
 
     >>> weakly_compatible(4, (2, 6)), weakly_compatible((4, 3), (8, (3, 5))), weakly_compatible((4, 3), (6, 3))
     (True, True, False)
@@ -479,5 +498,5 @@ def weakly_compatible(a: Any, b: Any) -> bool:
 
 
 def shape_of(x: Any) -> Any:
-    """Return the shape of a layout; an int tuple is returned unchanged, since it is its own shape."""
+    """Return the shape of a layout. An int tuple, or anything else without a shape, is returned unchanged."""
     return x if isinstance(x, tuple) or is_int(x) else getattr(x, "shape", x)

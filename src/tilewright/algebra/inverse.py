@@ -36,14 +36,12 @@ Row: TypeAlias = "tuple[int, int, int]"
 
 
 def complement(layout: Any, max_idx: Any = 1) -> Layout:
-    """Return the layout of the offsets that `layout` leaves out.
-
-    It says where to put copies of `layout`, so that they fill 0, ..., max_idx - 1.
+    """Return the layout of the offsets at which copies of `layout` must be put, so that they fill 0, ..., max_idx - 1.
 
     `max_idx` is a number, a shape or a layout (its size). The strides of a layout L *chain* when, in ascending order,
     each is a multiple of what the modes before it fill (extent times stride of the one before). A stride that is no
-    multiple leaves offsets over: only the copies that fit go below it. If the values of L are coordinates,
-    `max_idx` is the shape of the box that is filled, and the result has one mode for each of its axes.
+    multiple leaves offsets over: only the copies that fit go below it. If the values of L are coordinates, `max_idx` is
+    the shape of the box that is filled, and the result has one mode for each of its axes.
 
     Post-condition, for the result R and the layout L: R is strictly increasing, and (L, R) is injective when L is
     (without its stride-0 modes). If the strides chain, (L, R) also takes every offset below its cosize, and cosize((L,
@@ -78,9 +76,10 @@ def complement(layout: Any, max_idx: Any = 1) -> Layout:
 
 
 def right_inverse(layout: Any) -> Any:
-    """Return the layout R that gives an index at which L takes the value k, for k = 0, 1, ...
+    """Return the layout R that gives an index at which the layout L takes the value k, for k = 0, 1, ...: L(R(k)) == k.
 
-    For a swizzled layout it is the inverse of the inner layout after the swizzle, and may end earlier.
+    R ends before the first value that L does not take. For a swizzled layout it is the inverse of the inner layout
+    after the swizzle, and may end earlier.
 
     Post-condition, for the layout L: L(R(k)) == k for k < size(R); if the values of L are coordinates, for the
     coordinates k of R. R is the largest such layout if L, without its stride-0 modes, is injective and its strides are
@@ -103,7 +102,7 @@ def right_inverse(layout: Any) -> Any:
 
 
 def left_inverse(layout: Any) -> Any:
-    """Return the layout R that gives the index at which L takes a value: R undoes L.
+    """Return the layout R that gives, for each value v of the layout L, an index at which L takes it: L(R(v)) == v.
 
     If L takes a value more than once, R gives one of the indices: a quasi-inverse.
 
@@ -133,7 +132,10 @@ def left_inverse(layout: Any) -> Any:
 
 
 def nullspace(layout: Any) -> Layout:
-    """Return the layout of the indices that L maps to the same value as index 0, through its stride-0 modes alone.
+    """Return the layout of the indices that the layout L maps to the same value as index 0, through its stride-0 modes
+    alone.
+
+    Raise LayoutError for a composed layout.
 
     Post-condition, for the result R and the layout L: L(R(i)) == L(0) for every i, R takes no value twice, and size(R)
     * size(filter_zeros(L)) == size(L).
@@ -150,7 +152,7 @@ def nullspace(layout: Any) -> Layout:
 
 
 def max_common_layout(a: Any, b: Any) -> Layout:
-    """Return a layout R of the indices at which both layouts take the consecutive offsets 0, 1, ...
+    """Return the layout R of the indices at which both layouts take the same consecutive offsets 0, 1, ...
 
     A swizzle leaves the first 2^base offsets unchanged, so for a swizzled layout R takes at most these.
 
@@ -177,7 +179,8 @@ def max_common_layout(a: Any, b: Any) -> Layout:
 
 
 def max_common_vector(a: Any, b: Any) -> int:
-    """Return how many consecutive offsets, from 0 on, both layouts hold at the same indices: the widest first vector.
+    """Return the number of consecutive offsets, from 0 on, that both layouts hold at the same indices: a copy's first
+    vector.
 
     A copy that consists only of such vectors needs a width that also divides the contiguous runs of both layouts.
 
@@ -193,16 +196,19 @@ def max_common_vector(a: Any, b: Any) -> int:
 
 
 def _moving_modes(layout: Layout) -> list[Row]:
-    """Return (extent, stride, index step) of each mode of more than one element with a stride other than 0."""
+    """Return a list of (extent, stride, step of the linear index), one for each mode of more than one element.
+
+    Modes of stride 0 are left out. The linear index counts the layout's coordinates, first mode fastest.
+    """
     flat = leaves(layout.shape)
     rows = zip(flat, leaves(layout.stride), prefix_product(flat), strict=True)
     return [(s, d, index) for s, d, index in rows if s != 1 and d != 0]
 
 
 def _by_ascending_stride(rows: list[Row], layout: Layout, operation: str) -> list[Row]:
-    """Return the modes in `rows` sorted by stride; raise LayoutError if one is negative.
+    """Return `rows`, the modes as (extent, stride, step of the linear index), sorted by stride.
 
-    `layout` and `operation` are named in the error.
+    Raise LayoutError if a stride is negative; `layout` and `operation` are named in the message.
     """
     for s, d, _ in rows:
         if d < 0:
@@ -211,9 +217,10 @@ def _by_ascending_stride(rows: list[Row], layout: Layout, operation: str) -> lis
 
 
 def _complement_of_modes(rows: list[Row], layout: Layout, extent: int) -> Layout:
-    """Return the complement of the modes `rows`, (extent, stride, step of the index) sorted by stride, up to `extent`.
+    """Return the complement of the modes `rows`: the layout of offsets at which copies of them fill 0, ..., extent - 1.
 
-    It fills the offsets 0, ..., extent - 1. Raise LayoutError, naming `layout`, if modes overlap.
+    A row is (extent, stride, step of the linear index); rows are sorted by stride. Raise LayoutError, naming `layout`,
+    if modes overlap.
     """
     modes: list[tuple[Any, Any]] = []
     current = 1
@@ -231,9 +238,11 @@ def _complement_of_modes(rows: list[Row], layout: Layout, extent: int) -> Layout
 
 
 def _right_inverse_of_modes(rows: list[Row]) -> Layout:
-    """Return the layout from offsets 0, 1, ... to the indices at which a layout with the modes `rows` takes them.
+    """Return the layout from offsets 0, 1, ... to the linear indices at which a layout with the modes `rows` takes
+    them.
 
-    Each row is (extent, stride, step of the index). The result ends before the first offset that packed modes miss.
+    A row is (extent, stride, step of the linear index). The result ends before the first offset that the modes leave
+    out.
     """
     modes: list[tuple[Any, Any]] = []
     current = 1
@@ -248,9 +257,10 @@ def _right_inverse_of_modes(rows: list[Row]) -> Layout:
 
 
 def _left_inverse_of_modes(rows: list[Row], layout: Layout) -> Layout:
-    """Return the layout that undoes one with the modes `rows`, (extent, stride, step of the index) sorted by stride.
+    """Return the layout from offsets to linear indices that undoes a layout with the modes `rows`.
 
-    Raise LayoutError, naming `layout`, if none is found.
+    A row is (extent, stride, step of the linear index); rows are sorted by stride. If modes overlap, a search looks for
+    an inverse. Raise LayoutError, naming `layout`, if none is found.
     """
     if not rows:
         return EMPTY_MODE
@@ -273,9 +283,11 @@ def _left_inverse_of_modes(rows: list[Row], layout: Layout) -> Layout:
 
 
 def _modes_by_axis(layout: Layout, operation: str) -> dict[Path, list[Row]]:
-    """Return the moving modes for each axis of the codomain, whose values are coordinates: axis path -> rows.
+    """Return the modes of a layout whose values are coordinates as {axis path: [(extent, stride, step of the linear
+    index)]}.
 
-    Raise LayoutError, naming `operation`, if strides mix coordinates and offsets.
+    The axes are those of the codomain along which strides step. Modes of one element or stride 0 are left out. Raise
+    LayoutError, naming `operation`, if strides mix coordinates and offsets.
     """
     layout(0)  # raises if the strides step along a mode and along one inside it
     modes_of: dict[Path, list[Row]] = {}
@@ -293,10 +305,11 @@ def _modes_by_axis(layout: Layout, operation: str) -> dict[Path, list[Row]]:
 def _map_axes(
     layout: Layout, axes: dict[Path, list[Row]], extents: Any, make_layout_of: Callable[[Path, Any], Layout]
 ) -> Layout:
-    """Return a layout of make_layout_of(path, extent) for each axis of the codomain, nested as the codomain is.
+    """Return a layout whose modes are make_layout_of(path, extent), one for each axis of the codomain, nested as the
+    axes are.
 
-    `axes` holds the paths that strides step along, `extents` the codomain's shape (1 beyond it); `layout` is named in
-    errors.
+    The keys of `axes` are the paths that strides of `layout` step along. `extents` is the codomain's shape; axes beyond
+    it have extent 1. Raise LayoutError, naming `layout`, if a stride steps along an axis inside one that is not nested.
     """
 
     def build(path: Path, extent: Any) -> Layout:
@@ -317,7 +330,9 @@ def _map_axes(
 
 
 def _require_not_composed(layout: Any, operation: str) -> Layout:
-    """Return `layout` as a Layout; raise LayoutError, naming `operation`, if it is composed."""
+    """Return `layout` as a Layout; a shape becomes a packed layout. Raise LayoutError, naming `operation`, if it is
+    composed.
+    """
     layout = as_layout(layout)
     if isinstance(layout, ComposedLayout):
         raise LayoutError(f"{operation} of {layout}: take that of its inner layout, {layout.layout}")
@@ -326,18 +341,21 @@ def _require_not_composed(layout: Any, operation: str) -> Layout:
 
 
 def _require_swizzled(layout: ComposedLayout, operation: str) -> None:
-    """Raise LayoutError unless the composed layout is a layout of offsets, with an offset and perhaps a swizzle.
+    """Raise LayoutError unless the composed layout is a layout of offsets followed by a swizzle, or by no outer
+    function.
 
-    `operation` is named in the error.
+    `operation` is named in the message.
     """
     if not isinstance(layout.outer, Swizzle | None) or not isinstance(layout.layout, Layout) or layout.has_coordinates:
         raise LayoutError(f"{operation} of {layout}: it is not a layout of offsets after a swizzle")
 
 
 def _right_inverse_of_composed(layout: ComposedLayout) -> Any:
-    """Return the right inverse of a composed layout: the inverse of its inner layout after that of its swizzle.
+    """Return the right inverse of a composed layout: the swizzle, which undoes itself, then the inverse of the inner
+    layout.
 
-    It ends before the first offset that the swizzle sends past the end of the inner inverse.
+    It ends before the first offset that the swizzle sends past the end of the inner inverse. Raise LayoutError if the
+    outer function is no swizzle, or if the layout has an offset.
     """
     _require_swizzled(layout, "right_inverse")
     if layout.offset != 0:
@@ -358,7 +376,10 @@ def _right_inverse_of_composed(layout: ComposedLayout) -> Any:
 
 
 def _split_swizzle(layout: Any) -> tuple[Layout, int | None]:
-    """Return (layout without its swizzle, how many of the first offsets the swizzle leaves alone; None: all)."""
+    """Return (layout without its swizzle, number of offsets from 0 on that the swizzle does not change; None: all).
+
+    Raise LayoutError if its values are coordinates, or if it is composed of anything but a swizzle at offset 0.
+    """
     layout = as_layout(layout)
     if layout.has_coordinates:
         raise LayoutError(f"max_common_layout of {layout}: its values are coordinates, not offsets")

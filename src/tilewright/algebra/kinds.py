@@ -23,7 +23,9 @@ _LEAVES = (Layout, ComposedLayout, Swizzle, ScaledBasis, Displacement, Expr)
 
 
 def _is_leaf(x: Any) -> bool:
-    """Return True if `x` may be a leaf of an argument: None, an integer, expression, layout or array of integers."""
+    """Return True if `x` may be a leaf of an argument: None, an integer, an expression, a layout or an array of
+    integers.
+    """
     if isinstance(x, np.ndarray):
         return bool(x.dtype.kind in "iu")
     return x is None or isinstance(x, _LEAVES) or _is_int(x)
@@ -35,7 +37,7 @@ def _is_int(x: Any) -> bool:
 
 
 def is_nested(x: Any, leaf: Callable[[Any], bool] = _is_leaf, within: tuple[type, ...] = (tuple, list)) -> bool:
-    """Return True if `x` is a leaf (leaf(x) is True), or nested containers of leaves of the types `within`.
+    """Return True if leaf(x) is True, or if `x` nests containers of the types `within` around values for which it is.
 
     Too many values, or too deep a nesting, give False.
     """
@@ -73,7 +75,7 @@ def _is_shape(x: Any) -> bool:
 
 
 def _is_extent(x: Any) -> bool:
-    """Return True if `x` is a positive integer or an expression."""
+    """Return True if `x` may be an extent: a positive integer or any expression."""
     return _is_expr(x) and (isinstance(x, Expr) or x > 0)
 
 
@@ -88,7 +90,9 @@ def _is_coordinate(x: Any) -> bool:
 
 
 def _is_layout_or_shape(x: Any) -> bool:
-    """Return True if `x` is a layout, or a shape of integers and expressions."""
+    """Return True if `x` is a layout (also composed), or a shape: an integer, an expression, or nested
+    tuples of them.
+    """
     return _is_layout(x) or _is_shape(x)
 
 

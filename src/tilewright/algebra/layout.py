@@ -112,7 +112,9 @@ class Layout(TupleValue):
         return self._value(crd)
 
     def _value(self, crd: Any) -> Any:
-        """Return the offset of the coordinate `crd`, in which None counts as 0; with basis strides, the coordinate."""
+        """Return the offset of the coordinate `crd`, in which None counts as 0. With basis strides the value is a
+        coordinate.
+        """
         if not self.has_coordinates:
             return crd2idx(crd, self.shape, self.stride)
         try:
@@ -121,7 +123,10 @@ class Layout(TupleValue):
             raise LayoutError(f"{self}: {fault}") from None
 
     def sliced(self, crd: Any) -> tuple[Layout, Any]:
-        """Return (layout of the modes that `crd` pairs with None, offset that the fixed modes add)."""
+        """Return (layout of the modes that `crd` pairs with None, offset that the other, fixed modes add).
+
+        Raise LayoutError if `crd` has no None.
+        """
         if isinstance(crd, tuple) and not isinstance(self.shape, tuple) and len(crd) == 1:
             crd = crd[0]
         open_shape, open_stride = slice_(crd, self.shape), slice_(crd, self.stride)
@@ -130,7 +135,7 @@ class Layout(TupleValue):
         return Layout(open_shape, open_stride), self._value(crd)
 
     def bind(self, values: Mapping[Any, Any]) -> Layout:
-        """Return the layout with symbolic sizes replaced by numbers; `values` maps symbols, or their names, to them.
+        """Return the layout with symbolic sizes replaced; `values` is {symbol or name: number or expression}.
 
         >>> from tilewright.algebra import symbol
         >>> Layout((symbol("M", 1), 8), (8, 1)).bind({"M": 5})
@@ -178,7 +183,11 @@ class Layout(TupleValue):
         return product(self.shape)
 
     def cosize(self) -> Any:
-        """Return the number of offsets from the smallest to the largest value: see the function `cosize`."""
+        """Return the distance from the smallest to the largest offset, plus 1: the elements that an allocation must
+        hold.
+
+        It is a tuple if the values are coordinates; see the function `cosize`.
+        """
         return cosize(self)
 
     # -- text and pictures --------------------------------------------------------------------------
@@ -198,18 +207,24 @@ class Layout(TupleValue):
         return f"Layout({self.shape}, {self.stride})"
 
     def svg(self, **options: Any) -> str:
-        """Return a picture of the layout as SVG text; `options` are those of `algebra.picture.layout_svg`."""
+        """Return a picture of the layout as the text of an SVG document; `options` are those of
+        `algebra.picture.layout_svg`.
+        """
         from tilewright.algebra.picture import layout_svg
 
         return layout_svg(self, **options)
 
     def _repr_svg_(self) -> str | None:
-        """Return the picture that notebooks show, as SVG text; None if the layout cannot be drawn."""
+        """Return the picture that notebooks show, as the text of an SVG document; None if the layout
+        cannot be drawn.
+        """
         return svg_or_none(self)
 
 
 def svg_or_none(layout: Layout | ComposedLayout) -> str | None:
-    """Return the picture of a layout as SVG text, or None if it cannot be drawn, for example if it is too large."""
+    """Return the picture of a layout as the text of an SVG document; None if it cannot be drawn, such as if it is too
+    large.
+    """
     try:
         return layout.svg()
     except LayoutError:
@@ -217,13 +232,15 @@ def svg_or_none(layout: Layout | ComposedLayout) -> str | None:
 
 
 def _as_extent(leaf: Any) -> Any:
-    """Return a leaf of a shape as an int or a symbolic expression; raise LayoutError for other types."""
+    """Return `leaf`, a leaf of a shape, as an int or a symbolic expression; raise LayoutError for other types."""
     leaf = _const_as_int(leaf)
     return leaf if isinstance(leaf, Expr) else as_int_tuple(leaf, "shape")
 
 
 def _as_stride(leaf: Any) -> Any:
-    """Return a leaf of a stride as an int, an expression or a basis element; raise LayoutError for other types."""
+    """Return `leaf`, a leaf of a stride, as an int, an expression or a basis stride; raise LayoutError
+    for other types.
+    """
     if isinstance(leaf, ScaledBasis):
         return leaf
     leaf = _const_as_int(leaf)
@@ -231,7 +248,9 @@ def _as_stride(leaf: Any) -> Any:
 
 
 def _require_coordinate(crd: Any, layout: Layout) -> None:
-    """Raise LayoutError unless `crd` is a coordinate: an integer, an expression, an array of integers or a tuple."""
+    """Raise LayoutError unless `crd` may be a coordinate of `layout`: nested tuples of integers, expressions, arrays
+    and None.
+    """
     if type(crd) is int or crd is None or isinstance(crd, Expr):
         return
     if isinstance(crd, tuple):
@@ -243,12 +262,12 @@ def _require_coordinate(crd: Any, layout: Layout) -> None:
 
 
 def _const_as_int(e: Any) -> Any:
-    """Return the int that a constant expression holds; any other value is returned unchanged."""
+    """Return the int of a constant expression `e`; any other value is returned unchanged."""
     return e.value if isinstance(e, Const) else e
 
 
 def shape_text(x: Any) -> str:
-    """Return an int tuple as text in CuTe's notation, without blanks; a tuple of one mode is (4), an int is 4.
+    """Return an int tuple as text in CuTe's notation, without blanks; a tuple of one mode is "(4)", an int is "4".
 
     >>> shape_text((4, (2, 4))), shape_text((4,)), shape_text(4)
     ('(4,(2,4))', '(4)', '4')
@@ -264,7 +283,9 @@ def is_layout(x: object) -> bool:
 
 
 def make_layout(*parts: Any) -> Layout:
-    """Return a layout from a shape, from a shape and a stride, or from layouts that become its modes.
+    """Return a layout from `parts`: a shape (then packed), a shape and a stride, or layouts that become its modes.
+
+    Layouts may also be given as one list. Raise LayoutError for other arguments.
 
     >>> make_layout((4, 8)), make_layout((4, 8), (8, 1))
     (Layout((4, 8), (1, 4)), Layout((4, 8), (8, 1)))
@@ -292,7 +313,8 @@ def make_layout(*parts: Any) -> Layout:
 
 
 def make_identity_layout(shape: Any) -> Layout:
-    """Return the layout of this shape whose value at a coordinate is that coordinate.
+    """Return the layout of this shape whose value at a coordinate is that coordinate itself; its strides are basis
+    strides.
 
     Post-condition, for the result L: L(c) == c for every coordinate c that is nested like the shape.
 
@@ -324,7 +346,10 @@ def _mode_count_text(count: int) -> str:
 
 
 def _mode_at(x: Any, mode: tuple[int, ...]) -> Any:
-    """Return the mode of the int tuple `x` at the path `mode`, outermost index first; an int is its own only mode."""
+    """Return the mode of the int tuple `x` at the path `mode`, outermost index first; an int is its own only mode.
+
+    Raise ModeError if there is no such mode.
+    """
     for m in mode:
         modes = x if isinstance(x, tuple) else (x,)
         if not -len(modes) <= m < len(modes):
@@ -336,6 +361,8 @@ def _mode_at(x: Any, mode: tuple[int, ...]) -> Any:
 def shape(x: Any, *mode: int) -> Any:
     """Return the shape of a layout (also composed), or of its mode at the path `mode`; an int tuple is its own shape.
 
+    A path is mode numbers, outermost first. Raise ModeError if there is no such mode.
+
     >>> shape(Layout((4, (2, 4))), 1)
     (2, 4)
     """
@@ -343,7 +370,7 @@ def shape(x: Any, *mode: int) -> Any:
 
 
 def stride(x: Any, *mode: int) -> Any:
-    """Return the stride of a layout, or of its mode at the path `mode`.
+    """Return the stride of a layout (also composed), or of its mode at the path `mode`: mode numbers, outermost first.
 
     >>> stride(Layout((4, (2, 4))), 1)
     (4, 8)
@@ -352,7 +379,7 @@ def stride(x: Any, *mode: int) -> Any:
 
 
 def size(x: Any, *mode: int) -> int:
-    """Return the number of coordinates of a layout or int tuple, or of its mode at the path `mode`.
+    """Return the number of coordinates of a layout or int tuple, or of its mode at the path `mode` (mode numbers).
 
     >>> size(Layout((4, (2, 4)))), size((4, (2, 4)), 1)
     (32, 8)
@@ -361,7 +388,9 @@ def size(x: Any, *mode: int) -> int:
 
 
 def rank(x: Any, *mode: int) -> int:
-    """Return the number of top-level modes of a layout or int tuple, or of its mode at the path `mode`; an int has one.
+    """Return the number of top-level modes of a layout or int tuple, or of its mode at the path `mode` (mode numbers).
+
+    An int has one.
 
     >>> rank(Layout((4, (2, 4)))), rank(7)
     (2, 1)
@@ -371,7 +400,9 @@ def rank(x: Any, *mode: int) -> int:
 
 
 def depth(x: Any, *mode: int) -> int:
-    """Return how deep the modes of a layout or int tuple nest: 0 for an int, 1 for a flat tuple.
+    """Return how deep the modes of a layout or int tuple, or of its mode at the path `mode`, nest.
+
+    It is 0 for an int, 1 for a flat tuple.
 
     >>> depth(4), depth((4, 8)), depth(Layout((4, (2, 4))))
     (0, 1, 2)
@@ -381,10 +412,11 @@ def depth(x: Any, *mode: int) -> int:
 
 
 def cosize(layout: Layout | ComposedLayout, *mode: int) -> Any:
-    """Return the number of offsets from the smallest to the largest value: what an allocation must hold.
+    """Return the distance from the smallest to the largest offset, plus 1: the elements that an allocation must hold.
 
-    For strides that are not negative this is L(size(L) - 1) + 1. For coordinate strides it is a tuple. `mode` selects a
-    mode, which a composed layout does not allow: its offset and outer function belong to the whole layout.
+    For strides that are not negative this is L(size(L) - 1) + 1. For coordinate strides it is a tuple. `mode` is the
+    path of a mode; a composed layout allows none, since its offset and outer function belong to the whole layout. Raise
+    LayoutError if a symbolic stride may be negative.
 
     >>> cosize(Layout((4, 8), (1, 5))), cosize(Layout(4, -2))
     (39, 7)

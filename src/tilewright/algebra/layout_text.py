@@ -17,10 +17,10 @@ _TOKEN = re.compile(r"\s*(-?\d+(?:@\d+)*|[(),:+o]|Sw?<\s*-?\d+\s*,\s*-?\d+\s*,\s
 
 
 def parse_layout(text: str) -> Layout | ComposedLayout:
-    """Return the layout that `text` describes; without a stride, packed with the first mode fastest.
+    """Return the layout that `text` describes in CuTe's notation, shape:stride; without a stride it is packed.
 
-    Also read, as they are printed: a layout at an offset, `134 + (2,4):(1,16)` or `(8,4) + (4,4):(1@0,1@1)`,
-    and after a swizzle, `S<3,4,3> o 0 o (8,64):(64,1)`.
+    A layout at an offset is read too, `134 + (2,4):(1,16)` or `(8,4) + (4,4):(1@0,1@1)`, and one after a swizzle,
+    `S<3,4,3> o 0 o (8,64):(64,1)`; both give a ComposedLayout. Raise ParseError for other texts.
 
     Post-condition: parse_layout(str(L)) == L for a layout L, unless its outer function is neither a swizzle nor None.
 
@@ -62,13 +62,13 @@ class _Reader:
         return self.tokens[self.at][0] if self.at < len(self.tokens) else ""
 
     def fail(self, what: str) -> ParseError:
-        """Return a ParseError with the message `what` that points at the next token."""
+        """Return (not raise) a ParseError with the message `what` that points at the next token."""
         if self.at >= len(self.tokens):
             return ParseError(f"{what}; the text ends here", self.text, len(self.text))
         return ParseError(what, self.text, self.tokens[self.at][1])
 
     def take(self, token: str) -> None:
-        """Consume the next token; raise ParseError unless it is `token`."""
+        """Consume the next token, which must be `token`; raise ParseError if it is another."""
         if self.peek() != token:
             raise self.fail(f"expected {token}")
         self.at += 1
@@ -79,7 +79,10 @@ class _Reader:
             raise self.fail("expected the end of the layout")
 
     def swizzled_layout(self) -> Layout | ComposedLayout:
-        """Read a layout, which may have an offset and a swizzle before it: `S<3,4,3> o 0 o (8,64):(64,1)`."""
+        """Read and return a layout, which may stand after a swizzle and an offset: `S<3,4,3> o 0 o (8,64):(64,1)`.
+
+        Raise ParseError if the next tokens are none.
+        """
         if not self.peek().startswith("S"):
             return self.offset_layout(None, "+")
         start = self.at
@@ -91,9 +94,9 @@ class _Reader:
         return offset_layout if isinstance(offset_layout, ComposedLayout) else ComposedLayout(swizzle, 0, offset_layout)
 
     def offset_layout(self, outer: Swizzle | None, sign: str) -> Layout | ComposedLayout:
-        """Read a layout, or an offset, the token `sign` and a layout, as in `134 + (2,4):(1,16)`.
+        """Read and return a layout, or an offset, the token `sign` and a layout, as in `134 + (2,4):(1,16)`.
 
-        An offset gives a ComposedLayout with the outer function `outer`.
+        With an offset the result is a ComposedLayout with the outer function `outer`.
         """
         start = self.at
         first = self.integers()
@@ -106,7 +109,7 @@ class _Reader:
         return self.build(start, lambda: ComposedLayout(outer, offset, layout))  # type: ignore[no-any-return]
 
     def layout_after_shape(self, start: int, shape: Any) -> Layout:
-        """Return the layout of a `shape` that was read at token number `start`; reads the stride, if one follows."""
+        """Return the layout of `shape`, which was read at token number `start`; read its stride, if ":" follows."""
         stride = None
         if self.peek() == ":":
             self.at += 1
@@ -115,14 +118,20 @@ class _Reader:
         return layout
 
     def build(self, start: int, make: Callable[..., Any], *parts: Any) -> Any:
-        """Return make(*parts); its errors become a ParseError that points at token number `start`."""
+        """Return make(*parts); a LayoutError or LimitExceeded becomes a ParseError that points at token
+        number `start`.
+        """
         try:
             return make(*parts)
         except (LayoutError, LimitExceeded) as fault:
             raise ParseError(str(fault), self.text, self.tokens[start][1]) from None
 
     def integers(self) -> Any:
-        """Read an int tuple or a basis stride; (4) is a tuple of one mode, 4 an int."""
+        """Read and return an int, a nested tuple of ints, or a basis stride such as 3@1; (4) is a tuple of one mode, 4
+        an int.
+
+        Raise ParseError if the next tokens are none.
+        """
         token = self.peek()
         if token == "(":
             self.depth += 1

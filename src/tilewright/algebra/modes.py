@@ -21,9 +21,9 @@ Operation = TypeVar("Operation", bound=Callable[..., Any])
 
 
 def inside_composed(operation: Operation) -> Operation:
-    """Return `operation` extended to composed layouts (swizzled or shifted), where it acts on the inner layout.
+    """Return the function `operation` on layouts, extended to composed layouts, where it acts on the inner layout.
 
-    A composed layout has a swizzle or offset S outside: f(S o L) = S o f(L).
+    A composed layout has a swizzle or offset S outside: operation(S o L) = S o operation(L).
     """
 
     first_parameter = next(iter(inspect.signature(operation).parameters))
@@ -50,7 +50,8 @@ def as_layout(x: Any) -> Any:
 
 @inside_composed
 def flatten(x: Any) -> Any:
-    """Return the layout without nesting; for an int tuple, the tuple of its leaves.
+    """Return the layout without nesting: ((2, 3), 4) becomes (2, 3, 4). For an int tuple, return the tuple of its
+    leaves.
 
     Post-condition, for the result R of a layout L: depth(R) <= 1 and R(i) == L(i) for every i.
 
@@ -66,7 +67,9 @@ def flatten(x: Any) -> Any:
 
 @inside_composed
 def select(x: Any, *modes: int) -> Any:
-    """Return the layout (or int tuple) that consists of the listed modes of `x`, in that order.
+    """Return the layout (or int tuple) that consists of the modes of `x` with the numbers `modes`, in that order.
+
+    Raise ModeError if there is no such mode.
 
     Post-condition, for the result R: rank(R) == len(modes) and R[i] == x[modes[i]].
 
@@ -85,6 +88,8 @@ def select(x: Any, *modes: int) -> Any:
 def take(x: Any, begin: int, end: int) -> Any:
     """Return the layout (or int tuple) that consists of the modes begin, ..., end - 1 of `x`.
 
+    Raise LayoutError unless `x` has these modes, at least one.
+
     Post-condition, for the result R: rank(R) == end - begin and R[i] == x[begin + i].
 
     >>> take(Layout((2, 3, 4)), 1, 3), take((2, (3, 4), 5), 0, 2)
@@ -98,7 +103,9 @@ def take(x: Any, begin: int, end: int) -> Any:
 
 @inside_composed
 def replace(x: Any, mode: int, by: Any) -> Any:
-    """Return `x` with its mode number `mode` replaced by `by`.
+    """Return the layout (or int tuple) `x` with its mode number `mode` replaced by `by`.
+
+    Raise ModeError if there is no such mode.
 
     Post-condition, for the result R: R[mode] == by, and the other modes are those of x.
 
@@ -114,7 +121,8 @@ def replace(x: Any, mode: int, by: Any) -> Any:
 
 @inside_composed
 def reverse(x: Any) -> Any:
-    """Return `x` with its top-level modes in the opposite order; the order within a nested mode is unchanged.
+    """Return the layout (or int tuple) `x` with its top-level modes in the opposite order; nested modes stay as they
+    are.
 
     Post-condition, for the result R: R[i] == x[rank(x) - 1 - i].
 
@@ -128,7 +136,9 @@ def reverse(x: Any) -> Any:
 
 @inside_composed
 def group(x: Any, begin: int, end: int) -> Any:
-    """Return `x` with its modes begin, ..., end - 1 grouped into one nested mode.
+    """Return the layout (or int tuple) `x` with its modes begin, ..., end - 1 grouped into one nested mode.
+
+    Raise LayoutError unless `x` has these modes, at least one.
 
     Post-condition, for the result R: R[begin] has those modes, and R(i) == x(i) for every i.
 
@@ -146,7 +156,10 @@ def group(x: Any, begin: int, end: int) -> Any:
 
 @inside_composed
 def append(x: Any, mode: Any, up_to: int | None = None) -> Any:
-    """Return `x` with `mode` added at the end; with `up_to`, as often as needed to reach that rank.
+    """Return the layout (or int tuple) `x` with `mode` added at the end once, or as often as `x` needs to reach rank
+    `up_to`.
+
+    Raise LayoutError if the rank of `x` exceeds `up_to`.
 
     Post-condition: the first modes are those of x, the rest equal `mode`.
 
@@ -163,7 +176,10 @@ def append(x: Any, mode: Any, up_to: int | None = None) -> Any:
 
 @inside_composed
 def prepend(x: Any, mode: Any, up_to: int | None = None) -> Any:
-    """Return `x` with `mode` added in front; with `up_to`, as often as needed to reach that rank.
+    """Return the layout (or int tuple) `x` with `mode` added in front once, or as often as `x` needs to reach rank
+    `up_to`.
+
+    Raise LayoutError if the rank of `x` exceeds `up_to`.
 
     Post-condition: the last modes are those of x, the others equal `mode`.
 
@@ -177,9 +193,10 @@ def prepend(x: Any, mode: Any, up_to: int | None = None) -> Any:
 
 
 def slice_and_offset(crd: Any, layout: Any) -> tuple[Any, Any]:
-    """Return (layout of the modes that `crd` pairs with None, offset that the fixed modes add).
+    """Return (layout of the modes that `crd` pairs with None, offset that the other, fixed modes add).
 
-    A composed layout includes the offset, since it must stand inside the swizzle; the returned offset is then 0.
+    For a composed layout the returned layout includes the offset, since it must stand inside the swizzle; the returned
+    offset is then 0. Raise LayoutError if `crd` has no None.
 
     Post-condition, for the returned R and offset: offset + R(open coordinates) == layout(all coordinates).
 
@@ -194,6 +211,8 @@ def slice_and_offset(crd: Any, layout: Any) -> tuple[Any, Any]:
 
 def dice(crd: Any, x: Any) -> Any:
     """Return the layout (or int tuple) of the modes that `crd` fixes, that is, pairs with anything but None.
+
+    Raise LayoutError for a layout of which no mode is fixed.
 
     Post-condition, for a layout x at offset 0: the result at the fixed coordinates is the offset of
     `slice_and_offset(crd, x)`.
@@ -216,7 +235,10 @@ def dice(crd: Any, x: Any) -> Any:
 
 
 def _count_to_add(x: Any, up_to: int | None, operation: str) -> int:
-    """Return how many modes `operation` has to add to `x` to reach rank `up_to`; 1 if that is None."""
+    """Return the number of modes that `x` lacks to rank `up_to`; 1 if that is None.
+
+    Raise LayoutError, naming `operation`, if the rank of `x` exceeds `up_to`, or if `up_to` is too large.
+    """
     count = 1 if up_to is None else up_to - rank(x)
     if count < 0:
         raise LayoutError(f"{operation} up to rank {up_to}: {x} has rank {rank(x)} already")
@@ -226,7 +248,7 @@ def _count_to_add(x: Any, up_to: int | None, operation: str) -> int:
 
 
 def _as_modes(x: Any) -> tuple[Any, ...]:
-    """Return the modes of an int tuple as a tuple; an int is one mode. Raise LayoutError for other types."""
+    """Return the modes of an int tuple as a tuple: an int is one mode. Raise LayoutError for other types."""
     if isinstance(x, tuple):
         return x
     if not is_int(x):

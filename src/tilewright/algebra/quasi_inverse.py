@@ -17,7 +17,8 @@ MOST_TRIALS = 2000
 def quasi_inverse(rows: Sequence[tuple[int, int, int]]) -> list[tuple[int, int]] | None:
     """Return the modes (extent, stride) of a layout R with L(R(v)) == v for every value v of L; None if none was found.
 
-    `rows` are the modes of L: (extent, stride, step of the linear index). The search is limited in size.
+    `rows` are the modes of L: (extent, stride, step of the linear index). The search is limited: None is returned if L
+    has more than 4096 elements, or after 2000 trials.
 
     >>> quasi_inverse([(2, 1, 1), (2, 1, 2)])      # 0, 1, 1, 2 at the indices 0 to 3
     [(2, 1), (2, 3)]
@@ -43,9 +44,11 @@ class _Search:
         self.trials = 0
 
     def extend(self, covered: int, modes: list[tuple[int, int]]) -> list[tuple[int, int]] | None:
-        """Return the modes of an inverse that is right for all values, starting with `modes`; None if none is found.
+        """Return the modes, as (extent, stride), of a layout R that inverts L for all its values, beginning with
+        `modes`.
 
-        `modes`, as (extent, stride), are right for values below `covered`. The number of trials is limited.
+        `modes` invert L for values below `covered`, the product of their extents. Return None if no continuation is
+        found; the number of trials is limited.
         """
         self.trials += 1
         value = next((v for v in self.values if v >= covered), None)
@@ -65,9 +68,10 @@ class _Search:
         return None
 
     def _longest_mode(self, covered: int, modes: list[tuple[int, int]], step: int) -> int:
-        """Return the largest extent for which a further mode of stride `step` gives indices of the right values.
+        """Return the largest extent for which a further mode of stride `step` gives indices at which L takes the right
+        values.
 
-        `modes`, the modes before it, cover the values below `covered`.
+        The modes before it, `modes`, invert L for values below `covered`.
         """
         for v in self.values:
             if v >= covered and _at(modes, v % covered) + v // covered * step not in self.indexes[v]:

@@ -13,7 +13,7 @@ from tilewright.errors import LayoutError
 
 
 def upcast(layout: Any, count: int) -> Any:
-    """Return the layout of the same bytes seen as elements `count` times as large.
+    """Return the layout of the same bytes seen as elements `count` times as large: offsets are divided by `count`.
 
     Post-condition, for a layout L: the result takes the values L(i) // count if no stride is negative and no modes
     overlap (each stride is at least what the modes of smaller stride fill). Raises if a stride, an extent or the offset
@@ -46,10 +46,10 @@ def upcast(layout: Any, count: int) -> Any:
 
 
 def downcast(layout: Any, count: int) -> Any:
-    """Return the layout of the same bytes seen as elements `count` times as small.
+    """Return the layout of the same bytes seen as elements `count` times as small: offsets are multiplied by `count`.
 
-    A mode of stride 1 or -1 becomes `count` times as long: the first with more than one element, or else the first of
-    all.
+    A mode of stride 1 or -1 becomes `count` times as long and keeps its stride: the first with more than one element,
+    or else the first of all.
 
     Post-condition, for a layout L: the result takes the values count * L(i) + j, j < count, if some stride is 1 and
     none is negative.
@@ -77,9 +77,10 @@ def downcast(layout: Any, count: int) -> Any:
 
 
 def _require_recastable(layout: Any, count: int, operation: str) -> Any:
-    """Return `layout` as a layout; raise LayoutError if its elements cannot become `count` times as large or small.
+    """Return `layout` as a layout, after checks for elements that become `count` times as large or small.
 
-    `operation` names the operation in the error.
+    Raise LayoutError, with the text `operation` in front, if `count` is no positive integer, if values are coordinates,
+    or if the outer function is no swizzle.
     """
     layout = as_layout(layout)
     if not is_int(count) or count < 1:
@@ -92,9 +93,9 @@ def _require_recastable(layout: Any, count: int, operation: str) -> Any:
 
 
 def _map_modes(layout: Layout, new_mode: Any, operation: str) -> Layout:
-    """Return the layout with each flat mode (shape, stride) replaced by new_mode(shape, stride), nested as before.
+    """Return the layout with each flat mode (extent, stride) replaced by new_mode(extent, stride), nested as before.
 
-    `operation` names the operation in errors, to which the failing mode is added.
+    A LayoutError of `new_mode` is raised again with the text `operation` and the failing mode in its message.
     """
     pairs = []
     for mode, (s, d) in enumerate(flat_modes(layout)):
@@ -110,6 +111,8 @@ def _map_modes(layout: Layout, new_mode: Any, operation: str) -> Layout:
 
 def recast(layout: Any, old_bits: int, new_bits: int) -> Any:
     """Return the layout of elements of `old_bits` bits as a layout of elements of `new_bits` bits over the same memory.
+
+    Raise LayoutError unless one number of bits divides the other.
 
     Post-condition, for the result R and the layout L: size(R) * new_bits == size(L) * old_bits. For smaller elements
     some stride must be 1 or -1; for larger ones the offsets of L, each taken once and none negative, must fill every

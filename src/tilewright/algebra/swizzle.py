@@ -65,7 +65,9 @@ class Swizzle(TupleValue):
         return offset ^ ((offset & (ones << self.base)) << -self.shift)
 
     def upcast(self, count: int) -> Swizzle:
-        """Return the swizzle of the same bytes, seen as elements `count` times as large.
+        """Return the swizzle that does the same to the bytes, for offsets that count elements `count` times as large.
+
+        Raise LayoutError if `count` is no power of two, or if the swizzle tears such an element apart.
 
         Post-condition, for the result R and this swizzle S: R(o // count) == S(o) // count.
 
@@ -82,7 +84,9 @@ class Swizzle(TupleValue):
         return Swizzle(max(self.bits + base, 0), 0, self.shift)
 
     def downcast(self, count: int) -> Swizzle:
-        """Return the swizzle of the same bytes, seen as elements `count` times as small.
+        """Return the swizzle that does the same to the bytes, for offsets that count elements `count` times as small.
+
+        Raise LayoutError if `count` is no power of two.
 
         Post-condition, for the result R and this swizzle S: R(count * o + j) == count * S(o) + j for j < count.
 
@@ -163,13 +167,14 @@ class ComposedLayout(TupleValue):
         """Return (layout of the modes that `crd` pairs with None, 0).
 
         The offset that the fixed modes add is part of the returned layout, since it must stand before the swizzle.
+        Raise LayoutError if `crd` has no None.
         """
         inner, offset = self.layout.sliced(crd)
         return ComposedLayout(self.outer, _shift(self.offset, offset), inner), 0
 
     @property
     def shape(self) -> Any:
-        """Return the shape of the inner layout."""
+        """Return the shape of the inner layout, which is that of the composed layout."""
         return self.layout.shape
 
     @property
@@ -199,7 +204,8 @@ class ComposedLayout(TupleValue):
     def cosize(self) -> Any:
         """Return how many elements an allocation for this layout must hold: its largest value plus one.
 
-        With coordinates as values, it is a tuple. After a swizzle or another outer function all values are evaluated.
+        If values are coordinates, it is a tuple. With a swizzle or another outer function all values are evaluated;
+        LayoutError is raised for more than 2**20.
         """
         if self.outer is None and isinstance(self.layout, Layout):
             if self.has_coordinates:
@@ -217,7 +223,9 @@ class ComposedLayout(TupleValue):
         return ComposedLayout(self.outer, self.offset, layout)
 
     def with_tile(self, tile: ComposedLayout) -> ComposedLayout:
-        """Return a tile of this layout: its outer function over the inner layout of `tile`, with both offsets added."""
+        """Return a tile of this layout: the outer function of `self` over the inner layout of `tile`, with both offsets
+        added.
+        """
         return ComposedLayout(self.outer, _shift(self.offset, tile.offset), tile.layout)
 
     def __eq__(self, other: object) -> bool:
@@ -240,18 +248,24 @@ class ComposedLayout(TupleValue):
         return f"ComposedLayout({self.outer!r}, {self.offset!r}, {self.layout!r})"
 
     def svg(self, **options: Any) -> str:
-        """Return a picture of the layout as SVG text; `options` are those of `algebra.picture.layout_svg`."""
+        """Return a picture of the layout as the text of an SVG document; `options` are those of
+        `algebra.picture.layout_svg`.
+        """
         from tilewright.algebra.picture import layout_svg
 
         return layout_svg(self, **options)
 
     def _repr_svg_(self) -> str | None:
-        """Return the picture that notebooks show, as SVG text; None if the layout cannot be drawn."""
+        """Return the picture that notebooks show, as the text of an SVG document; None if the layout
+        cannot be drawn.
+        """
         return svg_or_none(self)
 
 
 def _shift(offset: Any, value: Any) -> Any:
-    """Return offset + value; where one of them is a coordinate (a tuple), they are added entry by entry."""
+    """Return offset + value. If one of them is a coordinate (a tuple), they are added entry by entry; missing entries
+    are 0.
+    """
     if not isinstance(value, tuple) and not isinstance(offset, tuple):
         return offset + value
     offsets = offset if isinstance(offset, tuple) else (offset,)

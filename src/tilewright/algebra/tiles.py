@@ -13,11 +13,12 @@ from tilewright.errors import LayoutError
 
 
 def local_tile(layout: Any, tiler: Any, coord: Any, proj: tuple[Any, ...] | None = None) -> ComposedLayout:
-    """Return one tile of a layout, with the offset at which it starts.
+    """Return one tile of a layout, as a ComposedLayout with the offset at which the tile starts.
 
-    `coord` is the number of the tile, or a tuple with one entry for each mode, in which None keeps all tiles of that
-    mode as a further mode. `proj` drops the tiler's and coordinate's modes that it pairs with None, so that one (M, N,
-    K) tiler serves A, B and C.
+    `tiler` is the shape of a tile, or tilers as for `zipped_divide`. `coord` is the number of the tile, or a tuple with
+    one entry for each mode; an entry None keeps all tiles of that mode as a further mode. `proj` drops the entries of
+    tiler and coordinate that it pairs with None, so that one (M, N, K) tiler serves A, B and C. Raise LayoutError if
+    there is no such tile.
 
     Post-condition, for the result R: R(i, j, ..., r) == zipped_divide(layout, tiler)((i, j, ...), coord with r for
     None).
@@ -48,9 +49,9 @@ def local_tile(layout: Any, tiler: Any, coord: Any, proj: tuple[Any, ...] | None
 
 
 def _require_tile_exists(coord: Any, tile_counts: Any, layout: Layout, tiler: Any) -> None:
-    """Raise LayoutError unless the coordinate `coord` names a tile, out of `tile_counts` tiles along each mode.
+    """Raise LayoutError unless `coord` is the coordinate of a tile, where `tile_counts` tiles lie along each mode.
 
-    `layout` and `tiler` are named in the error.
+    An entry None of `coord` is not checked. `layout` and `tiler` are named in the message.
     """
     if isinstance(coord, tuple) and isinstance(tile_counts, tuple):
         for c, extent in zip(coord, tile_counts, strict=False):
@@ -64,12 +65,13 @@ def _require_tile_exists(coord: Any, tile_counts: Any, layout: Layout, tiler: An
 def local_partition(
     layout: Any, threads: Layout, index: int, mode: Literal["block", "cyclic"] = "cyclic"
 ) -> ComposedLayout:
-    """Return the elements of a layout that thread number `index` owns, with the offset at which they start.
+    """Return the elements of a layout that thread number `index` holds, as a ComposedLayout with the offset of the
+    first.
 
-    `threads` maps thread coordinates to thread numbers. "cyclic" distributes elements one by one, as CuTe does; "block"
-    gives each thread neighbouring elements, as the Composable Kernel wrapper does.
+    `threads` maps thread coordinates to thread numbers. `mode` is "cyclic", which distributes elements one by one, as
+    CuTe does, or "block", which gives each thread neighbouring elements.
 
-    Post-condition: over all threads, every element of the layout is owned exactly once. Raises if the threads do not
+    Post-condition: over all threads, every element of the layout is held exactly once. Raises if the threads do not
     divide the layout: the last share would run over offsets of other threads. Only a cyclic partition of coordinates is
     allowed then, since coordinates past the end can be recognised.
 
@@ -115,5 +117,5 @@ def _as_modes(x: Any) -> tuple[Any, ...]:
 
 
 def _flat_coordinate(crd: Any, extents: Any) -> Any:
-    """Return the coordinate `crd` in the shape `extents` as one index, first mode fastest."""
+    """Return the coordinate `crd` in the shape `extents` as one linear index, first mode fastest."""
     return Layout(extents)(crd)

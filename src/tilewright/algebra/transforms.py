@@ -46,24 +46,31 @@ class Transform:
     """
 
     def upper(self, lower: Extents) -> Extents:
-        """Return the dimensions after this transform, as name -> extent, from those before it (`lower`)."""
+        """Return the dimensions after this transform, {name: extent}, from those before it (`lower`).
+
+        Each transform overrides this method; the base class raises NotImplementedError.
+        """
         raise NotImplementedError
 
     def lower(self, upper: Coordinates, extents: Extents) -> Coordinates:
-        """Return the coordinates before this transform, as name -> expression, from those after it (`upper`).
+        """Return the coordinates before this transform, {dimension: expression}, from those after it (`upper`).
 
-        `extents` are the extents of the dimensions before the transform.
+        `extents` are the extents of the dimensions before the transform. Each transform overrides this method; the base
+        class raises NotImplementedError.
         """
         raise NotImplementedError
 
     def _require(self, dimension: str, extents: Extents) -> Expr:
-        """Return the extent of `dimension` in `extents`; raise AccessError if there is no such dimension."""
+        """Return the extent of `dimension` in `extents`, {name: extent}; raise AccessError if there is no such
+        dimension.
+        """
         if dimension not in extents:
             raise AccessError(f"{self}: there is no dimension {dimension}; there are {', '.join(extents)}")
         return extents[dimension]
 
     def _exchange(self, extents: Extents, removed: Iterable[str], added: Mapping[str, Expr]) -> Extents:
-        """Return `extents` with the dimensions `removed` replaced by those of `added`, where the first removed one was.
+        """Return `extents`, {name: extent}, with the dimensions `removed` replaced by `added`, in place of the first
+        removed one.
 
         Raise AccessError if a removed dimension does not exist, or if an added one exists already.
         """
@@ -91,13 +98,17 @@ class Pad(Transform):
     right: Expr
 
     def upper(self, lower: Extents) -> Extents:
-        """Return the dimensions after padding, as name -> extent, from those before it (`lower`)."""
+        """Return the dimensions after padding, {name: extent}, from those before it (`lower`): the padded one is
+        larger.
+
+        Raise AccessError if the dimension does not exist.
+        """
         return lower | {self.dimension: self._require(self.dimension, lower) + self.left + self.right}
 
     def lower(self, upper: Coordinates, extents: Extents) -> Coordinates:
-        """Return the coordinates before padding, by dimension name, from those after it (`upper`).
+        """Return the coordinates before padding, {dimension: expression}, from those after it (`upper`).
 
-        The left padding is subtracted; `extents`, those before padding, are not used.
+        The left padding is subtracted. `extents` is not used.
         """
         return upper | {self.dimension: upper[self.dimension] - self.left}
 
@@ -115,13 +126,19 @@ class Embed(Transform):
     offset: Expr = ZERO
 
     def upper(self, lower: Extents) -> Extents:
-        """Return the dimensions after embedding, as name -> extent, from those before it (`lower`)."""
+        """Return the dimensions after embedding, {name: extent}, from those before it (`lower`): one is replaced by
+        several.
+
+        Embedding writes a dimension as a weighted sum of new ones, as in h = 2*p + r. Raise AccessError if names do not
+        fit.
+        """
         return self._exchange(lower, (self.dimension,), {name: size for name, size, _ in self.parts})
 
     def lower(self, upper: Coordinates, extents: Extents) -> Coordinates:
-        """Return the coordinates before embedding, by dimension name, from those after it (`upper`).
+        """Return the coordinates before embedding, {dimension: expression}, from those after it (`upper`).
 
-        The replaced dimension's coordinate is the weighted sum of the new coordinates, plus an offset.
+        The replaced dimension's coordinate is the weighted sum of the new coordinates, plus an offset. `extents` is not
+        used.
         """
         terms = [multiply(upper[name], weight) for name, _, weight in self.parts]
         rest = {d: c for d, c in upper.items() if d not in {name for name, _, _ in self.parts}}
@@ -141,16 +158,20 @@ class Merge(Transform):
     parts: tuple[str, ...]
 
     def upper(self, lower: Extents) -> Extents:
-        """Return the dimensions after merging, as name -> extent, from those before it (`lower`)."""
+        """Return the dimensions after merging, {name: extent}, from those before it (`lower`): several become one flat
+        dimension.
+
+        Raise AccessError if names do not fit.
+        """
         size: Expr = ONE
         for part in self.parts:
             size = multiply(size, self._require(part, lower))
         return self._exchange(lower, self.parts, {self.dimension: size})
 
     def lower(self, upper: Coordinates, extents: Extents) -> Coordinates:
-        """Return the coordinates before merging, by dimension name, from those after it (`upper`).
+        """Return the coordinates before merging, {dimension: expression}, from those after it (`upper`).
 
-        The flat index is split by // and % with the `extents` of the merged dimensions.
+        The flat index is split by // and % with the `extents` of the merged dimensions, {name: extent}.
         """
         flat = upper[self.dimension]
         coordinates = {d: c for d, c in upper.items() if d != self.dimension}
@@ -171,13 +192,17 @@ class Unmerge(Transform):
     parts: tuple[tuple[str, Expr], ...]
 
     def upper(self, lower: Extents) -> Extents:
-        """Return the dimensions after splitting one into several, as name -> extent, from those before it (`lower`)."""
+        """Return the dimensions after splitting one into several, {name: extent}, from those before it (`lower`).
+
+        Raise AccessError if names do not fit.
+        """
         return self._exchange(lower, (self.dimension,), dict(self.parts))
 
     def lower(self, upper: Coordinates, extents: Extents) -> Coordinates:
-        """Return the coordinates before splitting, by dimension name, from those after it (`upper`).
+        """Return the coordinates before splitting, {dimension: expression}, from those after it (`upper`).
 
-        Coordinates of the parts are combined to the flat index, the last part fastest.
+        The coordinates of the new dimensions are combined to the flat index, the last one fastest. `extents` is not
+        used.
         """
         flat: Expr = ZERO
         for name, size in self.parts:
@@ -196,7 +221,7 @@ class Permute(Transform):
     order: tuple[str, ...]
 
     def upper(self, lower: Extents) -> Extents:
-        """Return the dimensions `lower`, as name -> extent, in the new order.
+        """Return the dimensions `lower`, {name: extent}, in the new order.
 
         Raise AccessError unless the order names each of them once.
         """
@@ -205,7 +230,10 @@ class Permute(Transform):
         return {d: lower[d] for d in self.order}
 
     def lower(self, upper: Coordinates, extents: Extents) -> Coordinates:
-        """Return the coordinates `upper` unchanged: coordinates have names, so their order does not matter."""
+        """Return the coordinates `upper` unchanged: they go by name, so their order does not matter.
+
+        `extents` is not used.
+        """
         return upper
 
     def __str__(self) -> str:
@@ -222,17 +250,17 @@ class Slice(Transform):
     step: Expr = ONE
 
     def upper(self, lower: Extents) -> Extents:
-        """Return the dimensions after slicing, as name -> extent, from those before it (`lower`).
+        """Return the dimensions after slicing, {name: extent}, from those before it (`lower`).
 
-        The extent of the sliced dimension becomes the number of values kept.
+        The extent of the sliced dimension becomes the number of values kept. Raise AccessError if it does not exist.
         """
         self._require(self.dimension, lower)
         return lower | {self.dimension: (self.end - self.begin + self.step - 1) // self.step}
 
     def lower(self, upper: Coordinates, extents: Extents) -> Coordinates:
-        """Return the coordinates before slicing, by dimension name, from those after it (`upper`).
+        """Return the coordinates before slicing, {dimension: expression}, from those after it (`upper`).
 
-        The coordinate c of the sliced dimension becomes step*c + begin.
+        The coordinate c of the sliced dimension becomes step*c + begin. `extents` is not used.
         """
         return upper | {self.dimension: multiply(upper[self.dimension], self.step) + self.begin}
 
@@ -249,12 +277,19 @@ class Freeze(Transform):
     value: Expr
 
     def upper(self, lower: Extents) -> Extents:
-        """Return the dimensions `lower`, as name -> extent, without the one whose coordinate is fixed."""
+        """Return the dimensions `lower`, {name: extent}, without the one whose coordinate is fixed.
+
+        Raise AccessError if it does not exist.
+        """
         self._require(self.dimension, lower)
         return {d: size for d, size in lower.items() if d != self.dimension}
 
     def lower(self, upper: Coordinates, extents: Extents) -> Coordinates:
-        """Return the coordinates `upper` with the fixed coordinate of the removed dimension added."""
+        """Return the coordinates `upper`, {dimension: expression}, with the fixed coordinate of the removed dimension
+        added.
+
+        `extents` is not used.
+        """
         return upper | {self.dimension: self.value}
 
     def __str__(self) -> str:
@@ -269,7 +304,7 @@ class Insert(Transform):
     extent: Expr
 
     def upper(self, lower: Extents) -> Extents:
-        """Return the dimensions `lower`, as name -> extent, with the new one at the end.
+        """Return the dimensions `lower`, {name: extent}, with the new one at the end.
 
         Raise AccessError if it exists already.
         """
@@ -278,7 +313,10 @@ class Insert(Transform):
         return lower | {self.dimension: self.extent}
 
     def lower(self, upper: Coordinates, extents: Extents) -> Coordinates:
-        """Return the coordinates `upper` without that of the inserted dimension, on which nothing depends."""
+        """Return the coordinates `upper`, {dimension: expression}, without that of the inserted dimension.
+
+        Nothing depends on it: the tensor is broadcast. `extents` is not used.
+        """
         return {d: c for d, c in upper.items() if d != self.dimension}
 
     def __str__(self) -> str:
@@ -296,7 +334,10 @@ class XorWith(Transform):
     other: str
 
     def upper(self, lower: Extents) -> Extents:
-        """Return the dimensions `lower` unchanged; raise AccessError unless the permuted extent is a power of two."""
+        """Return the dimensions `lower`, {name: extent}, unchanged.
+
+        Raise AccessError unless both dimensions exist and the extent of the permuted one is a power of two.
+        """
         self._require(self.other, lower)
         size = self._require(self.dimension, lower)
         if not size.is_constant or int(size) & (int(size) - 1):
@@ -304,9 +345,9 @@ class XorWith(Transform):
         return lower
 
     def lower(self, upper: Coordinates, extents: Extents) -> Coordinates:
-        """Return the coordinates before the permutation, by dimension name, from those after it (`upper`).
+        """Return the coordinates before the permutation, {dimension: expression}, from those after it (`upper`).
 
-        The permuted coordinate is xor-ed with the other coordinate, modulo its own extent.
+        The permuted coordinate is xor-ed with the other coordinate, modulo its own extent in `extents`.
         """
         permuted = upper[self.dimension] ^ (upper[self.other] % extents[self.dimension])
         return upper | {self.dimension: permuted}
@@ -339,27 +380,30 @@ class View:
 
     @classmethod
     def tensor(cls, shape: Mapping[str, ExprLike], strides: Iterable[ExprLike] | None = None) -> View:
-        """Return the view of a whole tensor with the extents `shape`, by dimension name, slowest first.
+        """Return the view of a whole tensor with the extents `shape`, {dimension: extent}, slowest dimension first.
 
-        Without `strides` the tensor is packed.
+        Without `strides` (one for each dimension) the tensor is packed.
         """
         steps = None if strides is None else tuple(as_expr(s) for s in strides)
         return cls(tuple((name, as_expr(size)) for name, size in shape.items()), steps)
 
     @property
     def extents(self) -> Extents:
-        """Return the extents of the dimensions that the user of the view sees, by name."""
+        """Return the dimensions that the user of the view sees, after all transforms, as {name: extent}."""
         return self._extents_before(len(self.chain.steps))
 
     def _extents_before(self, count: int) -> Extents:
-        """Return the extents of the dimensions before step number `count` of the chain, by name."""
+        """Return the dimensions, {name: extent}, after the first `count` transforms of the chain."""
         extents = dict(self.shape)
         for step in self.chain.steps[:count]:
             extents = step.upper(extents)
         return extents
 
     def then(self, *steps: Transform | Chain) -> View:
-        """Return the view with further transforms, or chains of them, applied on top; it checks dimension names now."""
+        """Return the view with `steps`, further transforms or chains of them, applied on top.
+
+        Raise AccessError, now rather than at the first use, if they name a dimension that does not exist.
+        """
         chain = self.chain
         for step in steps:
             chain = chain + (step if isinstance(step, Chain) else Chain((step,)))
@@ -368,50 +412,62 @@ class View:
         return view
 
     def pad(self, dimension: str, left: ExprLike = 0, right: ExprLike = 0) -> View:
-        """Return the view with `left` and `right` out-of-bounds values around a dimension; negative numbers crop."""
+        """Return the view with `left` and `right` out-of-bounds values at the ends of a dimension; negative numbers
+        crop it.
+        """
         return self.then(Pad(dimension, as_expr(left), as_expr(right)))
 
     def embed(self, dimension: str, parts: Mapping[str, tuple[ExprLike, ExprLike]], offset: ExprLike = 0) -> View:
-        """Return the view with a dimension replaced by new ones, of which it is the weighted sum plus `offset`.
+        """Return the view with a dimension replaced by new ones, of which it is the weighted sum plus `offset`: h = 2*p
+        + r.
 
-        `parts` maps each new dimension to (extent, weight).
+        `parts` is {new dimension: (extent, weight)}.
         """
         chosen = tuple((name, as_expr(size), as_expr(weight)) for name, (size, weight) in parts.items())
         return self.then(Embed(dimension, chosen, as_expr(offset)))
 
     def merge(self, dimension: str, parts: Iterable[str]) -> View:
-        """Return the view with the dimensions `parts` merged to one flat dimension, the last of them fastest."""
+        """Return the view with the dimensions named in `parts` merged to one flat dimension, `dimension`, the last part
+        fastest.
+        """
         return self.then(Merge(dimension, tuple(parts)))
 
     def unmerge(self, dimension: str, parts: Mapping[str, ExprLike]) -> View:
-        """Return the view with a dimension split into several, the last fastest; `parts` maps names to extents."""
+        """Return the view with a dimension split into several, the last fastest; `parts` is {new dimension: extent}."""
         return self.then(Unmerge(dimension, tuple((name, as_expr(size)) for name, size in parts.items())))
 
     def permute(self, *order: str) -> View:
-        """Return the view with the dimensions in the order of the names."""
+        """Return the view with its dimensions in the order of the given names; each must be named once."""
         return self.then(Permute(order))
 
     def slice(self, dimension: str, begin: ExprLike, end: ExprLike, step: ExprLike = 1) -> View:
-        """Return the view with every `step`-th value of a dimension, from `begin` up to, not including, `end`."""
+        """Return the view with every `step`-th value of a dimension, from `begin` up to, not including, `end`.
+
+        The dimension keeps its name; its extent becomes the number of values kept.
+        """
         return self.then(Slice(dimension, as_expr(begin), as_expr(end), as_expr(step)))
 
     def freeze(self, dimension: str, value: ExprLike) -> View:
-        """Return the view without a dimension, whose coordinate is fixed at `value`."""
+        """Return the view without the dimension, whose coordinate is fixed at `value`."""
         return self.then(Freeze(dimension, as_expr(value)))
 
     def insert(self, dimension: str, extent: ExprLike) -> View:
-        """Return the view with a new dimension of this extent, along which the tensor is broadcast."""
+        """Return the view with a new dimension of this extent at the end, along which the tensor is broadcast."""
         return self.then(Insert(dimension, as_expr(extent)))
 
     def xor(self, dimension: str, other: str) -> View:
-        """Return the view with the coordinate of `dimension` xor-ed with that of `other`, as in a swizzle."""
+        """Return the view with the coordinate b of `dimension` replaced by b ^ (a % extent), as in a swizzle.
+
+        a is the coordinate of the dimension `other`; `extent` is that of `dimension`, which must be a power of two.
+        """
         return self.then(XorWith(dimension, other))
 
     def at(self, coordinates: Mapping[str, ExprLike]) -> tuple[Coordinates, list[Expr]]:
-        """Return (coordinates, conditions) in the tensor for coordinates of the view, both coordinates by dimension
-        name.
+        """Return (tensor_coordinates, conditions) for coordinates of the view; both coordinates are {dimension:
+        expression}.
 
-        The conditions say when each step stays in bounds; decided conditions are 0 or 1.
+        The conditions say that each step stays in bounds; those known already are 1 or 0. Raise AccessError unless each
+        dimension of the view has a coordinate.
 
         >>> View.tensor({"h": 5}).pad("h", 1, 1).at({"h": 6})
         ({'h': <5>}, [<1>, <0>])
@@ -433,11 +489,12 @@ class View:
         return coordinate_of, conditions
 
     def access(self, **axes: Any) -> Access:
-        """Return the access to the viewed tensor: its coordinates and bounds as expressions of one axis for each
+        """Return the access to the viewed tensor: its coordinates and bounds, as expressions of one axis for each
         dimension.
 
-        `axes` may give axes by dimension name, to share them between accesses; other axes are made with the dimension's
-        name. Digits (mixed-radix parts) of a merged dimension get the names of the dimensions it was merged from.
+        `axes` may give axis symbols by dimension name, to share them between accesses; other axes are made with the
+        dimension's name. Digits (mixed-radix parts) of a merged dimension get the names of the dimensions it was merged
+        from.
         """
         chosen = {name: axes[name] if name in axes else index(name, size) for name, size in self.extents.items()}
         lower, conditions = self.at(chosen)

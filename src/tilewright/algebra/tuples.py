@@ -17,7 +17,8 @@ from tilewright.limits import MODES, shown
 def _leafwise(operation: Callable[[Any, Any], Any], a: Any, b: Any, name: str) -> Any:
     """Return operation(a, b) leaf by leaf; an int is combined with every leaf of the other operand.
 
-    `name` is the caller's, for the error if the operands are not nested alike, or hold anything but integers.
+    Raise LayoutError if the operands are not nested in the same way, or hold anything but integers; `name` is that of
+    the caller, for the message.
     """
     if isinstance(a, tuple) and not isinstance(b, tuple):
         return tuple(_leafwise(operation, e, b, name) for e in a)
@@ -34,7 +35,7 @@ def _leafwise(operation: Callable[[Any, Any], Any], a: Any, b: Any, name: str) -
 
 
 def _reject_zero_divisor(operation: Callable[[Any, Any], Any], name: str) -> Callable[[Any, Any], Any]:
-    """Return `operation` with a check before it that raises LayoutError for a divisor 0; `name` is for the error."""
+    """Return a function that computes operation(a, b), but raises LayoutError if b is 0; `name` is for the message."""
 
     def divide(a: Any, b: Any) -> Any:
         if b == 0:
@@ -45,7 +46,7 @@ def _reject_zero_divisor(operation: Callable[[Any, Any], Any], name: str) -> Cal
 
 
 def tuple_add(a: Any, b: Any) -> Any:
-    """Return a + b, leaf by leaf; an int is added to every leaf.
+    """Return a + b, leaf by leaf, for int tuples nested in the same way; an int is added to every leaf.
 
     >>> tuple_add((1, (2, 3)), (10, (20, 30))), tuple_add((1, (2, 3)), 1)
     ((11, (22, 33)), (2, (3, 4)))
@@ -54,7 +55,7 @@ def tuple_add(a: Any, b: Any) -> Any:
 
 
 def tuple_sub(a: Any, b: Any) -> Any:
-    """Return a - b, leaf by leaf; an int is combined with every leaf.
+    """Return a - b, leaf by leaf, for int tuples nested in the same way; an int is combined with every leaf.
 
     >>> tuple_sub((10, (20, 30)), (1, (2, 3)))
     (9, (18, 27))
@@ -63,7 +64,7 @@ def tuple_sub(a: Any, b: Any) -> Any:
 
 
 def tuple_mul(a: Any, b: Any) -> Any:
-    """Return a * b, leaf by leaf; an int is combined with every leaf.
+    """Return a * b, leaf by leaf, for int tuples nested in the same way; an int is combined with every leaf.
 
     >>> tuple_mul((1, (2, 3)), (10, (20, 30)))
     (10, (40, 90))
@@ -72,7 +73,9 @@ def tuple_mul(a: Any, b: Any) -> Any:
 
 
 def tuple_div(a: Any, b: Any) -> Any:
-    """Return a // b, leaf by leaf; an int is combined with every leaf.
+    """Return a // b, leaf by leaf, for int tuples nested in the same way; an int is combined with every leaf.
+
+    Raise LayoutError for a divisor 0.
 
     >>> tuple_div((7, (20, 31)), (2, (5, 10)))
     (3, (4, 3))
@@ -81,7 +84,9 @@ def tuple_div(a: Any, b: Any) -> Any:
 
 
 def tuple_mod(a: Any, b: Any) -> Any:
-    """Return a % b, leaf by leaf; an int is combined with every leaf.
+    """Return a % b, leaf by leaf, for int tuples nested in the same way; an int is combined with every leaf.
+
+    Raise LayoutError for a divisor 0.
 
     >>> tuple_mod((7, (20, 31)), (2, (5, 10)))
     (1, (0, 1))
@@ -92,7 +97,8 @@ def tuple_mod(a: Any, b: Any) -> Any:
 def ceil_div(a: Any, b: Any) -> Any:
     """Return a / b rounded up, mode by mode: the number of tiles of shape `b` that cover a shape `a`.
 
-    Where `a` has a tuple and `b` an int, the size of the tuple is divided. Modes that `b` lacks stay as they are.
+    Where one of them has a tuple and the other an int, products take the place of tuples. Modes that `b` lacks stay as
+    they are. Raise LayoutError if `b` has more modes, or for a divisor 0.
 
     >>> ceil_div((100, 64), (32, 64)), ceil_div((10, 20, 3), (4, 5)), ceil_div(((4, 6), 5), (5, 2))
     ((4, 1), (3, 4, 3), (5, 3))
@@ -106,7 +112,7 @@ def ceil_div(a: Any, b: Any) -> Any:
 
 
 def round_up(a: Any, b: Any) -> Any:
-    """Return the least multiple of `b` that is not below `a`, leaf by leaf.
+    """Return the least multiple of `b` that is not below `a`, leaf by leaf; an int is combined with every leaf.
 
     >>> round_up((5, 8), (3, 3)), round_up(13, 8)
     ((6, 9), 16)
@@ -115,7 +121,8 @@ def round_up(a: Any, b: Any) -> Any:
 
 
 def elem_less(a: Any, b: Any) -> bool:
-    """Return True if every leaf of `a` is less than that of `b`: tests a coordinate against a shape.
+    """Return True if every leaf of `a` is less than the corresponding leaf of `b`: a coordinate `a` is in the shape
+    `b`.
 
     >>> elem_less((3, (1, 2)), (4, (2, 3))), elem_less((3, 5), (4, 5))
     (True, False)
@@ -124,7 +131,7 @@ def elem_less(a: Any, b: Any) -> bool:
 
 
 def product_each(x: Any) -> Any:
-    """Return the product of every top-level mode: a nested shape becomes a flat one.
+    """Return the product of every top-level mode as a flat tuple; an int is returned unchanged.
 
     >>> product_each(((2, 3), 4)), product_each(5)
     ((6, 4), 5)
@@ -134,6 +141,8 @@ def product_each(x: Any) -> Any:
 
 def product_like(x: Any, profile: Any) -> Any:
     """Return a tuple nested as `profile`, each leaf the product of the mode of `x` at that position.
+
+    Raise LayoutError if `x` is nested less deep.
 
     >>> product_like(((2, 3), (4, (5, 6))), (1, (1, 1)))
     (6, (4, 30))
@@ -146,7 +155,7 @@ def product_like(x: Any, profile: Any) -> Any:
 
 
 def tuple_cat(*parts: Any) -> tuple[Any, ...]:
-    """Return one tuple with the modes of all parts, one after another; an int counts as one mode.
+    """Return one tuple with the modes of all `parts`, one after another; an int counts as one mode.
 
     >>> tuple_cat((1, 2), 3, ((4, 5),))
     (1, 2, 3, (4, 5))
@@ -155,7 +164,7 @@ def tuple_cat(*parts: Any) -> tuple[Any, ...]:
 
 
 def wrap(x: Any) -> tuple[Any, ...]:
-    """Return `x` as a tuple: an int becomes a tuple of one mode.
+    """Return `x` as a tuple: an int becomes a tuple of one mode, a tuple is returned unchanged.
 
     >>> wrap(4), wrap((4, 8))
     ((4,), (4, 8))
@@ -164,7 +173,7 @@ def wrap(x: Any) -> tuple[Any, ...]:
 
 
 def unwrap(x: Any) -> Any:
-    """Return `x` without enclosing tuples of one mode.
+    """Return `x` without enclosing tuples of one mode; others are returned unchanged.
 
     >>> unwrap(((4,),)), unwrap((4, 8))
     (4, (4, 8))
@@ -175,7 +184,7 @@ def unwrap(x: Any) -> Any:
 
 
 def repeat(x: Any, count: int) -> Any:
-    """Return a tuple of `count` modes, each of them `x`; for one mode, `x` itself.
+    """Return a tuple of `count` modes, each of them `x`; for a count of 1, `x` itself. Raise LayoutError below 1.
 
     >>> repeat(2, 3), repeat((1, 2), 1)
     ((2, 2, 2), (1, 2))

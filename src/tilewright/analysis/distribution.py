@@ -49,7 +49,10 @@ class Placement:
 
     @cached_property
     def first(self) -> Array:
-        """For each (thread, value), True if it is the first that holds its element; this one stores the element."""
+        """Return a boolean array [thread, value]: True for the first place that holds an element.
+
+        Several threads may hold the same element; only the first stores it.
+        """
         flat = self.elements.reshape(-1)
         _, first_index = np.unique(flat, return_index=True)
         is_first = np.zeros(flat.size, bool)
@@ -58,21 +61,25 @@ class Placement:
 
     @cached_property
     def coordinates(self) -> tuple[Array, ...]:
-        """The coordinates of the element at each (thread, value): one array for each dimension."""
+        """Return one array [thread, value] per dimension of the tensor: the coordinates of the element held there."""
         return np.unravel_index(self.elements, self.shape, order="F") if self.shape else ()
 
 
 @lru_cache(maxsize=256)
 def placed(layout: Layout, shape: tuple[int, ...]) -> Placement:
-    """Return the placement of a tensor of `shape` by `layout`, a map (thread, value) -> element. It is cached, since
-    its tables are large.
+    """Return the Placement (tables of which thread holds which element) of a tensor of `shape` with `layout`.
+
+    `layout` maps (thread, value) to the element's number. The result is cached, as its tables are large. Raises a
+    LayoutError if the layout does not hold each element, and only those.
     """
     return Placement(layout, shape)
 
 
 def placement(register_type: RegisterType, machine: Machine | None) -> Placement:
-    """Return the placement (tables of which thread holds which element) of a tensor of type `register_type`. `machine`
-    is needed if the type names an atom's operand.
+    """Return the Placement (tables of which thread holds which element) of a tensor of type `register_type`.
+
+    `machine` is needed if the type names an atom's operand, such as "ATOM.a"; else it may be None. Raises a
+    ProgramError if the type has no valid distribution.
     """
     return _placement(register_type, None if machine is None else _MachineKey(machine))
 
@@ -92,8 +99,10 @@ class _MachineKey:
 
 @lru_cache(maxsize=1024)
 def _placement(register_type: RegisterType, key: _MachineKey | None) -> Placement:
-    """Return the placement of a tensor of type `register_type`, cached. Raise a ProgramError if the type has no valid
-    distribution.
+    """Return the Placement (tables of which thread holds which element) of a register tensor of this type; cached.
+
+    `key` is the machine as a hashable key; it may be None unless the type names an atom's operand. Raises a
+    ProgramError if the type has no valid distribution.
     """
     shape = numbers(register_type.shape, register_type)
     distribution = register_type.distribution
@@ -120,12 +129,12 @@ def _placement(register_type: RegisterType, key: _MachineKey | None) -> Placemen
 
 
 def operand_layout(atom: MultiplyAtom, operand: str, shape: tuple[int, ...], waves: tuple[int, ...]) -> Layout:
-    """Return the distribution (thread, value) -> element of an atom's `operand` ("a", "b" or "c") over a matrix of
-    `shape`.
+    """Return the distribution of an atom's operand over a matrix: a Layout (thread, value) -> element number.
 
-    `waves` = (rows, columns) groups of threads share C, where a group is the threads of one atom. Each group has its
-    own rows of A, its own columns of B, and an equal contiguous block of C. Within its block the atom is repeated along
-    rows, then along columns, as further values of each thread. Raise a LayoutError if the shape does not divide.
+    `operand` is "a", "b" or "c", `shape` the matrix's (rows, columns). `waves` = (rows, columns) groups of threads
+    share C, each with the threads of one atom: a group has its own rows of A, its own columns of B, and one contiguous
+    block of C. Within a block the atom repeats along rows, then columns, as further values of each thread. Raises a
+    LayoutError if the shape does not divide, or if the atom reads the operand from memory.
     """
     operand_registers: Any = {"a": atom.a, "b": atom.b, "c": atom.c}[operand]
     if not isinstance(operand_registers, RegisterOperand):
@@ -158,11 +167,12 @@ def operand_layout(atom: MultiplyAtom, operand: str, shape: tuple[int, ...], wav
 
 
 def interleaved_layout(atom: MultiplyAtom, operand: str, shape: tuple[int, ...], waves: tuple[int, ...]) -> Layout:
-    """Return the distribution (thread, value) -> element of an atom's `operand` ("a", "b" or "c") over a matrix of
-    `shape`, with the atoms of `waves` = (rows, columns) groups of threads interleaved, as in Composable Kernel.
+    """Return the distribution of an atom's operand over a matrix, with the waves' atoms interleaved, as a Layout.
 
-    Atom (i, j) of the group at (row, column) is atom (i*rows + row, j*columns + column) of C. Raise a LayoutError if
-    the shape does not divide.
+    The Layout maps (thread, value) to the element number. `operand` is "a", "b" or "c", `shape` the matrix's (rows,
+    columns), `waves` = (rows, columns) groups of threads. Neighbouring atoms belong to different groups, as in
+    Composable Kernel: atom (i, j) of group (row, column) is atom (i*rows + row, j*columns + column) of C. Raises a
+    LayoutError if the shape does not divide.
     """
     operand_layout(atom, operand, shape, waves)  # refuses what does not fit
     operand_registers: Any = {"a": atom.a, "b": atom.b, "c": atom.c}[operand]
@@ -183,7 +193,10 @@ def interleaved_layout(atom: MultiplyAtom, operand: str, shape: tuple[int, ...],
 
 
 def _layout_of_modes(*pairs: list[tuple[int, int]]) -> Layout:
-    """Return the layout whose modes have these (size, stride) pairs; pairs of size 1 are left out."""
+    """Return the Layout with one mode per argument; each argument is the list of the mode's (size, stride) pairs.
+
+    Pairs of size 1 are left out; a mode without other pairs becomes (1, 0).
+    """
     modes = [tuple(pair for pair in mode if pair[0] != 1) or ((1, 0),) for mode in pairs]
     return Layout(
         tuple(tuple(size for size, _ in mode) for mode in modes),
@@ -192,8 +205,10 @@ def _layout_of_modes(*pairs: list[tuple[int, int]]) -> Layout:
 
 
 def _restrided(mode: Layout, rows: int, new_rows: int) -> list[tuple[int, int]]:
-    """Return the (size, stride) pairs of `mode`, whose elements are numbered in a matrix of `rows` rows, for a matrix
-    of `new_rows` rows.
+    """Return the (size, stride) pairs of a layout's `mode` for a matrix with another number of rows.
+
+    Elements are numbered column by column. `mode` is for a matrix of `rows` rows: a step to the next column changes
+    from `rows` to `new_rows`. Raises a LayoutError if a pair runs over the end of a column.
     """
     pairs = []
     for size, stride in zip(leaves(mode.shape), leaves(mode.stride), strict=True):

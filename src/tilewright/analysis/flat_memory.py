@@ -51,16 +51,19 @@ class PlacedMemory:
 
     @property
     def root(self) -> PlacedMemory:
-        """The tensor that is no view: itself."""
+        """Return this tensor itself; a view returns the tensor below it."""
         return self
 
     @property
     def extents(self) -> tuple[int, ...]:
-        """The shape as ints; an error if a size is open."""
+        """Return the shape as ints; raise an error if a size is open (known only at the call)."""
         return numbers(map(as_expr, self.shape), f"%{self.buffer.name}")
 
     def at(self, coordinates: Coordinates) -> TensorAddress:
-        """Return the address of the element at these coordinates."""
+        """Return the address of the element at these coordinates: a buffer and an offset, without conditions.
+
+        The coordinates must be in bounds. The offset is in elements, after the swizzle.
+        """
         parts = [(c, s) if isinstance(s, int) else (c * s, 1) for c, s in zip(coordinates, self.strides, strict=True)]
         offset = weighted_sum(0, [*parts, (self.start, 1)])
         return TensorAddress(self.buffer, swizzled(self.swizzle, offset), ())
@@ -80,16 +83,20 @@ class PlacedView:
 
     @property
     def extents(self) -> tuple[int, ...]:
-        """The shape as ints; an error if a size is open."""
+        """Return the shape of the view as ints; raise an error if a size is open (known only at the call)."""
         return numbers(map(as_expr, self.shape), f"a view of %{self.root.buffer.name}")
 
     @property
     def root(self) -> PlacedMemory:
-        """The tensor at the bottom of all views."""
+        """Return the tensor below all views."""
         return self.base if isinstance(self.base, PlacedMemory) else self.base.root
 
     def at(self, coordinates: Coordinates) -> TensorAddress:
-        """Return the address of the element at these coordinates, with the conditions under which it is in bounds."""
+        """Return the address of the element at these coordinates of the view: buffer, offset, conditions.
+
+        The element is in bounds if all conditions are true; there is none for coordinates that cannot be out of bounds.
+        If a condition is false for sure, the offset is 0 and it is the only condition.
+        """
         images = Substitution(dict(zip(self.over, coordinates, strict=True)))
         base_coordinates, conditions = [], []
         for (formula, loose), size in zip(self.places, self.base.shape, strict=True):
@@ -112,8 +119,9 @@ class PlacedView:
 
 
 def nearest(tensor: PlacedMemory | PlacedView, coordinates: Coordinates) -> TensorAddress | None:
-    """Return the address of an element with its coordinates clamped into bounds, so that it can always be read. None if
-    the tensor may have no elements at all.
+    """Return the address of an element with its coordinates clamped into bounds, so that it can always be read.
+
+    Only coordinates that may be out of bounds are clamped. None if the tensor may have no elements at all.
 
     >>> from tilewright.algebra.expr import symbol
     >>> from tilewright.ir.dtypes import f32
@@ -165,7 +173,9 @@ def at_start(e: Expr, *axes: Symbol) -> Expr:
 
 
 def linear_step(e: Expr, axis: Symbol) -> int | None:
-    """Return the change of expression `e` when `axis` grows by one, as an int; None if it is not constant.
+    """Return the change of the expression `e` when `axis` grows by one, as an int.
+
+    It is 0 if `e` does not depend on `axis`, and None if the change is not a constant.
 
     >>> from tilewright.algebra.expr import index
     >>> i, j = index("i", 8), index("j", 8)
@@ -183,8 +193,9 @@ def linear_step(e: Expr, axis: Symbol) -> int | None:
 
 
 def linear_factor(e: Expr, axis: Symbol) -> Expr | None:
-    """Return the coefficient of `axis` in expression `e`, an expression without `axis`; None if `e` is not linear in
-    it.
+    """Return the coefficient of `axis` in the expression `e`, as an expression without `axis`.
+
+    It is 0 if `e` does not depend on `axis`, and None if `e` is not linear in `axis`.
 
     >>> from tilewright.algebra.expr import index, symbol
     >>> i, n = index("i", 8), symbol("N", 1, 99)

@@ -41,8 +41,9 @@ def shown(e: Expr, facts: Iterable[Expr] = ()) -> bool:
 
 
 def _without_quotient(e: Expr) -> list[Expr]:
-    """Return expressions without a quotient of `e` that are >= 0 exactly if e >= 0: for r - x//d with a symbolic d >=
-    1, d*(r + 1) - 1 - x.
+    """Return expressions that are >= 0 exactly if e >= 0, with a quotient of `e` by a symbol removed.
+
+    For e = r - x//d with a symbol d >= 1, it is d*(r + 1) - 1 - x. There is one per such quotient; [] if there is none.
     """
     constant, terms = linear(e)
     equivalents: list[Expr] = []
@@ -59,8 +60,9 @@ def _without_quotient(e: Expr) -> list[Expr]:
 
 
 def _follows(e: Expr, known: list[Expr]) -> bool:
-    """True if e >= 0 follows from the `known` facts (expressions >= 0), the rounding of its quotients, or e being an
-    integer. Facts about quotients are appended to `known`.
+    """True if e >= 0 can be proved from the `known` facts (expressions >= 0), or from e being an integer.
+
+    The rounding of the quotients in `e` is used too. Facts that are found about them are appended to the list `known`.
     """
     if _search(e, known, DEPTH):
         return True
@@ -74,9 +76,10 @@ def _follows(e: Expr, known: list[Expr]) -> bool:
 
 
 def _divided_by_common_factor(e: Expr, known: Iterable[Expr]) -> Expr:
-    """Return a simpler expression d such that d >= 0 implies e >= 0. A symbol that occurs in one term of `e` only, and
-    in no `known` fact, takes the value at which `e` is least; then the gcd of the other coefficients is divided out:
-    6*x - 1 - i with i < 6 gives x - 1.
+    """Return a simpler expression d such that d >= 0 implies e >= 0; `e` itself if only a constant is left.
+
+    Symbols that occur in one term of `e` only, and in no `known` fact, take the value at which `e` is least. Then the
+    gcd of the other coefficients is divided out: 6*x - 1 - i with i < 6 gives x - 1.
     """
     constant, terms = linear(e)
     others = [*known, *(t for t, _ in terms if not isinstance(t, Symbol))]
@@ -101,7 +104,9 @@ def _has_open_ends(s: Symbol) -> bool:
 
 
 def holds(condition: Expr) -> list[Expr]:
-    """Return expressions that are >= 0 where `condition` holds; [] for conditions of other forms.
+    """Return expressions that are >= 0 where `condition` is true; [] if it gives none.
+
+    A conjunction gives those of all its parts. Conditions other than comparisons by `>=`, `<` and `==` give none.
 
     >>> from tilewright.algebra.expr import index
     >>> i = index("i", 9)
@@ -120,12 +125,15 @@ def holds(condition: Expr) -> list[Expr]:
 
 
 def fails(condition: Expr) -> list[Expr]:
-    """Return expressions that are >= 0 where `condition` does not hold."""
+    """Return expressions that are >= 0 where `condition` is false; [] if it gives none: i < 5 -> i - 5."""
     return holds(negate(condition))
 
 
 def _mod_to_quotient(e: Expr) -> Expr:
-    """Return `e` with each remainder x%d that is one of its terms replaced by x - d*(x//d)."""
+    """Return `e` with each remainder x%d that is a term of it replaced by x - d*(x//d).
+
+    Remainders inside other expressions stay.
+    """
     constant, terms = linear(e)
     parts = [
         (term.left - term.right * (term.left // term.right) if isinstance(term, Mod) else term, coefficient)
@@ -135,8 +143,10 @@ def _mod_to_quotient(e: Expr) -> Expr:
 
 
 def _search(e: Expr, facts: list[Expr], depth: int) -> bool:
-    """True if e >= 0 can be proved by subtracting multiples of at most `depth` facts (expressions >= 0), which may come
-    from `facts` or from `e` itself. A minimum in `e` is proved for each of its arguments.
+    """True if e >= 0 can be proved by subtracting multiples of at most `depth` facts (expressions >= 0) from `e`.
+
+    Facts come from `facts`, or follow from the symbols and quotients in `e`. If `e` has a minimum as a term (or a
+    maximum with a negative coefficient), e >= 0 is proved for each of its arguments.
     """
     if is_nonneg(e):
         return True
@@ -158,7 +168,10 @@ def _search(e: Expr, facts: list[Expr], depth: int) -> bool:
 
 
 def _weights(e: Expr, fact: Expr) -> set[int]:
-    """Return the positive integers w for which subtracting w*`fact` from `e` cancels one of its terms."""
+    """Return the positive integers w such that `e` - w*`fact` has one term less than `e`: the terms cancel.
+
+    For e = 6*x + y and fact = 2*x - 1 it is {3}.
+    """
     coefficient_in_e = dict(linear(e)[1])
     return {
         coefficient_in_e[term] // coefficient
@@ -170,8 +183,10 @@ def _weights(e: Expr, fact: Expr) -> set[int]:
 
 
 def implied(e: Expr) -> list[Expr]:
-    """Return expressions that are >= 0 because of the limits of e's symbols and the meaning of its quotients,
-    remainders, minima and maxima.
+    """Return expressions that are >= 0 because of the symbols and operators in `e`, as facts for a proof.
+
+    They follow from the limits of symbols, and from the meaning of quotients, remainders, minima and maxima: x//4 gives
+    x - 4*(x//4), and a symbol with the upper limit M - 1 gives M - 1 minus the symbol.
     """
     facts: list[Expr] = []
     for node in e.walk():
@@ -192,8 +207,10 @@ def implied(e: Expr) -> list[Expr]:
 
 
 def _quotient_bounds(node: FloorDiv) -> list[Expr]:
-    """Return expressions that are >= 0 because the quotient `node` is monotonic: its value with a term of the dividend
-    replaced by that term's upper limit, minus the quotient itself.
+    """Return expressions that are >= 0 because a larger dividend gives a quotient that is no smaller.
+
+    For the quotient `node`, (a + t)//d, and each upper limit T of the term t, it is (a + T)//d - (a + t)//d. Only terms
+    with a positive coefficient count.
     """
     facts: list[Expr] = []
     for term, coefficient in linear(node.left)[1]:
@@ -207,8 +224,11 @@ def _quotient_bounds(node: FloorDiv) -> list[Expr]:
 
 
 def _nested_quotients(e: Expr) -> list[Expr]:
-    """Return expressions that are >= 0 because one divisor of two quotients of the same dividend divides the other
-    (x//32 is x//4//8), and such expressions about digits.
+    """Return expressions that are >= 0 because `e` has two quotients of the same dividend, such as x//4 and x//32.
+
+    If one divisor is a multiple of the other, x//32 is (x//4)//8: so x//4 - 8*(x//32) lies in 0..8, which gives two
+    expressions. Remainders of x and of its higher digits (mixed-radix parts) give such expressions too. [] if there are
+    none.
     """
     divisions = [node for node in e.walk() if isinstance(node, FloorDiv | Mod) and isinstance(node.right, Const)]
     quotients = [node for node in divisions if isinstance(node, FloorDiv)]
@@ -223,8 +243,9 @@ def _nested_quotients(e: Expr) -> list[Expr]:
 
 
 def _digit_facts(remainders: list[Mod]) -> list[Expr]:
-    """Return expressions that are >= 0 because of remainders of x and higher digits (mixed-radix parts) of x: x%32 -
-    4*(x//4%8) is x%4, so it lies in 0..4.
+    """Return expressions that are >= 0 because of two `remainders`, one of x and one of a higher digit of x.
+
+    A digit is a mixed-radix part: x%32 - 4*(x//4%8) is x%4, so it lies in 0..4 and gives two expressions.
     """
     facts: list[Expr] = []
     for high in remainders:
@@ -239,8 +260,10 @@ def _digit_facts(remainders: list[Mod]) -> list[Expr]:
 
 
 def _limit_cases(limit: Expr | None, kind: type[Min] | type[Max]) -> list[Expr]:
-    """Return the symbol limit `limit` as a list. If it contains a minimum or maximum (`kind`), return it once for each
-    argument, which replaces the minimum or maximum. [] if it is constant or None.
+    """Return a symbol's limit as a list of expressions; for a minimum or maximum, one expression per argument.
+
+    `kind` is Min for upper limits and Max for lower ones: upper limit 2 + min(a, b) -> [2 + a, 2 + b]. [] if the limit
+    is constant or None.
     """
     if limit is None or limit.is_constant:
         return []

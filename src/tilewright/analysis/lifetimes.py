@@ -9,10 +9,9 @@ from tilewright.ir.tensors import TensorType
 
 
 def uses_task_memory(op: Op) -> tuple[bool, ...]:
-    """Return for each block of the `tasks` loop `op` whether it accesses shared memory that is allocated within the
-    loop.
+    """For each block of the `tasks` loop `op`: True if it accesses shared memory that the loop itself allocates.
 
-    If it does, the waves of the role synchronise at its end, since the next task reuses the memory. The stages of a
+    After such a block, the waves of its role synchronise, since the next task reuses the memory. The stages of a
     channel do not count: the channel orders a fill after all earlier uses of its stage.
 
     >>> from tilewright.ir.block import parse_block

@@ -21,8 +21,11 @@ NAMING = ("alloc", "view", "bitcast", "let", "barrier")
 
 
 def needless(program: Program, chain: Places, dealt: Collection[Value]) -> set[Op]:
-    """Return the barriers of `program` that may be left out if the tensors in `dealt` are distributed over registers.
-    `chain` resolves a view to its tensor.
+    """Return the barriers of `program` that may be left out.
+
+    Since the barrier before such a one, no memory was accessed that another wave may write. `dealt` are the tensors
+    that are distributed over registers: each lane has its own elements, which need no barriers. `chain` resolves a view
+    to its tensor.
     """
     removable: set[Op] = set()
     for op in program.body.ops:
@@ -40,8 +43,10 @@ class _Meetings:
         self._brought = self._loaded_once_first(task)
 
     def _loaded_once_first(self, block: Block) -> set[Value]:
-        """Return the memory that one operation of the task writes, with a barrier directly behind it, before any other
-        operation accesses it. In `if` blocks, which handle the edges of a dimension, such memory counts too.
+        """Return the tensors that `block` loads first: one operation writes them, and a barrier follows directly.
+
+        No other operation of the task may write such a tensor, and none may access it before. Tensors that are loaded
+        in `if` blocks, which handle the edges of a dimension, count too.
         """
         touched: set[Value] = set()
         loaded_first: set[Value] = set()
@@ -61,8 +66,10 @@ class _Meetings:
         return loaded_first
 
     def visit(self, block: Block, unmet: bool) -> bool:
-        """Add the needless barriers of `block` to `found`. `unmet` says whether shared memory was accessed between the
-        last barrier and the block; return the same for the end of the block.
+        """Add the barriers of `block` that are not needed to `found`; return True if one is needed after it.
+
+        `unmet` says whether memory that barriers protect was accessed between the last barrier and the block; the
+        result says the same for the end of the block.
         """
         for op in block.ops:
             if op.name == "barrier":
@@ -80,8 +87,10 @@ class _Meetings:
         return unmet
 
     def _touches(self, op: Op) -> bool:
-        """True if `op` accesses memory that barriers must protect: not in registers, not a read-only argument, and not
-        loaded once and only read here.
+        """True if `op` accesses memory that barriers must protect.
+
+        Protected is memory other than registers, read-only arguments, and tensors that the task loads once, first, and
+        that `op` only reads. False for operations with blocks, and for those that access no element, such as views.
         """
         if op.name in NAMING or op.blocks:
             return False

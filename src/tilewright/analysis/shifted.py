@@ -30,8 +30,9 @@ or, if its extent is 1, None."""
 
 
 def shifted_of(e: Expr, over: Sequence[Symbol]) -> Shifted | None:
-    """Return `e`, an expression of the axes `over`, as a shifted coordinate; None if it is not linear in them with
-    integer coefficients.
+    """Return `e`, an expression of the axes `over`, as a Shifted coordinate: a constant plus steps along axes.
+
+    None if `e` is not linear in the axes with integer coefficients.
 
     >>> from tilewright.algebra.expr import index
     >>> i, j = index("i", 4), index("j", 2)
@@ -54,8 +55,11 @@ def shifted_of(e: Expr, over: Sequence[Symbol]) -> Shifted | None:
 
 
 def composed(below: Seen, mine: Sequence[Seen]) -> Seen:
-    """Return how an operation accesses a dimension of a tensor through a view. `below` is how the view accesses the
-    dimension; `mine` is how the operation accesses each axis of the view.
+    """Return how an operation accesses a dimension of a tensor through a view: an axis, a Shifted, or None.
+
+    The axis is the number of the operation's axis that covers the dimension; a Shifted is a constant plus steps along
+    axes; None means extent 1. `below` is how the view accesses the dimension; `mine` is how the operation accesses each
+    axis of the view.
 
     >>> composed(Shifted(1, ((0, 2),)), [Shifted(3, ((1, 1),))])
     Shifted(first=7, steps=((1, 2),))

@@ -54,7 +54,7 @@ class Dim:
 
     @property
     def rounds(self) -> int:
-        """How many vectors of this dimension each lane has."""
+        """Return the number of vectors of this dimension that each lane has, rounded up."""
         return -(-self.extent // (self.width * self.threads))
 
     @property
@@ -63,8 +63,9 @@ class Dim:
         return self.extent % (self.width * self.threads) != 0
 
     def part(self, wave: Expr, lane: Expr, lanes: int) -> Expr:
-        """Return the index, 0 to `threads` - 1, of lane `lane` of wave `wave` among the threads of this dimension.
-        `lanes` is the number of lanes of a wave.
+        """Return the index expression, 0 to `threads` - 1, of one lane among the threads of this dimension.
+
+        `wave` is the number of its wave, `lane` its number in the wave; `lanes` is the number of lanes of a wave.
         """
         if self.stride >= lanes:
             return wave // (self.stride // lanes) % self.threads
@@ -79,20 +80,23 @@ Dims = tuple[Dim, ...]
 
 
 def held(dims: Dims) -> int:
-    """Return how many values a lane has of a tensor whose dimensions are distributed as `dims`."""
+    """Return the number of values that a lane has of a tensor whose dimensions are distributed as `dims`."""
     return prod(d.rounds * d.width for d in dims)
 
 
 def digits(dims: Dims) -> list[tuple[Dim, bool, int]]:
-    """Return the digits (mixed-radix parts) of the index of a lane's value, slowest first: (dimension, True if it
-    counts elements within a vector, number of values). Vectors of all dimensions come before elements.
+    """Return the digits (mixed-radix parts) of the index of a lane's value over `dims`, slowest first, as triples.
+
+    A triple is (dimension, False for vectors or True for elements within a vector, number of them). The vectors of all
+    dimensions come before the elements.
     """
     return [*((d, False, d.rounds) for d in dims), *((d, True, d.width) for d in dims if d.width > 1)]
 
 
 def columns(dims: Dims, of: Dims) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Return for each value that a lane has over `dims` the index of the value with the same coordinates over `of`, a
-    part of these dimensions.
+    """Return for each of a lane's values over `dims` the index of the value with the same coordinates over `of`.
+
+    `of` are some of the dimensions `dims`: the result is how a value over `of` is broadcast, as an int array.
 
     >>> rows, neighbours = Dim(2, 1, 1, 1), Dim(8, 2, 1, 1)
     >>> columns((rows, neighbours), (rows,)).tolist()
@@ -148,8 +152,9 @@ class Frames:
             self.needless = needless(program, chain, self.tensors)
 
     def _assign_registers(self, program: Program) -> None:
-        """Decide which tensors of `program` lie in registers and how each operation's axes are distributed; set
-        `tensors`, `axes`, `turned`, `followed`, `stored` and `apart`.
+        """Decide which tensors of `program` lie in registers, and how each operation's axes are distributed over lanes.
+
+        The result goes to the fields `tensors`, `axes`, `turned`, `followed`, `stored` and `apart`.
         """
         as_bits = {self._chain.root(op.operands[0]) for op in program.walk() if op.name == "bitcast"}
         plain_tensors = [
@@ -190,9 +195,12 @@ class Frames:
     def _distribute(
         self, program: Program, framed: list[Op], candidates: dict[Value, None]
     ) -> tuple[_Classes, dict[Node, Dim]]:
-        """Distribute the tensors in `candidates` over lanes. Return the classes of axes that are distributed equally,
-        and the distribution of each class. A tensor that cannot be distributed or does not fit registers is removed
-        from `candidates`, an operation with two axes of one class from `framed`.
+        """Distribute tensors over lanes; return (classes of axes that are distributed equally, {class: its Dim}).
+
+        `candidates` are the tensors to distribute, `framed` the operations that may work on registers. Both are
+        changed: tensors that cannot be distributed, and windows that do not fit registers, are removed from
+        `candidates`; an operation with two axes in one class is removed from `framed`. The field `tensors` of this
+        object is set.
         """
         while True:
             classes = _Classes(self, framed, candidates)
@@ -211,8 +219,10 @@ class Frames:
                 candidates.pop(tensor, None)
 
     def _can_hold_operand(self, op: Op, place: int) -> bool:
-        """True if lanes can hold operand number `place` of `op` in registers: `op` accesses it element by element, or
-        only reads it at shifted coordinates along axes of which every lane has all elements.
+        """True if lanes can hold operand number `place` of `op` in registers.
+
+        They can if `op` accesses it element by element. They can also if `op` is a map or copy that only reads it at
+        shifted coordinates, such as x[i + 1], and if these involve all axes of `op`.
         """
         through = self.through(op.operands[place])
         if not is_framed(op) or through is None:
@@ -227,8 +237,10 @@ class Frames:
         return {*axes, *single} == set(range(len(box(op))))  # nobody else reads the same
 
     def _collect_followed(self, block: Block) -> None:
-        """Add to `followed` the reductions over several waves of each block (`block` or one inside it) that has two or
-        more. Such a reduction needs no barrier between two loop iterations, because another reduction has one there.
+        """Add to `followed` the reductions over several waves in `block` that need no barrier between loop iterations.
+
+        If a block has two or more such reductions, each has the barrier of another one between two of its own runs.
+        Blocks within `block` are visited too.
         """
         reductions = [op for op in block.ops if op.name == "reduce" and self.waves_between(op) > 1]
         self.followed |= set(reductions) if len(reductions) > 1 else set()
@@ -237,8 +249,10 @@ class Frames:
                 self._collect_followed(inner)
 
     def _is_only_stored(self, op: Op, ops: Sequence[Op]) -> bool:
-        """True if the result of the reduction `op` is used only by maps and copies to memory that iterate over exactly
-        its remaining axes. `ops` are all operations of the program.
+        """True if the result of the reduction `op` is only stored to memory, by maps and copies over all other axes.
+
+        True also if the result does not lie in registers; False if `op` adds to what its result held before. `ops` are
+        all operations of the program.
         """
         result = self._chain.root(op.operands[1])
         if op.attrs.get("accumulate"):
@@ -257,13 +271,18 @@ class Frames:
         return True
 
     def waves_between(self, op: Op) -> int:
-        """Return the number of waves that share a row which the reduction `op` reduces; 1 if a wave has whole rows."""
+        """Return the number of waves that share a row which the reduction `op` reduces; 1 if each wave has whole rows.
+
+        1 also if `op` does not work on registers.
+        """
         reduced = self.axes[op][op.attrs["along"]] if op in self.axes else None
         return 1 if reduced is None else reduced.stride * reduced.threads // max(self.lanes, reduced.stride)
 
     def _find_transpose(self, op: Op) -> Turn | None:
-        """Return the transpose that the map or copy `op` makes: its first operand that is contiguous along another axis
-        than its target. None if there is none with at least 8 elements along both axes.
+        """Return the Turn (transpose) that the map or copy `op` makes from memory to memory; None if it makes none.
+
+        It transposes if an operand is contiguous along another axis than the target, and both axes have at least LEAST
+        (8) elements. The Turn is of the first such operand.
         """
         axes = tuple(index(f"axis{i}", int(e)) for i, e in enumerate(box(op)))
         target_number = target_place(op)
@@ -277,16 +296,20 @@ class Frames:
         return None
 
     def _has_private_memory(self, ops: Sequence[Op]) -> bool:
-        """True if every tensor in memory that may be written is an argument and occurs in one operation only, so that
-        no lane reads what another lane stored.
+        """True if no lane can read what another lane stored.
+
+        That is so if every tensor in memory that may be written is an argument, and only one of the operations `ops`
+        uses it.
         """
         memory = [v for op in ops for v in {self._chain.root(v) for v in op.operands} if isinstance(v.type, TensorType)]
         uses = Counter(v for v in memory if v not in self.tensors and v.type.role != "in")
         return all(count == 1 and v.type.role is not None for v, count in uses.items())
 
     def _keep_within_registers(self, program: Program, windows: Collection[Value]) -> None:
-        """Remove the largest tensors from `self.tensors` until those of `program` that are live at once fit a lane's
-        registers. `windows` are the tensors read at shifted coordinates; lanes hold them packed as in memory.
+        """Remove the largest tensors from `self.tensors` until those that are live at once fit a lane's registers.
+
+        `program` tells which are live at once. `windows` are the tensors that are read at shifted coordinates; lanes
+        hold them packed as in memory, several values to a register.
         """
         sizes = {t: held(tuple(d for d in dims if d is not None)) for t, dims in self.tensors.items()}
         registers = self.registers  # windows are held as they lie in memory, so that several values of theirs share one
@@ -310,13 +333,15 @@ class Frames:
         return self._chain.made.get(self._chain.root(value)) is None
 
     def root(self, value: Value) -> Value:
-        """Return the tensor of which `value` is a view; `value` itself if it is no view."""
+        """Return the tensor of which `value` is a view, directly or through others; `value` itself if it is no view."""
         return self._chain.root(value)
 
     def through(self, value: Value) -> tuple[Seen, ...] | None:
-        """Return for each dimension of the tensor below the view `value` how the view accesses it: the number of the
-        view's axis that covers it, a `Shifted` coordinate, or None for extent 1. Return None if a dimension is accessed
-        in any other form.
+        """Return how the view `value` accesses each dimension of the tensor below it, as a tuple.
+
+        An entry is the number of the view's axis that covers the dimension, a `Shifted` coordinate (constant plus steps
+        along axes), or None for extent 1. The whole result is None if a dimension is accessed in any other form. A
+        tensor that is no view covers its own dimensions: (0, 1, 2).
         """
         op = self._chain.made.get(value)
         if op is None or op.name not in ("view", "bitcast"):
@@ -338,9 +363,10 @@ class Frames:
         return tuple(composed(x, seen) for x in below)
 
     def neighbours(self, value: Value, axes: Sequence[Symbol], *, shared: bool = False) -> int | None:
-        """Return the index in `axes` of the axis along which `value`, a view of an argument, is contiguous in memory;
-        None if there is none. `axes` has a symbol for each dimension of `value`. With `shared`, views of shared memory
-        count too.
+        """Return the index in `axes` of the axis along which `value` is contiguous in memory; None if there is none.
+
+        `value` is an argument or a view of one; for other tensors the result is None. With `shared`, tensors in shared
+        memory count too. `axes` has a symbol for each dimension of `value`.
         """
         coordinates, tensor = self._coordinates(value, axes, shared)
         if tensor is None:
@@ -352,30 +378,37 @@ class Frames:
         return next((number for number, s in enumerate(axes) if _coefficient(offset, s) == 1), None)
 
     def steps(self, value: Value, axes: Sequence[Symbol]) -> list[int | None]:
-        """Return for each of `axes`, a symbol for each dimension of `value`, its stride in elements of the argument
-        below; None if it is no number or `value` is no view of a packed argument.
+        """Return the stride of `value` along each of `axes`, in elements of the argument below it.
+
+        `axes` has a symbol for each dimension of `value`. An entry is None if `value` is broadcast along the axis, if
+        the stride is not a constant, or if `value` is no view of a packed (row-major) argument.
         """
         coordinates, tensor = self._coordinates(value, axes, False)
         offset = None if tensor is None else _offset(coordinates, tensor)
         return [None if offset is None else _coefficient(offset, s) for s in axes]
 
     def axes_of(self, value: Value, axes: Sequence[Symbol]) -> set[Symbol]:
-        """Return those of `axes`, a symbol for each dimension of `value`, on which its memory coordinates depend; the
-        view is broadcast along the others.
+        """Return the set of those `axes` on which the memory coordinates of `value` depend.
+
+        Along all others the view is broadcast. `axes` has a symbol for each dimension of `value`.
         """
         coordinates, _ = self._coordinates(value, axes, True)
         return {s for e in coordinates for s in e.symbols if s in axes}
 
     def alignment(self, value: Value, axes: Sequence[Symbol], side: int) -> int:
-        """Return the greatest number of elements known to divide the offset at which each row of `value` along axis
-        number `side` starts; 1 if unknown. `axes` has a symbol for each dimension of `value`.
+        """Return the number of elements that divides the memory offset of each row of `value`; 1 if none is known.
+
+        Rows run along axis number `side`. It is the greatest such number that is known: rows at 0, 24 and 48 -> 24.
+        `axes` has a symbol for each dimension of `value`.
         """
         coordinates, tensor = self._coordinates(value, axes, True)
         return 1 if tensor is None else Substitution({axes[side]: as_expr(0)})(_offset(coordinates, tensor)).multiple
 
     def _coordinates(self, value: Value, axes: Sequence[Symbol], shared: bool) -> tuple[tuple[Expr, ...], Value | None]:
-        """Return (coordinates in the tensor below the view `value` at symbols `axes`, that tensor). The tensor is None
-        unless it is a packed (row-major) argument or, with `shared`, a plain tensor in shared memory.
+        """Return (the coordinates of the element at `axes` in the tensor below the view `value`, that tensor or None).
+
+        `axes` has a symbol for each dimension of `value`. The second is None unless the tensor is a packed (row-major)
+        argument or, with `shared`, a plain tensor in shared memory.
         """
         coordinates: tuple[Expr, ...] = tuple(axes)
         op = self._chain.made.get(value)
@@ -389,15 +422,20 @@ class Frames:
 
 
 def _offset(at: tuple[Expr, ...], argument: Value) -> Expr:
-    """Return the flat row-major index of coordinates `at` in the packed tensor `argument`."""
+    """Return the flat row-major index of the coordinates `at` in the packed tensor `argument`.
+
+    In a tensor with 8 columns, (i, j) gives 8*i + j.
+    """
     shape = argument.type.shape
     rows = (e * prod(shape[dim + 1 :], start=as_expr(1)) for dim, e in enumerate(at))
     return sum(rows, start=as_expr(0))
 
 
 def _live_registers(block: Block, sizes: Mapping[Value, int]) -> int:
-    """Return how many registers of a lane the tensors allocated in `block` need at once, with `sizes` registers each.
-    Blocks under conditions count only the largest of them.
+    """Return the number of a lane's registers that the tensors allocated in `block` need at once.
+
+    `sizes` is {tensor: its registers}; others count 0. Nested blocks count too, but of all branches of conditions only
+    the one with the most registers.
     """
     allocated = sum(sizes.get(op.results[0], 0) for op in block.ops if op.name == "alloc")
     inner = [(op.name, _live_registers(inner_block, sizes)) for op in block.ops for inner_block in op.blocks]
@@ -409,8 +447,10 @@ def _live_registers(block: Block, sizes: Mapping[Value, int]) -> int:
 
 
 def frames_of(program: Program, chain: Places, machine: Machine) -> Frames:
-    """Return the register tensors and axis distributions of `program` on `machine`. With roles, nothing is distributed.
-    `chain` resolves views to the tensors below.
+    """Return the Frames of `program`: which tensors lie in registers, and how the axes of operations are distributed.
+
+    Nothing is distributed on a machine without lanes (a CPU), or if waves have roles (producer, consumer). `chain`
+    resolves views to the tensors below.
     """
     record, roles = program.record("waves"), any(op.name == "role" for op in program.body.ops)
     waves = 1 if record is None else numbers((record.attrs["count"],), "waves")[0]
@@ -418,8 +458,9 @@ def frames_of(program: Program, chain: Places, machine: Machine) -> Frames:
 
 
 def _coefficient(e: Expr, axis: Symbol) -> int | None:
-    """Return the integer coefficient of the symbol `axis` in `e`; None if `e` is not linear in it with a constant
-    coefficient.
+    """Return the coefficient of the symbol `axis` in `e`, as an int: 3*i + j -> 3 for i.
+
+    None if `e` does not depend on `axis`, or if the coefficient is not a constant.
     """
     linear = linear_form(e, [axis]) if axis in e.symbols else None
     coefficient = None if linear is None else linear[0].get(axis)
@@ -427,29 +468,33 @@ def _coefficient(e: Expr, axis: Symbol) -> int | None:
 
 
 def box(op: Op) -> tuple[Expr, ...]:
-    """Return the extents that an elementwise operation or a reduction iterates over: those of its first operand (for a
-    reduction, the source).
+    """Return the extents over which an elementwise operation or a reduction iterates.
+
+    They are the shape of its first operand, which for a reduction is the source.
     """
     shape: tuple[Expr, ...] = op.operands[0].type.shape
     return shape
 
 
 def target_place(op: Op) -> int:
-    """Return the index of the operand that a map, a copy or a fill writes."""
+    """Return the index of the operand that `op`, a map, a copy or a fill, writes: 1 for a copy, else 0."""
     return 1 if op.name == "copy" else 0
 
 
 def operand_axes(op: Op, place: int) -> tuple[int, ...]:
-    """Return for each dimension of operand number `place` of `op` the axis of `op` that it is. The result of a
-    reduction lacks the reduced axis: along 1 of (M, N, K) -> (0, 2).
+    """Return which axis of `op` each dimension of its operand number `place` is, as a tuple of axis numbers.
+
+    The result of a reduction lacks the reduced axis: a reduction of (M, N, K) along axis 1 gives (0, 2) for its result.
     """
     axes = range(len(box(op)))
     return tuple(i for i in axes if not (op.name == "reduce" and place == 1 and i == op.attrs["along"]))
 
 
 def is_framed(op: Op) -> bool:
-    """True if `op` can work on registers: an elementwise operation, a reduction or a scan with constant extents, no
-    named atom and no distributed register operands.
+    """True if `op` can work on registers: an elementwise operation, a reduction or a scan with constant extents.
+
+    False if the operation names an atom, has several sources, or has an operand that is distributed over registers
+    already.
     """
     if op.name not in ("map", "copy", "fill", "reduce", "scan") or "by" in op.attrs:
         return False
@@ -471,8 +516,10 @@ Node = tuple[Op | Value, int]
 
 
 class _Vote(NamedTuple):
-    """What is contiguous along a class of axes: bytes of arguments (`moved`) and of shared memory (`shared`), the
-    smallest element size in bytes (`least`), and the alignment in elements of rows that are written (0: none is).
+    """The data that is contiguous along a class of axes: its bytes, its smallest element, the alignment of its rows.
+
+    `moved` are bytes of arguments, `shared` bytes of shared memory. `least` is the smallest element size in bytes,
+    `alignment` the alignment in elements of rows that are written (0: none is).
     """
 
     moved: int
@@ -507,41 +554,49 @@ class _Classes:
         """The classes that are not distributed: every lane has all their elements."""
 
     def find(self, node: Node) -> Node:
-        """Return the representative of the class of `node`, an (operation, axis) or a (tensor, dimension). Nodes of one
-        class are distributed equally.
+        """Return the representative of the class of `node`: two nodes of one class have the same one.
+
+        A node is an (operation, axis) or a (tensor, dimension). Nodes of one class are distributed over lanes equally.
         """
         while node in self._above:
             node = self._above[node]
         return node
 
     def _join(self, a: Node, b: Node) -> None:
-        """Merge the classes of `a` and `b`, each an (operation, axis) or a (tensor, dimension): they must be
-        distributed equally.
+        """Merge the classes of the nodes `a` and `b`, so that both are distributed over lanes equally.
+
+        A node is an (operation, axis) or a (tensor, dimension).
         """
         a, b = self.find(a), self.find(b)
         if a != b:
             self._above[a] = b
 
     def _classes_of(self, op: Op) -> list[Node]:
-        """Return the class (of equally distributed axes) of each axis of `op` whose extent is not 1."""
+        """Return the class of each axis of `op` whose extent is not 1, as a list of representatives.
+
+        Axes of one class are distributed over lanes equally.
+        """
         return [self.find((op, i)) for i, e in enumerate(box(op)) if e is not as_expr(1)]
 
     def conflict(self) -> Op | None:
-        """Return the first operation with two axes in one class, whose axes cannot be distributed independently; None
-        if there is none.
+        """Return the first operation with two axes in one class; None if there is none.
+
+        Its axes would have to be distributed equally, which is impossible.
         """
         return next((op for op in self._ops if len(set(self._classes_of(op))) < len(self._classes_of(op))), None)
 
     def dims_of(self, tensor: Value, dims: Mapping[Node, Dim]) -> tuple[Dim | None, ...]:
-        """Return how each dimension of `tensor` is distributed over lanes, from `dims`, the distribution of each class
-        of axes; None for extent 1.
+        """Return how each dimension of `tensor` is distributed over lanes: a tuple of Dim, or None for extent 1.
+
+        `dims` has the distribution of each class of axes.
         """
         return tuple(dims.get(self.find((tensor, i))) for i in range(len(tensor.type.shape)))
 
     def windows_across_lanes(self) -> set[Value]:
-        """Return the tensors read at shifted coordinates that one lane cannot hold completely: along a class of
-        contiguous axes they have more bytes than a lane may own, or the data of adjacent lanes is farther apart than
-        that, or an operation that reads them needs more values than a fragment has for each lane.
+        """Return the tensors read at shifted coordinates that are too large for one lane to hold completely.
+
+        One is too large if it has more contiguous bytes than a lane may own, if the data of adjacent lanes is farther
+        apart than that, or if an operation that reads it needs more values per lane than a register fragment has.
         """
         votes, extents = self._contiguity(), self._extents()
         own_bytes, distances = self._frames.access.own_bytes, self._lane_distances()
@@ -555,15 +610,18 @@ class _Classes:
         }
 
     def _exceeds_a_lane(self, op: Op, extents: Mapping[Node, int]) -> bool:
-        """True if the axes of `op` that are not distributed have more elements together than a fragment has for each
-        lane; `extents` are those of the classes of axes.
+        """True if `op` needs more values per lane than a register fragment has, along axes that are not distributed.
+
+        Every lane has all elements along such axes. `extents` is {class of axes: extent}.
         """
         own_axes = [c for c in self._classes_of(op) if c in self._own]
         return prod(extents.get(c, 1) for c in own_axes) * self._frames.lanes > VECTOR.most
 
     def _lane_distances(self) -> dict[Node, int]:
-        """Return for each class of axes along which an argument is contiguous how many bytes the data of adjacent lanes
-        is apart: the least stride of an argument along its other axes; of several arguments, the greatest of these.
+        """Return {class of axes along which an argument is contiguous: bytes between the data of adjacent lanes}.
+
+        The distance in an argument is its least stride along its other axes; of several arguments, the greatest counts.
+        Classes without such an argument are left out.
         """
         distances: dict[Node, int] = {}
         for op in self._ops:
@@ -577,12 +635,15 @@ class _Classes:
         return distances
 
     def _extents(self) -> dict[Node, int]:
-        """Return the extent of each class of equally distributed axes; classes of extent 1 are left out."""
+        """Return {class of equally distributed axes: its extent}; classes of extent 1 are left out."""
         sizes = ((self.find((op, i)), int(e)) for op in self._ops for i, e in enumerate(box(op)))
         return {c: n for c, n in sizes if n != 1}
 
     def dims(self) -> dict[Node, Dim]:
-        """Return how each class of axes is distributed over lanes."""
+        """Return {class of axes: the Dim that says how it is distributed over lanes} for all classes.
+
+        Classes that meet in operations, directly or through others, are distributed together.
+        """
         extents, meets = self._extents(), dict[Node, set[Node]]()
         for op in self._ops:
             classes = self._classes_of(op)
@@ -595,9 +656,11 @@ class _Classes:
         return distributions
 
     def is_together(self, op: Op, axes: tuple[Dim | None, ...]) -> bool:
-        """True if a lane gains by loading several values of the memory-to-memory operation `op` at once: as vectors, or
-        as single elements, coalesced with those of adjacent lanes, that are in flight together. `axes` are the
-        dimensions of `op`.
+        """True if the memory-to-memory operation `op` is faster if a lane loads several of its values at once.
+
+        It is if a lane has vectors. It is also if a lane has several single elements, and memory is contiguous along an
+        axis of `op`: loads are then coalesced across lanes and in flight together. `axes` has the Dim of each axis of
+        `op`.
         """
         dims = tuple(d for d in axes if d is not None)
         if any(d.width > 1 for d in dims):
@@ -605,8 +668,9 @@ class _Classes:
         return held(dims) > 1 and not set(self._classes_of(op)).isdisjoint(self._contiguity())
 
     def _contiguity(self) -> dict[Node, _Vote]:
-        """Return for each class of axes along which memory is contiguous what is contiguous: bytes, element size,
-        alignment (a `_Vote`).
+        """Return {class of axes along which memory is contiguous: a _Vote with bytes, element size and alignment}.
+
+        Classes along which no memory is contiguous are left out.
         """
         votes: dict[Node, _Vote] = {}
         for op in self._ops:
@@ -628,7 +692,10 @@ class _Classes:
         return votes
 
     def _reduced_classes(self) -> set[Node]:
-        """Return the classes of axes along which a reduction or a scan combines elements."""
+        """Return the classes of axes along which a reduction or a scan combines elements, as a set of representatives.
+
+        Axes of one class are distributed over lanes equally.
+        """
         return {self.find((op, op.attrs["along"])) for op in self._ops if op.name in ("reduce", "scan")}
 
     def _distribute_group(
@@ -638,10 +705,11 @@ class _Classes:
         together: Mapping[Node, set[Node]],
         votes: Mapping[Node, _Vote],
     ) -> dict[Node, Dim]:
-        """Return the distribution of each class in `group`, classes that meet in operations directly or through others.
+        """Return {class: its Dim, the distribution over lanes} for the classes in `group`.
 
-        Classes that never meet in one operation share threads. `extents` is the extent of each class, `together` the
-        classes that meet it in an operation, `votes` the data that is contiguous along it.
+        These are all classes that meet in operations, directly or through others. Classes that never meet in one
+        operation share threads. `extents` is {class: extent}, `together` is {class: classes that meet it in an
+        operation}, `votes` is {class: data that is contiguous along it}.
         """
         vector = self._frames.access.vector_bytes
         undistributed_widths = {c: _width(extents[c], votes.get(c), vector) for c in group if c in self._own}
@@ -690,26 +758,30 @@ class _Classes:
 
 
 def _vectors(slots: Sequence[list[Node]], extents: Mapping[Node, int], widths: Mapping[Node, int]) -> list[int]:
-    """Return for each slot (classes of axes that share threads) the largest number of vectors along one of its classes,
-    with `widths` elements a vector.
+    """Return for each of `slots` the number of vectors along the longest of its classes.
+
+    A slot is a list of classes of axes that share threads. `extents` is {class: extent}, `widths` is {class: elements
+    per vector}.
     """
     return [max(-(-extents[c] // widths[c]) for c in slot) for slot in slots]
 
 
 def _width(extent: int, vote: _Vote | None, vector: int) -> int:
-    """Return how many contiguous elements a lane has together along a dimension: at most `vector` bytes, a divisor of
-    `extent` and of the alignment of written rows. `vote` says what is contiguous; 1 if it is None.
+    """Return the number of elements of a lane's vector along a dimension of `extent` elements.
+
+    It is at most `vector` bytes, and divides `extent` and the alignment of rows that are written. `vote` (a _Vote) has
+    the element size and that alignment. It is 1 if `vote` is None: memory is not contiguous along the dimension.
     """
     return 1 if vote is None else gcd(vector // vote.least, extent, vote.alignment)
 
 
 def _threads_per_slot(threads: int, vectors: list[int], combined: bool, line: int, share: int) -> list[int]:
-    """Return how many of `threads` go along each slot (dimensions that share threads), where `vectors` is each slot's
-    number of vectors. The first slot is contiguous in memory; a cache line has `line` of its vectors.
+    """Return the number of `threads` that go along each slot (dimensions that share threads); the product is `threads`.
 
-    If the first slot is reduced (`combined`) and there are many rows, up to `share` lanes share a row, provided that
-    each has at least 3 vectors: lanes reduce their own elements first. Otherwise as many lanes as possible are adjacent
-    along the first slot, fewer if fewer of them then lie past the end.
+    `vectors` is the number of vectors along each slot. The first slot is contiguous in memory; a cache line has `line`
+    of its vectors. If the first slot is reduced (`combined`) and there are many rows, up to `share` lanes share a row,
+    each with at least 3 vectors: lanes reduce their own elements first. Otherwise as many lanes as possible are
+    adjacent along the first slot, fewer if fewer of them then lie past the end.
 
     >>> [_threads_per_slot(256, each, True, 8, 8) for each in ([1024, 2], [64, 32], [3, 5])]
     [[128, 2], [8, 32], [32, 8]]
@@ -738,8 +810,9 @@ def _threads_per_slot(threads: int, vectors: list[int], combined: bool, line: in
 
 
 def _components(nodes: Iterable[Node], together: Mapping[Node, set[Node]]) -> list[list[Node]]:
-    """Return the connected components of the graph of `nodes`, where `together` has the neighbours of each node. Every
-    component lists its nodes in the order of `nodes`.
+    """Return the connected components of a graph, as lists of nodes in the order of `nodes`.
+
+    `together` is {node: its neighbours}.
     """
     components: list[list[Node]] = []
     visited: set[Node] = set()

@@ -1,4 +1,4 @@
-"""Where the elements of a view lie: views and bitcasts followed down to the tensor below them."""
+"""Follow views and bitcasts down to the tensor below them, and find the places of their elements in it."""
 
 from __future__ import annotations
 
@@ -59,8 +59,10 @@ class Places:
         return False
 
     def offsets(self, value: Value, coordinates: tuple[Any, ...]) -> tuple[TensorType, Array]:
-        """Return (type of the tensor below `value`, offsets of its elements at `coordinates`, before the swizzle), in
-        the first iteration of all loops.
+        """Return (type of the tensor below the view `value`, array of the offsets of the elements at `coordinates`).
+
+        Offsets are in elements, before the swizzle, in the first iteration of all loops. A stage of a channel counts as
+        a tensor of its own.
         """
         op = self.made.get(value)
         if op is not None and op.name == "bitcast":
@@ -89,9 +91,11 @@ class Places:
         )
 
     def registers(self, value: Value, machine: Machine) -> Array | None:
-        """Return an array [lane, value] of the element numbers (first dimension fastest) that each lane holds of
-        `value`, a register tensor or a view of one, in the first iteration of all loops. None if some lanes hold more
-        of the view than others.
+        """Return an array [lane, value]: the numbers of the elements of `value` that each lane holds in registers.
+
+        `value` is a register tensor, or a view of one; its elements are numbered with the first dimension fastest. Loop
+        variables have their values in the first iteration. None if some lanes hold more elements of the view than
+        others.
         """
         shape = numbers(value.type.shape, value.type)
         coordinates: tuple[Any, ...] = tuple(np.indices(shape))
@@ -118,8 +122,11 @@ class Places:
         return numbers_held[numbers_held >= 0].reshape(len(numbers_held), -1)
 
     def view(self, value: Value, axes: tuple[Symbol, ...], machine: Machine) -> MemoryView:
-        """Return `value` as a memory view for an atom: the tensor below it, and its elements as expressions of `axes`,
-        with which coordinates may be out of bounds.
+        """Return `value` as a MemoryView, as an atom needs it: the tensor below, and coordinates in it as expressions.
+
+        The expressions are of the symbols `axes`, one per dimension of `value`. The MemoryView also says which
+        coordinates may be out of bounds, and within which limits; a stage of a channel has the stage number as its
+        first coordinate.
         """
         coordinates: tuple[Expr, ...] = axes
         masked: tuple[bool, ...] = (False,) * len(axes)
@@ -163,8 +170,9 @@ class Places:
         )
 
     def expanded(self, e: Expr) -> Expr:
-        """Return `e` with names defined by `let` replaced by their values, and loop variables with a step by lo +
-        iteration * step.
+        """Return `e` with names replaced that loops and `let` define.
+
+        A name that `let` defines is replaced by its value; the variable of a loop with a step s by lo + s * iteration.
         """
         images: dict[Symbol, Expr] = {}
         for s in e.symbols:
@@ -176,7 +184,7 @@ class Places:
 
 
 def written(op: Op) -> tuple[Value, ...]:
-    """Return the operands that the operation `op` writes."""
+    """Return the operands that the operation `op` writes, as a tuple; () if it writes none."""
     match op.name:
         case "fill" | "map" | "mma" | "gather":
             return op.operands[:1]

@@ -22,9 +22,9 @@ def compile_block(
     workers: int | None = None,
     seed: int = 0,
 ) -> TextExecutable:
-    """Return a block kernel compiled for a target; call it with arrays, in the order of the kernel's arguments.
+    """Trace a block kernel for its parameters, compile it for `target` and return an executable; call it with arrays.
 
-    `params` gives the kernel's parameters; open sizes may be left to the arrays of a call. Targets are those of
+    `params` gives the kernel's parameters by name; open sizes may be left to the arrays of a call. Targets are those of
     `compile_text`. A program with a single role becomes machine code for a CPU ("cpu", "cpu:NAME"), one with several
     roles is refused there; both become code for the GPU that they are written for ("gpu", "gpu:NAME"), and run on the
     "interpreter". `workers` is the number of workgroups that share the tasks. On the interpreter, `seed` chooses the

@@ -31,12 +31,16 @@ MACHINE_CODE = {"llvm": "llvm", "asm": "assembly"}
 
 
 def machine_levels(kernel: Any) -> dict[str, str]:
-    """Return {level of machine code: attribute of `kernel` that has its text}; empty if `kernel` is None."""
+    """Return {level: attribute of `kernel` that has its text} of the levels of machine code, such as {"asm":
+    "assembly"}.
+
+    Empty if `kernel` is None.
+    """
     return {} if kernel is None else {**MACHINE_CODE, **getattr(kernel, "levels", {})}
 
 
 def machine_code(kernel: Any, level: str) -> str:
-    """Return the text of a kernel's machine code on `level`, such as "llvm" or "asm"."""
+    """Return the text of `kernel` on `level` of machine code, such as "llvm" or "asm"."""
     return str(getattr(kernel, machine_levels(kernel)[level]))
 
 
@@ -62,20 +66,25 @@ class Compiled:
 
     @property
     def planned(self) -> PlannedKernel:
-        """The result of the planner and the passes; computed on first use if the kernel came from the cache."""
+        """The kernel after planning: the request, the result of the passes, and the launchable module.
+
+        A kernel from the cache is planned here, on first use.
+        """
         if self._planned is None:
             self._planned = self._plan()
         return self._planned
 
     @property
     def executor(self) -> HostExecutor:
-        """The executor of the planned host program; it also replaces a cached executor from now on."""
+        """The executor of the planned host program. A kernel from the cache is planned here, and uses this executor
+        from now on.
+        """
         self._running = self.planned.executor
         return self.planned.executor
 
     @property
     def running(self) -> ScriptExecutor:
-        """The executor that binds the kernel to arrays: the planned one, or the one from the cache."""
+        """The executor that binds the kernel to arrays: that of the planned host program, or the one from the cache."""
         return self._running
 
     @property
@@ -95,27 +104,27 @@ class Compiled:
 
     @property
     def module(self) -> Module:
-        """The host program with its block programs."""
+        """The host program, with the block programs that it launches."""
         return self.planned.module
 
     @property
     def main(self) -> Program:
-        """The block program that does the work."""
+        """The main block program, which computes the result; the module's other block programs prepare its operands."""
         return self.planned.main
 
     @property
     def _launchable_main(self) -> Any:
-        """The launchable form of `main` on the target."""
+        """The main block program, ready to be launched on the target; it plans a kernel that came from the cache."""
         return self.planned.launchable
 
     @property
     def parameters(self) -> tuple[Symbol, ...]:
-        """The open sizes, whose values each call passes; empty for kernels from the cache, which have none."""
+        """The symbols of the open sizes, whose values each call passes; () for kernels from the cache."""
         return () if self._planned is None else self._planned.request.opened.parameters
 
     @property
     def logs(self) -> tuple[Log, ...]:
-        """The descriptions of the tensors that `debug_log` records; empty for kernels from the cache, which log
+        """A description of each tensor that a debug_log of the kernel records; () for kernels from the cache, which log
         nothing.
         """
         return () if self._planned is None else self._planned.realised.lowered.logs
@@ -128,8 +137,11 @@ class Compiled:
         return self._running.main
 
     def text(self, level: str = "block") -> str:
-        """Return the kernel's text on a level: "plan", "host" (the whole module), or "block", "loop", "llvm", "asm"
-        of `main`.
+        """Return the kernel's text on a level: "plan", "host" (the whole module), or "block", "loop", "llvm", "asm" of
+        its main program.
+
+        Raise ArgumentError for another level; there is machine code only on CPUs and GPUs. A kernel from the cache is
+        planned first.
         """
         kernel = self._launchable_main.kernel
         levels = ("plan", "host", "block", "loop", *machine_levels(kernel))
@@ -146,7 +158,7 @@ class Compiled:
 
     @property
     def object_code(self) -> bytes:
-        """The object code of `main`; raise `ArgumentError` if the target has no machine code."""
+        """The object code of the main program; raise ArgumentError if the target has no machine code."""
         if self._launchable_main.kernel is None:
             raise ArgumentError(f"{self.name} is no machine code on {self.target}")
         code: bytes = self._launchable_main.kernel.object
@@ -166,8 +178,9 @@ class Compiled:
 
     @property
     def member(self) -> tuple[Any, dict[str, int], list[tuple[int, ...]] | None]:
-        """(the executable that this kernel belongs to, {size name: number}, argument shapes or None if sizes are
-        dynamic).
+        """(executable, sizes, shapes): the executable that this kernel belongs to, and for which call.
+
+        `sizes` is {size name: number}; `shapes` has the shape of each argument, or is None if sizes are dynamic.
         """
         executable, sizes, shapes, _ = self._recipe
         return executable, sizes, shapes
@@ -178,33 +191,38 @@ class Compiled:
     # -- running it ---------------------------------------------------------------------------------------
 
     def bind(self, arrays: Mapping[str, Array], kept: Kept | None = None) -> Callable[[], None]:
-        """Return a function that launches the kernel on `arrays` ({argument name: array}).
+        """Return a function that launches the kernel on `arrays`, {argument name: array}, outputs too.
 
-        `kept` is a result of `keep`.
-        A contiguous array may have another shape than the argument, if it has as many elements.
+        Work on constant arguments is done now, unless `kept`, a result of `keep`, has it. A contiguous array may have
+        another shape than the argument, if it has as many elements. Raise ArgumentError if an array is missing or does
+        not fit.
         """
         return self.bind_whole(arrays, kept)[0]
 
     def bind_whole(
         self, arrays: Mapping[str, Array], kept: Kept | None = None, *, passing: bool = False
     ) -> tuple[Callable[[], None], Whole | None]:
-        """Return (the function of `bind`, its launches as data for a launch cache or None if a call does more than
-        launch).
+        """Return (the function that `bind` returns, a Whole that describes its launches and arrays for a launch cache).
 
-        `passing` promises that the function is called exactly once, right away.
+        The second item is None if a call does more than copies and launches. `arrays` is {argument name: array},
+        outputs too; `kept` is a result of `keep`. `passing` promises that the function is called exactly once, right
+        away.
         """
         return self._running.bind_whole(self._arrays_in_order(arrays), kept=kept, passing=passing)
 
     def keep(self, arrays: Mapping[str, Array]) -> Kept:
-        """Return the result of the work that depends on constant arguments only, such as packed weights, for use by
+        """Do the work that depends on constant arguments only, such as packing weights, and return its result for
         `bind`.
+
+        `arrays` is {argument name: array}, with all arguments.
         """
         return self._running.keep(self._arrays_in_order(arrays))
 
     def _arrays_in_order(self, arrays: Mapping[str, Array]) -> list[Array]:
-        """Return `arrays` ({argument name: array}) as a list in the order of the arguments, with their shapes.
+        """Return `arrays`, {argument name: array}, as a list in the order of the kernel's arguments, reshaped to their
+        shapes.
 
-        Raise `ArgumentError` if one is missing.
+        Raise ArgumentError if one is missing or cannot be reshaped without a copy. Other names are ignored.
         """
         args = self._running.arguments
         named = named_values(arrays, "arrays", "{'x': x, 'y': y}")
@@ -217,18 +235,24 @@ class Compiled:
         return [_reshaped(array, arg.shape) for array, arg in zip(argument_arrays, args, strict=True)]
 
     def benchmark(self, arrays: Mapping[str, Array], seconds: float = 0.2) -> dict[str, float]:
-        """Return the seconds of a launch on these arrays, {"shortest", "median"}, and the number of timed "calls".
+        """Time launches on `arrays`, {argument name: array}, for about `seconds`.
 
-        Constant arguments are packed beforehand. `seconds` is the time to spend.
+        Return {"shortest": seconds of the fastest launch, "median": seconds, "calls": how many were timed}. Work on
+        constant arguments is done before.
         """
         return benchmark(self.bind(arrays), seconds)
 
     def made_logs(self) -> list[Array]:
-        """Return new arrays, uninitialised, for the tensors that the kernel logs; they are its last arguments."""
+        """Return one new, uninitialised array for each tensor that the kernel logs; a launch takes them as its last
+        arguments.
+        """
         return [np.empty(log.shape, log.dtype.numpy) for log in self.logs]
 
     def report_logs(self, made: Sequence[Array], logs: dict[str, Any]) -> None:
-        """Add the logged arrays `made` to `logs`, as `logs[label]["value"]`."""
+        """Set `logs[label]["value"]` to the array of each log, and "iteration_dimensions" if it has any.
+
+        `made` are the arrays of `made_logs`, which a launch has filled.
+        """
         for log, array in zip(self.logs, made, strict=True):
             logs[log.label] = {"value": array}
             if log.names:
@@ -236,18 +260,19 @@ class Compiled:
 
 
 def _restored_member(executable: Any, *member: Any) -> Compiled:
-    """Return a kernel of an executable, after unpickling; `member` are its sizes, argument shapes and whether it logs.
+    """Return a kernel of `executable`, for unpickling; its machine code is loaded from the cache or compiled.
 
-    Its machine code is found in the cache, or compiled.
+    `member` is (sizes by name, argument shapes or None, whether it logs).
     """
     kernel: Compiled = executable.remake(*member)
     return kernel
 
 
 def _reshaped(array: Any, form: tuple[int, ...] | None) -> Any:
-    """Return `array` reshaped to `form`; unchanged if `form` is None or has another number of elements.
+    """Return `array` reshaped to `form`; unchanged if `form` is None, is its shape, or has another number of elements.
 
-    Raise `ArgumentError` if it is not contiguous: a reshape would copy it, and results written there would be lost.
+    Raise ArgumentError if the array is not contiguous: a reshape would copy it, and results written there would be
+    lost.
     """
     if form is None or array.shape == form or array.size != np.prod(form, dtype=np.int64):
         return array

@@ -36,7 +36,9 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def machine_of(program: Program) -> Machine | None:
-    """Return the machine that the program's header names; None if it names none."""
+    """Return the machine that the program's header names; None if it names none. Raise ProgramError for an unknown
+    name.
+    """
     record = program.record("machine")
     if record is None:
         return None
@@ -47,10 +49,9 @@ def machine_of(program: Program) -> Machine | None:
 
 
 def ready(program: Program, params: Mapping[str, int]) -> tuple[Program, tuple[Condition, ...]]:
-    """Check `program` and return (it with its parameters bound to `params`, the conditions that its open sizes must
-    meet).
+    """Check `program`, bind its parameters to `params`, {name: value}, and return (the bound program, conditions).
 
-    Only block programs have such conditions.
+    The conditions are those that open sizes must meet at each call; only block programs have any.
     """
     verify(program)
     bound = bind(program, params)
@@ -72,14 +73,20 @@ class NativeDevice(HostMemory):
         self.target, self.checked = native(target), checked
 
     def prepare(self, program: Program, params: Mapping[str, int]) -> NativeProgram:
-        """Return the program compiled to machine code, with its parameters bound to `params`."""
+        """Return `program` with its parameters bound to `params`, {name: value}, and lowered to machine code at first
+        use.
+
+        The program is checked first, unless the device is `checked`: then it must be bound already, and `params` has no
+        effect.
+        """
         return NativeProgram(self, *((program, ()) if self.checked else ready(program, params)))
 
 
 def why_copied(program: Program, argument: Value, given: TensorType) -> str | None:
-    """Return why an array for `argument` is copied before each launch of `program`; None if it is passed as it is.
+    """Return a text that says why an array for `argument` is copied before each launch of `program`; None if it is not.
 
-    `given` is the type with which the array is passed. It is copied if the argument has strides or a swizzle.
+    It is copied if the argument's type has strides or a swizzle, or if `given`, the type with which it is passed, has
+    strides.
     """
     if is_packed(argument.type, given):
         return None
@@ -98,14 +105,17 @@ class NativeProgram:
         self.kernel = NativeKernel(program, machine_of(program), device.target, dump)
 
     def make(self) -> None:
-        """Compile the machine code now if the CPU can run it, and otherwise lower the program, to see whether it
-        compiles.
+        """Compile the machine code now, if this CPU can run it; otherwise only lower the program, which finds its
+        errors.
         """
         _ = self.kernel.entry if self.kernel.target.runs else self.kernel.loop
 
     def require(self, arrays: Sequence[Array], params: Mapping[str, int] | None) -> list[int]:
-        """Return the values of the open parameters for `arrays`; raise an error if they are not what the program
-        takes.
+        """Return the values of the open parameters for `arrays`, the program's arguments, in the order of the
+        parameters.
+
+        `params` is {name: value} of those that no shape gives. Raise ArgumentError if the arrays are not what the
+        program takes.
         """
         if self.conditions:
             names = [a.name or "" for a in self.program.args]
@@ -115,18 +125,23 @@ class NativeProgram:
 
     @property
     def why_script(self) -> str | None:
-        """The reason why the machine-code entry does not take arrays as they are; None if it does."""
+        """A text that says why arrays are copied before the machine code runs; None if they are passed as they are."""
         return next((why for a in self.program.args if (why := why_copied(self.program, a, a.type))), None)
 
     def member(self, arrays: Sequence[Array], params: Mapping[str, int] | None) -> EntryMember | None:
-        """Return the machine-code entry that launches the program on `arrays`; None if it does not take arrays as
-        they are.
+        """Return the machine-code entry that launches the program on `arrays`; None if arrays must be copied for it.
+
+        `params` is {name: value} of open parameters that no shape gives. Raise ArgumentError if the arrays do not fit.
         """
         values = self.require(arrays, params)
         return None if self.why_script else EntryMember(self.program.name, self.kernel.entry, tuple(values))
 
     def launch(self, arrays: list[Array], workers: int | None, params: Mapping[str, int] | None) -> Callable[[], None]:
-        """Return a function that runs the machine code on `arrays`, shared by `workers` threads (None: all)."""
+        """Return a function that runs the machine code on `arrays`, shared by `workers` threads (None: all of the
+        pool).
+
+        `params` is {name: value} of open parameters that no shape gives. Raise ArgumentError if the arrays do not fit.
+        """
         self.require(arrays, params)
         run: Callable[[], None] = self.kernel.launch(arrays, workers, params)
         return run
@@ -143,11 +158,13 @@ class InterpretingDevice(HostMemory):
         """(label, array) of each `debug_log`, over all launches."""
 
     def prepare(self, program: Program, params: Mapping[str, int]) -> InterpretedProgram:
-        """Return the program in a form that the interpreter runs, checked, with its parameters bound to `params`."""
+        """Check `program`, bind its parameters to `params`, {name: value}, and return it in a form that the interpreter
+        runs.
+        """
         return InterpretedProgram(self, *ready(program, params))
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-        """Return a new array filled with a conspicuous value (NaN, or 85), so that reads of unwritten memory show."""
+        """Return a new array filled with NaN (integers: 85), so that reads of unwritten memory show in results."""
         return np.full(shape, np.nan if dtype.kind in "fV" else 85).astype(dtype)
 
 
@@ -161,14 +178,20 @@ class InterpretedProgram:
         self._members: dict[Any, Program] = {}
 
     def launch(self, arrays: list[Array], workers: int | None, params: Mapping[str, int] | None) -> Callable[[], None]:
-        """Return a function that interprets the program on `arrays`, with its tasks shared by `workers` workgroups
-        (None: 2).
+        """Return a function that interprets the program on `arrays`, with tasks shared by `workers` workgroups (None:
+        2).
+
+        `params` is {name: value} of open parameters that no shape gives. Raise ArgumentError if the arrays do not fit.
         """
         named = {a.name or "": array for a, array in zip(self.program.args, arrays, strict=True)}
         return partial(self._run, self._closed_program(named, params), named, workers or 2)
 
     def _closed_program(self, arrays: Mapping[str, Array], params: Mapping[str, int] | None) -> Program:
-        """Return the program with its open sizes bound to those of `arrays` and `params`; cached by the sizes."""
+        """Return the program with its open parameters (known only at the call) bound to their values; cached by the
+        values.
+
+        They come from the shapes of `arrays`, {argument name: array}, and from `params`, {name: value}.
+        """
         if not open_parameters(self.program):
             return self.program
         values = sizes_of(self.program, arrays, params, self._conditions)
@@ -178,7 +201,11 @@ class InterpretedProgram:
         return self._members[key]
 
     def _run(self, program: Program, arrays: dict[str, Array], workers: int) -> None:
-        """Interpret `program` on `arrays` ({argument name: array}), and collect its logs on the device."""
+        """Interpret `program` on `arrays`, {argument name: array}, which are written in place; append its logs to the
+        device's.
+
+        `workers` is the number of workgroups that share its tasks.
+        """
         device = self._device
         device.logs += interpret(
             program,
@@ -192,10 +219,10 @@ class InterpretedProgram:
 
 
 def memory_near(machine: Machine, arrays: Sequence[Any], passing: bool = False) -> Memories:
-    """Return the memory of the GPU (a `machine`) that `arrays` are on; work on it follows their stream, if they
-    have one.
+    """Return the memory of the GPU that `arrays` are on, for allocations and copies.
 
-    With `passing` the memory is for a single call.
+    `machine` is the described GPU. Work goes to the stream of the arrays, if they follow one. `passing` says that the
+    memory is used only during one call.
     """
     target, number = gpu(f"gpu:{machine.name}", None), common_device("the call", list(arrays))
     return target.backend.memory(target.machine, number, passing, followed_stream(arrays))
@@ -210,13 +237,20 @@ class GpuDevice:
         self.target, self.made_for = target, ""
 
     def prepare(self, program: Program, params: Mapping[str, int]) -> GpuProgram:
-        """Return the program compiled for its machine, with its parameters bound to `params`."""
+        """Check `program`, bind its parameters to `params`, {name: value}, and return it compiled for the GPU that it
+        names.
+
+        Also record that GPU, for `near`.
+        """
         prepared = GpuProgram(self, *ready(program, params))
         self.made_for = prepared.kernel.target.machine.name
         return prepared
 
     def near(self, arrays: Sequence[Any], passing: bool = False) -> Memories:
-        """Return the memory of the GPU that `arrays` are on; with `passing` it is for a single call."""
+        """Return the memory of the GPU that `arrays` are on.
+
+        `passing` says that the memory is used only during one call. A program must have been prepared before.
+        """
         return memory_near(machine_named(self.made_for), arrays, passing)
 
 
@@ -229,9 +263,10 @@ class GpuProgram:
         self.kernel = gpu(device.target, described).kernel(program, described, Dump.of(program.name), conditions)
 
     def launch(self, arrays: list[Any], workers: int | None, params: Mapping[str, int] | None) -> Callable[[], None]:
-        """Return a function that starts the code on `arrays`, with its tasks shared by `workers` workgroups.
+        """Return a function that starts the code on `arrays`, with tasks shared by `workers` workgroups.
 
-        None, or as many as the machine has cores, launches as many workgroups as fit on the GPU at a time.
+        None, or the machine's number of cores, means as many workgroups as fit on the GPU at a time. `params` is {name:
+        value} of open parameters that no shape gives.
         """
         all_cores = workers == self.kernel.target.machine.limits.cores
         return self.kernel.launch(arrays, None if all_cores else workers, params)
@@ -241,7 +276,7 @@ Device = NativeDevice | InterpretingDevice | GpuDevice
 
 
 def device_of(target: str, seed: int = 0) -> Device:
-    """Return the device of `target`: a GPU, a CPU, or the interpreter, whose schedule `seed` chooses."""
+    """Return the device for `target`: a GPU, a CPU, or else the interpreter, whose order of waves `seed` chooses."""
     if is_gpu(target):
         return GpuDevice(target)
     return NativeDevice(target) if is_native(target) else InterpretingDevice(seed)

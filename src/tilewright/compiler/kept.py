@@ -28,9 +28,10 @@ if TYPE_CHECKING:  # a kernel from the cache needs no planner
 
 
 def key_for(program: Program, sizes: Mapping[str, int], shapes: Sequence[tuple[int, ...]], options: str) -> str:
-    """Return the cache key of a kernel for this CPU, with `sizes` by name and the arguments' `shapes`.
+    """Return the disk-cache key of a kernel on this CPU: a hash of the program, `sizes` by name, and the arguments'
+    `shapes`.
 
-    `options` is a text of all other inputs of the compilation.
+    `options` is a text of all other inputs of the compilation. The key also has the CPU and the compiler's version.
     """
     ranges = sorted((s.name, str(s.lo), str(s.hi)) for s in program_symbols(program))
     inputs = (f"{ranges}", f"{sorted(sizes.items())}", f"{list(shapes)}", options)
@@ -45,12 +46,15 @@ class StoredExecutor(EntryExecutor):
         self._memory_of_host = HostMemory()
 
     def member(self, arrays: Sequence[Array], params: Mapping[str, int] | None = None) -> EntryMember:
-        """Return the kernel's machine-code entry, after checking that `arrays` fit; a cached kernel has fixed sizes."""
+        """Return the kernel's machine-code entry; raise ArgumentError if `arrays` do not fit the kernel's fixed shapes.
+
+        `params` is not used: a cached kernel has no open sizes.
+        """
         self.require(arrays)
         return self._member
 
     def near(self, arrays: Sequence[Any], passing: bool = False) -> Memories:
-        """Return the host's memory, for the kernel's workspaces."""
+        """Return the host's memory, in which the kernel's workspaces are allocated; the arguments have no effect."""
         return self._memory_of_host
 
 
@@ -62,7 +66,11 @@ class _NotKept(ValueError):
 
 
 def keep(key: str, planned: PlannedKernel, program: Program) -> None:
-    """Store a planned kernel in the cache under `key`, if a manifest can describe it. `program` is its tile program."""
+    """Store a planned kernel in the disk cache under `key`; do nothing if a manifest cannot describe it.
+
+    It cannot if the kernel has dynamic sizes, logs, causes warnings, or has no machine-code entry. `program` is its
+    tile program, whose operations stand for source locations.
+    """
     request, executor = planned.request, planned.executor
     realised = planned.realised
     if request.opened or request.logs or realised.lowered.lost or realised.choice.slow is not None:
@@ -90,7 +98,7 @@ def keep(key: str, planned: PlannedKernel, program: Program) -> None:
 def _op_index_of(loc: Any, lines: Mapping[int, int]) -> int | None:
     """Return the index of the program's operation whose source location is `loc`; None if `loc` is None.
 
-    `lines` is {id of a location: index}. Raise `_NotKept` for a location of no operation.
+    `lines` is {id of a location: index of its operation}. Raise _NotKept for a location of no operation.
     """
     if loc is not None and id(loc) not in lines:
         raise _NotKept("a fault at no line of the program")
@@ -98,13 +106,16 @@ def _op_index_of(loc: Any, lines: Mapping[int, int]) -> int | None:
 
 
 def _argument_entry(arg: HostArgument) -> list[Any]:
-    """Return an argument's entry in a manifest: [name, role, kind, element type, shape]."""
+    """Return [name, role, type as text, element type, shape] of an argument, its entry in a manifest.
+
+    Raise _NotKept if its element type has no name here.
+    """
     assert arg.shape is not None
     return [arg.name, arg.role, arg.kind, _dtype_name(arg.dtype), list(arg.shape)]
 
 
 def _dtype_name(dtype: np.dtype[Any]) -> str:
-    """Return Tilewright's name of a numpy element type; raise `_NotKept` if it has none."""
+    """Return Tilewright's name of a numpy element type, such as "f32"; raise _NotKept if it has none."""
     dtype_ = from_numpy(dtype)
     if dtype_ is None:
         raise _NotKept(f"{dtype}")
@@ -115,9 +126,9 @@ def _dtype_name(dtype: np.dtype[Any]) -> str:
 
 
 def find(key: str, program: Program) -> StoredExecutor | None:
-    """Return the executor of the kernel stored under `key`; None if the cache lacks it or its machine code.
+    """Return the executor of the kernel that the disk cache has under `key`; None if it lacks it or its machine code.
 
-    `program` is the tile program, in which its error locations are found.
+    `program` is the kernel's tile program, whose operations give the source locations of its errors.
     """
     data = cache.load(key)
     if data is None:

@@ -66,7 +66,11 @@ def compile(
     workers: int | None = None,
     seed: int | None = None,
 ) -> TextExecutable:
-    """Return a block kernel compiled for a target; `symbols` are its parameters."""
+    """Compile a block kernel for `target` and return the result, which is called with arrays.
+
+    `symbols` gives the kernel's parameters, `workers` the number of workgroups that share its tasks, and `seed` the
+    interpreter's schedule. This overload only gives types; the definition below explains the options.
+    """
     ...  # noqa: PIE790
 
 
@@ -83,7 +87,11 @@ def compile(
     require_atoms: bool = False,
     require_fast: bool = False,
 ) -> Executable:
-    """Return a tile kernel, program or text compiled for a target; the definition below explains the options."""
+    """Compile a tile kernel, a tile program or its text for `target` and return the result, which is called with
+    arrays.
+
+    This overload only gives types; the definition below explains the options.
+    """
     ...  # noqa: PIE790
 
 
@@ -102,7 +110,7 @@ def compile(
     workers: int | None = None,
     seed: int | None = None,
 ) -> Executable | TextExecutable:
-    """Return `kernel` compiled for a target; call the result with the kernel's arguments.
+    """Compile `kernel` for `target` and return the result, which is called with the kernel's arguments.
 
     `kernel` is a function marked by `@tkw.wave`, a tile program or its text. `symbols` binds its symbols (or their
     names) to ints or expressions; sizes may be left to the arguments' shapes. `target="cpu"` gives machine code for
@@ -196,7 +204,7 @@ def compile(
 
 
 def _is_block_kernel(kernel: Any) -> bool:
-    """True if `kernel` is a kernel of the block language; False without loading that language."""
+    """True if `kernel` is a kernel of the block language. That language's module is not loaded for this."""
     language = sys.modules.get("tilewright.block.kernel")
     return language is not None and isinstance(kernel, language.BlockKernel)
 
@@ -204,9 +212,10 @@ def _is_block_kernel(kernel: Any) -> bool:
 def _dynamic_symbols(
     program: Program, known: Mapping[Symbol, Expr], dynamic: Collection[Any], target: str
 ) -> list[Symbol]:
-    """Return the symbols that `dynamic` (symbols or names) leaves open until each call.
+    """Return the symbols that `dynamic` (symbols or names of sizes) leaves open until each call.
 
-    Raise `ArgumentError` for one that is in `known` or is not a size of an argument.
+    Raise ArgumentError for one that has a value in `known` or is no size of an argument, and for any if `target` is the
+    executor, where every size is dynamic.
     """
     if dynamic and target == EXECUTOR:
         raise ArgumentError(f"dynamic=: with target={target!r} every size is; leave it out")
@@ -232,7 +241,12 @@ def _make_executable(
     required: Required,
     lenient: bool,
 ) -> Executable:
-    """Return the executable of a checked program for `target`; `known` are the values of its symbols."""
+    """Return the executable that runs a checked tile program on `target`: in numpy for "executor", else as machine
+    code.
+
+    `known` is {symbol: value}, `dynamic` the sizes left to each call; `plan`, `required` and `lenient` are options of
+    `compile`.
+    """
     if target == EXECUTOR:
         return Executable(program, known, lenient)
     from tilewright.compiler.native import NativeExecutable  # loads the code generators
@@ -241,13 +255,15 @@ def _make_executable(
 
 
 def restored(program: Program, lenient: bool) -> Executable:
-    """Return the executable that runs `program` in numpy; used for unpickling."""
+    """Return the executable that runs `program` in numpy, for unpickling. `lenient` is the option of `compile`."""
     return Executable(program, resolve(program.bindings), lenient)
 
 
 def _program_of(kernel: Any) -> Program:
-    """Return the verified tile program of a kernel, a program (copied) or a program's text; raise `ArgumentError`
-    otherwise.
+    """Return the verified tile program of `kernel`: a Wave kernel (which is traced), a program (copied), or a program's
+    text.
+
+    Raise ArgumentError for anything else.
     """
     if isinstance(kernel, Program):
         verify(kernel)
@@ -265,7 +281,11 @@ def _program_of(kernel: Any) -> Program:
 
 
 def _bindings_of(symbols: Mapping[Any, Any]) -> dict[Expr, Any]:
-    """Return {symbol: expression} of the argument `symbols` (symbols or names to values), without address spaces."""
+    """Return {symbol: expression} for `symbols`, whose keys are symbols or names and whose values are ints or
+    expressions.
+
+    Bindings to address spaces are left out. Raise ArgumentError for other keys or values.
+    """
     bindings: dict[Expr, Any] = {}
     for key, value in symbols.items():
         name = key if isinstance(key, str) else getattr(key, "name", str(key))
@@ -285,10 +305,10 @@ def _bindings_of(symbols: Mapping[Any, Any]) -> dict[Expr, Any]:
 
 
 def resolve(bindings: Mapping[Expr, Any]) -> dict[Symbol, Expr]:
-    """Return {symbol: expression} with all bound symbols substituted in the expressions; numbers if everything is
-    known.
+    """Return {symbol: expression}, with all bound symbols substituted in the expressions: {M: 2*N, N: 3} -> {M: 6, N:
+    3}.
 
-    Raise `ArgumentError` if a symbol depends on itself.
+    Raise ArgumentError if a symbol depends on itself. Keys of `bindings` that are no symbols are left out.
 
     >>> M, N = symbol("M", 0), symbol("N", 0)
     >>> resolve({M: 2 * N, N: M + 1})
@@ -317,7 +337,9 @@ def resolve(bindings: Mapping[Expr, Any]) -> dict[Symbol, Expr]:
 
 
 def _check_narrowing(program: Program, *, strict: bool) -> None:
-    """Warn of each write that rounds to a narrower element type; with `strict`, raise `DtypeMismatch` instead."""
+    """Warn of each write whose memory cannot represent all values of the tile's type; with `strict`, raise
+    DtypeMismatch.
+    """
     for op in program.walk():
         if op.name != "write":
             continue
@@ -331,9 +353,7 @@ def _check_narrowing(program: Program, *, strict: bool) -> None:
 
 
 def _warn_of_aliasing(program: Program) -> None:
-    """Warn of an argument that is read and written through different accesses, so that the result depends on the
-    order.
-    """
+    """Warn of the first argument that is read and written through different accesses, so that the order matters."""
     reason = "the order of workgroups shows" if is_grid(program) else "natively the kernel is one task"
     for value in program.args:
         reads = [op for op in program.walk() if op.name == "read" and op.operands[0] is value]
@@ -350,9 +370,10 @@ def _warn_of_aliasing(program: Program) -> None:
 
 
 def _require_bound(program: Program, known: Mapping[Symbol, Expr]) -> None:
-    """Raise `UnboundSymbol` for a symbol that has no value in `known` and gets none from shapes or loops.
+    """Raise UnboundSymbol if an operation uses a symbol that gets no value: from `known`, shapes, loops or set_symbol.
 
-    Tile sizes of programs that are no grid programs are excepted: the planner chooses them.
+    Constraints are checked too in grid programs. In other programs the planner chooses tile sizes that have no value,
+    unless a loop's result depends on its tile size.
     """
     memory = [a.type for a in program.args if isinstance(a.type, MemoryType)]
     free = {s for memory_type in memory for d in memory_type.sizes if d is not None for s in d.symbols}
@@ -394,7 +415,10 @@ def _require_bound(program: Program, known: Mapping[Symbol, Expr]) -> None:
 
 
 def _require_tile_sizes(program: Program, known: Mapping[Symbol, Expr]) -> None:
-    """Raise `ArgumentError` for a tile size that is bound to less than 1."""
+    """Raise ArgumentError if a constraint's tile size is less than 1 for `known`, {symbol: value}.
+
+    A tile size that is not known yet is not checked.
+    """
     bound = Substitution(known)
     for record in program.records:
         tile = record.attrs.get("tile")
@@ -403,8 +427,9 @@ def _require_tile_sizes(program: Program, known: Mapping[Symbol, Expr]) -> None:
 
 
 def _require_topk_counts(program: Program, known: Mapping[Symbol, Expr]) -> None:
-    """Raise an error for a `topk` of more elements than its dimension has, if both are known; calls check the
-    others.
+    """Raise an error if a `topk` takes more elements than its dimension has for the symbol values `known`.
+
+    A count or size that is not known yet is not checked.
     """
     bound = Substitution(known)
     for op in program.walk():
@@ -415,7 +440,11 @@ def _require_topk_counts(program: Program, known: Mapping[Symbol, Expr]) -> None
 
 
 def _require_bound_symbols(needed: set[Symbol], known: Mapping[Symbol, Expr], free: set[Symbol], op: Op) -> None:
-    """Raise `UnboundSymbol` for a symbol in `needed`, used by `op`, that is neither in `known` nor in `free`."""
+    """Raise UnboundSymbol if a symbol in `needed` gets no value; `op`, which uses the symbols, has the line for the
+    message.
+
+    Symbols in `free` get values later, as do workgroup ids; `known` is {symbol: value or expression of other symbols}.
+    """
     for s in sorted(needed, key=lambda s: s.name):
         if s in WORKGROUPS or s.name.startswith("GET_ITER_ARG_") or s in free:
             continue
@@ -468,9 +497,8 @@ class Executable:
         return self.program.name
 
     def text(self, level: str = "tile", symbols: Mapping[Any, int] | None = None) -> str:
-        """Return the text of the program on a level: "tile", the only one.
-
-        `symbols` are sizes and have no effect on it.
+        """Return the text of the tile program. `level` must be "tile", else ArgumentError is raised; `symbols` has no
+        effect.
         """
         known_level(level, ("tile",), f"{self.name} on the executor")
         return program_text(self.program)
@@ -499,17 +527,24 @@ class Executable:
 
     @property
     def launches(self) -> LaunchCache | None:
-        """The launches remembered from calls on the host, by position; None if calls are not launches."""
+        """The cache of calls on the host, whose launches later calls repeat; None here. Machine-code executables
+        override it.
+        """
         return None
 
     def _repeat_remembered(self, args: tuple[Any, ...]) -> Any:
-        """Repeat a remembered call with arguments of the same form, and return the outputs it made; `UNLIKE` if
-        there is none.
+        """Return `UNLIKE`: no call is remembered here. Executables with machine code override this.
+
+        They repeat a remembered call whose arguments had the same form as `args`, and return the outputs that it makes.
         """
         return UNLIKE
 
     def _by_position(self, args: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
-        """Return all arguments of a call by position, None for outputs left out; `named` are those passed by name."""
+        """Return all arguments of a call in the order of the program's, with None for outputs that are left out.
+
+        `args` are those passed by position, `named` those by name, including `out`. Raise ArgumentError if they do not
+        fit.
+        """
         call_form = (len(args), *named)
         order = self._orders.get(call_form)
         if order is None:
@@ -521,8 +556,11 @@ class Executable:
         return tuple([None if n is None else args[n] if type(n) is int else named[n] for n in order])
 
     def _run(self, args: tuple[Any, ...], logs: dict[str, Any] | None) -> Any:
-        """Check the arguments, run the program, and return the outputs that the call made; `logs` receives what it
-        logs.
+        """Run the program in numpy on `args`, the call's arguments by position, and return the outputs that the call
+        left out.
+
+        Arguments are checked first, and outputs that were passed are filled in place. `logs` receives what debug_log
+        records; None: nothing is recorded, unless an author's hook needs it.
         """
         bound = Arguments(self.program, self.outputs, self.known, args, self.lenient)
         if bound.in_place:
@@ -537,8 +575,10 @@ class Executable:
         return bound.finish()
 
     def _aliased_executable(self, bound: Arguments) -> Self:
-        """Return the executable of the program in which an output and the inputs that share its array are one
-        argument.
+        """Return the executable of a variant of the program, in which each output and the inputs that share its array
+        are one argument.
+
+        `bound` are the checked arguments, which say which these are. Variants are cached.
         """
         key = tuple(bound.in_place.items())
         alias = self._in_one_array.get(key)
@@ -547,11 +587,15 @@ class Executable:
         return alias
 
     def _with_program(self, program: Program) -> Self:
-        """Return an executable of another program with the same options."""
+        """Return a new executable of `program` with the same symbol values and options as this one."""
         return type(self)(program, self.known, self.lenient)
 
     def _finish_logs(self, bound: Arguments, logs: dict[str, Any] | None) -> None:
-        """Call the author's printer and handler functions of each `debug_log` with the logged arrays."""
+        """Convert `logs` to the library of the arguments, and call the author's printer and handler functions of each
+        debug_log.
+
+        A printer gets (label, array), and is called only if the label was logged; a handler gets all logs.
+        """
         if logs:
             bound.finish_logs(logs)
         for label, (printer, handler) in self.program.hooks.items():
@@ -562,7 +606,7 @@ class Executable:
 
     @property
     def asm(self) -> str:
-        """The program's text, under Wave's name."""
+        """The text of the tile program, as `text()` returns it; Wave has this name for it."""
         return self.text()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -572,6 +616,8 @@ class Executable:
         return self._repr_on("the executor")
 
     def _repr_on(self, where: str) -> str:
-        """Return the text of `repr`: the kernel's name, its arguments, and `where` it runs, such as "the executor"."""
+        """Return the text of `repr`: the kernel's name, its arguments with their types, and `where` it runs ("the
+        executor").
+        """
         parameters = (p for p in self.__signature__.parameters.values() if p.kind is not p.KEYWORD_ONLY)
         return f"<executable {self.name}({', '.join(f'{p.name}: {p.annotation}' for p in parameters)}) on {where}>"

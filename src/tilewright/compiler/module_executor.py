@@ -25,8 +25,9 @@ Sizes = tuple[tuple[str, int], ...]
 
 
 def executor_of(module: Module, device: Device) -> HostExecutor:
-    """Return the object that binds `module` to arrays and runs it on `device`: by one native entry on a CPU, if
-    possible.
+    """Return the executor that binds `module` to arrays and runs it on `device`.
+
+    On a CPU it is a NativeExecutor, which runs the module by one native entry if possible.
     """
     return NativeExecutor(module, device) if isinstance(device, NativeDevice) else HostExecutor(module, device)
 
@@ -55,7 +56,11 @@ class NativeExecutor(EntryExecutor, HostExecutor):
                 self.why_script = self.why_script or why_copied(module.programs[op.attrs["program"]], arg, value.type)
 
     def prepare(self) -> None:
-        """Compile the programs of the module, and the entry unless sizes decide which programs are launched."""
+        """Compile the module's programs and its entry (the native function that runs the whole module).
+
+        The entry is left out if sizes decide which programs are launched. Without an entry, only the programs' machine
+        code is compiled. Programs whose settings depend on sizes are compiled later.
+        """
         super().prepare()
         if self.why_script is None and self._is_one:
             self._code(())
@@ -65,18 +70,26 @@ class NativeExecutor(EntryExecutor, HostExecutor):
                 program.make()
 
     def member(self, arrays: Sequence[Array], params: Mapping[str, int] | None = None) -> EntryMember | None:
-        """Return the module's machine-code entry (its C function) for these arrays; None: the host executor runs it.
+        """Return the module's machine-code entry for the sizes of `arrays`; None if it has none and launches run one by
+        one.
 
-        Raise an error if shapes or types of the arrays are not those of the arguments.
+        `params` is {name: value} of sizes that no shape determines. Raise an error if shapes or types of the arrays are
+        not those of the arguments.
         """
         return None if self.why_script is not None else self._members(self.sizes(arrays, params))
 
     def member_of_closed_sizes(self) -> EntryMember | None:
-        """Return the machine-code entry of a module without dynamic sizes; None: the host executor runs it."""
+        """Return the machine-code entry of a module without dynamic sizes; None if it has none and launches run one by
+        one.
+        """
         return None if self.why_script is not None else self._members(())
 
     def _member_of_sizes(self, sizes: Sizes) -> EntryMember:
-        """Return the machine-code entry for `sizes` ((name, number) pairs), after checking each of its launches."""
+        """Return the machine-code entry (the native function that runs the whole module) for `sizes`, (name, number)
+        pairs.
+
+        Raise an error if a program of one of its launches does not take the arrays that it is launched on.
+        """
         script = self.script_of(sizes)
         self._check_launches(script, dict(sizes))
         code = self._code(sizes)
@@ -94,10 +107,10 @@ class NativeExecutor(EntryExecutor, HostExecutor):
         )
 
     def _check_launches(self, script: Script, values: Mapping[str, int]) -> None:
-        """Raise an error if a program of the `script` (list of launches) does not take the arrays that it is
-        launched on.
+        """Raise an error if a launch of `script` has arrays that its program does not take: wrong shapes, types or
+        sizes.
 
-        `values` are the sizes of the call.
+        `values` is {name: number} of the sizes for which the script was written.
         """
         memory = [
             _dummy_array([int(evaluated(e, values)) for e in a.type.shape], a.type.dtype.numpy) for a in self._host.args
@@ -109,8 +122,10 @@ class NativeExecutor(EntryExecutor, HostExecutor):
                 step.program.require([memory[n] for n in step.slots], dict(step.params))
 
     def _code(self, sizes: Sizes) -> EntryCode:
-        """Return the machine code of the entry for `sizes`; compiled once for all sizes if they do not decide what
-        is launched.
+        """Return the machine code of the entry (the native function that runs the whole module) for `sizes`.
+
+        These are (name, number) pairs. It is compiled at the first call: once for all sizes, unless sizes decide which
+        programs are launched.
         """
         key = () if self._is_one else sizes
         if key not in self._codes:
@@ -127,5 +142,5 @@ class NativeExecutor(EntryExecutor, HostExecutor):
 
 
 def _dummy_array(shape: Sequence[int], dtype: np.dtype[Any]) -> Array:
-    """Return an array with a shape and an element type, but with a single element of memory."""
+    """Return a read-only array of zeros with this shape and element type, which uses the memory of one element."""
     return np.broadcast_to(np.zeros((), dtype), tuple(shape))

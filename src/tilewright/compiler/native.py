@@ -84,7 +84,7 @@ class NativeExecutable(Executable):
         )
 
     def _drop_compiled(self) -> None:
-        """Drop all compiled kernels and remembered calls."""
+        """Drop all compiled kernels and remembered calls, so that the next call compiles again."""
         self._kernels: dict[Any, Compiled] = {}
         self._last: Compiled | None = None
         self._on_gpu, self._on_host = GpuLaunchCache(), LaunchCache()
@@ -96,8 +96,11 @@ class NativeExecutable(Executable):
             self._drop_compiled()
 
     def _report_plan(self, realised: Realised) -> None:
-        """Warn, once per executable, of contractions without atoms or of a slow plan, unless the author's plan
-        asked for them.
+        """Warn of contractions without atoms and of a slow plan in `realised`, the result of the passes; once per
+        executable.
+
+        There is no warning of what a plan of the author's asks for. A property that `compile` was told to require
+        raises an error instead.
         """
         warn_of = Required.NOTHING
         if not self._reported:
@@ -111,7 +114,9 @@ class NativeExecutable(Executable):
             self._reported |= report_plan(self.program, realised, self.machine, self._required, warn_of)
 
     def _memory_of_gpu(self) -> Callable[[Sequence[Any]], Any] | None:
-        """Return a function from arrays to the memory of the GPU that they are on; None on a CPU."""
+        """Return a function that takes arrays and returns the memory of the GPU that they are on; None for a CPU
+        target.
+        """
         if not is_gpu(self.target):
             return None
         from tilewright.compiler.device import memory_near
@@ -120,7 +125,7 @@ class NativeExecutable(Executable):
 
     @property
     def machine(self) -> Machine:
-        """The machine that kernels are planned for."""
+        """The described machine that kernels are planned for: a given one, the target's, or this CPU."""
         if self._machine is None and is_gpu(self.target):
             return gpu_machine(self.target)
         return self._machine or native(self.target if is_native(self.target) else CPU).machine
@@ -133,9 +138,10 @@ class NativeExecutable(Executable):
         logs: bool = False,
         opened: OpenSizes | None = None,
     ) -> Request:
-        """Return the request to the passes for these sizes and argument shapes, of which `opened` are open (dynamic).
+        """Return the compilation request (the passes' input) of the program for these sizes and argument shapes.
 
-        With `logs` the kernel keeps what `debug_log` records.
+        `extents` is {size: number or expression of open sizes}, `shapes` is {argument: shape}. `opened` are the open
+        sizes (known only at the call); None: there are none. With `logs` the kernel records debug_log.
         """
         from tilewright.driver.request import CompileOptions, Request, SizedProgram
         from tilewright.lower.block.symbolic_shapes import CLOSED
@@ -158,10 +164,11 @@ class NativeExecutable(Executable):
     def compiled(
         self, symbols: Mapping[Symbol, int], shapes: Mapping[Value, tuple[int, ...]], *, logs: bool = False
     ) -> Compiled:
-        """Return the kernel for these sizes (`symbols`) and argument shapes; compiled once.
+        """Return the kernel for these sizes, {symbol: number}, and {argument: shape}; planned and compiled once for
+        each.
 
-        A kernel for all values of the dynamic sizes is used if it covers these. With `logs` it keeps what `debug_log`
-        records.
+        If there are dynamic sizes, it is the kernel for all their values, unless `logs` is set or that kernel does not
+        cover these. With `logs` the kernel records debug_log. The result becomes the `last` kernel.
         """
         if self.dynamic and not logs:
             longer_argument = self._request_for(symbols, shapes).longer() if self.lenient else None
@@ -180,7 +187,11 @@ class NativeExecutable(Executable):
         return kernel
 
     def _run_passes(self, make_request: Callable[[], Request]) -> PlannedKernel:
-        """Plan and lower the kernel of the request that `make_request` returns, and report its plan."""
+        """Plan and lower the program of the compilation request `make_request()`, and return the planned kernel.
+
+        Its plan is reported by warnings or errors, except for a kernel that logs. Texts are dumped after each pass if
+        that is asked for.
+        """
         from tilewright.compiler.planned import PlannedKernel
         from tilewright.driver.pipeline import run
 
@@ -191,8 +202,9 @@ class NativeExecutable(Executable):
         return PlannedKernel(request, realised, self.target)
 
     def _cache_key(self, symbols: Mapping[Symbol, int], shapes: Mapping[Value, tuple[int, ...]]) -> str | None:
-        """Return the disk-cache key of the kernel for these sizes; None if it is not cached (other targets, dumps,
-        no cache).
+        """Return the key in the disk cache of the kernel for these sizes, {symbol: number}, and {argument: shape}.
+
+        None if it is not cached: for another target than "cpu", while texts are dumped, or without a cache folder.
         """
         if self.target != CPU or environment.dump_folder() is not None or environment.cache_folder() is None:
             return None
@@ -207,9 +219,10 @@ class NativeExecutable(Executable):
         return kept.key_for(self.program, sizes, [shapes[a] for a in self.program.args], f"{options}")
 
     def _load_or_plan(self, key: str | None, recipe: tuple[Any, ...], plan: Callable[[], PlannedKernel]) -> Compiled:
-        """Return the kernel stored in the disk cache under `key`, or plan it and store it; None as `key` only plans.
+        """Return the kernel that the disk cache has under `key`; otherwise plan it now and store it there.
 
-        `recipe` is the picklable recipe of the kernel, `plan` plans it.
+        `key` None: the kernel is not cached, and is planned later, on first use. `recipe` is (executable, sizes,
+        shapes, logs) for pickling; `plan()` plans the kernel.
         """
         stored = None if key is None else kept.find(key, self.program)
         kernel = Compiled(self.target, recipe, plan, stored)
@@ -220,20 +233,30 @@ class NativeExecutable(Executable):
     def _recipe(
         self, symbols: Mapping[Symbol, int], shapes: Mapping[Value, tuple[int, ...]] | None, logs: bool
     ) -> tuple[Any, ...]:
-        """Return the picklable recipe of a kernel: (executable, {size name: number}, argument shapes or None, logs)."""
+        """Return what a pickled kernel is made from again: (this executable, {size name: number}, shapes, logs).
+
+        `symbols` is {size: number}. `shapes` is {argument: shape}, which becomes a list in the order of the arguments,
+        or None if sizes are dynamic. `logs` is whether the kernel records debug_log.
+        """
         size_of = {s.name: n for s, n in symbols.items()}
         return self, size_of, None if shapes is None else [shapes[a] for a in self.program.args], logs
 
     def remake(self, named: Mapping[str, int], shapes: list[tuple[int, ...]] | None, logs: bool) -> Compiled:
-        """Return the kernel of a recipe: `named` is {size name: number}; `shapes` is None if sizes are dynamic."""
+        """Return the kernel for sizes `named`, {size name: number}, and argument shapes, from the cache or compiled;
+        for unpickling.
+
+        `shapes` None: the kernel for all values of the dynamic sizes. `logs` is whether the kernel records debug_log.
+        """
         symbols = {s: named[s.name] for s in (program_symbols(self.program) | set(self.known)) if s.name in named}
         if shapes is None:
             return self._compiled_open(symbols)
         return self.compiled(symbols, dict(zip(self.program.args, shapes, strict=True)), logs=logs)
 
     def _compiled_open(self, symbols: Mapping[Symbol, int]) -> Compiled:
-        """Return the kernel for all values of the dynamic sizes, compiled once per value of the others, planned for
-        `symbols`.
+        """Return the kernel for all values of the dynamic sizes, which is planned for the values in `symbols`, {size:
+        number}.
+
+        It is compiled once for each set of the other sizes, and becomes the `last` kernel.
         """
         static = {s: e for s, e in self.known.items() if s not in self.dynamic}
         fixed = {s: n for s, n in symbols.items() if s not in self.dynamic and not static.get(s, ONE).symbols}
@@ -246,10 +269,10 @@ class NativeExecutable(Executable):
         return kernel
 
     def _open_request(self, symbols: Mapping[Symbol, int]) -> Request:
-        """Return the request to the passes in which sizes are expressions of the dynamic ones, planned for typical
-        values.
+        """Return the compilation request (the passes' input) in which sizes are expressions of the dynamic ones.
 
-        The typical value of a dynamic size is that in a given plan, or the one in `symbols`, at least 2.
+        The kernel is planned for typical values: that of a dynamic size is the one in a plan of the author's, or else
+        the one in `symbols`, {size: number}, but at least 2.
         """
         from tilewright.lower.block.symbolic_shapes import opened as opened_sizes
 
@@ -272,9 +295,7 @@ class NativeExecutable(Executable):
         return self._request_for(extents, shapes, opened=replace(names, typical=typical))
 
     def _accepts_sizes(self, kernel: Compiled, symbols: Mapping[Symbol, int]) -> bool:
-        """True if the kernel can run for these values of its dynamic sizes, which must be in the ranges it was
-        compiled for.
-        """
+        """True if the dynamic sizes in `symbols`, {size: number}, are in the ranges that `kernel` was compiled for."""
         from tilewright.ir.binding import allowed
 
         open_sizes = zip(self._open_symbols(), kernel.parameters, strict=True)
@@ -282,7 +303,7 @@ class NativeExecutable(Executable):
 
     @property
     def object_code(self) -> bytes:
-        """The object code of the main program, for the sizes used last."""
+        """The object code of the main program, for the sizes used last; raise ArgumentError if there are none yet."""
         if self._last is None:
             raise ArgumentError(f"{self.name} has no sizes yet: call it first")
         return self._last.object_code
@@ -293,24 +314,27 @@ class NativeExecutable(Executable):
         return self._last
 
     def explain(self) -> str:
-        """Return a text on the kernel for the sizes used last: its plan, its predicted time, and the plans that
-        were rejected.
+        """Return a text on the kernel for the sizes used last: its plan, its predicted time, and the plans that were
+        rejected.
+
+        Before the first call, the text says that there are no sizes yet.
         """
         if self._last is None:
             return f"{self.name} has no sizes yet: call it first, or ask for text(level, sizes)"
         return self._last.explain()
 
     def benchmark(self, *args: Any, seconds: float = 0.2, **named: Any) -> dict[str, float]:
-        """Return the seconds of a launch on these arguments, {"shortest", "median"}, and the number of timed "calls".
+        """Time launches on these arguments, outputs too, for about `seconds`.
 
-        Outputs must be passed too. `seconds` is the time to spend.
+        Return {"shortest": seconds of the fastest launch, "median": seconds, "calls": how many were timed}.
         """
         return benchmark(self.bind(*args, **named), seconds)
 
     def text(self, level: str = "tile", symbols: Mapping[Any, int] | None = None) -> str:
         """Return the program on a level: "tile", "plan", "block", "host", "loop", "llvm" or "asm".
 
-        Below "tile" it is that of the sizes called last, or of `symbols` ({size: number}).
+        Below "tile" it is the program for `symbols`, {size: number}, or for the sizes called last; raise ArgumentError
+        without either.
         """
         if known_level(level, LEVELS, f"{self.name} on {self.target}") == "tile":
             return super().text()
@@ -323,7 +347,11 @@ class NativeExecutable(Executable):
         return self._last.text(level)
 
     def of_sizes(self, symbols: Mapping[Any, int]) -> Compiled:
-        """Return the kernel for the sizes in `symbols`, which are those that arguments' shapes would give in a call."""
+        """Return the kernel for `symbols`, {size or its name: number}: the sizes that arguments' shapes would give in a
+        call.
+
+        Raise ArgumentError for an unknown name, a size out of range, or if the extent of an argument stays unknown.
+        """
         named = named_values(symbols, "symbols", "{'M': 64}")
         all_symbols = {s for d in self._argument_extents() if d is not None for s in d.symbols} | set(self.known)
         refuse_unknown(self.name, named, sorted(s.name for s in all_symbols))
@@ -346,7 +374,9 @@ class NativeExecutable(Executable):
         return self.compiled(numbers, shapes)
 
     def _argument_extents(self) -> list[Expr | None]:
-        """Return the extents of all arguments as expressions; None for an extent that only an array gives."""
+        """Return the extents of all arguments as expressions, in one list; None stands for an extent that only an array
+        gives.
+        """
         return [d for a in self.program.args if isinstance(a.type, MemoryType) for d in a.type.sizes]
 
     @eager
@@ -354,7 +384,7 @@ class NativeExecutable(Executable):
         """Return a function that runs the kernel on these arguments, outputs too, with the values they hold at each
         call.
 
-        Checks and look-ups are done once, here.
+        Checks and look-ups are done once, here. Raise ArgumentError if an output is left out.
         """
         arguments = self._by_position(args, named)
         bound = Arguments(self.program, self.outputs, self.known, arguments, self.lenient, self._memory_of_gpu())
@@ -370,10 +400,12 @@ class NativeExecutable(Executable):
     def _bind_kernel(
         self, bound: Arguments, kernel: Compiled, logged: list[Array], passing: bool = False
     ) -> tuple[Callable[[], None], Whole | None]:
-        """Return (`kernel` bound to the arguments of a call and to log arrays; its launches for a launch cache, or
-        None).
+        """Return (a function that runs `kernel` on the call's arguments, a Whole that describes its launches for a
+        launch cache).
 
-        `passing` promises that the function is called exactly once, right away.
+        The second item is None if the function does more than copies and launches. `bound` are the checked arguments;
+        `logged` are the arrays for logs, which follow them. `passing` promises that the function is called exactly
+        once, right away.
         """
         arrays: list[Any] = [
             value
@@ -384,23 +416,32 @@ class NativeExecutable(Executable):
         return kernel.running.bind_whole([*arrays, *logged], self._open_size_values(bound, kernel), passing=passing)
 
     def member(self, bound: Arguments) -> tuple[Compiled, dict[str, int] | None]:
-        """Return (the kernel for the arguments of a call, the values of its open sizes or None if it has none)."""
+        """Return (the kernel for a call's checked arguments, {name: value} of its open sizes or None if it has none).
+
+        It is compiled if needed.
+        """
         kernel = self.compiled(self._sizes_of_call(bound), self._shapes_of_call(bound))
         return kernel, self._open_size_values(bound, kernel)
 
     def _open_size_values(self, bound: Arguments, kernel: Compiled) -> dict[str, int] | None:
-        """Return {name: value} of the kernel's open sizes for the arguments of a call; None if it has none."""
+        """Return {name: value} of the kernel's open sizes (known only at the call) for a call's checked arguments.
+
+        None if it has none.
+        """
         if not kernel.parameters:
             return None
         names = [s.name for s in kernel.parameters]
         return {name: bound.symbols[s] for name, s in zip(names, self._open_symbols(), strict=True)}
 
     def _open_symbols(self) -> list[Symbol]:
-        """Return the dynamic sizes, in the order of a program's parameters."""
+        """Return the dynamic sizes sorted by name: the order of a kernel's `parameters`."""
         return sorted(self.dynamic, key=lambda s: s.name)
 
     def _sizes_of_call(self, bound: Arguments) -> dict[Symbol, int]:
-        """Return {size: number} of a call; scalar arguments are included if workgroups or loops depend on them."""
+        """Return {symbol: number} for a call's checked arguments: the sizes for which a kernel is compiled.
+
+        In grid programs it includes scalar arguments that bind a symbol of a constraint (by set_symbol).
+        """
         symbols_of_records = {
             s
             for r in self.program.records
@@ -415,22 +456,26 @@ class NativeExecutable(Executable):
         return sizes
 
     def _shapes_of_call(self, bound: Arguments) -> dict[Value, tuple[int, ...]]:
-        """Return {argument: shape} of a call; () for scalars."""
+        """Return {argument: shape of its array} for a call's checked arguments; the shape of a scalar is ()."""
         return {a: bound.values[a].shape if isinstance(a.type, MemoryType) else () for a in self.program.args}
 
     def _has_log_hooks(self) -> bool:
-        """True if the author passed a printer or handler function to a `debug_log`."""
+        """True if the author passed a printer or handler function to any `debug_log`."""
         hooks = self.program.hooks
         return bool(hooks) and any(function is not None for pair in hooks.values() for function in pair)
 
     @property
     def launches(self) -> LaunchCache | None:
-        """The launches remembered from calls on the host, by position; None if calls do more than launch."""
+        """The cache of calls on the host, whose launches later calls repeat; None if debug_log has hooks, which no
+        launch calls.
+        """
         return None if self.program.hooks and self._has_log_hooks() else self._on_host
 
     def _repeat_remembered(self, args: tuple[Any, ...]) -> Any:
-        """Repeat a remembered call with arguments of the same form, and return the outputs it made; `UNLIKE` if
-        there is none.
+        """Repeat the launch of an earlier call whose arguments had the same form as `args`, and return the outputs that
+        it makes.
+
+        Return `UNLIKE` if no such call is remembered, or if debug_log has hooks.
         """
         if self.program.hooks and self._has_log_hooks():
             return UNLIKE
@@ -440,10 +485,12 @@ class NativeExecutable(Executable):
     def _run(
         self, args: tuple[Any, ...], logs: dict[str, Any] | None, caller: tuple[Self, Arguments] | None = None
     ) -> Any:
-        """Check the arguments, run the kernel for their sizes, remember the call, and return the outputs that it made.
+        """Run the kernel for the sizes of `args`, the call's arguments by position, and return the outputs that the
+        call left out.
 
-        `logs` receives what is logged. `caller` is (the executable that was called, its arguments) if this one is its
-        variant for an input in the array of an output.
+        Arguments are checked first, and the call is remembered unless it logs. `logs` receives what debug_log records;
+        None: nothing is recorded, unless an author's hook needs it. `caller` is (executable, checked arguments) of the
+        call to remember, if this executable is the variant in which an input and an output are one array.
         """
         bound = Arguments(
             self.program, self.outputs, self.known, args, self.lenient, self._memory_of_gpu(), self._fully_written
@@ -466,7 +513,11 @@ class NativeExecutable(Executable):
         return bound.finish()
 
     def _run_aliased(self, bound: Arguments, logs: dict[str, Any] | None) -> Any:
-        """Run a call in which some inputs are the arrays of outputs, and return the outputs that it made."""
+        """Run a call in which inputs are the arrays of outputs, by the variant of the kernel for that; return the
+        outputs left out.
+
+        `bound` are the checked arguments; `logs` receives what debug_log records.
+        """
         alias = self._aliased_executable(bound)
         results = alias._repeat_remembered(bound.apart) if logs is None else UNLIKE
         if results is UNLIKE:
@@ -475,8 +526,12 @@ class NativeExecutable(Executable):
         return results
 
     def _remember(self, bound: Arguments, made: Sequence[Any], launch: Any, whole: Whole | None) -> None:
-        """Remember a successful call and the outputs it made, so that later calls of the same form repeat its
+        """Remember a successful call in the launch cache of its device, so that later calls of the same form repeat its
         launch.
+
+        `bound` are its checked arguments, `made` the outputs that it allocated, `launch` the function that it called,
+        and `whole` the description of its launches. Nothing is remembered if the call cannot be repeated, for example
+        if only some outputs were left out.
         """
         args = self.program.args
         passed = [v for v, argument in zip(args, bound.given, strict=True) if argument is not None]
@@ -491,7 +546,7 @@ class NativeExecutable(Executable):
             self._on_host.learn(passed_arguments, outputs, whole, [index_of[name] for name in whole.names])
 
     def _with_program(self, program: Program) -> Self:
-        """Return an executable of another program with the same options."""
+        """Return a new executable of `program` with the same symbol values, target, plan and options as this one."""
         options = (self.target, self.plan, self.dynamic, self._required, self.lenient)
         executable = type(self)(program, self.known, *options, constant=self._constant, machine=self._machine)
         executable.path = self.path
@@ -517,11 +572,11 @@ def kernel_for(
     constant: Collection[str] = (),
     required: Required = Required.NOTHING,
 ) -> Compiled:
-    """Return a tile kernel planned and compiled for `sizes` ({name: number}).
+    """Return a tile kernel planned and compiled for `sizes`, {name: number}.
 
-    For `dynamic` sizes the numbers are typical values: the kernel is planned for them and runs for all. `constant`
-    arguments do not change once they are bound. With a `machine` it is planned for that one, and its block programs run
-    on the interpreter. A property that is `required` of the plan and lacking is an error.
+    For `dynamic` sizes the numbers are typical values: the kernel is planned for them and runs for all. `constant` are
+    arguments that do not change once they are bound. With `machine` it is planned for that one, and its block programs
+    run on the interpreter. A property in `required` that the plan lacks is an error. `plan` is a plan to follow.
 
     >>> from tilewright.kernels.gemm import gemm
     >>> kernel_for(gemm("nn", "f32"), {"M": 3, "N": 4, "K": 5}, target="interpreter", constant=["b"])
@@ -533,8 +588,9 @@ def kernel_for(
 
 
 def constant_arguments(executable: NativeExecutable, constant: Collection[str]) -> NativeExecutable:
-    """Return an executable of the same program whose arguments named in `constant` do not change once they are
-    bound.
+    """Return a new executable like `executable`, in which the arguments named in `constant` do not change once bound.
+
+    Raise ArgumentError for a name that is no argument.
     """
     names = [a.name or "" for a in executable.program.args]
     if not all(name in names for name in constant):
@@ -553,8 +609,11 @@ def _executable_from(
     constant: Collection[str],
     machine: Machine | None,
 ) -> NativeExecutable:
-    """Return the executable with these options, also after unpickling; kernels are compiled, or loaded, when it is
+    """Return the executable of `program` with these options, also for unpickling; nothing is compiled before it is
     called.
+
+    `dynamic` are names of sizes, `constant` names of arguments that do not change once bound. With `machine` its
+    kernels are planned for that one and run on the interpreter.
     """
     known = resolve(program.bindings)
     symbol_of = {s.name: s for a in program.args for d in getattr(a.type, "dims", ()) for s in d.symbols}
@@ -563,7 +622,7 @@ def _executable_from(
 
 
 def _as_schedule(plan: str | Schedule | None) -> Schedule | None:
-    """Return a plan, given as text or as a schedule, as a schedule; None stays None."""
+    """Return `plan` as a Schedule: a text is parsed, a Schedule or None is returned as it is."""
     if plan is None:
         return None
     from tilewright.plan.text import as_plan
@@ -572,20 +631,27 @@ def _as_schedule(plan: str | Schedule | None) -> Schedule | None:
 
 
 def _extents_of(arg: Value) -> list[Expr]:
-    """Return the extents of an argument as expressions; none for a scalar."""
+    """Return the extents of the memory of the argument `arg` as expressions; [] for a scalar.
+
+    A dimension whose memory has no extent of its own has its size.
+    """
     if not isinstance(arg.type, MemoryType):
         return []
     return [d if size is None else size for d, size in zip(arg.type.dims, arg.type.sizes, strict=True)]
 
 
 def _has_free_tile_size(program: Program, op: Op) -> bool:
-    """True if the loop `op` may have any tile size: it only accumulates, over its whole axis."""
+    """True if the planner may choose the tile size of the loop `op`: it only accumulates, and iterates over its whole
+    axis.
+    """
     tiling = tiling_of(program, op.attrs["axis"])
     limited = tiling is not None and ("iters" in tiling.attrs or "start" in tiling.attrs)
     return not op.attrs.get("start") and not limited and accumulates_only(op)
 
 
 def _logs_show_tile_size(program: Program, op: Op) -> bool:
-    """True if what is logged depends on the tile size of the loop `op`."""
+    """True if a debug_log in the loop `op` records each iteration and the tile size is given, so that logs depend on
+    it.
+    """
     tiling = tiling_of(program, op.attrs["axis"])
     return logs_iterations(op) and tiling is not None and "tile" in tiling.attrs

@@ -40,14 +40,14 @@ class PlannedKernel:
 
     @property
     def member(self) -> EntryMember | None:
-        """The machine-code entry of a kernel without dynamic sizes; None if the host executor runs the kernel
-        instead.
+        """The machine-code entry of a kernel without dynamic sizes; None if it has none and its launches run one by
+        one.
         """
         executor = self.executor
         return executor.member_of_closed_sizes() if isinstance(executor, NativeExecutor) else None
 
     def loop(self) -> Program:
-        """Return the loop program of `main` for its machine, for targets without machine code."""
+        """Lower the main block program to a loop program (the IR level below) for its machine, and return that."""
         machine = self.request.machine
         if machine.lanes is not None:
             return lower_waves(self.main, machine)

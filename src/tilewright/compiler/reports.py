@@ -19,10 +19,10 @@ from tilewright.plan import microkernel
 
 
 def report_plan(program: Program, realised: Realised, machine: Machine, required: Required, warned: Required) -> bool:
-    """Report missing atoms and a slow plan; return True if there was a warning.
+    """Report contractions without atoms and a slow plan in `realised`, the result of the passes for `program`.
 
-    A `required` property that is lacking raises `NoAtoms` or `SlowPlan`. The first property of `warned` that is lacking
-    causes a warning.
+    A property in `required` that the plan lacks raises NoAtoms or SlowPlan. Otherwise the first property in `warned`
+    that it lacks causes one warning. Return True if there was a warning.
     """
     has_warned = _report_missing_atoms(
         program, realised.lowered.lost, machine, required, warns=Required.ATOMS in warned
@@ -34,10 +34,11 @@ def report_plan(program: Program, realised: Realised, machine: Machine, required
 def _report_missing_atoms(
     program: Program, lost: Mapping[Op, str], machine: Machine, required: Required, *, warns: bool
 ) -> bool:
-    """Warn of the first contraction that runs without atoms although the machine has some for its types; True if so.
+    """Warn of the first contraction in `lost` for whose types the machine has atoms. Return True if there was a
+    warning.
 
-    `lost` is {contraction without atoms: reason}. If atoms are `required`, raise `NoAtoms` for any of them. Without
-    `warns` there is no warning.
+    `lost` is {contraction that runs without atoms: reason}. If `required` has ATOMS, raise NoAtoms for the first one
+    instead, whatever the machine has. If `warns` is False, nothing is warned of.
     """
     for product, reason in lost.items():
         atoms = atoms_for(product, machine)
@@ -60,9 +61,9 @@ def _report_missing_atoms(
 
 
 def _report_slow_plan(program: Program, realised: Realised, required: Required, *, warns: bool) -> bool:
-    """Warn of a plan that is predicted far above its roofline, at the operation that causes it; True if so.
+    """Warn of a plan that is predicted far above its roofline, at the operation that causes it. Return True if so.
 
-    If speed is `required`, raise `SlowPlan`. Without `warns` there is no warning.
+    If `required` has FAST, raise SlowPlan instead. If `warns` is False, nothing is warned of.
     """
     slow = realised.choice.slow if warns or Required.FAST in required else None
     if slow is None:
@@ -78,8 +79,9 @@ def _report_slow_plan(program: Program, realised: Realised, required: Required, 
 
 
 def atoms_for(product: Op, machine: Machine) -> list[str]:
-    """Return the names of the machine's atoms for a contraction's types, as they are or converted to the
-    accumulator type.
+    """Return the names of the machine's multiplication atoms for the operand types of the contraction `product`.
+
+    Operands count as they are or converted to the accumulator's type.
     """
     return [
         atom.name
@@ -90,9 +92,9 @@ def atoms_for(product: Op, machine: Machine) -> list[str]:
 
 
 def _warn(what: str, category: type[Warning], op: Op | None) -> None:
-    """Warn at the source line of `op` in the kernel, with the text `what`.
+    """Warn with the text `what`, at the source line of `op` in the author's kernel.
 
-    For an operation of a program's text, or None (the kernel as a whole), warn at the line that has it compiled.
+    If `op` is None (the kernel as a whole) or comes from a program's text, warn at the Python line that compiles it.
     """
     shown = what if op is None else f"{what}\n{op.loc.pointing() if op.loc else f'  {op_text(op)}'}"
     where = op.loc if op is not None and isinstance(op.loc, Location) else author_location()

@@ -15,9 +15,11 @@ from tilewright.limits import did_you_mean
 
 
 def known_names(program: Program, kernel: Any, bindings: Mapping[Expr, Any]) -> list[str]:
-    """Return the names that may be bound: symbols of the program, of the kernel's Python text, and of their bindings.
+    """Return the sorted names of the symbols that `compile` may bind, given `bindings` of some of them.
 
-    The Python text counts because a symbol that is only a hint (`elements_per_thread=LOADS`) is not in the program.
+    They are the symbols of the program and of the kernel's Python text, and those in expressions bound to these. The
+    Python text counts because a symbol that is only a hint (`elements_per_thread=LOADS`) is not in the program.
+    Iterators and address spaces are left out.
     """
     iterators = {s for op in program.walk() for e in op.attrs.get("over", ()) for s in e.symbols}
     iterators |= {s for op in program.walk() for s, _ in op.attrs.get("lookups", ())}
@@ -33,9 +35,9 @@ def known_names(program: Program, kernel: Any, bindings: Mapping[Expr, Any]) -> 
 
 
 def refuse_unknown(name: str, given: Collection[str], known: Collection[str]) -> None:
-    """Raise `ArgumentError` for the first name in `given` that is not in `known`; Wave's tuning symbols are allowed.
+    """Raise ArgumentError for the first name in `given` that is not in `known`; Wave's tuning symbols are allowed too.
 
-    `name` is the kernel's, for the error text.
+    `name` is the kernel's, for the message.
     """
     for symbol_name in given:
         if symbol_name not in known and symbol_name not in KNOBS:
@@ -46,5 +48,5 @@ def refuse_unknown(name: str, given: Collection[str], known: Collection[str]) ->
 
 
 def bound_names(bindings: Mapping[Expr, Any]) -> list[str]:
-    """Return the names of the symbols that are keys of `bindings`."""
+    """Return the names of the keys of `bindings` that are symbols."""
     return [s.name for s in bindings if isinstance(s, Symbol)]

@@ -52,16 +52,17 @@ def compile_text(
     workers: int | None = None,
     seed: int = 0,
 ) -> TextExecutable:
-    """Return the program in `text` compiled for a target; call it with arrays, in the order of the first program's
+    """Compile the program in `text` for `target` and return an executable; call it with arrays, in the order of its
     arguments.
 
-    The text holds one block or loop program, or a host program and those it launches. `params` binds the first
+    The text has one block or loop program, or a host program and those that it launches. `params` binds the first
     program's parameters; those with a range (`param M in 1..65536`) may stay open until a call, whose arrays give their
     values. `target` is "cpu", machine code for this CPU; "cpu:NAME", for a machine by name, whose text can be read
     everywhere and which can be called where it runs; "gpu", the GPU in use ("cuda" if it is NVIDIA's), and "gpu:NAME"
     likewise; or "interpreter", which finds races and reads of unwritten memory, and runs programs for every machine.
     `workers` is the number of workgroups that share the tasks (None: two on the interpreter, one per core on a CPU). On
-    the interpreter, `seed` chooses the order in which waves run; correct programs give the same results for all.
+    the interpreter, `seed` chooses the order in which waves run; correct programs give the same results for all. Errors
+    in the text raise ProgramError.
 
     >>> import numpy as np
     >>> double = compile_text('''block double(%x: in global f32 (M, N), %y: out global f32 (M, N))
@@ -90,7 +91,7 @@ def compile_text(
 
 
 def restored(text: str, target: str, params: dict[str, int], workers: int | None, seed: int) -> TextExecutable:
-    """Return an executable from its program text and options; used for unpickling."""
+    """Compile `text` with these options of `compile_text` and return the executable; for unpickling."""
     return compile_text(text, target, params, workers=workers, seed=seed)
 
 
@@ -131,50 +132,53 @@ class TextExecutable:
 
     @property
     def _outputs(self) -> list[str]:
-        """The names of the outputs, arguments with the role `out`."""
+        """The names of the arguments with the role `out`, which a call may leave out."""
         return [a.name or "" for a in self.main.args if a.type.role == "out"]
 
     @property
     def logs(self) -> list[tuple[str, Array]]:
-        """(label, array) of each `debug_log`, on the interpreter; empty on other targets."""
+        """[(label, array)] of each `debug_log` that ran on the interpreter so far; [] on other targets."""
         return self.device.logs if isinstance(self.device, InterpretingDevice) else []
 
     @property
     def executor(self) -> HostExecutor | None:
-        """The executor of a host program; None if the text is one block or loop program."""
+        """The executor of a host program, which runs its launches; None if the text is one block or loop program."""
         return self._executor
 
     @property
     def launchable(self) -> Any:
-        """The launchable form of a block or loop program; None if the text has a host program."""
+        """The block or loop program, ready to be launched on the target; None if the text has a host program."""
         return self._launchable
 
     @property
     def _kernel(self) -> Any:
-        """The machine code of a block or loop program; None if there is none."""
+        """The machine code of a block or loop program; None for a host program and on the interpreter."""
         return None if self._launchable is None else self._launchable.kernel
 
     @property
     def why_script(self) -> str | None:
-        """The reason why calls copy arrays or launch programs one by one; None if one native call does everything."""
+        """A text that says why calls copy arrays or launch programs one by one; None if one native call does
+        everything.
+        """
         reason: str | None = getattr(self._executor or self._launchable, "why_script", None)
         return reason
 
     @property
     def launches(self) -> LaunchCache | None:
-        """The launches remembered from calls on the host, by position; None if calls run elsewhere."""
+        """The cache of calls on the host, whose launches later calls repeat; None on a GPU."""
         return self._remembered if isinstance(self._remembered, LaunchCache) else None
 
     @property
     def name(self) -> str:
-        """The name of the first program."""
+        """The name of the text's first program, which calls run."""
         return self.main.name
 
     def text(self, level: str | None = None) -> str:
-        """Return the programs on a level, with parameters bound; None: all programs as they were given.
+        """Return the text of the programs on a level, with the first one's parameters bound; None: all programs.
 
-        On a CPU or GPU the levels below are available too: "loop", "llvm" and "asm", on NVIDIA GPUs "ptx" and, if a
-        disassembler is installed, "sass".
+        Levels are those of the programs ("block", "loop", "host"). A block or loop program for a CPU or GPU also has
+        those below: "loop", "llvm" and "asm", on NVIDIA GPUs "ptx" and, if a disassembler is installed, "sass". Raise
+        ArgumentError for others.
         """
         programs = [self.main, *(p for p in self.programs.values() if p.name != self.main.name)]
         if level is None:
@@ -188,7 +192,7 @@ class TextExecutable:
 
     @property
     def object_code(self) -> bytes:
-        """The object code of a block or loop program; raise `ArgumentError` if there is none."""
+        """The object code of a block or loop program; raise ArgumentError for a host program and on the interpreter."""
         if self._kernel is None:
             raise ArgumentError(f"{self.name} is no machine code on {self.target}")
         code: bytes = self._kernel.object
@@ -224,16 +228,22 @@ class TextExecutable:
         return results[0] if len(results) == 1 else tuple(results) or named.get("out")
 
     def _count_writes(self, args: tuple[Any, ...], named: Mapping[str, Any] | None = None) -> None:
-        """Increment torch's write counters of the tensors that a call wrote to."""
+        """Increment torch's write counters of the tensors that a call wrote to: arguments of any role but "in", and
+        `out`.
+
+        `args` are the call's arguments by position, `named` those by name.
+        """
         argument_of = dict(zip((a.name or "" for a in self.main.args), args, strict=False)) | dict(named or {})
         written_names = {a.name for a in self.main.args if a.type.role != "in"} | {"out"}
         count_writes(a for name, a in argument_of.items() if name in written_names)
 
     @eager
     def bind(self, *args: Any, params: Mapping[str, int] | None = None, **named: Any) -> Any:
-        """Return a function that launches the program on these arrays; work on constant arguments is done once, now.
+        """Return a function that launches the program on these arrays, outputs too, with the contents they have at each
+        call.
 
-        `params` gives open parameters that no argument's shape gives. Outputs must be passed too.
+        Work on constant arguments (a host program's `bind` block) is done once, now. `params` is {name: value} of open
+        parameters that no argument's shape gives. Raise ArgumentError if an argument is left out.
         """
         arrays, left_out = self._arguments(args, params, named)
         if left_out:
@@ -244,9 +254,11 @@ class TextExecutable:
     def _arguments(
         self, args: tuple[Any, ...], params: Mapping[str, int] | None, named: Mapping[str, Any]
     ) -> tuple[dict[str, Any], list[str]]:
-        """Return ({argument name: array}, names of the outputs that were left out, for which new arrays were made).
+        """Return (arrays, left_out): {argument name: array} of a call, and the names of the outputs that it left out.
 
-        `args` are the arguments by position, `named` those by name, `params` the open parameters that no shape gives.
+        For the latter new arrays are allocated. `args` are the arguments by position, `named` those by name; `params`
+        is {name: value} of open parameters that no shape gives. Raise ArgumentError if an argument is missing or
+        invalid.
         """
         names = [a.name or "" for a in self.main.args]
         if named:
@@ -278,11 +290,19 @@ class TextExecutable:
         return arrays, [a.name or "" for a in left_out]
 
     def _array(self, argument: Any, where: str) -> Any:
-        """Return an argument as an array of the device: on a GPU, or numpy's. `where` names it in errors."""
+        """Return `argument` as a DeviceArray or numpy array that shares its memory; only numpy arrays unless the target
+        is a GPU.
+
+        Raise ArgumentError if it is no such array; `where` names it in the message.
+        """
         return array_of(argument, where) if isinstance(self.device, GpuDevice) else as_array(argument, where)
 
     def _check_written(self, arrays: Mapping[str, Any]) -> None:
-        """Raise `ArgumentError` if an array that is written overlaps itself or another argument."""
+        """Raise ArgumentError if an array that is written is read-only, overlaps itself, or shares memory with another
+        argument.
+
+        `arrays` is {argument name: array}.
+        """
         written = [a.name or "" for a in self.main.args if a.type.role != "in" and a.name in arrays]
         for name in written:
             output = arrays[name]
@@ -298,9 +318,12 @@ class TextExecutable:
     def _bind_arrays(
         self, arrays: dict[str, Any], params: Mapping[str, int] | None, passing: bool = False
     ) -> tuple[Any, Whole | None]:
-        """Return (the program bound to `arrays`; its launches as data for a launch cache, None if a call does more).
+        """Return (a function that runs the program on `arrays`, a Whole that describes its launches for a launch
+        cache).
 
-        `passing` promises that the function is called exactly once, right away.
+        The second item is None if the function does more than copies and launches, and on the interpreter. `arrays` is
+        {argument name: array}; `params` is {name: value} of open parameters that no shape gives. `passing` promises
+        that the function is called exactly once, right away.
         """
         if params and not self._has_open_sizes:
             raise ArgumentError(f"params: {self.name} has no open parameters; compile_text binds the others")
@@ -320,10 +343,11 @@ class TextExecutable:
         return launch, Whole(names, tuple(ordered_arrays), written, ((launch, tuple(range(len(ordered_arrays)))),))
 
     def member(self, *args: Any, params: Mapping[str, int] | None = None) -> tuple[EntryMember, dict[str, Any]]:
-        """Return (the machine-code entry for these arrays, {argument name: array} of the call with new outputs);
-        CPUs only.
+        """Return (the machine-code entry for a call with these arrays, {argument name: array} with new arrays for
+        outputs left out).
 
-        Nothing is run and no element is read.
+        CPUs only. Nothing is run and no element is read. `params` is {name: value} of open parameters that no shape
+        gives. Raise ArgumentError if calls copy arrays or launch programs one by one, so that there is no entry.
         """
         arrays, _ = self._arguments(args, params, {})
         ordered_arrays = [arrays[a.name or ""] for a in self.main.args]
@@ -334,7 +358,11 @@ class TextExecutable:
         return member, arrays
 
     def parameters(self) -> dict[str, int | range | None]:
-        """Return {parameter: default value} of the first program; for an open parameter, the range of its values."""
+        """Return {name: value} of the first program's parameters.
+
+        The value is the declared one, and for a parameter with a range the one that was bound, or the range if it is
+        still open.
+        """
         all_parameters = parameters(self.programs[self.main.name])
         return {
             s.name: n if s.upper is None else self._params.get(s.name, allowed(s)) for s, n in all_parameters.items()
@@ -351,7 +379,9 @@ class TextExecutable:
 
 
 def _without_traceback(action: Callable[[], None]) -> Callable[[], None]:
-    """Return `action` with the interpreter's frames removed from the tracebacks of its errors."""
+    """Return a function that calls `action` and removes the interpreter's frames from the traceback of its
+    ProgramErrors.
+    """
 
     def run() -> None:
         try:
@@ -363,7 +393,7 @@ def _without_traceback(action: Callable[[], None]) -> Callable[[], None]:
 
 
 def _closed_extent(e: Any, name: str | None) -> int:
-    """Return the extent `e` of the argument `name` as a number; raise `ArgumentError` if only its array can tell."""
+    """Return `e`, an extent of the argument `name`, as an int; raise ArgumentError if only the array can tell it."""
     try:
         return int(e)
     except (TypeError, ValueError) as fault:

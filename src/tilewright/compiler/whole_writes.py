@@ -17,9 +17,9 @@ from tilewright.ir.tile import TILE, loose
 def with_whole_writes(program: Program, known: Mapping[Symbol, Expr]) -> Program:
     """Return the program with a broadcast before each write of a tile that lacks dimensions of its memory.
 
-    Dimensions that constraints tile to a single coordinate are left alone: the write is at that coordinate. Any other
-    operation that lacks or adds a dimension which is not tiled so raises `DimensionMismatch`. `known` are symbol
-    values.
+    Nothing is added for dimensions that constraints tile to a single coordinate: the write is at that coordinate. Raise
+    DimensionMismatch for any other operation with a dimension on one side only that is not tiled so. `known` is
+    {symbol: value}. The program itself is returned if nothing is to be added.
     """
     if all(loose(op) is None for op in program.walk()):
         return program
@@ -29,7 +29,10 @@ def with_whole_writes(program: Program, known: Mapping[Symbol, Expr]) -> Program
 
 
 def _single_coordinate_dims(program: Program, known: Mapping[Symbol, Expr], name: str) -> set[Expr]:
-    """Return the dimensions with a tile size of 1 in the constraint records called `name`."""
+    """Return the dimensions that the constraint records called `name` ("workgroup" or "tiling") give a tile size of 1.
+
+    `known` is {symbol: value}.
+    """
     bound = Substitution(known)
     return {
         record.attrs["dim"]
@@ -39,9 +42,10 @@ def _single_coordinate_dims(program: Program, known: Mapping[Symbol, Expr], name
 
 
 def _with_broadcasts(block: Block, single: set[Expr], loops: set[Expr]) -> Block:
-    """Return the block with broadcasts before writes that lack dimensions.
+    """Return the block with a broadcast before each write of a tile that lacks dimensions of its memory.
 
-    Dimensions in `single` have a single coordinate here; those in `loops` have one inside a loop over them.
+    Dimensions in `single` have a single coordinate here, and need none; those in `loops` have one inside a loop over
+    them. Raise DimensionMismatch for another operation with a dimension on one side only.
     """
     ops: list[Op] = []
     for op in block.ops:
@@ -61,7 +65,11 @@ def _with_broadcasts(block: Block, single: set[Expr], loops: set[Expr]) -> Block
 
 
 def _with_nested_broadcasts(op: Op, single: set[Expr], loops: set[Expr]) -> Op:
-    """Return the operation with broadcasts added in its nested blocks; its results stay the same values."""
+    """Return `op` with `_with_broadcasts` applied to its nested blocks; `op` itself if it has none.
+
+    Its results stay the same values. `single` are dimensions with a single coordinate here, `loops` those with one
+    inside a loop over them.
+    """
     if not op.blocks:
         return op
     return Op(

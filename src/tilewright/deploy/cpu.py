@@ -24,9 +24,10 @@ from tilewright.targets.cpu.objects import shared_library
 def export_cpu(
     source: ExportSource, name: str, path: Path, form: tuple[str, str], *, tvm_ffi: bool = False
 ) -> Exported:
-    """Write a kernel's code, header and manifest, and return their paths.
+    """Write a kernel's machine code, C header and manifest to files, and return their paths and the manifest.
 
-    `form` is the format and the suffix of the code's file, `name` the kernel's name in C. `tvm_ffi`: the code also has
+    `source` is the program to export, `name` its name in C. `form` is (format, suffix) of the code's file: ("object",
+    ".o") or ("shared", ".so"). The files are `path` with that suffix, .h and .json. With `tvm_ffi` the code also has
     the function that TVM-FFI calls.
     """
     machine: Machine = source.device.target.machine
@@ -61,7 +62,10 @@ def export_cpu(
 
 
 def _interface(entry: WrittenEntry) -> dict[str, Any]:
-    """Return the manifest's entries about lent memory, workers and error codes."""
+    """Return the manifest's entries about the memory that callers lend, the most workers, and the error codes.
+
+    `entry` are the kernel's C functions. A size of memory that depends on the call's sizes is null.
+    """
     most = Substitution({COUNT: entry.most_workers})
     kept, workspace = (most(e) for e in (entry.kept_bytes, entry.workspace_bytes))
     return {

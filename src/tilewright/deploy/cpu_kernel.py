@@ -31,16 +31,20 @@ class LoadedCpuKernel(LoadedKernel):
         self._last: tuple[bytes, Array, Array] | None = None
 
     def launch(self, bound: Arguments, sizes: Mapping[str, int], *, passing: bool) -> Call:
-        """Return a call that runs the kernel on checked arguments; `NAME_bind` runs now.
+        """Return a function that runs the kernel's C function on `bound`, a call's checked arguments.
 
-        `sizes` are the open sizes by name, in the manifest's order. `passing`: the call is made once, now.
+        Work on constant arguments (the C function `NAME_bind`) is done now. `sizes` is {name: value} of the open sizes
+        (known only at the call), in the manifest's order. `passing` promises that the function is called once, right
+        away.
         """
         return _Launch(self, bound, np.array(list(sizes.values()), np.int64), passing)
 
     def memory(self, sizes: Array, passing: bool) -> tuple[Array, Array]:
-        """Return the memory `kept`, which `bind` fills, and the workspace of a call, as arrays of bytes.
+        """Return (kept, workspace), the memory that the C functions need, as byte arrays of the lengths that they ask
+        for.
 
-        Consecutive `passing` calls with equal `sizes` (an array of i64) share their memory.
+        `kept` is filled by `bind` and read by calls; `workspace` is scratch memory. `sizes` is an i64 array of the open
+        sizes. With `passing`, arrays are reused if the last `passing` call had the same sizes; otherwise they are new.
         """
         key = sizes.tobytes()
         if not passing or self._last is None or self._last[0] != key:
@@ -51,11 +55,14 @@ class LoadedCpuKernel(LoadedKernel):
         return self._last[1:]
 
     def is_written(self, name: str) -> bool:
-        """True if the kernel writes the argument `name`."""
+        """True if the kernel writes its argument `name`."""
         return name in self._written
 
     def refuse(self, code: int) -> None:
-        """Raise the error of a code that a function returned; nothing for 0."""
+        """Raise the error for `code`, which a C function of the kernel returned; do nothing for 0.
+
+        It is ExecutionError for a failed check of the program, else ArgumentError, with the manifest's message.
+        """
         if code == 0:
             return
         says = self.manifest["errors"].get(str(code), f"its code returned {code}")

@@ -26,7 +26,9 @@ Lent = tuple[int, int, int, int, Any]
 
 
 def require_machine(manifest: Mapping[str, Any]) -> None:
-    """Raise TargetError if this CPU or system cannot run the code of a manifest; the message names what is missing."""
+    """Raise TargetError if this CPU or system cannot run the code that a manifest describes; the message says what it
+    lacks.
+    """
     name, machine = manifest["name"], manifest["machine"]
     here = platform.machine()
     if here not in machine["architectures"]:
@@ -55,11 +57,11 @@ class LibraryPool:
         ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)(self._address("pool_setup"))(*calls)
 
     def address(self, name: str) -> int:
-        """Return the address of a function that `targets/cpu/pool` calls `name`."""
+        """Return the address of a C function of the worker pool; `name` is what `targets/cpu/pool` calls it."""
         return self._address(ENTRIES[name])
 
     def _address(self, what: str) -> int:
-        """Return the address of the library's function NAME_`what`."""
+        """Return the address of the library's C function KERNEL_`what`, where KERNEL is the kernel's name."""
         return ctypes.cast(self._library[f"{self._name}_{what}"], ctypes.c_void_p).value or 0
 
 
@@ -81,10 +83,9 @@ class KernelLibrary:
         self.binds = any(argument["bound"] for argument in manifest["arguments"])
 
     def _function(self, name: str, result: Any = ctypes.c_int32, pointers: int = 5, *more: Any) -> Any:
-        """Return a function of the library; raise ManifestError if it is missing.
+        """Return the C function `name` of the library as a Python function; raise ManifestError if it is missing.
 
-        `result` is its C type, `pointers` the number of its pointer arguments, `more` the types of the arguments after
-        them.
+        `result` is its C return type. It takes `pointers` pointers, and then arguments of the C types `more`.
         """
         try:
             function = self._library[name]
@@ -94,19 +95,32 @@ class KernelLibrary:
         return function
 
     def kept(self, sizes: Array) -> Array:
-        """Allocate the memory that `bind` fills and calls read, for an array of sizes."""
+        """Allocate the memory that `bind` fills and calls read, and return it as a byte array.
+
+        Its length is what the kernel's C function asks for; `sizes` is an i64 array of the open sizes.
+        """
         return empty((max(1, self._kept_bytes(sizes.ctypes.data)),), np.uint8)
 
     def workspace(self, sizes: Array, workers: int) -> Array:
-        """Allocate the workspace of one call at a time, for an array of sizes."""
+        """Allocate the scratch memory of one call at a time with `workers` threads, and return it as a byte array.
+
+        Its length is what the kernel's C function asks for; `sizes` is an i64 array of the open sizes.
+        """
         return empty((max(1, self._workspace_bytes(sizes.ctypes.data, workers)),), np.uint8)
 
     def bind(self, lent: Lent) -> int:
-        """Call `NAME_bind` and return its error code."""
+        """Call the C function `NAME_bind`, which does the work on constant arguments, and return its error code (0:
+        success).
+
+        `lent` are its arguments: addresses of the buffers' pointers, the sizes and the memory, and the thread pool.
+        """
         return int(self._bind(*lent))
 
     def call(self, lent: Lent) -> int:
-        """Call the kernel and return its error code."""
+        """Call the kernel's C function and return its error code (0: success).
+
+        `lent` are its arguments: addresses of the buffers' pointers, the sizes and the memory, and the thread pool.
+        """
         return int(self._call(*lent))
 
 
@@ -114,7 +128,7 @@ _opened_before = count()
 
 
 def _own_path(handle: int) -> str:
-    """Return a path of an open file that was never used before.
+    """Return a path of the open file with descriptor `handle`; every call returns a different path.
 
     The system takes a path that it knows for the library that was loaded from it.
 
@@ -126,7 +140,10 @@ def _own_path(handle: int) -> str:
 
 
 def _opened(code: bytes, name: str) -> ctypes.CDLL:
-    """Return a library, loaded from its bytes through an anonymous file; `name` is for errors."""
+    """Load a shared library from its bytes `code`, through an anonymous file in memory, and return it.
+
+    Raise ManifestError, which names the kernel `name`, if the system does not load it.
+    """
     handle = os.memfd_create(f"tilewright-{name}")
     try:
         with open(handle, "wb", closefd=False) as file:

@@ -50,7 +50,8 @@ def export(
     tvm_ffi: bool = False,
     require_fast: bool = False,
 ) -> Exported:
-    """Write a kernel as files that run without the compiler: `tilewright.load` takes them, and C calls them.
+    """Write a kernel as files that run without the compiler, and return their paths: `tilewright.load` takes them, C
+    calls them.
 
     `kernel` is a compiled kernel, exported for `sizes` or those of its last call; or a kernel, a tile program or a
     text. The latter are compiled for `target` ("cpu", or another machine by name, "cpu:x86.avx512") with `plan` and
@@ -102,7 +103,13 @@ def _compiled(
     constant: Collection[str],
     require_fast: bool,
 ) -> Compiled | TextExecutable:
-    """Return the kernel, compiled if it is not; raise ArgumentError for arguments of `export` that do not fit it."""
+    """Return `kernel` compiled for export: a Compiled or TextExecutable as it is, an executable's kernel for `sizes`,
+    anything else compiled here.
+
+    `sizes` is {size or parameter: value}; None: those of an executable's last call. The other arguments are options of
+    `export`, all None, empty or False unless the caller gave them. Raise ArgumentError for options that do not fit the
+    kernel.
+    """
     for key, value in (("dynamic", dynamic), ("constant", constant)):
         if isinstance(value, str) or not isinstance(value, Collection):
             raise ArgumentError(f"{key}={written(value, 60)}: a list of names, as in {key}=['M']")
@@ -136,14 +143,21 @@ def _compiled(
 
 
 def _refuse(options: Mapping[str, Any], names: Collection[str], what: str) -> None:
-    """Raise ArgumentError if an option in `names` is set; `what` describes the kernel, which takes none of them."""
+    """Raise ArgumentError if an option in `names` is set: the kernel takes none of them.
+
+    `options` is {option: value, or None if it is not set}; `what` describes the kernel in the message.
+    """
     for key in names:
         if options[key] is not None:
             raise ArgumentError(f"{key}={written(options[key], 60)}: {what} says itself how it is done; leave it out")
 
 
 def _of_executable(executable: Executable, sizes: Mapping[Any, int] | None) -> Compiled:
-    """Return an executable's kernel for `sizes`, or for those of its last call; raise ArgumentError without any."""
+    """Return the executable's kernel for `sizes`, {size: value}, or else for the sizes of its last call.
+
+    Without either, all sizes must be bound. Raise ArgumentError if a size is unknown, or if the executable runs in
+    numpy.
+    """
     if not isinstance(executable, NativeExecutable):
         raise ArgumentError(
             f"{executable.name} is no machine code: it runs on the executor; compile it for target='cpu'"
@@ -163,7 +177,9 @@ def _of_executable(executable: Executable, sizes: Mapping[Any, int] | None) -> C
 
 
 def _c_name(name: Any) -> str:
-    """Return the name if it is an identifier of C and no keyword, else raise ArgumentError."""
+    """Return `name` if it can name a C function: an identifier and no keyword of C or C++; raise ArgumentError
+    otherwise.
+    """
     if not isinstance(name, str) or not _NAME.fullmatch(name) or _WORDS.fullmatch(name):
         raise ArgumentError(
             f"name={written(name, 60)}: C needs a name of letters, digits and _ that is no word of C's own"
@@ -172,9 +188,10 @@ def _c_name(name: Any) -> str:
 
 
 def _format(path: Path, asked: str | None, known: Mapping[str, str]) -> tuple[str, str]:
-    """Return the file format and its suffix; raise ArgumentError if it is unknown or the path has another suffix.
+    """Return (format, suffix) of the code's file, such as ("object", ".o").
 
-    `asked` is the format argument of `export`; None: the path's suffix decides. `known` maps formats to suffixes.
+    `asked` is the format argument of `export`; None: the suffix of `path` decides, and without one the first of
+    `known`. `known` is {format: suffix}. Raise ArgumentError for an unknown format, or if `path` has another suffix.
     """
     formats = ", ".join(f"{kind!r} ({suffix})" for kind, suffix in known.items())
     if asked is None:

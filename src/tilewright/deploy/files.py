@@ -12,7 +12,8 @@ from tilewright.limits import written
 
 
 def named_path(path: object) -> Path:
-    """Return a caller's file path as a Path; raise ArgumentError if it is none.
+    """Return `path`, which a caller gave, as a Path; raise ArgumentError if it is no text or path that ends in a file
+    name.
 
     >>> named_path("")
     Traceback (most recent call last):
@@ -24,7 +25,11 @@ def named_path(path: object) -> Path:
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Write a file atomically: a reader sees the old or the new content, also if this process is killed."""
+    """Write `data` to the file `path` atomically: readers see the old or the new content, even if this process is
+    killed.
+
+    Raise ArgumentError if it cannot be written.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.part")
     try:
         with temporary.open("wb") as file:

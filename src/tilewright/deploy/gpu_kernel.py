@@ -22,7 +22,10 @@ from tilewright.runtime.host import HostExecutor
 
 
 def _stored_module(path: Path, maker: str) -> Any:
-    """Return the module that loads stored code for a maker's GPUs; raise ManifestError if there is none."""
+    """Import and return the module that loads stored code for the GPUs of `maker`, such as "nvidia".
+
+    Raise ManifestError if there is none; `path` is for the message.
+    """
     package = f"tilewright.targets.{maker}"
     module = f"{package}.stored"
     if not maker.isidentifier() or find_spec(package) is None or find_spec(module) is None:
@@ -59,13 +62,14 @@ class LoadedGpuKernel(LoadedKernel):
         super().__init__(path, manifest)
 
     def _near(self, arrays: Sequence[Any]) -> Any:
-        """Return the memory of the GPU that arrays are on."""
+        """Return the memory of the GPU that `arrays` are on, for allocations and copies."""
         return self._device.near(arrays)
 
     def launch(self, bound: Arguments, sizes: Mapping[str, int], *, passing: bool) -> Call:
-        """Return a call that runs the host program on checked arguments.
+        """Return a function that runs the kernel's host program on `bound`, a call's checked arguments.
 
-        `sizes` are the open sizes by name; `passing`: the call is made once, now.
+        `sizes` is {name: value} of the open sizes (known only at the call). `passing` promises that the function is
+        called once, right away.
         """
         arrays: list[Any] = [
             value

@@ -33,7 +33,7 @@ enum {{
 
 
 def header_text(manifest: Mapping[str, Any]) -> str:
-    """Return the C header of a kernel for a CPU, from its manifest."""
+    """Return the text of the C header of an exported kernel for a CPU, from the kernel's manifest."""
     name = manifest["name"]
     guard = f"TILEWRIGHT_{name.upper()}_H"
     lines = [
@@ -69,14 +69,18 @@ def header_text(manifest: Mapping[str, Any]) -> str:
 
 
 def _buffer(argument: Mapping[str, Any]) -> str:
-    """Return the header's comment about an argument: role, type, shape, alignment, and when it is read."""
+    """Return the header's comment about one argument of the manifest: role, type, shape, alignment, and if it is not
+    read.
+
+    Example: "in: f32 (M, K), at a multiple of 4 bytes, read by bind only".
+    """
     shape = ", ".join(map(str, argument["shape"]))
     when = "" if argument["called"] else ", read by bind only" if argument["bound"] else ", not read"
     return f"{argument['role']}: {argument['type']} ({shape}), at a multiple of {argument['alignment']} bytes{when}"
 
 
 def _functions(manifest: Mapping[str, Any]) -> list[str]:
-    """Return the header's lines that declare the kernel's functions."""
+    """Return the lines of the header that declare the kernel's C functions, with comments, from its manifest."""
     name = manifest["name"]
     sizes = "the sizes" if manifest["sizes"] else "sizes may be NULL"
     bound = ", ".join(a["name"] for a in manifest["arguments"] if a["bound"])

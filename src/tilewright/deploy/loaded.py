@@ -28,7 +28,9 @@ class LoadedArguments(Arguments):
     """The checked arguments of a call of a loaded kernel; an input that is the same array as an output is refused."""
 
     def _why_not_shared(self, output: Value, other: Value) -> str | None:
-        """Return why an output and another argument that overlap must not; an exported kernel never works in place."""
+        """Return the error text that says why `output` must not share memory with the argument `other`; it always gives
+        one.
+        """
         if not is_same_array(self.values[output], self.values[other]):
             return super()._why_not_shared(output, other)
         return "an exported kernel does nothing in place"
@@ -55,20 +57,20 @@ class LoadedKernel(ABC):
 
     @property
     def name(self) -> str:
-        """Return the kernel's name."""
+        """The kernel's name."""
         return str(self.manifest["name"])
 
     @property
     def arguments(self) -> Sequence[Value]:
-        """Return the arguments of the tile program that calls are checked against."""
+        """The arguments of the tile program that calls are checked against."""
         return self._program.args
 
     @abstractmethod
     def launch(self, bound: Arguments, sizes: Mapping[str, int], *, passing: bool) -> Call:
-        """Return a call that runs the kernel on checked arguments.
+        """Return a function that runs the kernel on `bound`, a call's checked arguments. Subclasses implement this.
 
-        `sizes` are the open sizes by name. `passing`: the call is made once, now, while no other thread is in this
-        kernel.
+        `sizes` is {name: value} of the open sizes (known only at the call). `passing` promises that the function is
+        called once, right away, while no other thread is in this kernel.
         """
 
     @eager
@@ -87,9 +89,11 @@ class LoadedKernel(ABC):
 
     @eager
     def bind(self, *args: Any, params: Mapping[str, int] | None = None, **named: Any) -> Call:
-        """Return a call that runs the kernel on these arguments, outputs too; `NAME_bind` runs now.
+        """Return a function that runs the kernel on these arguments, outputs too, with the contents they have at each
+        call.
 
-        `params` gives sizes that no shape of the arguments determines.
+        Work on constant arguments (the C function `NAME_bind`) is done now. `params` is {name: value} of sizes that no
+        shape of the arguments determines. Raise ArgumentError if an output is left out.
         """
         bound = self._checked(args, params, named)
         if bound.made:
@@ -99,7 +103,11 @@ class LoadedKernel(ABC):
     # -- arguments ----------------------------------------------------------------------------------------
 
     def _checked(self, args: tuple[Any, ...], params: Mapping[str, int] | None, named: Mapping[str, Any]) -> Arguments:
-        """Return the checked arguments of a call; raise ArgumentError if they do not fit the exported kernel."""
+        """Check a call's arguments and return them, with new arrays for outputs that are left out.
+
+        `args` are those passed by position, `named` those by name; `params` is {name: value} of open sizes that no
+        shape determines. Raise ArgumentError if they do not fit the exported kernel.
+        """
         names = [a.name or "" for a in self._program.args]
         if named or len(self._optional) != len(self._outputs):
             args = arranged(self.name, names, self._optional, args, named)
@@ -117,7 +125,11 @@ class LoadedKernel(ABC):
         return bound
 
     def _given(self, params: Mapping[str, int] | None) -> dict[Any, int]:
-        """Return the sizes in `params` by their symbols; raise ArgumentError for unknown names and invalid values."""
+        """Return {symbol: value} for `params`, {name of an open size: value}; a size that no argument's type mentions
+        is left out.
+
+        Raise ArgumentError for unknown names and for values that the kernel does not take.
+        """
         if params is not None and not isinstance(params, Mapping):
             raise ArgumentError(f"params={written(params, 60)}: a dictionary of sizes, {{'M': 64}}")
         symbols = {s.name: s for a in self._program.args for d in getattr(a.type, "dims", ()) for s in d.symbols}
@@ -135,7 +147,11 @@ class LoadedKernel(ABC):
         return values
 
     def _sizes(self, bound: Arguments, params: Mapping[str, int] | None) -> dict[str, int]:
-        """Return the open sizes of a call, by name, in the order of the manifest."""
+        """Return {name: value} of the open sizes (known only at the call), in the order of the manifest.
+
+        A value comes from `params` or from `bound`, the call's checked arguments. Raise ArgumentError for a size
+        without one.
+        """
         by_symbol = {s.name: n for s, n in bound.symbols.items()}
         values = {}
         for row in self.manifest["sizes"]:
@@ -151,9 +167,9 @@ class LoadedKernel(ABC):
 
 
 def _signature(path: Path, manifest: Mapping[str, Any]) -> Program:
-    """Return the head of the tile program that calls are checked against, from a manifest.
+    """Return the tile program, without operations, that calls are checked against, parsed from a kernel's manifest.
 
-    Raise ManifestError if it is invalid; `path` is for the error.
+    Raise ManifestError if it cannot be parsed or differs from the manifest's arguments; `path` is for the message.
     """
     try:
         program = parse_tile(manifest["signature"])

@@ -79,9 +79,11 @@ KINDS = {"object": OF_CPUS, "shared": OF_CPUS, "ptx": OF_GPUS, "cubin": OF_GPUS}
 
 
 def misfit(value: Any, form: Any, where: str) -> str | None:
-    """Return the first entry of a manifest that has the wrong type, as text; None if all are right.
+    """Return the path and value of the first entry of a manifest that has the wrong type, as text; None if all are
+    right.
 
-    `form` is the type: a class or tuple of classes, [T] for a list, or a dictionary. `where` is the path of `value`.
+    `value` is the manifest or a part of it, `where` the path of that part. `form` is its type: a class or tuple of
+    classes, [T] for a list of T, or a dictionary of the required keys.
 
     >>> misfit({"a": [1, "x"]}, {"a": [int]}, "m")
     "m.a[1] = 'x'"
@@ -106,17 +108,22 @@ def manifest_text(manifest: Mapping[str, Any]) -> str:
 
 
 def digest(data: bytes) -> str:
-    """Return the SHA-256 hash of a file's content."""
+    """Return the SHA-256 hash of `data`, a file's content, as hexadecimal digits."""
     return hashlib.sha256(data).hexdigest()
 
 
 def manifest_path(path: Path) -> Path:
-    """Return the path of the manifest that belongs to an exported file."""
+    """Return the path of the manifest of an exported kernel, from the path of any of its files: "gemm.o" ->
+    "gemm.json".
+    """
     return path if path.suffix == ".json" else path.with_suffix(".json")
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """Return the manifest of an exported file, checked; raise ManifestError if this version cannot read it."""
+    """Read the manifest of an exported kernel and return it, checked. `path` is that of any of the kernel's files.
+
+    Raise ManifestError if the file cannot be read, is no manifest, or was written for another version of the format.
+    """
     file = manifest_path(path)
     try:
         text = file.read_text(encoding="utf-8")
@@ -151,7 +158,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
 
 def _depth(text: str) -> int:
-    """Return the nesting depth of brackets in a text."""
+    """Return the nesting depth of the brackets [] and {} in a text."""
     deepest = depth = 0
     for mark in re.findall(r"[\[\]{}]", text):
         depth += 1 if mark in "[{" else -1
@@ -160,9 +167,9 @@ def _depth(text: str) -> int:
 
 
 def read_code(path: Path, manifest: Mapping[str, Any]) -> bytes:
-    """Return the code that a manifest names; raise ManifestError if the file is not the one that was exported.
+    """Return the content of the code file that a manifest names, in the folder of `path`, any of the kernel's files.
 
-    `path` is that of any of the kernel's files.
+    Raise ManifestError if it is missing, or if its size or hash is not the manifest's.
     """
     file = manifest_path(path).parent / manifest["file"]
     try:

@@ -55,17 +55,24 @@ class ExportSource:
     symbols: Mapping[str, str]
 
     def launchable(self, op: Op) -> Any:
-        """Return the compiled program of a launch; it has `kernel`, `program` and `conditions`."""
+        """Return the compiled program that the launch operation `op` launches."""
         return self.launches[op]
 
 
 def source_of(compiled: Compiled | TextExecutable) -> ExportSource:
-    """Return the ExportSource of a compiled kernel; raise ArgumentError if the kernel is not machine code."""
+    """Return what an export needs of a compiled kernel: its host program, the machine code of its launches, its
+    signature.
+
+    Raise ArgumentError if the kernel is not machine code or logs values.
+    """
     return _of_kernel(compiled) if isinstance(compiled, Compiled) else _of_text(compiled)
 
 
 def _of_kernel(compiled: Compiled) -> ExportSource:
-    """Return the ExportSource of a compiled tile kernel; raise ArgumentError if it logs or is not machine code."""
+    """Return the ExportSource of a compiled tile kernel; raise ArgumentError if it logs or is not machine code.
+
+    The ExportSource has the host program, the machine code of its launches, and the signature of calls.
+    """
     if compiled.logs:
         raise ArgumentError(
             f"{compiled.name} logs values (tkw.debug_log), which an exported kernel does not: leave them out"
@@ -104,13 +111,17 @@ def _of_kernel(compiled: Compiled) -> ExportSource:
 
 
 def _symbols(program: Program, known: Mapping[Symbol, Expr]) -> set[Symbol]:
-    """Return the symbols in the types of a program's arguments, and those in `known`."""
+    """Return the symbols in the types of a program's array arguments, and the keys of `known`, {symbol: value}."""
     kinds = [a.type for a in program.args if isinstance(a.type, MemoryType)]
     return {s for kind in kinds for e in kind.expressions() for s in e.symbols} | set(known)
 
 
 def _of_text(executable: TextExecutable) -> ExportSource:
-    """Return the ExportSource of a program compiled from a text of the block, loop or host level."""
+    """Return the ExportSource of a program compiled from a text of the block, loop or host level.
+
+    The ExportSource has the host program, the machine code of its launches, and the signature of calls. A block or loop
+    program gets a host program that launches it once. Raise ArgumentError if it is not machine code.
+    """
     main, device = executable.main, executable.device
     _require_code(device, executable.name, executable.target)
     if executable.executor is not None:
@@ -130,14 +141,20 @@ def _of_text(executable: TextExecutable) -> ExportSource:
 
 
 def _plain(e: Expr) -> Expr:
-    """Return an extent in which symbols are replaced by new ones without definitions and ranges, of the same names."""
+    """Return the extent `e` with each symbol replaced by a new symbol of the same name, without its range.
+
+    Symbols with definitions (`let` names) are replaced by these first.
+    """
     while any(s.definition is not None for s in e.symbols):
         e = Substitution({s: s.definition for s in e.symbols if s.definition is not None})(e)
     return Substitution({s: symbol(s.name, 0) for s in e.symbols})(e)
 
 
 def _launches(executor: HostExecutor) -> dict[Op, Any]:
-    """Return the compiled program of each launch; raise ArgumentError if its code depends on a call's sizes."""
+    """Return {launch operation: its compiled program} for the host program of `executor`.
+
+    Raise ArgumentError if a program's code depends on a call's sizes, by a setting that is not passed at the launch.
+    """
     launches = {}
     for op in executor.module.host.walk():
         if op.name != "launch":
@@ -155,7 +172,7 @@ def _launches(executor: HostExecutor) -> dict[Op, Any]:
 
 
 def _require_code(device: Any, name: str, target: str) -> None:
-    """Raise ArgumentError, with the kernel's `name` and `target`, unless the device runs machine code."""
+    """Raise ArgumentError unless `device` runs machine code of a CPU or GPU; `name` and `target` are for the text."""
     if not isinstance(device, NativeDevice | GpuDevice):
         raise ArgumentError(f"{name} is no machine code on {target}; compile it for 'cpu', 'cpu:NAME' or 'gpu:NAME'")
 
@@ -165,7 +182,8 @@ def common_manifest(
 ) -> dict[str, Any]:
     """Return the manifest entries that kernels for CPUs and GPUs share.
 
-    `kind` is the format of the code, `place` its file, `code` its content.
+    `source` is the exported program and `name` the kernel's name. `kind` is the format of the code ("object", "ptx"),
+    `place` its file and `code` its content. `machine` is the machine that it is for.
     """
     sizes = []
     for s in open_sizes(source.host):

@@ -39,16 +39,16 @@ class LoadedPool:
         self.struct = PoolStruct(self.pool.address, code.run, self.pool.workers)
 
     def ready(self) -> None:
-        """Start the threads again if this process was forked after they started."""
+        """Start the threads in this process, if it was forked after they were started; otherwise do nothing."""
         if self.pool.owner != os.getpid():
             self.pool.start()
 
     def after_fork(self) -> None:
-        """Forget the parent's threads, in a forked process."""
+        """Forget the parent's threads in a forked process, where they do not run; `ready` starts new ones."""
         self.pool.after_fork()
 
     def stop(self) -> None:
-        """End the threads."""
+        """End the threads; do nothing in a forked process that has not started its own."""
         if self.pool.owner == os.getpid():
             self.pool.stop()
 
@@ -66,15 +66,19 @@ class PythonPool:
         """Do nothing: the threads start on demand."""
 
     def after_fork(self) -> None:
-        """Create a new thread pool, in a forked process."""
+        """Create the pool of Python threads: at the start, and in a forked process, which has none of its own."""
         self._threads = ThreadPoolExecutor(max(1, self.workers - 1), "tilewright-loaded")
 
     def stop(self) -> None:
-        """End the threads."""
+        """End the Python threads."""
         self._threads.shutdown()
 
     def _run(self, _: int | None, task: int, argument: int, workers: int) -> None:
-        """Call the C function `task` with `argument` once for each worker, in parallel, and wait for all."""
+        """Call the C function at the address `task` once for each of `workers` workers, in parallel, and wait until all
+        return.
+
+        Each call gets the pointer `argument` and its worker's number. The first parameter is not used.
+        """
         call = _TASK(task)
         others = [self._threads.submit(call, argument, worker) for worker in range(1, workers)]
         call(argument, 0)
@@ -87,9 +91,10 @@ _lock = threading.Lock()
 
 
 def thread_pool(workers: int, code: LoadedCode | None) -> Any:
-    """Return a pointer to this process's `tw_pool` with `workers` threads; None for one worker.
+    """Return a pointer to this process's C structure `tw_pool` with `workers` threads; None for one worker.
 
-    `code` is the pool code of a library; None: Python threads are used.
+    Pools are created once and shared by all loaded kernels. `code` is the machine code of the pool in a kernel's
+    library; if it is None, Python threads are used.
     """
     if workers == 1:
         return None
@@ -104,7 +109,7 @@ def thread_pool(workers: int, code: LoadedCode | None) -> Any:
 
 
 def _after_fork() -> None:
-    """Reset the lock and all pools, in a forked process."""
+    """Replace the lock and make every pool forget the parent's threads, in a forked process."""
     global _lock
     _lock = threading.Lock()
     for pool in _pools.values():

@@ -54,8 +54,12 @@ from tilewright.rewrite.tile_between_gemms import has_only_tile, in_a_loop, summ
 
 
 def bind_plan(forms: RequestForms, plan: Schedule, choose: ChoosePlan) -> tuple[Request, Kernels]:
-    """Return (the request with its program rewritten as the plan says, the kernels that the plan is bound to). `forms`
-    are the request over digits and over whole dimensions; `choose` plans the kernels of which the plan says nothing.
+    """Bind (apply) a plan to a request; return (the request, perhaps with its program rewritten, its kernels).
+
+    `forms` is the request in one or two forms: over digits (mixed-radix parts) of its dimensions, then over whole
+    dimensions. The plan's lines decide which kernels: one, two with a value in memory between them, kernels that repack
+    operands and one on the copies, or a kernel over parts of K and one that merges them. `choose` plans those of which
+    the plan says nothing. Raises an ArgumentError if the plan does not fit the program.
     """
     request = forms[0]
     if plan.whole is not None:
@@ -78,8 +82,9 @@ def bind_plan(forms: RequestForms, plan: Schedule, choose: ChoosePlan) -> tuple[
 
 
 def _without_loop(request: Request, plan: Schedule) -> Request:
-    """Return the request with its program rewritten without a loop: the one that the plan's line `whole` does in one
-    iteration. Refuse the line if there is no such loop.
+    """Return the request with its program's loop removed: the loop that the plan's line `whole` does in one iteration.
+
+    Raises an ArgumentError if the program has no loop that can be removed, or if its loop is over another dimension.
     """
     program = dissolved(request.program)
     if isinstance(program, str):
@@ -91,16 +96,21 @@ def _without_loop(request: Request, plan: Schedule) -> Request:
 
 
 def kernel_of(request: Request, program: Program, sizes: Mapping[Symbol, int], free: Collection[Op]) -> KernelProgram:
-    """Return a KernelProgram of `program` with these extents and free loops (the same result for every tile size); the
-    machine, open sizes and logs are those of `request`.
+    """Return a KernelProgram: `program` with its extents `sizes` and everything else that binding a plan needs.
+
+    `free` are the loops with the same result for every tile size. The machine, the sizes known only at the call, and
+    whether logs are written come from `request`.
     """
     opened, typical = request.open_extents, request.typical
     return KernelProgram(program, sizes, request.machine, free, opened, typical, request.logs, is_ordered(program))
 
 
 def _bind_parts(request: Request, plan: Schedule, choose: ChoosePlan, name: str, count: int) -> MergedParts:
-    """Return the kernel that reduces `count` parts of the dimension `name` (split-K), bound to the plan, and the
-    planned kernel that merges the parts. Refuse the plan's line `parts` if the program cannot be split so.
+    """Bind (apply) a plan that splits a reduction over the dimension `name` into `count` parts, as split-K does.
+
+    Return a MergedParts: the kernel that reduces the parts, bound to the plan, and the plan of the kernel that merges
+    the partial results, which `choose` makes. Raises an ArgumentError if the program has no such reduction or loop, if
+    it does not have that many parts in whole steps, or if the plan's axes of the parts are wrong.
     """
     line, program, machine = f"parts {name} {count}", request.program, request.machine
     part = next((a for a in plan.axes if a.name == f"{name}_part"), None)
@@ -132,8 +142,11 @@ def _bind_parts(request: Request, plan: Schedule, choose: ChoosePlan, name: str,
 
 
 def _bind_one(forms: RequestForms, plan: Schedule) -> tuple[Request, OneKernel]:
-    """Bind a plan of one kernel and return (request, kernel). Loops that the plan adds are inserted into the program
-    first, and rows become boxes if each lane computes a box of results.
+    """Bind (apply) a plan of one kernel; return (the request, perhaps with its program rewritten, the kernel).
+
+    Loops that the plan has and the program lacks are inserted first. If lanes compute the only MMA without an atom,
+    each lane may compute a box (rectangle) of results: the kernel's program is then over boxes of M. `forms` is the
+    request over digits (mixed-radix parts) of its dimensions, then over whole dimensions.
     """
     request = _named_form(forms, plan)
     if plan.pipeline is not None:
@@ -149,8 +162,10 @@ def _bind_one(forms: RequestForms, plan: Schedule) -> tuple[Request, OneKernel]:
 
 
 def _named_form(forms: RequestForms, plan: Schedule) -> Request:
-    """Return the request, among its forms over digits (mixed-radix parts) and over whole dimensions, whose dimensions
-    the plan's axes name.
+    """Return the form of the request whose dimensions the plan's axes name; if in doubt, the first form.
+
+    `forms` is the request over digits (mixed-radix parts) of its dimensions, then over whole dimensions. The last form
+    is returned if the plan names dimensions that only that form has, and none that only the first form has.
     """
     over_digits, over_whole = forms[0], forms[-1]
     names = {axis.name for axis in plan.axes}
@@ -161,8 +176,10 @@ def _named_form(forms: RequestForms, plan: Schedule) -> Request:
 
 
 def _with_k_loops(request: Request, plan: Schedule) -> Request:
-    """Return the request with its program rewritten to have the loops of the plan that it lacks: each goes around MMAs
-    that sum a whole dimension at once. Refuse an axis along which that is impossible.
+    """Return the request with a K loop inserted around MMAs for each axis of the plan that asks for one.
+
+    It is an axis with a `loop` that the program lacks, along which MMAs reduce the whole dimension at once; in the new
+    loop each iteration reduces one tile. Raises an ArgumentError if an MMA cannot be computed in such steps.
     """
     for axis in plan.axes:
         program = request.program
@@ -180,9 +197,12 @@ def _with_k_loops(request: Request, plan: Schedule) -> Request:
 
 
 def _bind_lanes(request: Request, whole_form: Request, plan: Schedule) -> OneKernel | None:
-    """Return the kernel of a plan in which lanes compute the only MMA without an atom (SIMT); None for other plans.
-    Each lane computes one result, or a box of results if the plan says so; `whole_form` is the request over whole
-    dimensions.
+    """Bind (apply) a plan in which lanes compute the only MMA without an atom; return its kernel, None for others.
+
+    Each lane computes one result at a time, or a box (rectangle) of results if the plan says so; `whole_form` is the
+    request over whole dimensions, from which boxes are made. None also if the machine has no lanes (a CPU), if sizes
+    are known only at the call, if the program logs, or if it is no product that lanes can compute. Raises an
+    ArgumentError if boxes are impossible.
     """
     program, machine = request.program, request.machine
     by_loops = bool(plan.products) and all(line.atom is None for line in plan.products)
@@ -206,8 +226,11 @@ def _bind_lanes(request: Request, whole_form: Request, plan: Schedule) -> OneKer
 
 
 def _with_loop_between(request: Request, plan: Schedule) -> Program:
-    """Return the request's program with a loop over the dimension between two MMAs (N of the first, K of the second) if
-    the plan has such a loop; otherwise the program as it is.
+    """Return the request's program, with a loop over the dimension that links two MMAs if the plan has such a loop.
+
+    The dimension is N of the first MMA and K of the second. A `loop` in the plan is such a loop if its tile is as wide
+    as the first MMA's tile of N; a shorter one is a K step of the second MMA, and nothing is inserted. Raises an
+    ArgumentError if the program cannot have that loop.
     """
     for d in summed_between(request.program):
         axis = next((a for a in plan.axes if a.name == str(d)), None)
@@ -223,8 +246,10 @@ def _with_loop_between(request: Request, plan: Schedule) -> Program:
 
 
 def _with_loop_tiles(request: Request, plan: Schedule, program: Program) -> Program:
-    """Return `program` with the tile sizes that the plan gives to loops whose result does not depend on the tile size.
-    Loops that only accumulate MMAs stay: their tile size is the K step of the plan.
+    """Return `program` with its loops in the tile sizes that the plan states.
+
+    Only loops whose result does not depend on the tile size are changed. Loops that only add MMAs to an accumulator
+    stay: the plan's tile is their K step.
     """
     for loop in [op for op in program.walk() if op.name == "iterate"]:
         dim = loop.attrs["axis"]
@@ -237,7 +262,10 @@ def _with_loop_tiles(request: Request, plan: Schedule, program: Program) -> Prog
 
 
 def _columns_along(request: Request, plan: Schedule, d: Expr) -> list[int]:
-    """Return the N tile sizes that the plan gives to the MMAs whose accumulator has `d` as its last dimension."""
+    """Return the N tile sizes, in elements, that the plan's `mma` lines give to MMAs whose N is `d`.
+
+    N is the last dimension of an MMA's accumulator.
+    """
     products = mmas_by_name(request.program)
     lines = [(line, products[line.name]) for line in plan.products if line.name in products]
     return [line.columns for line, op in lines if op.result.type.dims[-1:] == (d,)]

@@ -28,8 +28,10 @@ from tilewright.rewrite.tile_between_gemms import without_k_loops
 
 
 def bind_halo(request: Request, plan: Schedule) -> OneKernel:
-    """Return the kernel of a plan with halo tiles: the request's program with M (its rows) in boxes of output pixels,
-    bound to the plan over these boxes.
+    """Bind (apply) a plan with halo tiles (input patches, loaded once for all filter taps); return its kernel.
+
+    The kernel's program is the request's, rewritten so that M (its rows) is in boxes of output pixels. Raises an
+    ArgumentError if the plan does not fit the program.
     """
     patched, boxed = HaloKernel.of(request, plan).over_boxes()
     extents = {**request.sizes, **patched.sizes}
@@ -57,8 +59,10 @@ class HaloKernel:
 
     @classmethod
     def of(cls, request: Request, plan: Schedule) -> HaloKernel:
-        """Return the HaloKernel of a request and its plan: the program with M split into digits (mixed-radix parts).
-        Refuse a program without exactly one MMA, or one whose M has no digits.
+        """Return the HaloKernel of a request and its plan: the program with M split into digits (image, row, column).
+
+        Raises an ArgumentError if the program does not have exactly one MMA, if the plan names another one, or if M has
+        no digits.
         """
         without_loops, _ = without_k_loops(
             request.program, request.free
@@ -82,8 +86,10 @@ class HaloKernel:
         return cls(request, plan, program, sizes, digits, line, *product, plan.axis(str(axes.m)))
 
     def over_boxes(self) -> tuple[Patched, Schedule]:
-        """Return (the program with M in boxes of output pixels, the plan of that program). Refuse a line of the plan
-        that does not fit the program.
+        """Return (the program with M in boxes of output pixels, the plan of that program).
+
+        Before, every line of the plan is checked: operands, axes, atom, waves, registers, box and copies. An
+        ArgumentError names the line that does not fit.
         """
         line = self.line
         if line.atom is None:
@@ -111,11 +117,12 @@ class HaloKernel:
         return replace(patched, sizes={**self.sizes, **patched.sizes}), self._boxed_plan(patched, box, walk)
 
     def _boxed_plan(self, patched: Patched, box: tuple[int, ...], walk: LineLayout | None) -> Schedule:
-        """Return the plan with two axes in place of the axis of M: one counts boxes, one the rows within a `box`
-        (extents per digit). With a `walk` (rows run on from image line to image line), the second axis has one digit
-        per extent of the box, the last with the padding of a line.
+        """Return the plan with the axis of M replaced by two axes: one counts boxes, one counts the rows within a box.
 
-        The axis within a box comes first in `grid` and has one task, so that raster groups are of the last two axes.
+        `patched` has the names of these dimensions, `box` the extents of a box, one per digit of M. `walk` is None, or
+        the layout of image lines whose rows run on from one line to the next: the second axis then has one digit per
+        extent, the last with the padding of a line. In `grid` the axis within a box comes first, with one task, so that
+        raster groups are formed by the last two axes.
         """
         (inner,), statement = map(str, patched.inner), self.line
         outer, count = str(patched.outer), patched.sizes[patched.outer]
@@ -130,8 +137,11 @@ class HaloKernel:
         return replace(self.plan, axes=tuple(axes), grid=grid)
 
     def _check_axes(self) -> None:
-        """Refuse a plan unless each dimension has an axis of its extent, split as halo tiles need: a task has the N
-        tile of the MMA and one element of the other dimensions of C; filter taps and K are loops.
+        """Raise an ArgumentError unless the plan splits each dimension as halo tiles need.
+
+        A workgroup must have the MMA's tile of N and one element of all other dimensions of C; filter taps and K must
+        be loops, or whole. Each axis must have the extent of its dimension. `grid` and `loops` must name the dimensions
+        in the right order, and the plan may have no line on overlap or waves.
         """
         plan, size = self.plan, numbers_of(self.sizes)
         named = {axis.name: axis for axis in plan.axes}
@@ -168,12 +178,15 @@ class HaloKernel:
             raise refused(plan.lines()[-1], "a kernel with halo tiles has no such line")
 
     def _width(self, d: Expr) -> int:
-        """Return how many elements of dimension `d` of C a task has: the N tile of the MMA if `d` is N, else 1."""
+        """Return the elements per workgroup of dimension `d` of C: the MMA's tile of N if `d` is N, else 1."""
         return self.line.columns if d is self.axes.n else 1
 
     def _atom(self, line: ProductUnit) -> MultiplyAtom:
-        """Return the atom that the plan's `mma` line names. Refuse one that cannot read a halo tile, or a K step other
-        than the atom's.
+        """Return the atom that the plan's `mma` line `line` names.
+
+        Raises an ArgumentError if no such atom takes the operands, if it cannot read a halo tile (it must be
+        asynchronous and read shared memory), if the line puts N on the atom's rows, or if the plan's K step is not one
+        row of shared memory.
         """
         atoms = atoms_of(self.program, self.request.machine, self.op, self.axes)
         if isinstance(atoms, str):
@@ -189,8 +202,9 @@ class HaloKernel:
         return atom
 
     def window(self) -> SlidingWindow:
-        """Return the SlidingWindow by which operand A is read: how its coordinates follow from the rows and the filter
-        taps. Refuse an operand that is computed, or that is not read by a sliding window.
+        """Return the SlidingWindow by which operand A is read: coordinates as sums of output pixels and filter taps.
+
+        Raises an ArgumentError if an operand is computed, or if A is not read by a sliding window.
         """
         reads = operand_reads(self.op, self.axes, self.program)
         if reads is None:
@@ -201,8 +215,9 @@ class HaloKernel:
         return slides
 
     def _line(self, side: int) -> ValuePlacement:
-        """Return the plan's line of operand A (side 0, a halo) or B (side 1, a panel). Refuse a plan
-        without that line.
+        """Return the plan's line that places operand A (`side` 0, as a halo) or operand B (`side` 1, as a panel).
+
+        Raises an ArgumentError if the plan has no such line, or one with another form or hint.
         """
         reads = operand_reads(self.op, self.axes, self.program)
         assert reads is not None
@@ -215,9 +230,12 @@ class HaloKernel:
         return line
 
     def box(self, window: SlidingWindow, microkernel: Microkernel) -> tuple[tuple[int, ...], LineLayout | None]:
-        """Return (extents of a task's box, one per digit of M; a LineLayout if its rows run on from line to line, else
-        None). Refuse a box that does not match the MMA's M tile `microkernel.rows`, or whose overhang would be
-        written inside the result.
+        """Return (extents of a workgroup's box of output pixels, one per digit of M; a LineLayout, or None).
+
+        Digits are mixed-radix parts of M: image, row, column. The LineLayout is the layout of image lines if the plan
+        pads them, so that rows run on from one line to the next; the box then has whole images. Raises an ArgumentError
+        if the box does not have `microkernel.rows` rows (the MMA's tile of M), or if it extends past the end of a
+        digit, or the tile past N, where a write would still be in bounds. `window` is how A is read.
         """
         rows, size = self.rows, numbers_of(self.sizes)
         sizes = {cut.digit: cut.size for cut in rows.splits if cut.level == "task"}
@@ -249,8 +267,10 @@ class HaloKernel:
         return box, walk
 
     def _check_copies(self) -> None:
-        """Refuse a plan unless A is copied once per K step, and B at the start or in one of the two innermost loops. An
-        iteration may have one filter tap, or all taps of the innermost dimension.
+        """Raise an ArgumentError unless the plan copies A once per K step, and B at the start or in an innermost loop.
+
+        B may be copied in one of the two innermost loops. An iteration may have one filter tap, or all taps of the
+        innermost filter dimension.
         """
         a, b = self._line(0), self._line(1)
         order = [str(d) for d in (self.axes.k, *self.axes.deep)]
@@ -276,8 +296,10 @@ class HaloKernel:
             raise refused((b, self.plan.axis(str(last))), f"at {b.at} a stage has {taps} of {last}: `loop {taps}`")
 
     def _check_start(self, b: ValuePlacement, loops: dict[Symbol, int]) -> None:
-        """Refuse an operand B that stays in shared memory for all tasks if tasks read different parts of it, or several
-        filter taps at a time. `b` is its line in the plan, `loops` is {dimension of taps: taps per iteration}.
+        """Raise an ArgumentError unless operand B can be copied at the start and stay in shared memory for all tasks.
+
+        It can if all tasks (workgroups' tiles) read the same part of B, and one filter tap at a time. `b` is the plan's
+        line of B, `loops` is {filter dimension: taps per iteration}.
         """
         for d in (self.axes.n, *(d for d in self.axes.around if d not in self.digits)):
             if self._width(d) < numbers_of(self.sizes)(d):

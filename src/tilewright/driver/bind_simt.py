@@ -40,8 +40,11 @@ class LaneRows:
 
     @classmethod
     def of(cls, request: Request, product: SimtMatch) -> LaneRows | str:
-        """Return the LaneRows of an MMA; or a text that says why lanes cannot compute boxes of its rows. The program of
-        the request is over whole dimensions, not over their digits.
+        """Return the LaneRows of an MMA: its M split into digits, from which boxes can be made; or text: why not.
+
+        Lanes cannot compute boxes of rows if M is not exactly one dimension, if the author states tiles, if M has no
+        digits (mixed-radix parts), or if the grid cannot split them. `product` is the MMA as lanes compute it; the
+        program of `request` must be over whole dimensions.
         """
         program, free = request.program, request.free
         if len(product.rows) != 1:
@@ -63,9 +66,11 @@ class LaneRows:
         return cls(product.terms, str(row), over, sizes, digits, cut, read, loops)
 
     def bound(self, plan: Schedule, box: dict[str, int]) -> tuple[SimtProduct, Patched, Schedule]:
-        """Return (how lanes compute the MMA term by term, the program over boxes of rows, the plan of that program).
-        `box` is {digit of M: extent of a lane's box}. Refuse a plan whose boxes name unknown digits, or overhang inside
-        the result.
+        """Return (how lanes compute the MMA, the program over boxes of rows, the plan of that program).
+
+        `box` is {digit (mixed-radix part) of M: extent of a lane's box}. Raises an ArgumentError if it names unknown
+        digits, if it is longer than a digit, or if it extends past the end of a digit where a write would still be in
+        bounds.
         """
         axis = plan.axis(self.name)
         unknown = [d for d in box if d not in map(str, self.digits)]
@@ -85,8 +90,9 @@ class LaneRows:
         return self.with_dims(terms), patched, boxed.to_boxed_plan(plan)
 
     def over_boxes(self, terms: SimtProduct) -> tuple[Patched, BoxedRows]:
-        """Return (the program with M in boxes of the sizes that `terms` gives, the names and extents of the boxed rows
-        for the plan).
+        """Return (the program with M in boxes of rows, the names and extents of the boxed rows for the plan).
+
+        A box is the rectangle of results that one lane computes; `terms` has its extents.
         """
         patched = in_patches(
             self.program, self.sizes, self.name, self.digits, terms.box_extents, apart=True, free=self.free
@@ -96,7 +102,11 @@ class LaneRows:
         return replace(patched, sizes={**self.sizes, **patched.sizes}), boxed
 
     def with_dims(self, terms: SimtProduct) -> SimtProduct:
-        """Return `terms` (how lanes compute the MMA) with its dimensions renamed to those of the program over boxes."""
+        """Return `terms` (how lanes compute the MMA) with the dimensions of the program over boxes of M.
+
+        Among the grid's dimensions, the digits of M are replaced by the dimension that counts boxes and those within a
+        box.
+        """
         cut, inner = [d for d in self.cut if d not in self.digits], tuple(inner_of(self.digits, terms.box_extents))
         first = next((n for n, d in enumerate(self.cut) if d in self.digits), len(cut))
         return replace(terms, box_dims=inner, grid_dims=(*cut[:first], outer_of(self.name), *inner, *cut[first:]))

@@ -63,8 +63,9 @@ class RepackedKernels:
     notes: tuple[str, ...]
 
     def runs_at_every_launch(self, constant: Collection[str]) -> tuple[bool, ...]:
-        """Return for each copy kernel: True if it runs at every launch, because the argument that it copies is not
-        among the `constant` ones.
+        """Return for each copy kernel: True if it runs at every launch, False if it runs once, at bind time.
+
+        It runs once, when arguments are bound, if the argument that it copies is among the names `constant`.
         """
         return tuple(copy.request.program.args[0].name not in constant for copy in self.copies)
 
@@ -76,8 +77,10 @@ class FurtherPlans(Protocol):
     """The plans of a request that have not been tried yet, the best first."""
 
     def after(self, why: str, overflows: bool) -> tuple[BoundPlan, bool]:
-        """Return (the next bound plan, True if it is the last resort) after a plan was refused because of `why`.
-        `overflows` says that the only reason is too little shared memory.
+        """Return (the next bound plan to try, True if it is the last one) after the lowering refused a plan.
+
+        `why` is the reason of the refusal. `overflows` says that the only reason is too little shared memory. Classes
+        that rank plans define this method.
         """
 
 
@@ -116,8 +119,10 @@ class ChoosePlan(Protocol):
     """The type of the function that plans a request: `choosing.choose_plan`."""
 
     def __call__(self, forms: RequestForms, between: str = "") -> BoundPlan:
-        """Return the chosen plan of a request, bound to its kernels. `between` names the argument that the preceding
-        kernel writes (empty: there is none).
+        """Return the chosen plan of a request, bound to its kernels; functions like `choose_plan` have this type.
+
+        `forms` is the request over digits (mixed-radix parts) of its dimensions, then over whole dimensions. `between`
+        names the argument that the preceding kernel writes, "" if there is none.
         """
 
 

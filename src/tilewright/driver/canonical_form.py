@@ -19,14 +19,13 @@ from tilewright.rewrite.unit_taps import without_unit_taps
 
 
 def canonical(request: Request) -> Request:
-    """Return the request with its program rewritten to a canonical form, so that programs with the same meaning get the
-    same plan. Grid programs (whose workgroups the author states) and programs with logs keep the author's dimensions.
+    """Return the request with its program in a canonical form: programs with the same meaning get the same plan.
 
-    Equal reads are merged. A softmax between two MMAs becomes a loop on GPUs, and loops compute the constants of their
-    masks. MMAs with an operand that is zero except at every s-th index (strided transposed convolutions) are split
-    into phases. Dimensions of tiles are put into one order: on CPUs with window taps first. On GPUs a loop with several
-    accumulators is split if an MMA after it needs only some of them, and windows of one element are removed. Dimensions
-    of MMAs and reductions are merged if they are contiguous in memory.
+    Equal reads are merged, and the dimensions of tiles get one order. On a GPU, a softmax between two MMAs becomes a
+    loop, and loops with several accumulators are split. If all sizes are known before the call, strided transposed
+    convolutions are split into one MMA per remainder, and dimensions that are contiguous in memory are merged, unless
+    the author's plan names them. Grid programs (whose workgroups the author states) and programs with logs are returned
+    unchanged.
     """
     if request.logs or request.workgroups is not None:
         return request
@@ -54,8 +53,10 @@ def canonical(request: Request) -> Request:
 
 
 def _in_phases(request: Request) -> Request:
-    """Return the request with MMAs split into phases if an operand is zero except at every s-th index, as in strided
-    transposed convolutions. Sums over dimensions that a pinned plan names are not split.
+    """Return the request with MMAs split if an operand is zero except at every s-th index (transposed convolution).
+
+    Each of the new MMAs has only the elements that are not zero. Reductions over dimensions that the author's plan
+    names are not split.
     """
     named = set() if request.pinned is None else {axis.name for axis in request.pinned.axes}
     # A CPU's task packs operands that need bounds checks itself: phases with fewer taps cost more than they save.
@@ -65,9 +66,10 @@ def _in_phases(request: Request) -> Request:
 
 
 def _names_dims(plan: Schedule, program: Program, rewritten: Program) -> bool:
-    """True if the axes of a pinned plan are dimensions of the author's `program`, so that none may be merged. A CPU
-    plan with axes `rows`, `columns` and `depth` names digits (mixed-radix parts) of dimensions: it must not name digits
-    that only the `rewritten` program has.
+    """True if the author's plan is over the dimensions of the author's `program`, so that none of them may be merged.
+
+    It is if its axes name all dimensions of `program`. A CPU plan with axes `rows`, `columns` and `depth` names digits
+    (mixed-radix parts) instead: it is if dimensions were merged in `rewritten`, and no digit belongs to a merged one.
     """
     if plan.atom is None:
         named = {axis.name for axis in plan.axes}

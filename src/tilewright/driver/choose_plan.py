@@ -16,11 +16,12 @@ from tilewright.transform.launch_order import with_launch
 
 
 def choose_plan(forms: RequestForms, between: str = "") -> BoundPlan:
-    """Return the plan of a request bound to its kernels: the pinned plan, or the best one. `forms` are the request over
-    digits and over whole dimensions. `between` names the argument that the preceding kernel writes (empty: there is
-    none).
+    """Return the plan of a request, bound to its kernels: the author's plan, or the best that the search finds.
 
-    A refusal of a pinned plan names its lines. A request with logs is planned anew, because its tasks show in the logs.
+    `forms` is the request over digits (mixed-radix parts) of its dimensions, then over whole dimensions. `between`
+    names the argument that the preceding kernel writes, "" if there is none. An author's plan that cannot be bound
+    raises an ArgumentError that quotes its lines. For a program with logs, it is checked, but the best plan is
+    returned.
     """
     pinned_plan = forms[0].pinned
     if pinned_plan is None:
@@ -36,15 +37,21 @@ def choose_plan(forms: RequestForms, between: str = "") -> BoundPlan:
 
 
 def _best_plan(forms: RequestForms, between: str = "") -> BoundPlan:
-    """Return the best plan that the search finds, or the plan of an author's grid, bound to its kernels. `between`
-    names the argument that the preceding kernel writes (empty: there is none).
+    """Return the best plan that the search finds, bound to its kernels; for a grid program, the plan of its grid.
+
+    In a grid program, the author states the workgroups. `forms` is the request over digits (mixed-radix parts) of its
+    dimensions, then over whole dimensions. `between` names the argument that the preceding kernel writes, "" if there
+    is none.
     """
     request = forms[0]
     return rank_plans(forms, between, choose_plan) if request.workgroups is None else _plan_of_grid(request)
 
 
 def _plan_of_grid(request: Request) -> BoundPlan:
-    """Return the plan of a grid program (whose workgroups the author states), bound to its kernel."""
+    """Return the plan of a grid program, bound to its kernel, with notes for `explain`.
+
+    In a grid program, the author states the workgroups.
+    """
     opened = request.open_extents
     choice = with_launch(plan_of_grid(request.program, request.sizes, request.machine, request.free, opened), None)
     plan = choice.plan if not opened else choice.plan.with_open({str(s) for s in opened})

@@ -39,8 +39,11 @@ from tilewright.lower.block.lower import Lowered
 
 
 def write_host(request: Request, lowered: Lowered) -> Module:
-    """Return the module of a request's block programs, with a host program that takes the arguments as the caller
-    passes them. Logs become arguments; faults are checked after the program has run.
+    """Return the Module of a compiled program: its block programs, and a host program that launches them.
+
+    The host program takes the arguments as the caller passes them, launches the kernels that prepare operands (once,
+    for arguments that are constant), then the main one. Values that are logged become further arguments; faults are
+    checked after the launch. `lowered` has the block programs.
     """
     block = lowered.program
     roles = {a.name or "": program_arg.type.role for a, program_arg in zip(lowered.arguments, block.args, strict=False)}
@@ -74,9 +77,10 @@ class _Host:
         self.of_caller = frozenset(self.args)
 
     def is_new(self, name: str, kind: TensorType) -> bool:
-        """True if a launch needs a new workspace for an argument of this name and type: because no launch so far has
-        memory of that name, or because it writes its own and the known workspace has another size. The latter happens
-        if kernels that a program was split into are split again.
+        """True if a launch needs a new workspace for its argument `name`, of type `kind`.
+
+        It does if no argument or workspace has that name yet. It also does if the launched program writes the argument,
+        and the workspace of that name has another size or element type; an argument of the caller is never replaced.
         """
         known = self.args.get(name)
         if known is None or name in self.of_caller or kind.role != "out":
@@ -85,20 +89,25 @@ class _Host:
         return room[0] is not room[1] or known.type.dtype is not kind.dtype
 
     def workspace(self, dtype: DType, shape: Sequence[Any], name: str) -> Value:
-        """Emit a workspace of the host program with this type and shape, and return it."""
+        """Emit an allocation of global memory (a workspace) into the host program; return the new tensor.
+
+        `dtype` and `shape` are the tensor's element type and extents, `name` its name.
+        """
         kind = TensorType("global", dtype, tuple(self.written_out(as_expr(e)) for e in shape))
         return self.b.emit("workspace", attrs={"type": kind}, names=(name,)).result
 
     def shaped(self, value: Value, shape: Sequence[Any]) -> Value:
-        """Return a tensor reshaped to `shape`; `value` itself if it has this shape."""
+        """Emit a reshape of the tensor `value` to `shape`; return the result, or `value` if it has this shape."""
         extents = tuple(self.written_out(as_expr(e)) for e in shape)
         if value.type.shape == extents:
             return value
         return self.b.emit("reshape", (value,), {"shape": extents}, names=(f"{value.name}_shaped_",)).result
 
     def as_taken(self, name: str, kind: TensorType) -> Value:
-        """Return an argument in the form that a block program takes, of type `kind`: with other strides, padded with
-        zeros, reshaped, or converted to a wider type.
+        """Emit the operations that bring the argument `name` into the type `kind`; return the resulting tensor.
+
+        A block program takes the argument in this form: with other strides, padded with zeros, converted to a wider
+        type, or reshaped. The argument is returned unchanged if it has the type already.
         """
         argument = self.args[name]
         if kind.strides is not None:
@@ -115,15 +124,18 @@ class _Host:
         return wide
 
     def is_copied(self, name: str, kind: TensorType) -> bool:
-        """True if a block program takes an argument only after it was converted, or padded with zeros, to the type
-        `kind`.
+        """True if `as_taken` copies the argument `name`: to convert it, or to pad it with zeros, to the type `kind`.
+
+        It is False if only its shape or strides differ.
         """
         argument_type = self.args[name].type
         return argument_type.dtype is not kind.dtype or self._padded_dim(argument_type, kind) is not None
 
     def _padded_dim(self, argument_type: TensorType, kind: TensorType) -> int | None:
-        """Return the dimension, counted from the last (-1), along which a block program takes more elements (`kind`)
-        than the argument has. None if both have equally many, perhaps in another shape, or if `kind` has strides.
+        """Return the dimension, counted from the last (-1), along which `kind` has another extent than the argument.
+
+        `kind` is the type that a block program takes: there the argument is padded with zeros. None if both have
+        equally many elements, perhaps in another shape, or if `kind` has strides.
         """
         before, after = argument_type.shape, tuple(map(self.written_out, kind.shape))
         if kind.strides is not None or prod(before, start=as_expr(1)) is prod(after, start=as_expr(1)):
@@ -131,8 +143,9 @@ class _Host:
         return next(-1 - n for n, (a, b) in enumerate(zip(before[::-1], after[::-1], strict=False)) if a is not b)
 
     def _padded(self, name: str, argument: Value, kind: TensorType, dim: int) -> Value:
-        """Return a workspace with an argument padded with zeros along the dimension `dim` to the type `kind`, and emit
-        the launch that writes it.
+        """Emit a workspace of type `kind`, and the launch that fills it with `argument`, zero-padded; return it.
+
+        The padding is along dimension `dim`, counted from the last (-1). `name` is the argument's name.
         """
         padded = self.workspace(kind.dtype, kind.shape, f"{name}_padded_")
         outer, inner = ([self.written_out(e) for e in part] for part in (kind.shape[:dim], kind.shape[dim:][1:]))
@@ -144,8 +157,10 @@ class _Host:
         return padded
 
     def _as_rows(self, shape: Sequence[Expr]) -> tuple[Expr, Expr]:
-        """Return a shape as (rows, columns): rows are as few of its first dimensions as give every core a row, columns
-        the product of the rest. If that would take all dimensions, the shape is one row.
+        """Return (rows, columns): `shape` as a matrix that gives every core at least one row, with few rows.
+
+        Rows are the product of as few first dimensions as that takes, columns that of the rest: (2, 8, 5) on 4 cores ->
+        (16, 5). If all dimensions would be rows, the result is one row: (1, number of elements).
         """
         rows, known = as_expr(1), 1
         for place, extent in enumerate(shape):
@@ -157,8 +172,11 @@ class _Host:
     def launch(
         self, program: Program, operands: Sequence[Value], workers: Expr | int | None = None, **settings: Expr
     ) -> None:
-        """Emit the launch of a block program, renamed if its name is taken. A program whose tasks are empty is kept but
-        not launched; `settings` give values to its open parameters.
+        """Emit the launch of a block program on the tensors `operands`; the program is added to the module.
+
+        A program whose name is taken is renamed. A program whose tasks are empty is added, but not launched. `workers`
+        is the number of threads or workgroups, by default one per core. `settings` are values of the program's open
+        parameters.
         """
         if program is not self.main:
             program = named_apart(program, (self.name, self.main.name, *(p.name for p in self.programs)))
@@ -176,8 +194,9 @@ class _Host:
 
     @contextmanager
     def once(self, constant: bool) -> Iterator[None]:
-        """Emit the operations written within this context into the `bind` block if `constant`: they run once, when
-        arguments are bound. Otherwise they run at every launch.
+        """Within this context, emit operations into the `bind` block if `constant` is true, else as usual.
+
+        Operations in the `bind` block run once, when arguments are bound; others run at every launch.
         """
         if constant and not self.bound:
             self.bound = True
@@ -188,13 +207,15 @@ class _Host:
             yield
 
     def module(self) -> Module:
-        """Return the Module of the host program and the block programs that it launches."""
+        """Return the Module: the host program that was emitted, and the block programs that it launches."""
         return Module.of(self.b.program(self.name), self.programs)
 
 
 def _launch_with_packs(host: _Host, request: Request, lowered: Lowered) -> None:
-    """Emit the launch of the program in `lowered`, after the launches that pack its operands. Arguments that the caller
-    does not have become workspaces.
+    """Emit the launches of `lowered` into the host program: those that pack its operands, then the program itself.
+
+    Arguments that the caller does not have become workspaces. Values that are logged become arguments, filled with NaN
+    or 0. If the program can fault, a workspace for faults and a check of each are emitted too.
     """
     block = lowered.program
     packed = []
@@ -238,14 +259,19 @@ def _only_written(program: Program) -> Iterator[str]:
 
 
 def _workers(host: _Host, program: Program) -> Expr:
-    """Return the number of workers for a launch: one per task, at most one per core."""
+    """Return the number of workers (threads or workgroups) for a launch: one per task, at most one per core.
+
+    `program` is the block program that is launched, `host` the host program that launches it.
+    """
     tasks = next(op for op in program.walk() if op.name == "tasks")
     return minimum(host.written_out(prod((r.hi for r in tasks.attrs["ranges"]), start=as_expr(1))), host.cores)
 
 
 def _widening(name: str, narrow: DType, wide: DType, rows: Expr, columns: Expr) -> Program:
-    """Return the block program that converts a tensor of (rows, columns) from the type `narrow` to `wide`, one task per
-    row. Extents may be open; `name` is that of the argument.
+    """Return a new block program that converts a tensor of shape (rows, columns) from the type `narrow` to `wide`.
+
+    It has one task per row. An extent that is not a number becomes a parameter of the program, ROWS or COLUMNS. `name`
+    is the name of the argument, for the program's name.
     """
     b, shape = Builder(BLOCK), [rows, columns]
     for dim, extent in enumerate(shape):
@@ -265,8 +291,10 @@ def _widening(name: str, narrow: DType, wide: DType, rows: Expr, columns: Expr) 
 
 
 def _padding(name: str, dtype: DType, shape: Sequence[Expr], long: Expr) -> Program:
-    """Return the block program that copies a tensor of shape (rows, columns, short, inner) to (rows, columns, `long`,
-    inner), padded with zeros. `name` is that of the argument.
+    """Return a new block program that copies a tensor and pads it with zeros along its third dimension.
+
+    `shape` is (rows, columns, short, inner); the result has the shape (rows, columns, `long`, inner). It has one task
+    per row. `name` is the name of the argument, for the program's name.
     """
     b = Builder(BLOCK)
     rows, columns, short, inner = shape

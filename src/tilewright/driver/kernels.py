@@ -25,8 +25,10 @@ from tilewright.transform.warp_specialize import with_roles
 
 
 def lower_kernels(bound: BoundPlan, lower: LowerPlan) -> tuple[BoundPlan, Lowered]:
-    """Return (the bound plan with notes of its lowering, its block programs). `lower` lowers the plans of further
-    kernels, such as those that repack operands.
+    """Lower a bound plan (a plan with its kernels); return (the plan, perhaps with more notes, its block programs).
+
+    If the plan has several kernels, the last is the main one of the Lowered, and the others run before it. `lower`
+    lowers the plans of further kernels, such as those that repack operands.
     """
     kernels, request = bound.kernels, bound.request
     if isinstance(kernels, TwoKernels):
@@ -42,9 +44,10 @@ def lower_kernels(bound: BoundPlan, lower: LowerPlan) -> tuple[BoundPlan, Lowere
 
 
 def with_workspace(bound: BoundPlan, lowered: Lowered) -> tuple[BoundPlan, Lowered]:
-    """Return the plan and its block programs, in which shared tensors that do not fit are moved to workspaces in global
-    memory. Only GPU programs of one kernel without a pipeline are changed; those of two kernels were lowered this way
-    already.
+    """Move shared tensors that do not fit in shared memory to workspaces in global memory; return both.
+
+    The result is (the bound plan, unchanged; the block programs). CPU programs, programs of two kernels (each was
+    lowered this way already) and programs with a pipeline are returned unchanged.
     """
     machine = bound.request.machine
     if machine.lanes is None or isinstance(bound.kernels, TwoKernels) or bound.plan.pipeline is not None:
@@ -53,17 +56,20 @@ def with_workspace(bound: BoundPlan, lowered: Lowered) -> tuple[BoundPlan, Lower
 
 
 def _lower_two(kernels: TwoKernels, lower: LowerPlan) -> Lowered:
-    """Return the block programs of two kernels with a value in memory between them: the second one, with the first
-    among the programs that run before it. `lower` lowers a plan.
+    """Lower two kernels with a value in memory between them; return the second, with the first to run before it.
+
+    `lower` lowers the plan of each kernel.
     """
     (_, first), (_, second) = lower(kernels.first), lower(kernels.second)
     return replace(second, before=(*first.before, replace(first, before=()), *second.before))
 
 
 def _lower_repacked(bound: BoundPlan, kernels: RepackedKernels, lower: LowerPlan) -> Lowered:
-    """Return the block programs of a plan with repacked operands: the kernel on the copies, with the kernels that copy
-    among the programs that run before it. Copies that run at every launch become one launch if possible; `lower` lowers
-    a plan.
+    """Lower a plan with repacked operands; return the kernel on the copies, and the copies to run before it.
+
+    The result is one Lowered, with the kernels that copy in its field `before`. Copies that run at every launch are
+    fused into one launch if possible; copies of arguments that `bound` marks as constant are not. `lower` lowers the
+    plan of each kernel.
     """
     lowered = [lower(each)[1] for each in kernels.copies]
     _, last = lower(kernels.main)
@@ -76,8 +82,10 @@ def _lower_repacked(bound: BoundPlan, kernels: RepackedKernels, lower: LowerPlan
 
 
 def _lower_one(request: Request, kernel: OneKernel) -> tuple[Lowered, tuple[str, ...]]:
-    """Return (the block program of one kernel, notes for `explain`). A kernel over boxes of rows is checked again,
-    because an atom may be unable to read its halo tile.
+    """Lower one kernel; return (its block program, notes for `explain`).
+
+    If M of the kernel is in boxes (rectangles of results), the block program is checked again: an atom may be unable to
+    read its halo tile, which raises an error.
     """
     if not kernel.in_boxes:
         return _lowered(request, kernel)
@@ -89,8 +97,10 @@ def _lower_one(request: Request, kernel: OneKernel) -> tuple[Lowered, tuple[str,
 
 
 def _lowered(request: Request, kernel: OneKernel, written: Collection[Value] = ()) -> tuple[Lowered, tuple[str, ...]]:
-    """Return (the block program of a kernel for the request's machine, notes for `explain`). A pipeline splits it into
-    roles. `written` are the arguments that its tasks write completely together.
+    """Lower one kernel for the request's machine; return (its block program, notes for `explain`).
+
+    If the plan has a pipeline, the block program is split into producer and consumer waves, and MMAs start ahead if the
+    plan says so. `written` are the arguments of which the tasks together write every element.
     """
     sized, plan, machine = kernel.sized, kernel.bound.plan, request.machine
     lowered = lower_tiles(

@@ -14,8 +14,10 @@ from tilewright.transform.launch_order import can_be_early, launching
 
 
 def notes_on(request: Request, kernels: Kernels, plan: Schedule) -> tuple[str, ...]:
-    """Return the notes on a bound plan: operands that are repacked, constraints of the author that it does not follow,
-    and accumulator types.
+    """Return the notes that `explain` prints on a bound plan, as a tuple of texts.
+
+    They say: nothing is written; operands that are repacked; constraints of the author that the plan does not follow;
+    and accumulators in f16. `kernels` are the plan's kernels.
     """
     program, machine = request.program, request.machine
     nothing = () if any(op.name in WRITES for op in program.walk()) else ("nothing is written: nothing is launched",)
@@ -27,7 +29,10 @@ def notes_on(request: Request, kernels: Kernels, plan: Schedule) -> tuple[str, .
 
 
 def _repacking_notes(request: Request, kernels: RepackedKernels) -> tuple[str, ...]:
-    """Return a note on each operand that is repacked: its new layout, and the time that takes."""
+    """Return a note (a text) on each operand that `kernels` repack: its new layout, and the time of the copy.
+
+    For a constant argument the note says "when it is bound" instead of the time.
+    """
     machine, notes = request.machine, []
     repeated = kernels.runs_at_every_launch(request.constant)
     for copy, words, at_every_launch in zip(kernels.copies, kernels.notes, repeated, strict=True):

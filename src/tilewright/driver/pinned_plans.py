@@ -26,9 +26,12 @@ from tilewright.transform.scratch_memory import shared_overflow
 
 
 def bind_pinned(forms: RequestForms, pinned: Schedule, between: str, choose: ChoosePlan) -> BoundPlan:
-    """Return the pinned plan of a request, bound to its kernels, with its predicted time. `forms` are the request over
-    digits and over whole dimensions; `choose` plans the kernels of which the plan says nothing. `between` names the
-    argument that the preceding kernel writes (empty: there is none).
+    """Return the BoundPlan of a pinned plan (given by the author): its kernels, its predicted time, and notes.
+
+    `forms` is the request over digits (mixed-radix parts) of its dimensions, then over whole dimensions. `choose` plans
+    the kernels of which the plan says nothing. `between` names the argument that the preceding kernel writes, "" if
+    there is none. Raises an ArgumentError if the plan does not fit the program, or marks other sizes as open (known
+    only at the call) than the program has.
     """
     request = forms[0]
 
@@ -55,8 +58,10 @@ def bind_pinned(forms: RequestForms, pinned: Schedule, between: str, choose: Cho
 
 
 def known_plan(pinned: Schedule, request: Request) -> Schedule:
-    """Return a pinned plan with its launch adapted to the machine of the request. Refuse a plan that the lowering or
-    the machine cannot do.
+    """Return an author's plan with its launch adapted to the request's machine; raise an error if it is not supported.
+
+    An ArgumentError is raised if the lowering (code generator) or the machine cannot do a line of the plan, or if tasks
+    run in reverse order in a program with MMAs or with sizes known only at the call.
     """
     pinned = with_known_launch(pinned, request.machine)
     refuse_unlowered(pinned)
@@ -66,15 +71,18 @@ def known_plan(pinned: Schedule, request: Request) -> Schedule:
 
 
 def without_plan(forms: RequestForms) -> RequestForms:
-    """Return all forms of a request without its pinned plan."""
+    """Return the forms of a request without its pinned plan (given by the author), as if none had been given."""
     return tuple(replace(form, pinned=None) for form in forms)
 
 
 def better_refusal(
     fault: ArgumentError, forms: RequestForms, pinned: Schedule, between: str, choose: ChoosePlan
 ) -> ArgumentError:
-    """Return the error `fault` about a pinned plan, with the lines of the plan that it concerns. Wrong sizes and
-    misspelt names are found by comparison with the plan that `choose` chooses for the request.
+    """Return the error `fault` about an author's plan as an error that quotes the plan's lines that it concerns.
+
+    Wrong sizes and misspelt names are found by comparison with the plan that `choose` makes for the request without the
+    author's. `forms` is the request over digits (mixed-radix parts) of its dimensions, then over whole dimensions.
+    `between` names the argument that the preceding kernel writes, "" if there is none.
     """
     request = forms[0]
     no_blocks = CompileOptions.NO_BLOCKS if pinned.atom is None else CompileOptions.NONE
@@ -85,8 +93,11 @@ def better_refusal(
 
 
 def lower_pinned(bound: BoundPlan, unpinned: Callable[[], BoundPlan], lower: LowerPlan) -> tuple[BoundPlan, Lowered]:
-    """Return a pinned plan and its block programs; an error of the lowering names the lines of the plan's pipeline.
-    `unpinned()` returns the plan that is chosen without the pinned one, and `lower` lowers it.
+    """Lower a plan that the author gives; return (the bound plan, its block programs).
+
+    Raises an ArgumentError that quotes the plan's lines if the pipeline cannot be lowered, or if tasks need more shared
+    memory than the machine has. The latter is allowed if the search chooses the same plan: `unpinned()` returns its
+    choice. `lower` lowers a plan.
     """
     pinned = bound.request.pinned
     assert pinned is not None
@@ -106,16 +117,19 @@ def lower_pinned(bound: BoundPlan, unpinned: Callable[[], BoundPlan], lower: Low
 
 
 def _is_chosen_plan(pinned: Schedule, unpinned: Callable[[], BoundPlan], lower: LowerPlan) -> bool:
-    """True if a pinned plan equals the plan that `unpinned()` chooses: then it is lowered even if shared memory
-    overflows, because no other plan needs less.
+    """True if an author's plan equals the plan that is chosen and lowered without it; `unpinned()` returns that choice.
+
+    Such a plan is lowered even if shared memory overflows, because no other plan needs less. `lower` lowers the choice.
     """
     chosen, _ = lower(unpinned())
     return chosen.plan == pinned
 
 
 def _refuse_overflow(lowered: Lowered, why: str, pinned: Schedule, machine: Machine) -> None:
-    """Raise an ArgumentError about a pinned plan whose tasks need more shared memory than the machine has, unless its
-    tensors fit by taking turns there. `why` is the reason that the error states.
+    """Raise an ArgumentError: tasks of an author's plan need more shared memory than the machine has, because of `why`.
+
+    No error is raised for a plan without a pipeline if its tensors fit when they reuse each other's memory, which
+    `lowered` then does: its program is changed.
     """
     if pinned.pipeline is None:
         reuse_shared_memory(lowered.program, machine)

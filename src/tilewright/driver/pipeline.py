@@ -38,8 +38,9 @@ Printing a program costs as much as some passes, so the text is made only if it 
 
 
 def present(request: Request) -> Request:
-    """Return the request with operations on empty tensors removed from its program. Grid programs (whose workgroups the
-    author states) and programs with logs are not changed.
+    """Return the request with operations on empty tensors removed from its program.
+
+    Grid programs (whose workgroups the author states) and programs with logs are returned unchanged.
     """
     if request.workgroups is not None or request.logs:
         return request
@@ -47,9 +48,11 @@ def present(request: Request) -> Request:
 
 
 def give_rows(request: Request) -> Request:
-    """Return the request with MMAs that have no M or no N rewritten: on a GPU as sums, else with a dimension of extent
-    1. They get a dimension too, because atoms have M and N, if a pinned plan names atoms, if sizes are open, and in
-    grid programs and programs with logs.
+    """Return the request with MMAs rewritten that have no M or no N, such as matrix-vector products.
+
+    On a GPU they become elementwise products and a sum, if all MMAs of the program are such. Otherwise they get a
+    dimension of extent 1, so that an atom fits; on a GPU also if the author's plan names atoms, if sizes are known only
+    at the call, and in grid programs and programs with logs. A program without such MMAs is returned unchanged.
     """
     names_atoms = request.pinned is not None and any(line.atom is not None for line in request.pinned.products)
     as_written = request.opened or request.logs or request.workgroups is not None
@@ -73,9 +76,11 @@ REWRITES: tuple[tuple[str, Callable[[Request], Request]], ...] = (
 
 
 def request_forms(request: Request) -> RequestForms:
-    """Return the forms of a request: over digits (mixed-radix parts of dimensions) and over whole dimensions; or one
-    form over a single flat dimension if the program allows it. Grid programs and programs with logs stay as they are.
-    On GPUs only summed dimensions become digits, because copies by lanes go along flat rows.
+    """Return the forms of a request to be planned: over digits of its dimensions, then over whole dimensions.
+
+    Digits are mixed-radix parts, such as i//56 and i%56. On a GPU only reduced dimensions become digits, because copies
+    by lanes need flat rows. There is only one form if a GPU program can be over a single flat dimension, for grid
+    programs (whose workgroups the author states), and for programs with logs.
     """
     on_lanes, program = request.machine.lanes is not None, request.program
     if request.workgroups is not None or request.logs:
@@ -89,15 +94,20 @@ def request_forms(request: Request) -> RequestForms:
 
 
 def prepared(request: Request) -> RequestForms:
-    """Return the forms of a request, with its program rewritten by all REWRITES, ready to be planned."""
+    """Return the forms of a request, after all passes in REWRITES: what the search plans.
+
+    The forms are the request over digits (mixed-radix parts) of its dimensions, then over whole dimensions.
+    """
     for _, rewrite in REWRITES:
         request = rewrite(request)
     return request_forms(request)
 
 
 def lower_plan(bound: BoundPlan) -> tuple[BoundPlan, Lowered]:
-    """Return (the plan that was lowered, its block programs). If the search ranked several plans, that is the best one
-    that can be lowered; otherwise it is the bound plan.
+    """Lower a bound plan (a plan with its kernels); return (the plan that was lowered, its block programs).
+
+    If the search ranked several plans, it is the best one that can be lowered, which may be another than `bound`. A
+    plan that the author gives is lowered itself, or refused with an error.
     """
     if bound.further is not None:
         return lower_ranked(bound, bound.further, lower_plan)
@@ -107,7 +117,10 @@ def lower_plan(bound: BoundPlan) -> tuple[BoundPlan, Lowered]:
 
 
 def realise(request: Request, bound: BoundPlan, dumped: Dumped | None = None) -> Realised:
-    """Return the result of compiling a request by a bound plan; `dumped` gets the text after each pass."""
+    """Lower a bound plan (with its kernels), write its host program; return a Realised: plan, explanation, Module.
+
+    `dumped` is called with the text after each pass; None: there are no dumps.
+    """
     dump = dumped or _no_dump
     bound, lowered = lower_plan(bound)
     dump("general", "block", lowered.program.__str__)
@@ -117,8 +130,10 @@ def realise(request: Request, bound: BoundPlan, dumped: Dumped | None = None) ->
 
 
 def run(request: Request, dumped: Dumped | None = None) -> Realised:
-    """Run all passes on a request in order and return the result; `dumped` gets the program's text at the start and
-    after planning and lowering passes.
+    """Compile a request: run all passes in order, and return a Realised with the plan, its explanation, and the Module.
+
+    `dumped` is called with the program's text at the start, the plan, and the text after each lowering pass; None:
+    there are no dumps.
     """
     dump = dumped or _no_dump
     dump("start", "tile", request.program.__str__)
@@ -128,4 +143,7 @@ def run(request: Request, dumped: Dumped | None = None) -> Realised:
 
 
 def _no_dump(name: str, kind: str, text: Callable[[], str]) -> None:
-    """Ignore the result of a pass: no dump is wanted."""
+    """Do nothing: the function for dumps if none are wanted.
+
+    `name` is the pass, `kind` the kind of text, `text()` would return it.
+    """

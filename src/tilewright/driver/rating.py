@@ -16,9 +16,10 @@ from tilewright.plan.search import BlockedKernelSchedule, cause_of, cycles_on, l
 
 
 def rated_blocks(request: Request, plan: Schedule, between: str) -> Choice:
-    """Return the choice (a plan with its predicted time) for a bound CPU plan with axes `rows`, `columns` and `depth`:
-    this plan's blocking first, then all other blockings of its MMA, ranked. `between` names the argument that the
-    preceding kernel writes (empty: there is none).
+    """Return a Choice for a CPU plan of the author with axes `rows`, `columns` and `depth`: predicted times, ranked.
+
+    The plan's blocking (tile sizes and loop order) comes first, then all other blockings of its MMA, fastest first. The
+    plan must have been bound. `between` names the argument that the preceding kernel writes, "" if there is none.
     """
     facts = facts_of_request(request, between)
     candidate = rate_plan(facts, request.machine, plan)
@@ -29,9 +30,11 @@ def rated_blocks(request: Request, plan: Schedule, between: str) -> Choice:
 
 
 def rated(request: Request, kernels: Kernels, plan: Schedule, between: str) -> GeneralChoice:
-    """Return the choice (a plan with its predicted time) for a bound plan, by the search's cost model. A plan that the
-    model cannot rate has a note instead; a grid that the author states has no predicted time. `between` names the
-    argument that the preceding kernel writes (empty: there is none).
+    """Return a GeneralChoice for a bound plan: the plan with the time that the search's cost model predicts.
+
+    `kernels` are the plan's kernels. A plan that the model cannot time has the time 0 and a note why; a grid program
+    (whose workgroups the author states) has the time 0. `between` names the argument that the preceding kernel writes,
+    "" if there is none.
     """
     machine, name = request.machine, request.program.name
     if request.workgroups is not None:

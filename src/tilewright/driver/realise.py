@@ -53,9 +53,11 @@ SHOWN = 24
 
 
 def rank_plans(forms: RequestForms, between: str, choose: ChoosePlan) -> BoundPlan:
-    """Rank the plans of a request by the search, and return the best one that can be bound. `forms` are the request
-    over digits and over whole dimensions; `choose` plans further kernels. `between` names the argument that the
-    preceding kernel writes (empty: there is none).
+    """Search for plans of a request; return the best that can be bound, with the next ones to try in reserve.
+
+    `forms` is the request over digits (mixed-radix parts) of its dimensions, then over whole dimensions. `choose` plans
+    further kernels. `between` names the argument that the preceding kernel writes, "" if there is none. Raises a
+    ProgramError if no plan can be bound.
     """
     bound, _ = RankedPlans(forms, between, choose).bind_next()
     return bound
@@ -75,8 +77,9 @@ class RankedPlans:
         """The best plan that is refused only because shared memory overflows."""
 
     def after(self, why: str, overflows: bool) -> tuple[BoundPlan, bool]:
-        """Return (the next bound plan, True if it is the last resort) after the plan tried last was refused because of
-        `why`. `overflows` says that the only reason is too little shared memory.
+        """Record that the plan tried last was refused because of `why`; return (next bound plan, True if the last).
+
+        `overflows` says that the only reason is too little shared memory: such a plan is tried again as the last one.
         """
         assert self._tried is not None
         if overflows:
@@ -85,8 +88,11 @@ class RankedPlans:
         return self.bind_next()
 
     def bind_next(self) -> tuple[BoundPlan, bool]:
-        """Return (the next plan that can be bound, True if it is the last resort). The last resort is the best plan
-        whose values go to a workspace, or the only plan there was, whose own error is then raised.
+        """Return (the next plan that can be bound, False); once there is none, return (the last plan, True).
+
+        Plans that cannot be bound are recorded as refusals. The last plan is the best one that was refused only because
+        shared memory overflows: its values go to a workspace in global memory. Without one it is the only plan there
+        was, so that its own error is raised. If there were several, or none, a ProgramError lists the refusals.
         """
         for candidate, plan in self._left:
             bound = result_or_refusal(lambda plan=plan: bind_plan(self._forms, plan, self._choose))  # type: ignore[misc]
@@ -101,9 +107,11 @@ class RankedPlans:
         return self._take(*last, *bind_plan(self._forms, last[1], self._choose)), True
 
     def _candidates(self, between: str) -> Iterator[tuple[PlanCandidate, Schedule]]:
-        """Yield (candidate, its plan) in the order of the search: first for the program over digits (mixed-radix parts
-        of dimensions), then over whole dimensions. `between` names the argument that the preceding kernel writes
-        (empty: there is none).
+        """Yield (candidate, its plan), best first: over digits (mixed-radix parts) of dimensions, then over whole ones.
+
+        Each form of the program is searched only when its first plan is asked for; the ranking is recorded in this
+        object. Candidates that the lowering does not support are recorded as refusals. `between` names the argument
+        that the preceding kernel writes, "" if there is none.
         """
         first, *others = self._forms
         for request in (first, *(each for each in others if each.program is not first.program)):
@@ -120,8 +128,10 @@ class RankedPlans:
                     yield candidate, plan
 
     def _take(self, candidate: PlanCandidate, plan: Schedule, request: Request, kernels: Kernels) -> BoundPlan:
-        """Return the BoundPlan of a candidate: its plan and kernels, its predicted time, what limits it, and why other
-        plans were refused.
+        """Return the BoundPlan of a candidate that could be bound, and record it as the plan tried last.
+
+        The BoundPlan has the plan and its `kernels`, and a choice for `explain`: the predicted time, what limits it,
+        and why other plans were refused. `request` has the program as the plan rewrote it.
         """
         self._tried = candidate, plan
         plan = plan if plan.atom is not None else plan.with_open({str(s) for s in request.open_extents})
@@ -141,8 +151,10 @@ class RankedPlans:
 
 
 def lower_ranked(bound: BoundPlan, further: FurtherPlans, lower: LowerPlan) -> tuple[BoundPlan, Lowered]:
-    """Return (the best plan that can be lowered, its block programs). `bound` is tried first, then the plans that
-    `further` yields; `lower` lowers further kernels.
+    """Lower the best plan that the lowering does not refuse; return (that plan, its block programs).
+
+    `bound` is tried first, then the plans that `further` yields. The last plan is lowered with its values in a
+    workspace in global memory, and its errors are raised. `lower` lowers further kernels.
     """
     while isinstance(lowered := _lowered(bound, lower), _Refused):
         bound, is_last = further.after(*lowered)
@@ -159,7 +171,10 @@ class _Refused(NamedTuple):
 
 
 def _lowered(bound: BoundPlan, lower: LowerPlan) -> tuple[BoundPlan, Lowered] | _Refused:
-    """Return (a bound plan, its block programs), or why the lowering refuses it. `lower` lowers further kernels."""
+    """Lower a bound plan; return (the plan, its block programs), or a _Refused: why the lowering refuses it.
+
+    A plan that needs more shared memory than the machine has is refused too. `lower` lowers further kernels.
+    """
     lowered = result_or_refusal(lambda: lower_kernels(bound, lower))
     if isinstance(lowered, str):
         return _Refused(lowered)
@@ -170,7 +185,10 @@ def _lowered(bound: BoundPlan, lower: LowerPlan) -> tuple[BoundPlan, Lowered] | 
 
 
 def _over_shared_memory(bound: BoundPlan, lowered: Lowered) -> str:
-    """Return a text that says why a lowered plan needs more shared memory than the machine has; empty if it fits."""
+    """Return text: why a lowered plan needs more shared memory than the machine has; empty if it fits.
+
+    It is also empty, without a test, if sizes are known only at the call, and for two kernels and repacked operands.
+    """
     request = bound.request
     if request.opened or not isinstance(bound.kernels, OneKernel | MergedParts):
         return ""
@@ -178,13 +196,15 @@ def _over_shared_memory(bound: BoundPlan, lowered: Lowered) -> str:
 
 
 def _plan_name(candidate: PlanCandidate, plan: Schedule) -> str:
-    """Return the text that names a plan in a refusal: its family and its MMA lines."""
+    """Return the text that names a plan in a refusal: its rewrites, the kind of its kernel, and its `mma` lines."""
     return "; ".join((*candidate.family, *map(str, plan.products)))
 
 
 def _choice_of(candidate: PlanCandidate, notes: tuple[str, ...]) -> Choice | None:
-    """Return the choice (a plan with its predicted time) of a candidate that is a CPU plan with axes `rows`, `columns`
-    and `depth`, with `notes` added; None for other plans.
+    """Return the Choice for a CPU candidate of one product: all blockings (tile sizes) of it, this candidate's first.
+
+    `notes`, and notes on prepared operands, are added. None for candidates of other kinds (those whose plan has no axes
+    `rows`, `columns` and `depth`), and for candidates with a second kernel.
     """
     if not isinstance(candidate.kernel, BlockedKernelSchedule) or candidate.then is not None:
         return None
@@ -194,8 +214,9 @@ def _choice_of(candidate: PlanCandidate, notes: tuple[str, ...]) -> Choice | Non
 
 
 def _general_choice(request: Request, plan: Schedule, candidate: PlanCandidate, ranking: Ranking) -> GeneralChoice:
-    """Return the choice of a plan: the plan with its predicted time, and the best candidates of the ranking with theirs
-    for `explain`.
+    """Return a GeneralChoice for a candidate's plan: its predicted cycles, and other plans of the ranking with theirs.
+
+    There are at most SHOWN (24) plans, best first, for `explain` and the tuner. Candidates without a plan are left out.
     """
     plans = list(islice(((c, p) for c in ranking.candidates if not isinstance(p := as_plan(c), Rejected)), SHOWN))
     return GeneralChoice(
@@ -211,8 +232,10 @@ def _general_choice(request: Request, plan: Schedule, candidate: PlanCandidate, 
 
 
 def _joined_refusals(refused: list[Refusal]) -> list[Refusal]:
-    """Return the refusals of binding and lowering, with refusals of plans of the same name and with the same kind of
-    reason joined into one.
+    """Join refusals of plans with the same name and the same kind of reason into one each; return the new list.
+
+    The kind is the text before the colon of a reason. The joined refusal has the text of the first one in `refused` and
+    the number of others.
     """
     alike: dict[tuple[str, str], list[Refusal]] = {}
     for each in refused:

@@ -40,8 +40,11 @@ class Repacking:
 
 
 def bind_repacked(request: Request, plan: Schedule, choose: ChoosePlan) -> RepackedKernels:
-    """Return the kernels that repack the operands that a plan names, and the kernel on the copies, bound to the plan's
-    other lines. `choose` plans all of them.
+    """Bind (apply) a plan that repacks operands; return the kernels that copy them, and the kernel on the copies.
+
+    `choose` plans all of these kernels, the one on the copies by the plan's other lines. Raises an ArgumentError if the
+    operands cannot be repacked so, if the plan's `repack` lines name others than those that must be repacked together,
+    or if a block-diagonal plan has no pipeline.
     """
     lines = sorted((p for p in plan.values if p.at == LAUNCH), key=lambda p: not p.form.startswith(DIAGONAL))
     rest = replace(plan, values=tuple(p for p in plan.values if p.at != LAUNCH))
@@ -60,8 +63,11 @@ def bind_repacked(request: Request, plan: Schedule, choose: ChoosePlan) -> Repac
 
 
 def repacked(request: Request, pinned: Schedule | None, form: str) -> Repacking | str:
-    """Return the Repacking of a request: operands copied to the layout `form`, and the program on the copies with the
-    plan `pinned`. If that is impossible, return a text that says why.
+    """Rewrite a request to repacked operands; return a Repacking, or text: why that is impossible.
+
+    A Repacking has the requests that copy operands, and one for the program on the copies. `form` is the layout of the
+    copies, such as "aligned rows". `pinned` is the plan for the program on the copies, or None. Text if the machine has
+    no bulk copies, if sizes are known only at the call, or if no operand suits the layout.
     """
     machine = request.machine
     loads = _bulk_loads(machine)
@@ -86,8 +92,10 @@ def repacked(request: Request, pinned: Schedule | None, form: str) -> Repacking 
 
 
 def _main_program(copied: Copied, machine: Machine, form: str) -> SizedProgram:
-    """Return the program on repacked operands. With the form K_ROWS (K is the last dimension of the copies), K becomes
-    the last dimension of tiles too, and M dimensions are merged that need not be contiguous any more.
+    """Return the program on repacked operands, with its sizes; `copied` has it as the rewrite made it.
+
+    If `form` is K_ROWS (K is the last dimension of the copies), K also becomes the last dimension of tiles, and
+    dimensions of M that need not be contiguous any more are merged. Other forms change nothing more.
     """
     if form != K_ROWS:
         return SizedProgram(copied.program, copied.sizes, copied.shapes, copied.free)
@@ -97,8 +105,10 @@ def _main_program(copied: Copied, machine: Machine, form: str) -> SizedProgram:
 
 
 def _block_diagonal(request: Request, count: int, pitch: int) -> Copied | str:
-    """Return the program in which `count` adjacent GEMMs are one MMA with a block-diagonal B, and the kernels that
-    repack its operands; or a text that says why not. `pitch` is the alignment of rows in bytes that bulk copies need.
+    """Rewrite `count` adjacent GEMMs as one MMA with a block-diagonal B; return the Copied program, or text: why not.
+
+    The Copied has the rewritten program and the kernels that repack its operands. `pitch` is the alignment of rows in
+    bytes that bulk copies need. Text if the program has no adjacent GEMMs, or if no atom can multiply the blocks.
     """
     groups = neighbours(request.program, request.sizes, _shapes_of(request))
     if isinstance(groups, str):
@@ -111,20 +121,21 @@ def _block_diagonal(request: Request, count: int, pitch: int) -> Copied | str:
 
 
 def _bulk_loads(machine: Machine) -> list[CopyAtom]:
-    """Return the machine's asynchronous copy atoms from global to shared memory that copy whole boxes (bulk copies)."""
+    """Return the machine's bulk copies: asynchronous copy atoms from global to shared memory that copy whole boxes."""
     every = machine.copies_between("global", "shared")
     return [a for a in every if a.asynchronous and a.bytes_moved is None]
 
 
 def _atoms_from_shared(machine: Machine, product: Op) -> list[MultiplyAtom]:
-    """Return the MMA atoms that read operands of the types of `product` from shared memory."""
+    """Return the machine's atoms that take operand types of the MMA `product`, and read operands from shared memory."""
     types = {v.type.dtype for v in product.operands[:2]}
     return [x for x in machine.multiply.values() if x.slab is not None and {x.a.dtype, x.b.dtype} == types]
 
 
 def _block_depth(atoms: Collection[MultiplyAtom], k: int) -> int:
-    """Return the K of a diagonal block, from the GEMM's `k` and the largest K step of the atoms: `k` if it is a
-    multiple of the step, else the step times the smallest power of two that covers `k`.
+    """Return the K of a diagonal block: `k`, the K of a GEMM, if it is a multiple of the atoms' largest K step.
+
+    Otherwise it is the step times the smallest power of two that covers `k`: 20 with steps of 16 -> 32.
     """
     step = max((x.shape[2] for x in atoms), default=1)
     depth = step

@@ -64,17 +64,17 @@ class Request:
 
     @property
     def program(self) -> Program:
-        """The tile program."""
+        """Return the tile program to be compiled."""
         return self.sized.program
 
     @property
     def free(self) -> Collection[Op]:
-        """The loops with the same result for every tile size."""
+        """Return the program's free loops: those with the same result for every tile size."""
         return self.sized.free
 
     @property
     def logs(self) -> bool:
-        """True if tasks write the values of debug_log."""
+        """True if tasks write the values that the program logs with debug_log."""
         return CompileOptions.LOGS in self.options
 
     @property
@@ -84,36 +84,41 @@ class Request:
 
     @cached_property
     def sizes(self) -> dict[Symbol, int]:
-        """{dimension: its extent as a number}, with typical numbers for open sizes."""
+        """Return {dimension: its extent as an int}, with typical numbers for sizes that are known only at the call."""
         numbers = Substitution(self.typical)
         return {s: int(numbers(e)) if isinstance(e, Expr) else e for s, e in self.sized.extents.items()}
 
     @property
     def typical(self) -> Mapping[Symbol, int]:
-        """{symbol that a call binds, or that follows from such symbols: its typical number}."""
+        """Return {symbol: its typical number} for symbols that a call binds, and symbols that follow from them."""
         return self.opened.typical
 
     @property
     def open_extents(self) -> dict[Expr, Expr]:
-        """{dimension whose extent stays open: expression of the symbols that a call binds}."""
+        """Return {dimension: its extent, an expression of symbols} for dimensions whose extent only a call tells."""
         return {s: n for s, n in self.sized.extents.items() if isinstance(n, Expr)}
 
     @property
     def size(self) -> Callable[[Expr], int]:
-        """A function that evaluates a dimension to an int, with typical numbers for open sizes."""
+        """Return a function that evaluates a dimension to an int; sizes known only at the call are typical numbers."""
         return numbers_of({**self.sizes, **self.typical})
 
     def rewritten(
         self, program: Program, free: Collection[Op], extents: Mapping[Symbol, Size] | None = None
     ) -> Request:
-        """Return this request with another program of the same meaning, the free loops of that program (with the same
-        result for every tile size), and its extents (None: unchanged).
+        """Return this request with another program of the same meaning; this request is not changed.
+
+        `free` are the loops of that program with the same result for every tile size. `extents` are the extents of its
+        dimensions; None: those of this request.
         """
         extents = self.sized.extents if extents is None else extents
         return replace(self, sized=replace(self.sized, program=program, free=free, extents=extents))
 
     def longer(self) -> str | None:
-        """Return the name of an argument that is longer than its dimensions say; None if there is none."""
+        """Return the name of the first argument that is longer than its dimensions say; None if there is none.
+
+        None also, without a test, if arguments must not be longer (`lenient` is off).
+        """
         images = Substitution(dict(self.sizes))
         for a in self.program.args if self.lenient else ():
             sizes = zip(getattr(a.type, "sizes", ()), self.sized.shapes[a], strict=True)

@@ -14,8 +14,11 @@ from tilewright.rewrite.drop_loop import dissolved
 
 
 def facts_of_request(request: Request, between: str = "") -> Facts:
-    """Return the facts of a request's program, with typical numbers for open sizes. `between` names the argument that
-    the preceding kernel writes (empty: there is none).
+    """Analyse a request's program; return its Facts, from which plans are searched, bound and rated.
+
+    Sizes known only at the call have typical numbers. `between` names the argument that the preceding kernel writes, ""
+    if there is none. The Facts also have functions that analyse the program without its loop, or on copies of its
+    operands.
     """
     sizes, program = {**request.sizes, **request.typical}, request.program
     facts = facts_of(
@@ -30,8 +33,9 @@ def facts_of_request(request: Request, between: str = "") -> Facts:
 
 
 def _facts_without_loop(request: Request) -> Facts | str:
-    """Return the facts of a request's program without its loop, whose carried values can be merged; or a text that says
-    why the loop must stay.
+    """Return the Facts (analysed program) of a request without its loop; or text: why the loop must stay.
+
+    The whole loop becomes one iteration, if the values that it carries can be merged.
     """
     program = dissolved(request.program)
     if isinstance(program, str):
@@ -40,8 +44,9 @@ def _facts_without_loop(request: Request) -> Facts | str:
 
 
 def _facts_on_k_rows(request: Request) -> Facts | str:
-    """Return the facts of a request's program on copies of its operands that have K as their last dimension; or a text
-    that says why operands cannot be copied so.
+    """Return the Facts (analysed program) of a request on copies of its operands; or text: why it has none.
+
+    The copies have K as their last dimension. The text says why operands cannot be copied so.
     """
     repacking = repacked(request, None, K_ROWS)
     return repacking if isinstance(repacking, str) else facts_of_request(repacking.main)

@@ -22,9 +22,10 @@ from tilewright.rewrite.split_kernel import apart, apart_before
 
 
 def part_of(request: Request, halves: Halves, program: Program, pinned: Schedule | None = None) -> Request:
-    """Return the request for `program`, one of the two kernels in `halves`, with its pinned plan. Its free loops (with
-    the same result for every tile size) are those of `request`, and loops over the same dimensions that only
-    accumulate.
+    """Return the request for `program`, one of the two kernels into which the program of `request` was split.
+
+    `halves` has the extents and the memory between both, `pinned` is the plan of this kernel, or None. Its free loops
+    (with the same result for every tile size) are those of `request`, and copies of them that only add to accumulators.
     """
     free = [op.attrs["axis"] for op in request.free]
     sizes, shapes = {**request.sizes, **halves.sizes}, {**request.sized.shapes, **halves.memories}
@@ -35,8 +36,11 @@ def part_of(request: Request, halves: Halves, program: Program, pinned: Schedule
 
 
 def bind_two(request: Request, plan: Schedule, choose: ChoosePlan) -> TwoKernels:
-    """Return the two kernels into which a plan splits a program, each bound to its lines of the plan. `choose` plans
-    them; the second kernel is planned anew if the plan has no lines for it.
+    """Split a program into two kernels as the plan says; return the plans of both, bound (applied) to them.
+
+    `choose` plans them; the second kernel gets the best plan if the plan has no lines for it. Raises an ArgumentError
+    if the program cannot be split there, if the plan names another MMA than the first kernel's last one, or if it
+    repacks operands.
     """
     program, sizes, line = request.program, request.sizes, f"split kernel {plan.split_at}"
     after, before = plan.split_after, plan.split_before
@@ -56,17 +60,23 @@ def bind_two(request: Request, plan: Schedule, choose: ChoosePlan) -> TwoKernels
 
 
 def joined_plan(kernels: TwoKernels, plan: Schedule) -> Schedule:
-    """Return the plan of a program that runs as two kernels, from the plans of both; `plan` says where it is split."""
+    """Return one plan for a program that runs as two kernels: the first's, with the second's in the field `then`.
+
+    From `plan` it takes where the program is split, and which loop becomes one iteration.
+    """
     first, second = kernels.first.plan, kernels.second.plan
     after, before = plan.split_after, plan.split_before
     return replace(first, split_after=after, split_before=before, then=second, whole=plan.whole)
 
 
 def choices_of_parts(kernels: Kernels) -> tuple[Choice | GeneralChoice, ...]:
-    """Return the choices (plans with their predicted times) of both kernels; () if `kernels` are not two kernels."""
+    """Return (choice of the first kernel, choice of the second); () if `kernels` are not two kernels.
+
+    A choice is a plan with its predicted time.
+    """
     return (kernels.first.choice, kernels.second.choice) if isinstance(kernels, TwoKernels) else ()
 
 
 def _last_product(first: Program) -> str:
-    """Return the name of the last MMA of the first kernel."""
+    """Return the name of the last MMA of the program `first`, such as "mma" or "mma2"; it must have one."""
     return list(mmas_by_name(first))[-1]

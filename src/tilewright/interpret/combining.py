@@ -26,11 +26,13 @@ _COMBINE: dict[str, Any] = {"sum": np.add, "prod": np.multiply, "max": np.maximu
 
 
 def mma(run: Run, op: Op) -> tuple[TileValue, ...]:
-    """Return the result of an `mma`: the accumulator plus the sum of products over the dimensions that both operands
-    have and the accumulator lacks, in the accumulator's wide type.
+    """Execute an `mma` and return its result, a tile: the accumulator plus the sum of products A*B, in the
+    accumulator's wide type.
 
-    Attribute `blocks` makes a grouped product: the accumulator's last dimension and the last reduced dimension consist
-    of that many blocks, and only blocks with the same number are multiplied.
+    Products are summed over the dimensions that both operands have and the accumulator lacks. Attribute `blocks` makes
+    a grouped product: the accumulator's last dimension and the last reduced dimension consist of that many blocks, and
+    only blocks with the same number are multiplied. With attribute `accumulate`, the sum is rounded after each product.
+    Raise ExecutionError if a dimension of one operand only has several coordinates here.
     """
     a, b, acc = run.tiles(op)
     parts = common_parts([a, b, acc])
@@ -65,8 +67,12 @@ def _products(
     tiles: tuple[TileValue, ...],
     parts: dict[Expr, tuple[int, int]],
 ) -> Array:
-    """Return the sums of products of `arrays`, the operands A and B over the coordinates in `parts`; with `blocks`,
-    block by block. `tiles` are A, B and the accumulator.
+    """Return the sums of products of A and B as an array over the accumulator's dimensions. The accumulator is not
+    added.
+
+    `arrays` are the elements of A and B, at coordinates `parts`, {dimension: (first, end)}; `tiles` are A, B and the
+    accumulator. If the mma `op` has the attribute `blocks`, only blocks with the same number are multiplied, and others
+    are 0. Raise ExecutionError if `blocks` does not divide a dimension.
     """
     blocks = op.attrs.get("blocks", 1)
     a, b, acc = tiles
@@ -92,8 +98,10 @@ def _products(
 
 
 def _contracted(arrays: list[Array], dims: tuple[tuple[Expr, ...], ...], out: tuple[Expr, ...]) -> Array:
-    """Return the contraction of two arrays with dimensions `dims` to the dimensions `out`: one matrix product for each
-    coordinate of the dimensions that all three have. Dimensions that both arrays have and `out` lacks are summed.
+    """Return the contraction of two arrays, as np.einsum would: dimensions that both have and `out` lacks are summed.
+
+    `dims` are the dimensions of each array, `out` those of the result. There is one matrix product for each coordinate
+    of the dimensions that all three have. A dimension that one array has alone must be 1 wide.
     """
     a, b = dims
     batch = [d for d in out if d in a and d in b]
@@ -119,9 +127,10 @@ def _contracted(arrays: list[Array], dims: tuple[tuple[Expr, ...], ...], out: tu
 
 
 def _sum_with_rounding(a: TileValue, b: TileValue, acc: TileValue, parts: dict[Expr, tuple[int, int]]) -> TileValue:
-    """Return the `mma` result in the accumulator's own type over coordinates `parts`: each product is added exactly,
-    and the sum is rounded after each. Products are added in ascending order, so the result does not depend on a loop's
-    tile size.
+    """Return the result of an `mma` in the accumulator's own type: the sum is rounded after each product is added.
+
+    Products are added in ascending order of the reduced coordinates, so the result does not depend on a loop's tile
+    size. `parts` is {dimension: (first, end)}, the coordinates to compute.
     """
     reduced_dims = tuple(d for d in dict.fromkeys((*a.dims, *b.dims)) if d not in acc.dims)
     operands = [spread(t, (*acc.dims, *reduced_dims), parts, t.array.astype(np.float64)) for t in (a, b)]
@@ -136,8 +145,10 @@ def _sum_with_rounding(a: TileValue, b: TileValue, acc: TileValue, parts: dict[E
 
 
 def reduce(run: Run, op: Op) -> tuple[TileValue, ...]:
-    """Return the sum, product, maximum or minimum of the operands along a dimension, combined with an accumulator if
-    there is one.
+    """Execute a `sum`, `prod`, `max` or `min` and return its result, a tile: all operands combined along a dimension.
+
+    With attribute `acc`, the last operand is an accumulator that is combined too. Raise ExecutionError for a `max` or
+    `min` of no elements.
     """
     tiles = run.tiles(op)
     accumulator_tile = tiles.pop() if op.attrs.get("acc") else None
@@ -165,7 +176,11 @@ def reduce(run: Run, op: Op) -> tuple[TileValue, ...]:
 
 
 def scan(run: Run, op: Op) -> tuple[TileValue, ...]:
-    """Return the running sum, product, maximum or minimum along a dimension, from a start value if there is one."""
+    """Execute a scan along a dimension and return its result, a tile: the running sum, product, maximum or minimum.
+
+    A second operand is a start value that is combined with every element. If it has the scanned dimension too, only its
+    last element along that counts.
+    """
     tile, *start = run.tiles(op)
     axis = tile.dims.index(op.attrs["dim"])
     wide = tile.dtype.accumulator.numpy
@@ -187,8 +202,11 @@ def scan(run: Run, op: Op) -> tuple[TileValue, ...]:
 
 
 def topk(run: Run, op: Op) -> tuple[TileValue, ...]:
-    """Return the largest elements along a dimension in descending order, as many as attribute `count`, and their
-    indices. The lower index wins a tie; NaN counts as the largest.
+    """Execute a `topk` and return two tiles: the largest elements along a dimension in descending order, and their
+    indices.
+
+    Attribute `count` is how many; there must be as many elements. The lower index wins a tie; NaN counts as the
+    largest.
     """
     (tile,) = run.tiles(op)
     values, places = op.results
@@ -212,7 +230,7 @@ def topk(run: Run, op: Op) -> tuple[TileValue, ...]:
 
 
 def _tf32(array: Array) -> Array:
-    """Return f32 numbers rounded to the ten fraction bits of TF32."""
+    """Return `array`, f32 numbers, rounded to the 10 fraction bits of TF32; infinities and NaN stay."""
     bits = array.astype(np.float32).view(np.uint32)
     rounded = bits + 0xFFF + ((bits >> 13) & 1)
     return np.where(np.isfinite(array), (rounded & 0xFFFFE000).view(np.float32), array)

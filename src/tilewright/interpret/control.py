@@ -24,8 +24,12 @@ _EFFECTS = ("write", "atomic_add", "atomic_min", "atomic_max", "set_symbol", "de
 
 
 def iterate(run: Run, op: Op) -> tuple[TileValue, ...]:
-    """Execute the body once for each tile of the axis, in order, and return the carried values. If the tile size does
-    not affect the result, one tile covers the whole axis.
+    """Execute a loop over tiles of an axis: its body for each tile in order. Return the values that it carries at the
+    end.
+
+    One tile covers the whole axis if the tile size does not affect the result. With attribute `start` it is a while
+    loop. Raise ExecutionError if the loop needs a tile size and has none, or if two tile sizes give different results
+    although the author promised by `any_tile` that all are equal.
     """
     if op.attrs.get("start"):
         return _while_loop(run, op)
@@ -55,8 +59,11 @@ def iterate(run: Run, op: Op) -> tuple[TileValue, ...]:
 def _run_tiles(
     run: Run, op: Op, axis: Expr, tiles: list[tuple[int, int]], carried: list[TileValue]
 ) -> tuple[TileValue, ...]:
-    """Execute the body of the loop `op` for each range (first, end) in `tiles` of `axis`, starting from `carried`, and
-    return the carried values.
+    """Execute the body of the loop `op` for each range (first, end) in `tiles` of `axis`, and return the carried
+    values.
+
+    `carried` are the values at the start. Empty ranges are skipped. Raise ExecutionError if a carried value has the
+    dimension `axis`.
     """
     (body,) = op.blocks
     outer_part = run.parts.get(axis)
@@ -83,8 +90,11 @@ def _run_tiles(
 
 
 def _check_any_tile(run: Run, op: Op, axis: Expr, first: int, size: int, carried: list[TileValue]) -> None:
-    """Raise an ExecutionError if two tile sizes of a loop with `any_tile` give different results beyond rounding: the
-    author promised that all are equal. The loop runs over coordinates `first` to `size` of `axis`.
+    """Raise ExecutionError if the loop `op` gives different results, beyond rounding, for two tile sizes: all and half
+    of the axis.
+
+    The author promised by `any_tile` that there are none. The loop runs over coordinates `first` to `size` of `axis`;
+    `carried` are its values at the start.
     """
     half = max(1, (size - first + 1) // 2)
     results = [
@@ -104,8 +114,10 @@ def _check_any_tile(run: Run, op: Op, axis: Expr, first: int, size: int, carried
 
 
 def _while_loop(run: Run, op: Op) -> tuple[TileValue, ...]:
-    """Execute a while loop: the body as long as its condition holds, with the loop's axis set by the body. Return the
-    carried values.
+    """Execute a while loop: its body as long as its condition holds. Return the values that it carries at the end.
+
+    The first operand is the axis's start value; the body must set the axis by set_symbol, else ExecutionError is
+    raised.
     """
     start, *carried = run.tiles(op)
     axis: Any = op.attrs["axis"]
@@ -129,15 +141,20 @@ def _while_loop(run: Run, op: Op) -> tuple[TileValue, ...]:
 
 
 def _holds(run: Run, op: Op, carried: list[TileValue]) -> bool:
-    """True if the condition of a while loop holds now; GET_ITER_ARG(n) in it stands for carried value number n."""
+    """Evaluate the condition of the while loop `op` for its carried values, and return whether it holds.
+
+    GET_ITER_ARG(n) in the condition stands for the carried value number n; these symbols are bound in `run`.
+    """
     for number, tile in enumerate(carried):
         run.bound[symbol(f"GET_ITER_ARG_{number}")] = tile
     return bool(run.number(op.attrs["condition"], op))
 
 
 def conditional(run: Run, op: Op) -> tuple[TileValue, ...]:
-    """Execute the body of a conditional if the condition holds anywhere, and return its results where it holds and the
-    other values elsewhere. Writes in the body are masked by the condition.
+    """Execute a conditional and return its results: those of its body where the condition holds, its operands
+    elsewhere.
+
+    The body is executed, once, if the condition holds for any element; its writes are masked by the condition.
     """
     (body,) = op.blocks
     if "when" in op.attrs:

@@ -15,7 +15,7 @@ _erf = np.vectorize(erf, otypes=[np.float64])
 
 
 def _divide(a: Array, b: Array) -> Array:
-    """Return a / b; integers are divided towards zero, as by machines."""
+    """Return a / b, elementwise; quotients of integers are rounded towards zero."""
     if np.issubdtype(a.dtype, np.integer):
         quotient = np.floor_divide(np.abs(a.astype(np.int64)), np.abs(b.astype(np.int64)))
         return (np.sign(a).astype(np.int64) * np.sign(b).astype(np.int64) * quotient).astype(a.dtype)
@@ -23,22 +23,22 @@ def _divide(a: Array, b: Array) -> Array:
 
 
 def _round_half_away(a: Array) -> Array:
-    """Return `a` rounded to the nearest integer, halves away from zero."""
+    """Return `a` rounded to the nearest integers, halves away from zero: 2.5 -> 3, -2.5 -> -3."""
     return np.copysign(np.floor(np.abs(a) + 0.5), a)
 
 
 def _sigmoid(a: Array) -> Array:
-    """Return 1 / (1 + exp(-a))."""
+    """Return 1 / (1 + exp(-a)), elementwise."""
     return 1 / (1 + np.exp(-a))
 
 
 def _shift_left(a: Array, b: Array) -> Array:
-    """Return `a` shifted left by `b` bits."""
+    """Return the integers `a` shifted left by `b` bits, elementwise."""
     return np.left_shift(a, b)
 
 
 def fused(a: Array, b: Array, c: Array) -> Array:
-    """Return a*b + c in the type of the arguments, rounded once for f32 and f64.
+    """Return a*b + c, elementwise, in the type of the arguments; f32 and f64 are rounded once, other types twice.
 
     >>> third = np.float32(1 / 3)
     >>> float(fused(third, np.float32(3), np.float32(-1))), float(third * np.float32(3) - np.float32(1))
@@ -60,7 +60,9 @@ def fused(a: Array, b: Array, c: Array) -> Array:
 
 
 def _fused_double(a: float, b: float, c: float) -> float:
-    """Return a*b + c for Python floats, rounded once, by rational arithmetic."""
+    """Return a*b + c for Python floats, rounded once: it is computed by rational arithmetic. Infinities and NaN are
+    allowed.
+    """
     if not np.isfinite([a, b, c]).all():
         return a * b + c
     exact = Fraction(a) * Fraction(b) + Fraction(c)

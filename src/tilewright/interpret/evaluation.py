@@ -30,7 +30,9 @@ _compiled: dict[Expr, tuple[Callable[..., Any], tuple[str, ...]]] = {}
 
 
 def evaluated(e: Expr, values: Mapping[str, Any]) -> Any:
-    """Return the value of `e` for `values` of its symbols by name: ints, or numpy arrays of shapes that broadcast.
+    """Return the value of the integer expression `e` for `values`, {symbol name: int or numpy array}; arrays broadcast.
+
+    Raise ExpressionError if a symbol has no value or the value exceeds 64 bits, and DivisionByZero.
 
     >>> from tilewright.algebra.expr import index
     >>> m = index("m", 100)
@@ -51,13 +53,18 @@ def evaluated(e: Expr, values: Mapping[str, Any]) -> Any:
 
 
 def names_in(e: Expr) -> tuple[str, ...]:
-    """Return the names of the symbols on which `e` depends, directly or through definitions."""
+    """Return the names of the symbols in the integer expression `e`; a symbol with a definition counts as the symbols
+    in that.
+    """
     _, names = _compiled.get(e) or _compile(e)
     return names
 
 
 def _compile(e: Expr) -> tuple[Callable[..., Any], tuple[str, ...]]:
-    """Return (a function that evaluates `e`, the names of its arguments), and remember both."""
+    """Compile the expression `e` to a Python function and return (function, names of its arguments); cache both.
+
+    The arguments are the values of the symbols in `e`, sorted by name.
+    """
     names: set[str] = set()
     source = _python_source(e, names)
     ordered = tuple(sorted(names))
@@ -68,30 +75,37 @@ def _compile(e: Expr) -> tuple[Callable[..., Any], tuple[str, ...]]:
 
 
 def _values_text(names: tuple[str, ...], values: Mapping[str, Any]) -> str:
-    """Return the integer values of the symbols `names` as text for a message, such as ", where m = 3"."""
+    """Return the values of the symbols `names` that are ints as text for a message, such as ", where m = 3"; "" if
+    none.
+    """
     shown = ", ".join(f"{name} = {values[name]}" for name in names if isinstance(values[name], int))
     return f", where {shown}" if shown else ""
 
 
 def _require_nonzero(b: Any) -> Any:
-    """Return `b`. Raise a ZeroDivisionError if it is an array with a zero; Python raises the error for ints itself."""
+    """Return the divisor `b` unchanged; raise ZeroDivisionError if it is an array with a zero.
+
+    Python raises that error itself for ints.
+    """
     if isinstance(b, np.ndarray) and not b.all():
         raise ZeroDivisionError
     return b
 
 
 def _min(*args: Any) -> Any:
-    """Return the minimum of `args`, ints or arrays."""
+    """Return the minimum of `args`, ints or arrays; arrays are compared elementwise."""
     return min(args) if all(isinstance(a, int) for a in args) else _fold(np.minimum, args)
 
 
 def _max(*args: Any) -> Any:
-    """Return the maximum of `args`, ints or arrays."""
+    """Return the maximum of `args`, ints or arrays; arrays are compared elementwise."""
     return max(args) if all(isinstance(a, int) for a in args) else _fold(np.maximum, args)
 
 
 def _fold(function: Callable[[Any, Any], Any], args: tuple[Any, ...]) -> Any:
-    """Return `args` combined from left to right by `function` of two arguments."""
+    """Return f(f(a, b), c) and so on for `function` f and `args` a, b, c, ...: the arguments combined from left to
+    right.
+    """
     total = args[0]
     for a in args[1:]:
         total = function(total, a)
@@ -102,7 +116,10 @@ _SIGNS: dict[type[Expr], str] = {FloorDiv: "//", Mod: "%", Exact: "//", Xor: "^"
 
 
 def _python_source(e: Expr, names: set[str]) -> str:
-    """Return Python source that evaluates `e`, and add the names of its symbols to `names`; symbol m becomes s_m."""
+    """Return Python source that evaluates `e`, in which the value of symbol m is s_m: "(2*s_m + 1)".
+
+    Also add the names of its symbols to the set `names`. A symbol with a definition is replaced by that.
+    """
     if isinstance(e, Const):
         return f"({e.value})"
     if isinstance(e, Symbol):

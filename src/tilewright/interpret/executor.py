@@ -37,10 +37,11 @@ def execute(
     *,
     lenient: bool = False,
 ) -> None:
-    """Run `program` on `arguments`: numpy arrays, which are written in place, and numbers.
+    """Run the tile program on `arguments`, {argument: numpy array or number}; arrays of outputs are written in place.
 
-    `symbols` has the value of every symbol that the program needs, `derived` the symbols that depend on the workgroup;
-    `logs` receives what debug_log records. With `lenient`, symbols that set_symbol sets may lie outside their range.
+    `symbols` is {symbol: value}; `derived` is {symbol: expression} of symbols that depend on the workgroup. `logs`
+    receives what debug_log records; None: nothing is recorded. With `lenient`, symbols that set_symbol sets may lie
+    outside their range.
     """
     run = Run(program, HANDLERS, dict(symbols), logs, dict(derived or {}), lenient=lenient)
     for value, argument in arguments.items():
@@ -58,7 +59,7 @@ def execute(
 
 
 def _nothing(run: Run, op: Op) -> tuple[TileValue, ...]:
-    """Execute a `barrier`: nothing, since the executor runs one operation at a time. Return no values."""
+    """Execute a `barrier`: do nothing, since the executor runs one operation at a time. Return ()."""
     return ()
 
 

@@ -26,7 +26,10 @@ from tilewright.ir.core import Op, TileType
 
 
 def elementwise(run: Run, op: Op) -> tuple[TileValue, ...]:
-    """Return the result of an elementwise operation on the coordinates that all operands have."""
+    """Execute an elementwise operation and return its result, a tile over the coordinates that all operands cover.
+
+    Raise ProgramError for arithmetic (add, sub, mul) on bool tiles.
+    """
     tiles = run.tiles(op)
     result: TileType = op.results[0].type
     parts = common_parts(tiles)
@@ -43,7 +46,11 @@ def elementwise(run: Run, op: Op) -> tuple[TileValue, ...]:
 
 
 def cast(run: Run, op: Op) -> tuple[TileValue, ...]:
-    """Return the tile with its numbers converted to another element type."""
+    """Execute a `cast`: return the tile with its numbers converted to another element type.
+
+    Floats are rounded to nearest even. For an integer type they are rounded towards zero and clamped to its range, and
+    NaN becomes 0.
+    """
     (tile,) = run.tiles(op)
     dtype = op.attrs["dtype"]
     array = tile.array
@@ -56,7 +63,10 @@ def cast(run: Run, op: Op) -> tuple[TileValue, ...]:
 
 
 def bitcast(run: Run, op: Op) -> tuple[TileValue, ...]:
-    """Return the tile with its bits reinterpreted as another element type."""
+    """Execute a `bitcast`: return the tile with its bits reinterpreted as another element type.
+
+    For a type of another size, the last dimension has as many times more or fewer elements.
+    """
     (tile,) = run.tiles(op)
     dtype = op.attrs["dtype"]
     array = _same_bits(np.asarray(tile.array, order="C"), tile.dtype, dtype)
@@ -67,8 +77,9 @@ def bitcast(run: Run, op: Op) -> tuple[TileValue, ...]:
 
 
 def _same_bits(array: Array, dtype: dtypes.DType, to: dtypes.DType) -> Array:
-    """Return `array`, of type `dtype`, reinterpreted as type `to`; with 4-bit types, the lower half of a byte comes
-    first.
+    """Return `array`, of type `dtype`, with its bits reinterpreted as elements of type `to`.
+
+    Two 4-bit elements are packed in a byte, the first one in the lower half.
     """
     if 4 not in (dtype.bits, to.bits) or dtype.bits == to.bits:
         return array.view(to.numpy)
@@ -80,8 +91,8 @@ def _same_bits(array: Array, dtype: dtypes.DType, to: dtypes.DType) -> Array:
 
 
 def repeat(run: Run, op: Op) -> tuple[TileValue, ...]:
-    """Return the tile with each element along a dimension repeated `times` times, over a dimension that is as much
-    longer.
+    """Execute a `repeat`: return the tile with each element repeated `times` times along a dimension: [1, 2] -> [1, 1,
+    2, 2].
     """
     (tile,) = run.tiles(op)
     axis, times = tile.dims.index(op.attrs["dim"]), op.attrs["times"]
@@ -90,7 +101,9 @@ def repeat(run: Run, op: Op) -> tuple[TileValue, ...]:
 
 
 def broadcast(run: Run, op: Op) -> tuple[TileValue, ...]:
-    """Return the tile repeated over more dimensions, or with its dimensions in another order."""
+    """Execute a `broadcast` or `permute`: return the tile repeated over more dimensions, or with its dimensions
+    reordered.
+    """
     (tile,) = run.tiles(op)
     kind: TileType = op.results[0].type
     parts = {d: tile.part(d) if d in tile.dims else run.part(d) for d in kind.dims}
@@ -100,7 +113,11 @@ def broadcast(run: Run, op: Op) -> tuple[TileValue, ...]:
 
 
 def reshape(run: Run, op: Op) -> tuple[TileValue, ...]:
-    """Return the tile's elements, last dimension fastest, over other dimensions of the same total size."""
+    """Execute a `reshape`: return the tile's elements over other dimensions, in the same order (last dimension
+    fastest).
+
+    Raise ExecutionError if the number of elements differs.
+    """
     (tile,) = run.tiles(op)
     kind: TileType = op.results[0].type
     starts, shape = run.starts_and_shape(kind.dims)
@@ -110,7 +127,9 @@ def reshape(run: Run, op: Op) -> tuple[TileValue, ...]:
 
 
 def select(run: Run, op: Op) -> tuple[TileValue, ...]:
-    """Return one tile's elements where a condition holds, another's elsewhere."""
+    """Execute a `select`: return a tile with elements of the second operand where the first one holds, else of the
+    third.
+    """
     tiles = run.tiles(op)
     kind: TileType = op.results[0].type
     parts = common_parts(tiles)
@@ -122,7 +141,10 @@ def select(run: Run, op: Op) -> tuple[TileValue, ...]:
 
 
 def extract(run: Run, op: Op) -> tuple[TileValue, ...]:
-    """Return one element of a tile as a tile without dimensions."""
+    """Execute an `extract`: return one element of a tile, at the indices `offset`, as a tile without dimensions.
+
+    A single offset counts elements in row-major order.
+    """
     (tile,) = run.tiles(op)
     offsets = [run.number(e, op) for e in op.attrs["offset"]]
     flat = tile.array.reshape(-1)[offsets[0]] if len(offsets) == 1 else tile.array[tuple(offsets)]
@@ -130,7 +152,9 @@ def extract(run: Run, op: Op) -> tuple[TileValue, ...]:
 
 
 def _towards_zero(array: Array, to: dtypes.DType) -> Array:
-    """Return floats rounded towards zero and clamped to the range of the integer type `to`; NaN becomes 0."""
+    """Return the floats in `array` rounded towards zero and clamped to the range of the integer type `to`; NaN becomes
+    0.
+    """
     low, high = (-8, 7) if to.bits == 4 else (np.iinfo(to.numpy).min, np.iinfo(to.numpy).max)
     truncated = np.where(np.isnan(array), 0, np.trunc(array)).astype(np.float64)
     in_range = (truncated > low) & (

@@ -17,10 +17,11 @@ if TYPE_CHECKING:  # `is_grid` is also called for kernels that are never interpr
 
 
 def is_grid(program: Program) -> bool:
-    """True if the program is a grid program: its workgroup and tile constraints affect its result.
+    """True if the tile program is a grid program: its workgroup and tile constraints affect its result.
 
-    They do if it uses workgroup ids, shared memory, explicit starts or iteration counts, or a while loop that starts at
-    different values for different elements: then each workgroup ends its loop on its own.
+    That is so if it uses workgroup ids, shared memory, or explicit starts or iteration counts; if constraints tile a
+    dimension that one side of an operation lacks; or if a while loop starts at different values for different elements,
+    so that each workgroup ends its loop on its own.
     """
     for record in program.records:
         if record.name == "grid" or "iters" in record.attrs or "start" in record.attrs:
@@ -39,7 +40,7 @@ def is_grid(program: Program) -> bool:
 
 
 def _expressions(attrs: Mapping[str, Any]) -> Iterator[Expr]:
-    """Yield the integer expressions in the attribute values `attrs`, also inside nested tuples."""
+    """Yield the integer expressions among the attribute values `attrs`, {name: value}, also inside nested tuples."""
     for value in attrs.values():
         if isinstance(value, Expr):
             yield value
@@ -53,12 +54,12 @@ def _expressions(attrs: Mapping[str, Any]) -> Iterator[Expr]:
 
 
 def _uses_workgroup_id(e: Expr) -> bool:
-    """True if `e` contains a workgroup id."""
+    """True if the symbol of a workgroup id occurs in the expression `e`."""
     return any(s in WORKGROUPS for s in e.symbols)
 
 
 def refuse_threads(program: Program) -> None:
-    """Raise an OutOfScope error if the program uses a thread id: a tile program has no threads."""
+    """Raise OutOfScope if the program uses a thread id, since tile programs have no threads; else return nothing."""
     for op in [*program.records, *program.walk()]:
         for e in _expressions(op.attrs):
             for s in e.symbols:
@@ -67,8 +68,11 @@ def refuse_threads(program: Program) -> None:
 
 
 def workgroups(program: Program, run: Run) -> Iterator[tuple[tuple[int, ...] | None, Mapping[int, int]]]:
-    """Yield (ids of a workgroup, how many run as one from it on along each grid dimension), in ascending order, first
-    grid dimension fastest. A logical program yields (None, {}) once. See `joining`.
+    """Yield (ids, counts) for the workgroups to run, in ascending order, first grid dimension fastest.
+
+    `ids` has a workgroup's id along each grid dimension. `counts` is {grid dimension: how many workgroups run as one
+    from this id on}, empty where each runs alone; those after the first are not yielded. A program that is no grid
+    program yields (None, {}) once.
     """
     if not is_grid(program):
         yield None, {}

@@ -24,8 +24,10 @@ _RESHAPING = ("reshape", "bitcast", "extract", "repeat")
 
 
 def joined(program: Program, run: Run, counts: list[int]) -> dict[int, int]:
-    """Return how many workgroups run as one along each grid dimension; dimensions without any are left out. `counts` is
-    the number of workgroups along each.
+    """Return {grid dimension: how many workgroups along it run as one}, where the result is the same as one by one.
+
+    Grid dimensions along which each runs alone are left out. `counts` is the number of workgroups along each. Joined
+    tiles have at most `MOST` elements.
     """
     joined_counts: dict[int, int] = {}
     if any(op.name in _IN_ORDER for op in program.walk()) or _reads_what_it_writes(program):
@@ -47,14 +49,16 @@ def joined(program: Program, run: Run, counts: list[int]) -> dict[int, int]:
 
 
 def _reads_what_it_writes(program: Program) -> bool:
-    """True if the program reads memory that it also writes."""
+    """True if the program has a `read` of memory that it also has a `write` to."""
     read = {op.operands[0] for op in program.walk() if op.name == "read"}
     return any(op.operands[1] in read for op in program.walk() if op.name == "write")
 
 
 def _joinable_dim(program: Program, grid: int) -> Symbol | None:
-    """Return the dimension that the workgroups along grid dimension `grid` divide, if they may run as one; None
-    otherwise.
+    """Return the tensor dimension that workgroups along grid dimension number `grid` divide, if they may run as one.
+
+    None if they may not: every operation must be elementwise along the dimension, one plain constraint must divide it,
+    and the program must not use the workgroup id.
     """
     constraints = [r for r in program.records if r.name == "workgroup" and r.attrs["grid"] == grid]
     if len(constraints) != 1 or any(name in constraints[0].attrs for name in ("start", "iters", "primary")):
@@ -69,12 +73,15 @@ def _joinable_dim(program: Program, grid: int) -> Symbol | None:
 
 
 def _symbols(op: Op) -> set[Symbol]:
-    """Return the symbols in the attributes of `op`."""
+    """Return the symbols in the attributes of `op`, an operation or constraint record."""
     return {s for name, kind in op.spec.attrs.items() if name in op.attrs for s in attr_symbols(kind, op.attrs[name])}
 
 
 def _is_elementwise_along(op: Op, dim: Symbol) -> bool:
-    """True if `op` combines no elements of different coordinates along the dimension `dim`."""
+    """True if `op` combines no elements of different coordinates along the dimension `dim`.
+
+    It is also True if `op` does not have the dimension; False if in doubt, as for a reshape.
+    """
     tile_types = [v.type for v in (*op.operands, *op.results) if isinstance(v.type, TileType)]
     if any(dim in d.symbols and d is not dim for kind in tile_types for d in kind.dims):
         return False
@@ -98,8 +105,9 @@ def _is_elementwise_along(op: Op, dim: Symbol) -> bool:
 
 
 def _largest_tile(program: Program, run: Run) -> int:
-    """Return the number of elements of the largest tile of one workgroup; dimensions of loops count with their tile
-    sizes.
+    """Return the number of elements of the largest tile that one workgroup computes.
+
+    A dimension counts with its tile size if a constraint gives one, also inside loops, else with its whole extent.
     """
     tiles: Mapping[Expr, Expr] = {
         r.attrs["dim"]: r.attrs["tile"]

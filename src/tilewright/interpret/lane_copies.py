@@ -20,8 +20,11 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def copy_lanes(agent: Agent, op: Op) -> Steps:
-    """Start a `copy_lanes` for the wave `agent`: an asynchronous copy of a contiguous run by each lane, from a tensor
-    to shared memory. A later `land` names the barrier that waits for it.
+    """Start a `copy_lanes` of the wave `agent`: each lane asynchronously copies a contiguous run to shared memory.
+
+    The copy is done later, when the scheduler chooses; the next `land` names the barrier that waits for it. Elements
+    out of bounds become zeros. Raise OutOfBoundsFault, or ProtocolFault if a lane's elements are no aligned run. A
+    generator that yields where other waves may run.
     """
     yield None
     tensor, shared = (agent.handles[v] for v in op.operands)
@@ -64,9 +67,12 @@ def copy_lanes(agent: Agent, op: Op) -> Steps:
 def _require_whole_runs(
     agent: Agent, op: Op, source_elements: Array, target_elements: Array, active: Array, in_bounds: Array
 ) -> None:
-    """Raise a ProtocolFault unless each lane's elements are one contiguous, aligned run on both sides, of which only
-    the end may be out of bounds. All arrays are indexed [lane, value]; `active` marks the elements that are copied at
-    all.
+    """Raise ProtocolFault unless the elements of each lane are one contiguous, aligned run in the source and in the
+    target.
+
+    All arrays are indexed [lane, value]. `source_elements` and `target_elements` are element numbers. `active` marks
+    the elements that are copied at all; `in_bounds` marks those inside the source, of which only the end of a run may
+    be outside. `agent` is not used.
     """
     count = source_elements.shape[1]
     step = np.arange(count)
@@ -84,8 +90,10 @@ def _require_whole_runs(
 
 
 def land(agent: Agent, op: Op) -> Steps:
-    """Execute a `land` for the wave `agent`: make the current phase of a barrier wait for all per-lane copies that the
-    wave has started.
+    """Execute a `land` of the wave `agent`: the current phase of a barrier waits for all per-lane copies that the wave
+    started.
+
+    A generator that yields where other waves may run.
     """
     yield None
     lane_order.act(agent)

@@ -32,8 +32,9 @@ class LaneTrace:
 
 
 def _trace(agent: Agent, buffer: Buffer) -> LaneTrace:
-    """Return the record of which lane last stored and loaded each element of `buffer`, creating it at the first
-    call.
+    """Return the LaneTrace of `buffer` in the wave's workgroup: which lane last stored and loaded each element.
+
+    It is created at the first call.
     """
     key = ("lanes", id(buffer.data))
     trace: LaneTrace | None = agent.worker.shared.get(key)
@@ -43,7 +44,10 @@ def _trace(agent: Agent, buffer: Buffer) -> LaneTrace:
 
 
 def _current_interval(agent: Agent) -> int:
-    """Return the number of the current interval between two synchronisations of the wave's lanes."""
+    """Return the number of the current interval between two synchronisations of the wave's lanes.
+
+    A new number is taken at the first call of an interval.
+    """
     if "time" not in agent.started:
         agent.started["time"] = [next(_TIMES)]
     interval: int = agent.started["time"][0]
@@ -51,35 +55,45 @@ def _current_interval(agent: Agent) -> int:
 
 
 def meet(agent: Agent) -> None:
-    """Synchronise the lanes of the wave: a new interval begins, and no lane is waiting."""
+    """Record that the lanes of the wave synchronise: a new interval begins, and no lane is waiting."""
     agent.started.pop("time", None)
     agent.started.pop("waited", None)
 
 
 def act(agent: Agent) -> None:
-    """Record that each lane does something of its own, so that one lane may not act for all before they synchronise."""
+    """Record that each lane of the wave `agent` acts on its own, so that `require_met` fails until the lanes
+    synchronise.
+    """
     _current_interval(agent)
 
 
 def waited(agent: Agent) -> None:
-    """Record that each lane waits for a barrier's phase on its own, so that lanes may pass it at different times."""
+    """Record that each lane of the wave `agent` waits for a barrier's phase on its own, and may pass it at another
+    time.
+
+    `require_passed` fails then until the lanes synchronise.
+    """
     agent.started["waited"] = [True]
 
 
 def go_on(agent: Agent) -> None:
-    """Record that all lanes execute an instruction together, so that none still waits for a barrier."""
+    """Record that all lanes of the wave `agent` execute an instruction together, so that none still waits for a
+    barrier.
+    """
     agent.started.pop("waited", None)
 
 
 def together(agent: Agent, op: Op) -> Steps | None:
-    """Execute a `together`: synchronise the lanes of the wave."""
+    """Execute a `together`: synchronise the lanes of the wave `agent`. Return None; `op` is not used."""
     meet(agent)
     return None
 
 
 def require_met(agent: Agent, op: Op) -> None:
-    """Raise a RaceFault if one lane executes `op` for all while others have loaded or stored since the lanes last
-    synchronised.
+    """Raise RaceFault if lanes of the wave `agent` have acted on their own since they last synchronised.
+
+    One lane executes `op` for all lanes, so they must have synchronised before: `together` is missing. Also raise it as
+    `require_passed` does.
     """
     if "time" in agent.started:
         raise RaceFault(
@@ -91,7 +105,10 @@ def require_met(agent: Agent, op: Op) -> None:
 
 
 def require_passed(agent: Agent, op: Op) -> None:
-    """Raise a RaceFault if one lane executes `op` while others may still wait for a phase that it lets pass."""
+    """Raise RaceFault if lanes of the wave `agent` may still wait for a barrier's phase.
+
+    One lane executes `op`, which may let that phase pass, so the lanes must have synchronised before.
+    """
     if "waited" in agent.started:
         raise RaceFault(
             f"{at_line(op)} is done by one lane, and others may still wait for a phase that it lets pass: "
@@ -101,8 +118,10 @@ def require_passed(agent: Agent, op: Op) -> None:
 
 
 def loaded(agent: Agent, buffer: Buffer, places: Array, active: Array, op: Op) -> None:
-    """Record a load of `places`, the element number for each (lane, value); `active` selects those loaded. Raise a
-    RaceFault if another lane stored an element since the lanes last synchronised.
+    """Record that lanes of the wave `agent` load elements of `buffer`, for later checks.
+
+    `places` are the element numbers for each (lane, value); `active` marks those that are loaded. Raise RaceFault if
+    another lane stored one of them since the lanes last synchronised.
     """
     trace, interval, (elements, lane) = _trace(agent, buffer), _current_interval(agent), _flat(places, active)
     _require_same_lane(
@@ -120,8 +139,10 @@ def loaded(agent: Agent, buffer: Buffer, places: Array, active: Array, op: Op) -
 
 
 def stored(agent: Agent, buffer: Buffer, places: Array, active: Array, op: Op) -> None:
-    """Record a store of `places`, the element number for each (lane, value); `active` selects those stored. Raise a
-    RaceFault if another lane loaded or stored an element since the lanes last synchronised.
+    """Record that lanes of the wave `agent` store elements of `buffer`, for later checks.
+
+    `places` are the element numbers for each (lane, value); `active` marks those that are stored. Raise RaceFault if
+    another lane loaded or stored one of them since the lanes last synchronised.
     """
     trace, interval, (elements, lane) = _trace(agent, buffer), _current_interval(agent), _flat(places, active)
     _require_same_lane(
@@ -146,8 +167,9 @@ def stored(agent: Agent, buffer: Buffer, places: Array, active: Array, op: Op) -
 
 
 def _flat(places: Array, active: Array) -> tuple[Array, Array]:
-    """Return (element numbers, lanes) of the active entries of `places`, whose first axis is the lane, as flat
-    arrays.
+    """Return (element numbers, lanes) of the active entries of `places`, as two flat arrays.
+
+    `places` are element numbers; its first axis is the lane. `active` is a mask of the same shape.
     """
     lanes = np.broadcast_to(np.arange(places.shape[0]).reshape(-1, *[1] * (places.ndim - 1)), places.shape)
     return places[active], lanes[active]
@@ -156,8 +178,10 @@ def _flat(places: Array, active: Array) -> tuple[Array, Array]:
 def _require_same_lane(
     same_interval: Array, other_lane: Array, at: Array, does: str, did: str, buffer: Buffer, op: Op
 ) -> None:
-    """Raise a RaceFault if one of the elements `at` was accessed in the current interval (`same_interval`) by another
-    lane (`other_lane`). `does` and `did` are the verbs for the message.
+    """Raise RaceFault if another lane accessed one of the elements `at` of `buffer` in the current interval.
+
+    The masks `same_interval` and `other_lane` have one entry per element: whether it was accessed in this interval, and
+    whether by another lane. `does` and `did` are the verbs of the message ("loads", "stored").
     """
     races = same_interval & other_lane
     if races.any():

@@ -35,36 +35,46 @@ class Vector:
     reading: list[Copying] = field(default_factory=list)
 
     def read(self, op: Op) -> Array:
-        """Return the lanes' values. Raise a fault if the vector was never written, or if an asynchronous product may
-        still write it.
+        """Return the vector's elements for the operation `op`, one for each lane (or a single number).
+
+        Raise UninitialisedFault if the vector was never written, and RaceFault if an asynchronous product may still
+        write it.
         """
         self._require_settled(op, self.writing, "reads")
         return self.taken(op)
 
     def taken(self, op: Op) -> Array:
-        """Return the lanes' values for an asynchronous product. Raise an UninitialisedFault if the vector was never
-        written.
+        """Return the vector's elements for an asynchronous product `op`, without a check for other products that write
+        it.
+
+        Raise UninitialisedFault if the vector was never written.
         """
         if not self.initialised:
             raise UninitialisedFault(f"{at_line(op)} reads %{self.name}, which nothing wrote", op.loc)
         return self.data
 
     def write(self, values: Any, op: Op | None = None) -> None:
-        """Set the lanes to `values`. If `op` is given, raise a RaceFault if an asynchronous product still uses the
-        vector.
+        """Set the vector's elements to `values`, which broadcast, and mark it as written.
+
+        Raise RaceFault if `op`, the operation that writes, is given and an asynchronous product still uses the vector.
         """
         if op is not None:
             self._require_settled(op, [*self.writing, *self.reading], "changes")
         self.become(values)
 
     def become(self, values: Any) -> None:
-        """Set the lanes to `values` without a check, as the result of an asynchronous product."""
+        """Set the vector's elements to `values`, which broadcast, and mark it as written; asynchronous products are not
+        checked.
+        """
         self.data[...] = values
         self.initialised = True
 
     def start(self, op: Op, copying: Copying, writes: bool) -> None:
-        """Record that the asynchronous product `copying` writes the vector (`writes`) or reads it. Raise a RaceFault if
-        it reads what another product may still write.
+        """Record that the asynchronous product `copying` is in flight and writes the vector, or reads it if `writes` is
+        False.
+
+        Raise RaceFault if it reads what another product may still write; `op` is the operation that starts it. Products
+        that were waited for are forgotten.
         """
         if not writes:
             self._require_settled(op, self.writing, "reads")
@@ -72,8 +82,9 @@ class Vector:
         in_flight[:] = [*(c for c in in_flight if not c.covered), copying]
 
     def _require_settled(self, op: Op, in_flight: list[Copying], does: str) -> None:
-        """Raise a RaceFault if one of the products `in_flight` was not waited for. `does` is the verb for the
-        message.
+        """Raise RaceFault if one of the asynchronous products `in_flight` was not waited for yet.
+
+        `op` accesses the vector; `does` is the verb of the message ("reads", "changes").
         """
         if any(not c.covered for c in in_flight):
             raise RaceFault(
@@ -82,12 +93,19 @@ class Vector:
             )
 
     def snapshot(self) -> Vector:
-        """Return a copy of the register, for a deferred end of an iteration."""
+        """Return a copy of the vector, with the same contents, for the deferred end of an iteration.
+
+        Asynchronous products in flight are not copied.
+        """
         return Vector(self.data.copy(), self.name, self.initialised)
 
 
 def alloc(agent: Agent, op: Op) -> Steps | None:
-    """Execute an `alloc`: bind its result to counting barriers, a zeroed vector register, or flat memory."""
+    """Execute an `alloc` of the wave `agent`: bind its result to counting barriers, a zeroed vector register, or flat
+    memory.
+
+    The type in the attribute `type` says which. Return None.
+    """
     kind = op.attrs["type"]
     if isinstance(kind, BarrierType):
         loop_waves.alloc_barrier(agent, op)
@@ -100,7 +118,12 @@ def alloc(agent: Agent, op: Op) -> Steps | None:
 
 
 def _lane_offsets(agent: Agent, op: Op, memory: TensorMemory) -> tuple[Array, Array]:
-    """Return (element of the memory for each lane of a load or store, True for each active lane)."""
+    """Return (elements, active) for a load or store `op` of the wave `agent`: two arrays with an entry for each lane.
+
+    `elements` are the element numbers in the buffer of `memory`. `active` is the condition `when` of `op`; all True
+    without it. Raise OutOfBoundsFault if an active lane is out of bounds, and a fault if the memory must not be
+    accessed now.
+    """
     shape, lanes = box(op.attrs["over"], op.name)
     values = {**agent.values, **lanes}
     offsets = full(evaluated(op.attrs["at"][0], values), shape)
@@ -112,9 +135,10 @@ def _lane_offsets(agent: Agent, op: Op, memory: TensorMemory) -> tuple[Array, Ar
 
 
 def _buffer_elements(memory: TensorMemory, element: Array, active: Array, op: Op) -> Array:
-    """Return `element`, an array of element numbers in `memory` (flat memory or a channel's stage), as element numbers
-    of its buffer after the swizzle. Raise a fault if an active one is out of bounds, or if the memory must not be
-    accessed now.
+    """Return the element numbers `element` of `memory` (flat memory or a channel's stage) as those of its buffer.
+
+    They are offset to the stage and swizzled. Raise OutOfBoundsFault if one that is `active` is out of bounds, and a
+    fault if `op` must not access the memory now.
     """
     size = memory.buffer.data.size if memory.hold is None else int(np.prod(memory.shape, dtype=np.int64))
     if not within(element, size) and (outside := active & ((element < 0) | (element >= size))).any():
@@ -129,14 +153,19 @@ def _buffer_elements(memory: TensorMemory, element: Array, active: Array, op: Op
 
 
 def _single_element(agent: Agent, op: Op, memory: TensorMemory) -> Array:
-    """Return the buffer element, as an array of one, of an operation that accesses one element of `memory`."""
+    """Return the buffer element that `op` accesses in `memory`, as an array of one element number.
+
+    Raise OutOfBoundsFault if it is out of bounds.
+    """
     element = np.asarray([int(evaluated(op.attrs["at"][0], agent.values))])
     return _buffer_elements(memory, element, np.ones(1, bool), op)
 
 
 def load(agent: Agent, op: Op) -> Steps:
-    """Execute a `load` for the wave `agent`: each active lane loads its element; inactive lanes get the `else`
-    number.
+    """Execute a `load` of the wave `agent`: set a vector to elements of memory, one for each active lane.
+
+    Inactive lanes get the number in the attribute `otherwise` (0 without it). A generator that yields where other waves
+    may run.
     """
     yield None
     target, memory = (agent.handles[v] for v in op.operands)
@@ -149,7 +178,10 @@ def load(agent: Agent, op: Op) -> Steps:
 
 
 def store(agent: Agent, op: Op) -> Steps:
-    """Execute a `store` for the wave `agent`: each active lane stores its element."""
+    """Execute a `store` of the wave `agent`: write one element of a vector to memory for each active lane.
+
+    A generator that yields where other waves may run.
+    """
     yield None
     source, memory = (agent.handles[v] for v in op.operands)
     places, active = _lane_offsets(agent, op, memory)
@@ -160,12 +192,12 @@ def store(agent: Agent, op: Op) -> Steps:
 
 
 def prefetch(agent: Agent, op: Op) -> Steps | None:
-    """Do nothing: a `prefetch` is a hint."""
+    """Execute a `prefetch`: do nothing, since it is a hint. Return None."""
     return None
 
 
 def compute(agent: Agent, op: Op) -> Steps | None:
-    """Execute a `compute` for the wave `agent`: set a vector to a formula's values, lane by lane."""
+    """Execute a `compute` of the wave `agent`: set a vector to the values of a formula, lane by lane. Return None."""
     target = agent.handles[op.operands[0]]
 
     def leaf(f: Formula) -> Any:
@@ -178,7 +210,11 @@ def compute(agent: Agent, op: Op) -> Steps | None:
 
 
 def shuffle(agent: Agent, op: Op) -> Steps | None:
-    """Execute a `shuffle` for the wave `agent`: each lane takes the element of another lane."""
+    """Execute a `shuffle` of the wave `agent`: set each lane of a vector to the element of some lane of another. Return
+    None.
+
+    The expressions `at` give that lane's indices; raise OutOfBoundsFault if there is no such lane.
+    """
     target, source = (agent.handles[v] for v in op.operands)
     shape = target.data.shape
     symbol_values = {**agent.values, **dict(zip((s.name for s in op.attrs["over"]), grid(shape), strict=True))}
@@ -194,8 +230,10 @@ def shuffle(agent: Agent, op: Op) -> Steps | None:
 
 
 def transpose(agent: Agent, op: Op) -> Steps | None:
-    """Execute a `transpose` for the wave `agent`: the registers are the rows of a matrix of units of several elements;
-    they become the rows of its transpose.
+    """Execute a `transpose` of the wave `agent`: its operands, vectors, are the rows of a matrix, and are set to its
+    transpose.
+
+    An entry of the matrix is a unit of several elements. Return None.
     """
     registers = [agent.handles[v] for v in op.operands]
     rows = np.stack([register.read(op) for register in registers])
@@ -206,7 +244,9 @@ def transpose(agent: Agent, op: Op) -> Steps | None:
 
 
 def reduce(agent: Agent, op: Op) -> Steps | None:
-    """Execute a `reduce` for the wave `agent`: combine all lanes into one number."""
+    """Execute a `reduce` of the wave `agent`: combine all elements of a vector and write the number to another. Return
+    None.
+    """
     source, target = (agent.handles[v] for v in op.operands)
     kind = op.operands[0].type.dtype
     function: Any = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}[op.attrs["with"]]
@@ -217,8 +257,11 @@ def reduce(agent: Agent, op: Op) -> Steps | None:
 
 
 def atom(agent: Agent, op: Op) -> Steps | None:
-    """Execute an `atom` for the wave `agent`: multiply the registers as the atom's operand layouts say, and add to
-    C.
+    """Execute a multiplication `atom` of the wave `agent` on vectors: C += A*B, with operand layouts as the machine
+    describes.
+
+    Operands that are fragments of several lanes are passed to `loop_waves.product`. Return None, or that function's
+    steps. Raise ProgramError if the program names no machine, or if the atom reads memory itself.
     """
     machine = agent.worker.machine
     if machine is None:
@@ -243,7 +286,10 @@ def atom(agent: Agent, op: Op) -> Steps | None:
 
 
 def atomic(agent: Agent, op: Op) -> Steps:
-    """Execute an `atomic` for the wave `agent`: combine one number, or one of each active lane, into memory."""
+    """Execute an `atomic` of the wave `agent`: combine one number, or one for each active lane, into memory.
+
+    A generator that yields where other waves may run.
+    """
     yield None
     source, memory = (agent.handles[v] for v in op.operands)
     if "over" in op.attrs:
@@ -257,14 +303,15 @@ def atomic(agent: Agent, op: Op) -> Steps:
 
 
 def fill(agent: Agent, op: Op) -> Steps | None:
-    """Execute a `fill` for the wave `agent`: set every lane of a vector to the number."""
+    """Execute a `fill` of the wave `agent`: set all elements of a vector to a number. Return None."""
     agent.handles[op.operands[0]].write(op.attrs["value"], op)
     return None
 
 
 def read(agent: Agent, op: Op) -> Steps | None:
-    """Execute a `read`: bind the symbol to the number in a register, for use in addresses; a vector gives each lane its
-    own number.
+    """Execute a `read` of the wave `agent`: bind a symbol to the number in a vector, for use in addresses.
+
+    If the vector has several elements, the symbol has a value for each lane. Return None.
     """
     values = agent.handles[op.operands[0]].read(op)
     lanes: Any = values.astype(np.int64) if values.ndim else int(values)  # one in each lane: addresses differ by lane
@@ -273,7 +320,10 @@ def read(agent: Agent, op: Op) -> Steps | None:
 
 
 def constant(agent: Agent, op: Op) -> Steps | None:
-    """Execute a `constant`: bind its result to a table of numbers."""
+    """Execute a `constant`: bind its result to read-only memory with a table of numbers, the values of an expression.
+
+    Return None.
+    """
     shape, names = box(op.attrs["over"], "constant")
     values = np.broadcast_to(np.asarray(evaluated(op.attrs["value"], names)), shape)
     data = values.astype(op.attrs["dtype"].numpy).reshape(-1)
@@ -284,7 +334,11 @@ def constant(agent: Agent, op: Op) -> Steps | None:
 
 
 def fetch(agent: Agent, op: Op) -> Steps:
-    """Execute a `fetch` for the wave `agent`: bind the symbol to an integer in memory, for use in addresses."""
+    """Execute a `fetch` of the wave `agent`: bind a symbol to an integer that is read from memory, for use in
+    addresses.
+
+    A generator that yields where other waves may run.
+    """
     yield None
     memory = agent.handles[op.operands[0]]
     agent.values[op.attrs["symbol"].name] = int(
@@ -293,8 +347,9 @@ def fetch(agent: Agent, op: Op) -> Steps:
 
 
 def while_(agent: Agent, op: Op) -> Steps:
-    """Execute a `while` for the wave `agent`: the body as long as a register holds a number other than zero, at most a
-    million times.
+    """Execute a `while` of the wave `agent`: run its body as long as a vector has an element other than zero.
+
+    Raise ProgramError after a million iterations. A generator that yields where other waves may run.
     """
     for _ in range(1_000_000):
         if not agent.handles[op.operands[0]].read(op).any():

@@ -48,8 +48,10 @@ class Barrier:
     """The clocks of all who arrived in the last complete phase."""
 
     def arrive(self, known: Array, op: Op) -> None:
-        """Count one arrival at the barrier by an actor with vector clock `known`. Raise a ProtocolFault if the phase
-        already has all its arrivals.
+        """Count one arrival at the barrier, and complete the phase if it waits for nothing more.
+
+        `known` is the vector clock of who arrives. Raise ProtocolFault if the phase has all its arrivals already; `op`
+        is for the message.
         """
         if self.arrived == self.arrivals:
             raise ProtocolFault(f"{at_line(op)}: {self.name} has all its {self.arrivals} arrivals already", op.loc)
@@ -58,15 +60,17 @@ class Barrier:
         self._complete_phase()
 
     def land(self, count: int, known: Array) -> None:
-        """Count `count` bytes as arrived, copied by an actor with vector clock `known`, of those for which the phase
-        waits.
+        """Count `count` bytes as copied, of those for which the phase waits, and complete the phase if it waits for
+        nothing more.
+
+        `known` is the vector clock of the copy.
         """
         self.bytes -= count
         self.knows.append(known)
         self._complete_phase()
 
     def await_copies(self, copies: list[Copying]) -> None:
-        """Make the current phase wait for these per-lane copies too."""
+        """Make the current phase wait until all these per-lane copies, which are in flight, have finished."""
         self.landing += 1
         remaining = {id(copy) for copy in copies}
 
@@ -82,14 +86,19 @@ class Barrier:
             copy.then.append(landed)
 
     def _complete_phase(self) -> None:
-        """Begin the next phase if the current one waits for no more arrivals, bytes or copies."""
+        """Begin the next phase if the current one waits for no more arrivals, bytes or per-lane copies; else do
+        nothing.
+        """
         if self.arrived == self.arrivals and self.bytes == 0 and self.landing == 0:
             self.phase, self.arrived = self.phase + 1, 0
             self.known, self.knows = self.knows, []
 
 
 def alloc_barrier(agent: Agent, op: Op) -> None:
-    """Bind the result of an `alloc` to the workgroup's barriers, which the first wave creates for all."""
+    """Bind the result of an `alloc` to a list of counting barriers, which the waves of a workgroup share.
+
+    The first wave that executes it creates the list.
+    """
     kind = op.attrs["type"]
     key = ("barriers", op.results[0])
     barriers = agent.worker.shared.get(key)
@@ -101,16 +110,18 @@ def alloc_barrier(agent: Agent, op: Op) -> None:
 
 
 def barrier_of(agent: Agent, op: Op, place: int = 0, at: str = "at") -> Barrier:
-    """Return the barrier that `op` names: operand number `place`, an array of barriers, at the index in attribute
-    `at`.
+    """Return the barrier that `op` names: an entry of its operand number `place`, a list of barriers.
+
+    The attribute called `at` has the index; raise OutOfBoundsFault if there is no such barrier.
     """
     barriers: list[Barrier] = agent.handles[op.operands[place]]
     return barriers[_barrier_index(agent, op, place, at)]
 
 
 def _barrier_index(agent: Agent, op: Op, place: int = 0, at: str = "at") -> int:
-    """Return the index in attribute `at` of the barrier that `op` names in operand number `place`. Raise an
-    OutOfBoundsFault if there is no such barrier.
+    """Return the index of the barrier that `op` names, from its attribute called `at`.
+
+    `place` is the number of the operand, a list of barriers. Raise OutOfBoundsFault if the index is outside it.
     """
     barriers: list[Barrier] = agent.handles[op.operands[place]]
     number = int(evaluated(op.attrs[at][0], agent.values))
@@ -120,8 +131,10 @@ def _barrier_index(agent: Agent, op: Op, place: int = 0, at: str = "at") -> int:
 
 
 def arrive(agent: Agent, op: Op) -> Steps:
-    """Execute an `arrive` for the wave `agent`: count one arrival at a barrier, here or in each workgroup of the
-    cluster.
+    """Execute an `arrive` of the wave `agent`: count one arrival at a barrier of its workgroup.
+
+    With attribute `everywhere`, count it in each workgroup of the cluster. Raise RaceFault if the lanes have not
+    synchronised. A generator that yields where other waves may run.
     """
     yield None
     lane_order.require_met(agent, op)
@@ -135,7 +148,10 @@ def arrive(agent: Agent, op: Op) -> Steps:
 
 
 def _await_peers(agent: Agent, op: Op, values: tuple[Value, ...]) -> Steps:
-    """Wait until all workgroups of the cluster have created the memory and barriers `values`."""
+    """Wait until all workgroups of the cluster have created the memory and barriers that the IR values `values` name.
+
+    A generator that yields what `agent` waits for at `op`.
+    """
     yield Waiting(
         lambda: all(_bound_in(w, v) is not None for w in agent.peers() for v in values),
         lambda: "waits for the other workgroups to begin",
@@ -144,20 +160,27 @@ def _await_peers(agent: Agent, op: Op, values: tuple[Value, ...]) -> Steps:
 
 
 def _bound_in(worker: Worker, value: Value) -> Any:
-    """Return what the IR value is bound to in the workgroup `worker`; None if it is not bound yet."""
+    """Return the memory or barriers that the IR value is bound to in the workgroup `worker`; None if it is not bound
+    yet.
+    """
     return next((a.handles[value] for a in worker.agents if value in a.handles), None)
 
 
 def expect(agent: Agent, op: Op) -> Steps:
-    """Execute an `expect` for the wave `agent`: make the barrier's phase wait for a number of bytes too."""
+    """Execute an `expect` of the wave `agent`: the barrier's phase also waits for a number of bytes to be copied.
+
+    A generator that yields where other waves may run.
+    """
     yield None
     lane_order.require_passed(agent, op)
     barrier_of(agent, op).bytes += numbers((op.attrs["bytes"],), "bytes")[0]
 
 
 def await_(agent: Agent, op: Op) -> Steps:
-    """Execute an `await` for the wave `agent`: wait until a phase of a barrier is complete. Raise a ProtocolFault if
-    the barrier is more than one phase away, which hardware cannot tell.
+    """Execute an `await` of the wave `agent`: wait until a phase of a barrier is complete.
+
+    Raise ProtocolFault if the barrier is at neither this phase nor the next, which hardware cannot tell apart. A
+    generator that yields what the wave waits for.
     """
     yield None
     lane_order.waited(agent)
@@ -182,8 +205,10 @@ def await_(agent: Agent, op: Op) -> Steps:
 
 
 def barrier(agent: Agent, op: Op) -> Steps:
-    """Execute a `barrier` for the wave `agent`: wait for the other waves that name the same barrier number; without a
-    number, for those of the role.
+    """Execute a `barrier` of the wave `agent`: wait for the other waves that name the same barrier number.
+
+    Without a number, wait for the other waves of the role. The lanes synchronise too. A generator that yields what the
+    wave waits for.
     """
     lane_order.meet(agent)
     if "id" not in op.attrs:
@@ -208,8 +233,10 @@ def barrier(agent: Agent, op: Op) -> Steps:
 
 
 def _unfenced(agent: Agent, buffer: Buffer) -> Array:
-    """Return an array with, for each element of `buffer`, the slot of the wave (or the negative mark of the per-lane
-    copy) that stored it without a later fence; 0: none.
+    """Return an array with an entry for each element of `buffer`: who stored it without a later fence; 0 for nobody.
+
+    It is the slot of a wave's clock, or the negative mark of a per-lane copy. The array is created at the first call,
+    and callers change it.
     """
     writers: Array | None = agent.worker.shared.get(("unfenced", id(buffer.data)))
     if writers is None:
@@ -218,16 +245,18 @@ def _unfenced(agent: Agent, buffer: Buffer) -> Array:
 
 
 def stored(agent: Agent, buffer: Buffer, places: Array) -> None:
-    """Record that the wave stored the elements `places` of `buffer` and has not fenced since, if it is shared
-    memory.
+    """Record that the wave `agent` stored the elements `places` of `buffer` and has not fenced since.
+
+    Only shared memory is recorded.
     """
     if buffer.space == "shared":
         _unfenced(agent, buffer)[places] = agent.clock.slot
 
 
 def fence(agent: Agent, op: Op) -> Steps | None:
-    """Execute a `fence`: make the wave's stores, and the per-lane copies that it has waited for, visible to
-    asynchronous operations.
+    """Execute a `fence` of the wave `agent`: make its stores visible to asynchronous operations. Return None.
+
+    Per-lane copies that the wave has waited for become visible too.
     """
     finished_copies: dict[int, Any] = agent.worker.shared.setdefault(("landed",), {})
     awaited = [mark for mark, stamp in finished_copies.items() if agent.clock.knows(stamp)]
@@ -241,8 +270,9 @@ def fence(agent: Agent, op: Op) -> Steps | None:
 
 
 def landed(agent: Agent, buffer: Buffer, places: Array, clock: Clock) -> None:
-    """Record that a per-lane copy with this clock stored the elements `places` of `buffer`, for which no wave has
-    fenced yet.
+    """Record that a per-lane copy stored the elements `places` of `buffer`, and that no wave has fenced since.
+
+    `clock` is the copy's clock.
     """
     mark = -next(_MARKS)
     agent.worker.shared.setdefault(("landed",), {})[mark] = clock.stamp
@@ -250,8 +280,9 @@ def landed(agent: Agent, buffer: Buffer, places: Array, clock: Clock) -> None:
 
 
 def _require_fenced(agent: Agent, buffer: Buffer, places: Array, op: Op) -> None:
-    """Raise a RaceFault if an asynchronous operation reads one of the elements `places` of `buffer` without a fence
-    after the store.
+    """Raise RaceFault if one of the elements `places` of `buffer` was stored without a later fence.
+
+    `op` is an asynchronous operation that reads them.
     """
     writers = _unfenced(agent, buffer)[places]
     if writers.any():
@@ -267,8 +298,10 @@ def _require_fenced(agent: Agent, buffer: Buffer, places: Array, op: Op) -> None
 
 
 def _argument_elements(agent: Agent, op: Op, tensor: TensorMemory) -> tuple[Array, Array]:
-    """Return (element of the argument's memory, True if it is in bounds) for each point of the box that `op` copies
-    from or to an argument.
+    """Return (elements, in_bounds) for each point of the box that `op` copies from or to an argument.
+
+    `elements` are the element numbers in the memory of `tensor`, the argument. Raise OutOfBoundsFault if a coordinate
+    is out of bounds that `op` does not mark as allowed to be.
     """
     shape, axes = box(op.attrs["over"], op.name)
     values = {**agent.values, **axes}
@@ -291,8 +324,10 @@ def _argument_elements(agent: Agent, op: Op, tensor: TensorMemory) -> tuple[Arra
 def near(
     agent: Agent, op: Op, tensor: TensorMemory, axes: tuple[Any, ...], at: Any, active: Array | None = None
 ) -> Array:
-    """Return the element of shared memory, after its swizzle, for each point of `axes`; `at` is its offset as an
-    expression. Raise an OutOfBoundsFault if one that is `active` (default: all) lies outside.
+    """Return the element numbers of shared memory, after its swizzle, for each point of the box `axes`.
+
+    `at` is the offset as an expression of the axes. Raise OutOfBoundsFault if one is outside `tensor`; with `active`, a
+    mask, other points do not count.
     """
     shape, named = box(axes, op.name)
     elements = full(evaluated(at, {**agent.values, **named}), shape)
@@ -306,8 +341,11 @@ def near(
 
 
 def copy_in(agent: Agent, op: Op) -> Steps:
-    """Start a `copy_in` from the wave `agent`: an asynchronous bulk copy of a box to shared memory, here or in each
-    workgroup of the cluster. Its bytes are counted at a barrier.
+    """Start a `copy_in` of the wave `agent`: an asynchronous copy of a box from an argument to shared memory.
+
+    With attribute `multicast` it goes to each workgroup of the cluster. It is done later, when the scheduler chooses;
+    then a barrier counts its bytes. Elements out of bounds become zeros. A generator that yields where other waves may
+    run.
     """
     yield None
     lane_order.require_passed(agent, op)
@@ -333,8 +371,10 @@ def copy_in(agent: Agent, op: Op) -> Steps:
 
 
 def copy_out(agent: Agent, op: Op) -> Steps:
-    """Start a `copy_out` from the wave `agent`: an asynchronous bulk copy of a box from shared memory. The next `seal`
-    puts it into a group, for which `drain` waits.
+    """Start a `copy_out` of the wave `agent`: an asynchronous copy of a box from shared memory to an argument.
+
+    It is done later, when the scheduler chooses. The next `seal` puts it into a group, for which `drain` waits. Raise
+    RaceFault if a store to the box was not fenced. A generator that yields where other waves may run.
     """
     yield None
     shared, tensor = (agent.handles[v] for v in op.operands)
@@ -354,13 +394,16 @@ def copy_out(agent: Agent, op: Op) -> Steps:
 
 
 def seal(agent: Agent, op: Op) -> Steps | None:
-    """Execute a `seal`: close a group of the outgoing copies since the last one."""
+    """Execute a `seal` of the wave `agent`: put the outgoing copies since the last `seal` into a group. Return None."""
     agent.started.setdefault("groups", []).append(agent.started.pop("copies", []))
     return None
 
 
 def drain(agent: Agent, op: Op) -> Steps:
-    """Execute a `drain` for the wave `agent`: wait until at most `pending` groups of outgoing copies are in flight."""
+    """Execute a `drain` of the wave `agent`: wait until at most `pending` groups of outgoing copies are in flight.
+
+    The oldest groups are waited for. A generator that yields what the wave waits for.
+    """
     yield None
     groups = agent.started.setdefault("groups", [])
     oldest = groups[: max(0, len(groups) - op.attrs["pending"])]
@@ -376,8 +419,10 @@ def drain(agent: Agent, op: Op) -> Steps:
 
 
 def product(agent: Agent, op: Op, mma_atom: Any) -> Steps | None:
-    """Execute an `atom` on fragments for the wave `agent`: its lanes' part of a product by `mma_atom`, which several
-    waves may share. An asynchronous atom is only started.
+    """Execute a multiplication atom on fragments: the part of C += A*B that the lanes of the wave `agent` have.
+
+    `mma_atom` is the atom, which several waves may share. Return None; an asynchronous atom is only started, and a
+    generator is returned whose steps do that.
     """
     c, a, b = (agent.handles[v] for v in op.operands)
     if not mma_atom.asynchronous:
@@ -387,7 +432,11 @@ def product(agent: Agent, op: Op, mma_atom: Any) -> Steps | None:
 
 
 def _start_product(agent: Agent, op: Op, mma_atom: Any, handles: tuple[Any, Any, Any]) -> Steps:
-    """Start an asynchronous product by `mma_atom`. `handles` are the operands C, A and B."""
+    """Start the product of an asynchronous atom, which is done later, when the scheduler chooses.
+
+    `handles` are the operands C, A and B. Raise RaceFault if a store to an operand in shared memory was not fenced, or
+    if a vector is still written by another product. A generator that yields where other waves may run.
+    """
     yield None
     lane_order.go_on(agent)
     c, a, b = handles
@@ -422,7 +471,10 @@ def _start_product(agent: Agent, op: Op, mma_atom: Any, handles: tuple[Any, Any,
 
 
 def settle(agent: Agent, op: Op) -> Steps:
-    """Execute a `settle` for the wave `agent`: wait until at most `pending` asynchronous products are in flight."""
+    """Execute a `settle` of the wave `agent`: wait until at most `pending` asynchronous products are in flight.
+
+    The oldest products are waited for. A generator that yields what the wave waits for.
+    """
     yield None
     lane_order.go_on(agent)
     in_flight = agent.started.setdefault("products", [])
@@ -435,7 +487,11 @@ def settle(agent: Agent, op: Op) -> Steps:
 
 
 def _multiply(agent: Agent, op: Op, mma_atom: Any, clock: Clock) -> None:
-    """Add the wave's part of the product of A and B to its registers of C; with `fresh`, set them to it."""
+    """Compute the wave's part of A*B by `mma_atom`, and add it to its registers of C; with attribute `fresh`, set them
+    to it.
+
+    `clock` is the clock of the actor that reads shared memory. Raise ProgramError if the shapes do not fit the atom.
+    """
     c, a, b = (agent.handles[v] for v in op.operands)
     lanes = mma_atom.c.lanes
     wave_lanes = c.data.shape[0]

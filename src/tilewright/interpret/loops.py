@@ -9,8 +9,8 @@ from tilewright.ir.tile import REDUCTIONS, SCANS, tile_type
 
 
 def accumulates_only(op: Op) -> bool:
-    """True if the loop `op` gives the same result for any tile size: every carried value is only an accumulator over
-    the axis.
+    """True if the loop `op` gives the same result for any tile size: each carried value is only an accumulator over the
+    axis.
 
     An accumulator enters mma, sum, max, min or prod over the axis, and only the result of that leaves. Nothing else in
     the body may combine elements along the axis, or read memory that the body also writes.
@@ -34,8 +34,9 @@ _STORES = ("write", "atomic_add", "atomic_min", "atomic_max")
 
 
 def _accumulator_chain(body: Block, arg: Value, result: Value, axis: Expr) -> set[Op] | None:
-    """Return the operations through which the carried value `arg` becomes `result`, if each accumulates over the axis;
-    None otherwise.
+    """Return the operations that turn the carried value `arg` into `result`, if each one accumulates over the axis.
+
+    None otherwise, and if another operation of `body` uses the value in between.
     """
     chain: set[Op] = set()
     current = arg
@@ -52,12 +53,12 @@ def _accumulator_chain(body: Block, arg: Value, result: Value, axis: Expr) -> se
 
 
 def _users(body: Block, value: Value) -> list[Op]:
-    """Return the operations in `body` that use `value`, except debug_log."""
+    """Return the operations in `body`, also in nested blocks, that use `value`, except debug_log."""
     return [op for op in walk_block(body) if value in op.operands and op.name != "debug_log"]
 
 
 def logs_iterations(op: Op) -> bool:
-    """True if a debug_log in the body of the loop `op` records each of its iterations separately."""
+    """True if a debug_log in the body of the loop `op` records each iteration of that loop separately."""
     axis = op.attrs["axis"]
     return any(
         inner.name == "debug_log" and any(dim is axis for dim, _ in inner.attrs.get("iterations", ()))
@@ -66,7 +67,9 @@ def logs_iterations(op: Op) -> bool:
 
 
 def _accumulates(op: Op, value: Value, axis: Expr) -> bool:
-    """True if `op` is an mma or reduction over the axis whose accumulator is `value` and which uses it nowhere else."""
+    """True if `op` is an mma or reduction over the axis whose accumulator is `value`, and `value` is no other operand
+    of it.
+    """
     if op.operands.count(value) != 1 or op.operands[-1] is not value:
         return False
     if op.name == "mma":
@@ -75,7 +78,7 @@ def _accumulates(op: Op, value: Value, axis: Expr) -> bool:
 
 
 def _combines_along(op: Op, axis: Expr) -> bool:
-    """True if `op` may combine elements of different coordinates along the axis."""
+    """True if `op` may combine elements of different coordinates along the axis, as a reduction or reshape may."""
     if op.name in (*SCANS, "topk", *REDUCTIONS):
         return op.attrs["dim"] is axis or bool(op.attrs["dim"].symbols & axis.symbols)
     if op.name == "mma":
@@ -87,7 +90,7 @@ def _combines_along(op: Op, axis: Expr) -> bool:
 
 
 def tiling_of(program: Program, axis: Expr) -> Op | None:
-    """Return the TilingConstraint record of the dimension `axis`; None if there is none."""
+    """Return the record of the TilingConstraint for the dimension `axis`; None if the program has none."""
     for record in program.records:
         if record.name == "tiling" and record.attrs["dim"] is axis:
             return record
@@ -95,7 +98,10 @@ def tiling_of(program: Program, axis: Expr) -> Op | None:
 
 
 def require_tilings(program: Program) -> None:
-    """Raise a MissingTiling error at the first loop whose tile size affects its result and is not given."""
+    """Raise MissingTiling at the first loop whose tile size affects its result and is not given by a constraint.
+
+    While loops and loops with `any_tile` need none.
+    """
     for op in program.walk():
         if op.name != "iterate" or op.attrs.get("start") or op.attrs.get("any_tile"):
             continue

@@ -19,7 +19,7 @@ from tilewright.ir.tile import union_dims
 
 
 def fill(run: Run, op: Op) -> tuple[TileValue, ...]:
-    """Return a tile whose elements are all one number."""
+    """Execute a `fill` and return its result: a tile whose elements are all one number, rounded to the tile's type."""
     kind: TileType = op.results[0].type
     value = op.attrs["value"]
     starts, shape = run.starts_and_shape(kind.dims)
@@ -28,8 +28,9 @@ def fill(run: Run, op: Op) -> tuple[TileValue, ...]:
 
 
 def scalar(run: Run, op: Op) -> tuple[TileValue, ...]:
-    """Return a number, or the value of an expression, as a tile without dimensions. An expression of a symbol that
-    differs from element to element gives a tile over the symbol's dimensions.
+    """Execute a `scalar` and return its result: a number, or the value of an expression, as a tile without dimensions.
+
+    An expression of a symbol that set_symbol bound to a tile with dimensions gives a tile over these.
     """
     value = op.attrs["value"]
     if isinstance(value, Expr):
@@ -46,14 +47,19 @@ def scalar(run: Run, op: Op) -> tuple[TileValue, ...]:
 
 
 def self_index(run: Run, op: Op) -> tuple[TileValue, ...]:
-    """Return a tile of the current coordinates along a dimension."""
+    """Execute a `self_index` and return its result: a tile of the current coordinates along a dimension, such as 16,
+    17, ... 31.
+    """
     kind: TileType = op.results[0].type
     first, last = run.part(op.attrs["dim"])
     return (TileValue(kind.dtype, kind.dims, (first,), np.arange(first, last).astype(kind.dtype.numpy)),)
 
 
 def apply(run: Run, op: Op) -> tuple[TileValue, ...]:
-    """Return a tile of the values of an integer expression of the elements of other tiles."""
+    """Execute an `apply` and return its result: a tile of the values of an integer expression.
+
+    Its symbols (attribute `over`) have the values of the operands' elements.
+    """
     kind: TileType = op.results[0].type
     tiles = run.tiles(op)
     parts = common_parts(tiles)
@@ -65,7 +71,10 @@ def apply(run: Run, op: Op) -> tuple[TileValue, ...]:
 
 
 def set_symbol(run: Run, op: Op) -> tuple[TileValue, ...]:
-    """Bind a symbol to the elements of a tile. Return no values."""
+    """Execute a `set_symbol`: bind a symbol to a tile in `run.bound`, so that it has the value of the tile's elements.
+
+    Return ().
+    """
     (tile,) = run.tiles(op)
     run.bound[op.attrs["symbol"]] = tile
     return ()

@@ -22,8 +22,9 @@ _ATOMICS: dict[str, Any] = {"atomic_add": np.add, "atomic_min": np.minimum, "ato
 
 
 def allocate(run: Run, op: Op) -> tuple[TileValue, ...]:
-    """Create the memory of one workgroup, filled with NaN (integers: 0) to expose reads of unwritten elements. Return
-    no values.
+    """Execute an `allocate`: create the shared memory of one workgroup in `run.memory`, and return ().
+
+    It is filled with NaN (integers: 0), so that reads of unwritten elements show.
     """
     kind: MemoryType = op.results[0].type
     shape = tuple(run.number(d, op) for d in kind.dims)
@@ -33,8 +34,11 @@ def allocate(run: Run, op: Op) -> tuple[TileValue, ...]:
 
 
 def read(run: Run, op: Op) -> tuple[TileValue, ...]:
-    """Return the elements of memory at the coordinates of a `read`; `otherwise` replaces those beyond its `bounds` or
-    out of bounds.
+    """Execute a `read` and return its result: a tile of the elements of memory at the coordinates of `op`.
+
+    The attribute `otherwise` replaces elements out of bounds or beyond the attribute `bounds`. Without an index
+    mapping, the tile ends where memory does. With one, raise ExecutionError for elements out of bounds, unless
+    `otherwise` is set or a conditional masks them.
     """
     source, *extra = op.operands
     array = run.memory[source]
@@ -57,8 +61,11 @@ def read(run: Run, op: Op) -> tuple[TileValue, ...]:
 
 
 def write(run: Run, op: Op) -> tuple[TileValue, ...]:
-    """Write a tile to memory, or combine it atomically; return the previous values for an atomic operation that has a
-    result.
+    """Execute a `write`, or an atomic operation, of a tile to memory: to the elements in bounds that conditionals
+    allow.
+
+    Return () for a write. An atomic operation combines the tile with memory, and returns the previous elements if it
+    has a result.
     """
     source, target, *extra = op.operands
     tile = run.values[source]
@@ -93,8 +100,10 @@ def write(run: Run, op: Op) -> tuple[TileValue, ...]:
 
 
 def debug_log(run: Run, op: Op) -> tuple[TileValue, ...]:
-    """Record the tile under its label in `run.logs`: the tiles of all loop iterations and workgroups form one array,
-    each at its coordinates.
+    """Execute a `debug_log`: record a tile under its label in `run.logs`, and return (). Nothing is recorded without
+    logs.
+
+    The tiles of all loop iterations and workgroups form one array, each at its coordinates.
     """
     if run.logs is None:
         return ()
@@ -126,8 +135,11 @@ def debug_log(run: Run, op: Op) -> tuple[TileValue, ...]:
 def _coordinates(
     run: Run, op: Op, dims: tuple[Expr, ...], parts: dict[Expr, tuple[int, int]], extra: tuple[Value, ...]
 ) -> list[Array]:
-    """Return the memory coordinates of every element of a tile, each shaped to broadcast over the tile. The tile covers
-    coordinates `parts` (first, end) of `dims`; `extra` are tiles in which data-dependent coordinates are looked up.
+    """Return the memory coordinates that `op` accesses for every element of a tile: one array for each dimension of
+    memory.
+
+    The tile covers `parts`, {dimension: (first, end)}, of `dims`, and each array broadcasts over it. `extra` are tiles
+    in which coordinates that depend on data are looked up; raise ExecutionError if one is looked up outside its tile.
     """
     symbol_values: dict[Symbol, Any] = {}
     for dim_number, (iterator, dim) in enumerate(zip(op.attrs["over"], dims, strict=True)):
@@ -147,8 +159,9 @@ def _coordinates(
 
 
 def _bounds_mask(run: Run, op: Op, dims: tuple[Expr, ...], parts: dict[Expr, tuple[int, int]]) -> Array | None:
-    """Return a mask, which broadcasts to a tile over `parts` (first, end) of `dims`, of the elements that the access's
-    `bounds` allow; None if there are no bounds.
+    """Return a mask of the elements that the attribute `bounds` of a read or write allows; None without bounds.
+
+    It broadcasts over a tile that covers `parts`, {dimension: (first, end)}, of `dims`.
     """
     result: Array | None = None
     for dim, bound in op.attrs.get("bounds", ()):
@@ -164,8 +177,9 @@ def _bounds_mask(run: Run, op: Op, dims: tuple[Expr, ...], parts: dict[Expr, tup
 def _with_conditions(
     run: Run, op: Op, dims: tuple[Expr, ...], parts: dict[Expr, tuple[int, int]], allowed: Array | None
 ) -> Array | None:
-    """Return the mask `allowed` (None: all elements) combined with the conditions of the enclosing conditionals, for a
-    tile over `parts` (first, end) of `dims`.
+    """Return the mask `allowed` (None: all elements) combined with the conditions of the enclosing conditionals.
+
+    None if there is no mask and no conditional. The tile covers `parts`, {dimension: (first, end)}, of `dims`.
     """
     for mask in run.masks:
         if all(d in dims for d in mask.dims):
@@ -177,8 +191,10 @@ def _with_conditions(
 
 
 def _gather(run: Run, op: Op, array: Array, at: list[Array], shape: tuple[int, ...]) -> Array:
-    """Return the elements of `array` at coordinates `at`, which broadcast to `shape`. `otherwise` replaces those out of
-    bounds; without it, raise an ExecutionError unless a conditional masks them.
+    """Return the elements of `array` at the coordinates `at`, one array for each dimension, which broadcast to `shape`.
+
+    The attribute `otherwise` of `op` replaces those out of bounds. Without it, raise ExecutionError unless a
+    conditional masks all of those.
     """
     if prod(shape) == 0:
         return np.empty(shape, array.dtype)
@@ -209,8 +225,10 @@ def _gather(run: Run, op: Op, array: Array, at: list[Array], shape: tuple[int, .
 
 
 def _read_box(array: Array, at: list[Array]) -> Array | None:
-    """Return the elements of `array` at coordinates `at` as a copy of a box of memory, which is faster than element by
-    element. None unless each coordinate is one number, or consecutive numbers along a dimension of the tile of its own.
+    """Return the elements of `array` at the coordinates `at`, copied as a box, which is faster than element by element.
+
+    None if they form no box. They form one if each coordinate is constant, or consecutive numbers along a dimension of
+    the tile that no other coordinate varies along.
     """
     slices, tile_axes = [], []
     for coordinate in at:
@@ -230,8 +248,10 @@ def _read_box(array: Array, at: list[Array]) -> Array | None:
 
 
 def _scatter(run: Run, op: Op, array: Array, at: list[Array], data: Array, allowed: Array | None) -> Array | None:
-    """Write `data` to `array` at coordinates `at`, or combine it atomically, where they are in bounds and the mask
-    `allowed` (None: all) allows it. Return the previous values for an atomic operation, else None.
+    """Write `data` to `array` at the coordinates `at`, or combine it atomically if `op` is an atomic operation.
+
+    Only elements in bounds are written, and only where the mask `allowed` (None: all) is True. Return None for a write,
+    the previous elements for an atomic operation (0 where nothing was written).
     """
     selected: Array = np.asarray(True) if allowed is None else allowed
     for coordinate, size in zip(at, array.shape, strict=True):
@@ -248,7 +268,12 @@ def _scatter(run: Run, op: Op, array: Array, at: list[Array], data: Array, allow
 
 
 def _combine_in_order(combine: Any, array: Array, where: tuple[Array, ...], values: Array) -> Array:
-    """Combine `values` into `array` at the index arrays `where` one after another; return the value that each found."""
+    """Combine `values` into `array` one after another, and return the element that each one found before it was
+    combined.
+
+    `where` has one array of indices for each dimension; an element may occur several times. `combine` is a numpy
+    function of two arrays, such as np.add.
+    """
     flat = np.ravel_multi_index(where, array.shape)
     if np.unique(flat).size == flat.size:
         previous = array[where]

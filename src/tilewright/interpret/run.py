@@ -56,8 +56,9 @@ class Run:
     """Whether symbols that set_symbol sets may have values outside their range, as in Wave."""
 
     def number(self, e: Expr, at: Op | None = None) -> int:
-        """Return the current value of `e` as an int. Raise an error at the location of operation `at` if it has none,
-        or differs from element to element.
+        """Return the current value of the integer expression `e`. Raise an error at the operation `at` if it has none.
+
+        It has none if a symbol is unbound, or differs from element to element.
         """
         try:
             symbol_values: dict[Any, Any] = dict(self.symbols)
@@ -69,8 +70,9 @@ class Run:
             raise _run_time_fault(e, fault, at) from None
 
     def evaluate(self, e: Expr, values: Mapping[Any, Any]) -> Any:
-        """Return the value of `e` for `values` of its symbols. A `lenient` run ignores the ranges of symbols that
-        set_symbol sets.
+        """Return the value of the expression `e` for `values`, {symbol: int or array}.
+
+        A `lenient` run ignores the ranges of symbols that set_symbol sets.
         """
         if self.lenient:
             without_range = {s: symbol(s.name) for s in e.symbols if s in self.bound and s in values}
@@ -81,8 +83,10 @@ class Run:
         return evaluate(e, values)
 
     def uniform(self, tile: TileValue, what: str, at: Op | None) -> Any:
-        """Return the one value that all elements of the tile have. Raise an ExecutionError at operation `at`, in which
-        `what` names the tile, if they differ.
+        """Return the one value that all elements of `tile` have, as a Python number.
+
+        Raise ExecutionError at the operation `at` if they differ or there are none; `what` names the tile in the
+        message.
         """
         flat = tile.array.reshape(-1)
         if flat.size == 0 or not np.all(flat == flat[0]):
@@ -92,7 +96,10 @@ class Run:
         return flat[0].item()
 
     def part(self, dim: Expr) -> tuple[int, int]:
-        """Return the current coordinates of a dimension: (first, one past the last)."""
+        """Return (first, end): the coordinates of the dimension `dim` to which loops and the workgroup restrict it now.
+
+        `end` is one past the last. Without a restriction they are (0, extent).
+        """
         bound_value = self.bound.get(dim) if isinstance(dim, Symbol) else None
         if bound_value is not None and dim in self.walking:  # the axis of a while loop is one wide
             position = int(self.uniform(bound_value, str(dim), None))
@@ -113,13 +120,19 @@ class Run:
         return 0, self.number(dim)
 
     def starts_and_shape(self, dims: tuple[Expr, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return (first coordinates, extents) of the current part of these dimensions."""
+        """Return (starts, shape): the first coordinate and the number of coordinates of each dimension now.
+
+        Loops and the workgroup restrict the dimensions; see `part`.
+        """
         parts = [self.part(d) for d in dims]
         return tuple(first for first, _ in parts), tuple(max(0, last - first) for first, last in parts)
 
     def workgroup(self, ids: tuple[int, ...] | None, together: Mapping[int, int]) -> None:
-        """Make the workgroup `ids` current: set its id symbols and its part of every constrained dimension. `together`
-        has, for grid dimensions along which workgroups run as one, their number. None as `ids` is a logical program.
+        """Make the workgroup `ids` current: set the symbols of its ids, and restrict each constrained dimension to its
+        tile.
+
+        Shared memory of the previous workgroup is dropped. `together` is {grid dimension: how many workgroups run as
+        one}, for those that do. `ids` None: the program has no workgroups, and nothing is restricted.
         """
         self.parts.clear()
         self.bound = dict(self.given)
@@ -155,7 +168,10 @@ class Run:
         self.memory = {v: array for v, array in self.memory.items() if v.type.space != "shared"}
 
     def block(self, block: Block) -> tuple[TileValue, ...]:
-        """Execute the operations of `block` and return the values that it yields."""
+        """Execute the operations of `block` and return the values that it yields; () if it yields none.
+
+        Numpy's errors become an ExecutionError at the operation's line.
+        """
         for op in block.ops:
             if op.name == "yield":
                 return tuple(self.values[v] for v in op.operands)
@@ -170,31 +186,34 @@ class Run:
         return ()
 
     def op(self, op: Op) -> tuple[TileValue, ...]:
-        """Execute one operation and return its results."""
+        """Execute the operation `op` by its handler and return its results; they are not recorded in `values`."""
         with np.errstate(all="ignore"):
             return self.handlers[op.name](self, op)
 
     def tiles(self, op: Op) -> list[TileValue]:
-        """Return the values of the operands of `op`."""
+        """Return the tiles that the operands of `op` are bound to."""
         return [self.values[v] for v in op.operands]
 
     def made(self, kind: TileType, parts: dict[Expr, tuple[int, int]], array: Array) -> TileValue:
-        """Return a new tile of type `kind` that covers coordinates `parts` (first, end) of its dimensions; `array`
-        broadcasts to their extents.
+        """Return a new tile of type `kind` with the elements `array`, which broadcasts to the tile's shape.
+
+        The tile covers `parts`, {dimension: (first, end)}.
         """
         shape = tuple(parts[d][1] - parts[d][0] for d in kind.dims)
         return TileValue(kind.dtype, kind.dims, tuple(parts[d][0] for d in kind.dims), np.broadcast_to(array, shape))
 
     def filled(self, kind: TileType, parts: dict[Expr, tuple[int, int]], number: Array) -> TileValue:
-        """Return a new tile of type `kind` that covers coordinates `parts` (first, end) of its dimensions and whose
-        elements are all `number`.
+        """Return a new tile of type `kind` whose elements are all `number`; it covers `parts`, {dimension: (first,
+        end)}.
         """
         shape = tuple(parts[d][1] - parts[d][0] for d in kind.dims)
         return filled(kind, tuple(parts[d][0] for d in kind.dims), shape, number)
 
     def conform(self, tile: TileValue, dims: tuple[Expr, ...], at: Op) -> TileValue:
-        """Return the tile over the dimensions `dims`. Raise an ExecutionError at operation `at` if a dimension that is
-        dropped or added is not one coordinate wide at present.
+        """Return `tile` with the dimensions `dims`: others are dropped, missing ones are added; `tile` itself if it has
+        the same.
+
+        Raise ExecutionError at the operation `at` if a dimension that is dropped or added has several coordinates now.
         """
         if set(tile.dims) == set(dims):
             return tile
@@ -229,9 +248,12 @@ class Run:
         known: Mapping[Symbol, Any],
         at: Op,
     ) -> Array:
-        """Return the value of `e` for every element of a tile that covers coordinates `parts` (first, end) of `dims`.
-        `known` are values of symbols; a symbol bound to a tile has the value of that tile's element. `at` locates
-        errors.
+        """Return the value of the expression `e` for every element of a tile, as an array that broadcasts over the
+        tile.
+
+        The tile covers `parts`, {dimension: (first, end)}, of `dims`. `known` is {symbol: value or array}; a symbol
+        that is bound to a tile has the value of that tile's element. Raise an error at the operation `at` if there is
+        no value.
         """
         values: dict[Any, Any] = {**self.symbols, **known}
         for s in e.symbols:
@@ -249,7 +271,7 @@ class Run:
 
     @contextmanager
     def masked_by(self, condition: TileValue) -> Iterator[None]:
-        """Context manager inside which writes happen only where `condition` holds."""
+        """Return a context manager inside which writes happen only where the tile `condition` is True."""
         self.masks.append(condition)
         try:
             yield
@@ -258,8 +280,9 @@ class Run:
 
 
 def _run_time_fault(e: Expr, fault: ExpressionError, at: Op | None) -> ProgramError:
-    """Return the error for the expression `e` that has no value now, because of `fault`: a symbol is unbound, or its
-    value is not allowed. `at` is the operation that needs it.
+    """Return the error to raise at the operation `at`, whose expression `e` could not be evaluated because of `fault`.
+
+    It is an ExecutionError if a value is not allowed (a division by 0, for example), else an UnboundSymbol.
     """
     kind = ExecutionError if isinstance(fault, OutOfRange | NotExact | DivisionByZero) else UnboundSymbol
     text = str(fault)

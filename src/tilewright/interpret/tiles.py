@@ -31,27 +31,34 @@ class TileValue:
 
     @property
     def array(self) -> Array:
-        """The elements, rounded to the element type."""
+        """The tile's elements as a numpy array, rounded to the element type."""
         return self.data
 
     @property
     def accumulated(self) -> Array:
-        """The elements as the next accumulation reads them: an accumulator's unrounded value, or the elements."""
+        """The tile's elements for a further accumulation: unrounded if the tile is an accumulator."""
         return self.data if self.wide is None else self.wide
 
     def part(self, dim: Expr) -> tuple[int, int]:
-        """Return the coordinates that the tile covers along `dim`: (first, one past the last)."""
+        """Return (first, end): the coordinates that the tile covers along `dim`; `end` is one past the last."""
         axis = self.dims.index(dim)
         return self.starts[axis], self.starts[axis] + self.data.shape[axis]
 
 
 def accumulator(dtype: DType, dims: tuple[Expr, ...], starts: tuple[int, ...], wide: Array) -> TileValue:
-    """Return an accumulator tile from its value in the wide type; its elements are rounded to `dtype`."""
+    """Return an accumulator tile that keeps `wide`, its value before rounding; its elements are `wide` rounded to
+    `dtype`.
+
+    `dims` are its dimensions, `starts` the first coordinate that it covers along each.
+    """
     return TileValue(dtype, dims, starts, round_to(wide, dtype), wide if dtype.numpy != wide.dtype else None)
 
 
 def round_to(array: Array, dtype: DType) -> Array:
-    """Return `array` converted to another element type: floats rounded to nearest even, integers wrapped."""
+    """Return `array` converted to the element type `dtype`: floats are rounded to nearest even, integers wrap.
+
+    An array that has the type is returned itself.
+    """
     if array.dtype == dtype.numpy:
         return array
     with np.errstate(over="ignore", invalid="ignore"):
@@ -61,7 +68,10 @@ def round_to(array: Array, dtype: DType) -> Array:
 
 
 def computable(array: Array, dtype: DType) -> Array:
-    """Return `array` in the type in which arithmetic on `dtype` is done: f32 for narrow floats, i32 for i4."""
+    """Return `array`, of type `dtype`, in the type in which arithmetic is done: f32 for narrow floats, i32 for i4.
+
+    Arrays of other types are returned as they are.
+    """
     if dtype.is_narrow:
         return array.astype(np.float32)
     if dtype.bits == 4:
@@ -70,15 +80,17 @@ def computable(array: Array, dtype: DType) -> Array:
 
 
 def filled(kind: TileType, starts: tuple[int, ...], shape: tuple[int, ...], number: Array) -> TileValue:
-    """Return a tile of type `kind` whose elements are all `number`. It covers `shape` coordinates from `starts`, but
-    operations with other tiles use it at the coordinates of those tiles.
+    """Return a tile of type `kind` whose elements are all `number`; it covers `shape` coordinates from `starts`.
+
+    Operations with other tiles use it at the coordinates of those tiles instead.
     """
     return TileValue(kind.dtype, kind.dims, starts, np.broadcast_to(number, shape), number=number)
 
 
 def numbers_of(tiles: list[TileValue]) -> list[Array] | None:
-    """Return the one value of each tile if all are constant (`filled`) or without dimensions, and at least one is
-    constant; None otherwise.
+    """Return the one value of each tile if all tiles are filled (made of one number) or without dimensions.
+
+    None if another tile has dimensions, or if none is filled.
     """
     if all(t.number is None for t in tiles) or any(t.number is None and t.dims for t in tiles):
         return None
@@ -86,8 +98,10 @@ def numbers_of(tiles: list[TileValue]) -> list[Array] | None:
 
 
 def common_parts(tiles: list[TileValue]) -> dict[Expr, tuple[int, int]]:
-    """Return for each dimension the coordinates (first, one past the last) that all tiles cover. Constant (`filled`)
-    tiles count only for dimensions that no other tile has.
+    """Return {dimension: (first, end)}, the coordinates that all tiles with the dimension cover; `end` is one past the
+    last.
+
+    Filled tiles (made of one number) count only for dimensions that no other tile has.
     """
     parts: dict[Expr, tuple[int, int]] = {}
     for tile in tiles:
@@ -105,8 +119,12 @@ def common_parts(tiles: list[TileValue]) -> dict[Expr, tuple[int, int]]:
 
 
 def spread(tile: TileValue, dims: tuple[Expr, ...], parts: dict[Expr, tuple[int, int]], array: Array) -> Array:
-    """Return `array`, the elements of `tile`, restricted to coordinates `parts` (first, end) of its dimensions and
-    shaped to broadcast over `dims`.
+    """Return `array`, the elements of `tile`, at the coordinates `parts` only, and in a shape that broadcasts over
+    `dims`.
+
+    `parts` is {dimension: (first, end)}; dimensions without an entry stay whole. `dims` must include the tile's
+    dimensions, in any order; others get extent 1. Of a filled tile (made of one number), `array` gives only the element
+    type.
     """
     if tile.number is not None:
         restricted = {d: parts.get(d, tile.part(d)) for d in tile.dims}
@@ -124,5 +142,5 @@ def spread(tile: TileValue, dims: tuple[Expr, ...], parts: dict[Expr, tuple[int,
 
 
 def scalar_value(number: Any, dtype: DType) -> TileValue:
-    """Return a tile without dimensions that holds `number`."""
+    """Return a tile without dimensions that holds `number`, rounded to the type `dtype`."""
     return TileValue(dtype, (), (), round_to(np.asarray(number), dtype))

@@ -15,7 +15,8 @@ def alone(program: Program, workers: int) -> Program:
     """Return a host program that launches `program` on all its arguments, and does nothing else.
 
     The host program is named `<program>_host`, takes the same arguments, and launches with `workers` workers.
-    Parameters of `program` that are still open become parameters of the host program and are passed on.
+    Parameters of `program` that are open (declared with a range, known only at the call) become parameters of the host
+    program, which passes their values on.
 
     >>> from tilewright.ir.block import parse_block
     >>> print(alone(parse_block("block zero(%y: out global f32 (M))\\n  param M in 1..9 { fill %y 0 }"), 2))

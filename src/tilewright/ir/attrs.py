@@ -67,9 +67,10 @@ class Range:
 
     @classmethod
     def of(cls, name: str, lo: Any, hi: Any, step: int = 1) -> Range:
-        """Return the range of a new symbol `name`, declared with the limits `lo` and hi - 1.
+        """Return the `Range` lo, lo + step, ... below `hi`, with a new loop variable called `name`.
 
-        An empty range leaves the symbol's upper limit open.
+        The loop variable is declared with the limits `lo` and hi - 1. If the range is known to be empty, the loop
+        variable gets no upper limit. `lo` and `hi` are ints or expressions, and `step` is an int.
         """
         lo, hi = as_expr(lo), as_expr(hi)
         empty = hi.hi <= lo.lo
@@ -77,7 +78,7 @@ class Range:
 
     @property
     def rounds(self) -> int | None:
-        """The trip count, or None if `lo` or `hi` is not a constant.
+        """The trip count of the loop as an int; None if `lo` or `hi` is not a constant.
 
         >>> Range.of("i", 0, 8, 3).rounds, Range.of("i", 5, 2).rounds, Range.of("i", 0, 10**30).rounds == 10**30
         (3, 0, True)
@@ -99,31 +100,49 @@ class Kind:
     """The bracket with which its text begins, or ""."""
 
     def text(self, value: Any, operands: Sequence[str] = ()) -> str:
-        """Return the value as program text; `operands` are the printed names of the operation's operands."""
+        """Return the attribute `value` as program text. This default is `str(value)`; subclasses override it.
+
+        `operands` are the printed names of the operation's operands, such as "%x", for kinds whose values refer to
+        them.
+        """
         return str(value)
 
     def read(self, reader: Reader, operands: list[Value]) -> Any:
-        """Read a value from `reader` and return it; values (%x) that occur in it are appended to `operands`."""
+        """Parse an attribute of this kind from `reader`, the parser, and return its value. Each subclass implements it.
+
+        Operands (`%x`) that occur in the text are appended to `operands`, the operation's list of operands.
+        """
         raise NotImplementedError
 
     def check(self, value: Any) -> bool:
-        """True if `value` is valid for this kind."""
+        """True if `value` is a valid attribute of this kind. This default tests the Python type; subclasses override
+        it.
+        """
         return isinstance(value, self.allowed)
 
     def plain(self, value: Any) -> Any:
-        """Return the value with numpy numbers converted to Python numbers, which print and parse unchanged."""
+        """Return `value` unchanged. Subclasses that hold numbers override this to convert numpy numbers to Python
+        numbers.
+        """
         return value
 
     def expressions(self, value: Any) -> Iterable[Expr]:
-        """Return every integer expression in the value."""
+        """Return the integer expressions in `value`. This default returns (); kinds that hold expressions override
+        it.
+        """
         return ()
 
     def mapped(self, value: Any, images: Images) -> Any:
-        """Return the value with every integer expression `e` replaced by `images(e)`."""
+        """Return `value` with every integer expression `e` in it replaced by `images(e)`.
+
+        This default returns `value` unchanged; kinds that hold expressions override it.
+        """
         return value
 
     def bound(self, value: Any) -> tuple[Symbol, ...]:
-        """Return the symbols that the value declares (such as loop variables); empty for most kinds."""
+        """Return the symbols that `value` declares, such as loop variables. This default returns (); few kinds override
+        it.
+        """
         return ()
 
 
@@ -136,7 +155,9 @@ class _Numeric(Kind):
     """Base class of kinds that take numbers."""
 
     def plain(self, value: Any) -> Any:
-        """Return a numpy or Python number as a Python int or float (a bool as 0 or 1), and anything else unchanged."""
+        """Return a numpy or Python number as a Python int or float (a bool as 0 or 1), and any other `value`
+        unchanged.
+        """
         number = plain_number(value)
         return value if number is None else int(number) if isinstance(number, bool) else number
 
@@ -147,7 +168,10 @@ class _Int(_Numeric):
     allowed = int
 
     def read(self, reader: Reader, operands: list[Value]) -> int:
-        """Read an integer, such as `-3`."""
+        """Parse an integer such as `-3` from `reader` and return it; raise ParseError if none comes next.
+
+        `operands` is not used.
+        """
         return reader.integer(_INTEGER, "an integer")
 
 
@@ -160,11 +184,14 @@ class _Number(_Numeric):
     allowed = (int, float)
 
     def text(self, value: Any, operands: Sequence[str] = ()) -> str:
-        """Return the number as text, such as `0.5`, `inf` or `nan`."""
+        """Return the number `value` as text, such as `0.5`, `inf` or `nan`. `operands` is not used."""
         return repr(value)
 
     def read(self, reader: Reader, operands: list[Value]) -> int | float:
-        """Read a number; return an int if it has neither point nor exponent, otherwise a float."""
+        """Parse a number from `reader`; return an int if it has neither point nor exponent, otherwise a float.
+
+        Raise ParseError if no number comes next. `operands` is not used.
+        """
         reader.skip()
         start = reader.at
         text = reader.match(_NUMBER, "a number").group()
@@ -177,16 +204,19 @@ class _Bool(Kind):
     allowed = bool
 
     def plain(self, value: Any) -> Any:
-        """Return a numpy bool as a Python bool, and anything else unchanged."""
+        """Return a numpy bool as a Python bool, and any other `value` unchanged."""
         number = plain_number(value)
         return number if isinstance(number, bool) else value
 
     def text(self, value: Any, operands: Sequence[str] = ()) -> str:
-        """Return `true` or `false`."""
+        """Return `true` or `false` for the bool `value`. `operands` is not used."""
         return "true" if value else "false"
 
     def read(self, reader: Reader, operands: list[Value]) -> bool:
-        """Read `true` or `false`."""
+        """Parse the word `true` or `false` from `reader` and return the bool; raise ParseError for any other word.
+
+        `operands` is not used.
+        """
         reader.skip()
         start = reader.at
         word = reader.word("true or false")
@@ -201,11 +231,14 @@ class _Str(Kind):
     allowed = str
 
     def text(self, value: Any, operands: Sequence[str] = ()) -> str:
-        """Return the text in quotes, escaped as in JSON."""
+        """Return the string `value` as text in double quotes, escaped as in JSON. `operands` is not used."""
         return json.dumps(value)
 
     def read(self, reader: Reader, operands: list[Value]) -> str:
-        """Read a text in quotes, escaped as in JSON, and return it without the quotes."""
+        """Parse a text in double quotes, escaped as in JSON, from `reader`; return it without the quotes.
+
+        Raise ParseError if it is not valid. `operands` is not used.
+        """
         reader.skip()
         start = reader.at
         try:
@@ -220,7 +253,10 @@ class _Name(Kind):
     allowed = str
 
     def read(self, reader: Reader, operands: list[Value]) -> str:
-        """Read an identifier."""
+        """Parse an identifier such as `tf32` from `reader` and return it; raise ParseError if none comes next.
+
+        `operands` is not used.
+        """
         return reader.word()
 
 
@@ -233,20 +269,30 @@ class _Dotted(Kind):
     allowed = str
 
     def read(self, reader: Reader, operands: list[Value]) -> str:
-        """Read a name with dots; parts of it may be parameters in braces, such as `matrix.m64n{BN}k16.bf16`."""
+        """Parse a name with dots from `reader` and return it as a string; raise ParseError if none comes next.
+
+        Parts of it may be parameters in braces: `matrix.m64n{BN}k16.bf16`. `operands` is not used.
+        """
         return reader.match(_DOTTED, "a name such as matrix.m64n128k16.bf16").group()
 
     def expressions(self, value: Any) -> Iterable[Expr]:
-        """Return the symbols of the parameters in braces: of `matrix.m64n{BN}k16`, the symbol BN."""
+        """Return a list with the symbol of each parameter in braces in the name `value`: of `m64n{BN}k16`, [BN]."""
         return [symbol(name, 0) for name in re.findall(r"\{(\w+)\}", value)]
 
     def mapped(self, value: Any, images: Images) -> Any:
-        """Return the name with each `{N}` replaced by `images(N)` if that is a constant."""
+        """Return the name `value` with each `{N}` replaced by the number `images(N)`.
+
+        A `{N}` whose image is not a constant stays. With BN -> 128, `m64n{BN}k16` -> `m64n128k16`.
+        """
         return re.sub(r"\{(\w+)\}", lambda match: _filled(match.group(1), images), value)
 
 
 def _filled(name: str, images: Images) -> str:
-    """Return the number `images` assigns to parameter `name` as text, or `{name}` if that is not a constant."""
+    """Return the text that replaces the parameter `name` in a dotted name: `images(name)` if that is a constant, as
+    digits.
+
+    Otherwise return `{name}`, the parameter in braces. `images` is a function from expression to expression.
+    """
     image = images(symbol(name, 0))
     return str(image) if isinstance(image, Const) else f"{{{name}}}"
 
@@ -257,11 +303,14 @@ class _DType(Kind):
     allowed = DType
 
     def text(self, value: Any, operands: Sequence[str] = ()) -> str:
-        """Return the element type's name, such as `f16`."""
+        """Return the name of the element type `value`, such as `f16`. `operands` is not used."""
         return str(value.name)
 
     def read(self, reader: Reader, operands: list[Value]) -> DType:
-        """Read an element type by its name."""
+        """Parse the name of an element type, such as `f16`, from `reader`; return the DType. `operands` is not used.
+
+        Raise ParseError if there is no element type of this name.
+        """
         reader.skip()
         start = reader.at
         try:
@@ -274,16 +323,21 @@ class _Type(Kind):
     """Kind `type`: a type of the program's level, such as `shared f16 (64, 32)`."""
 
     def read(self, reader: Reader, operands: list[Value]) -> Any:
-        """Read a type of the program's level."""
+        """Parse a type in the syntax of the program's level from `reader` and return it. `operands` is not used.
+
+        An example of the block level is `shared f16 (64, 32)`.
+        """
         return reader.type()
 
     def expressions(self, value: Any) -> Iterable[Expr]:
-        """Return every expression in the type, such as its extents and strides."""
+        """Return every integer expression in the type `value`, such as its extents and strides."""
         expressions: Iterable[Expr] = value.expressions()
         return expressions
 
     def mapped(self, value: Any, images: Images) -> Any:
-        """Return the type with every expression `e` replaced by `images(e)`."""
+        """Return the type `value` with every integer expression `e` in it (extents, strides) replaced by
+        `images(e)`.
+        """
         return value.mapped(images)
 
 
@@ -294,21 +348,26 @@ class _Expr(Kind):
     opens = "("
 
     def text(self, value: Any, operands: Sequence[str] = ()) -> str:
-        """Return the expression in parentheses."""
+        """Return the integer expression `value` as text in parentheses, such as `(M//2 + 1)`. `operands` is not
+        used.
+        """
         return f"({value})"
 
     def read(self, reader: Reader, operands: list[Value]) -> Expr:
-        """Read an expression in parentheses."""
+        """Parse an integer expression in parentheses, such as `(M//2 + 1)`, from `reader` and return it.
+
+        Raise ParseError if it is not valid. `operands` is not used.
+        """
         reader.expect("(")
         start = reader.at
         return reader.expr(reader.enclosed(")"), start)
 
     def expressions(self, value: Any) -> Iterable[Expr]:
-        """Return the expression, in a tuple of one."""
+        """Return (value,): the attribute is one integer expression."""
         return (value,)
 
     def mapped(self, value: Any, images: Images) -> Any:
-        """Return `images(value)`."""
+        """Return `images(value)`, the expression that replaces the expression `value`."""
         return images(value)
 
 
@@ -316,11 +375,17 @@ class _Count(_Expr):
     """Kind `count`: an integer expression; a number or name needs no parentheses, such as `4`, `STAGES` or `(N//2)`."""
 
     def text(self, value: Any, operands: Sequence[str] = ()) -> str:
-        """Return the expression, in parentheses unless it is a number or a symbol."""
+        """Return the integer expression `value` as text: `4`, `STAGES` or `(N//2)`. `operands` is not used.
+
+        Only a number or a symbol is written without parentheses.
+        """
         return str(value) if isinstance(value, Const | Symbol) else f"({value})"
 
     def read(self, reader: Reader, operands: list[Value]) -> Expr:
-        """Read a number, a name, or an expression in parentheses."""
+        """Parse a number, a name, or an expression in parentheses from `reader`; return it as an integer expression.
+
+        Raise ParseError if it is not valid. `operands` is not used.
+        """
         if reader.peek("("):
             return super().read(reader, operands)
         start = reader.at
@@ -333,25 +398,30 @@ class _Exprs(Kind):
     allowed = tuple
 
     def text(self, value: Any, operands: Sequence[str] = ()) -> str:
-        """Return the expressions in brackets, such as `[M, K//2]`."""
+        """Return `value`, a tuple of integer expressions, as text in brackets, such as `[M, K//2]`. `operands` is not
+        used.
+        """
         return "[" + ", ".join(map(str, value)) + "]"
 
     def read(self, reader: Reader, operands: list[Value]) -> tuple[Expr, ...]:
-        """Read expressions in brackets, such as `[M, K//2]`."""
+        """Parse integer expressions in brackets, such as `[M, K//2]`, from `reader`; return them as a tuple.
+
+        Raise ParseError if the text is not valid. `operands` is not used.
+        """
         reader.expect("[")
         start = reader.at
         return reader.exprs(reader.enclosed("]"), start)
 
     def check(self, value: Any) -> bool:
-        """True if the value is a tuple of integer expressions."""
+        """True if `value` is a tuple of integer expressions."""
         return isinstance(value, tuple) and all(isinstance(e, Expr) for e in value)
 
     def expressions(self, value: Any) -> Iterable[Expr]:
-        """Return the expressions of the tuple."""
+        """Return `value`, which is a tuple of integer expressions, as a tuple."""
         return tuple(value)
 
     def mapped(self, value: Any, images: Images) -> Any:
-        """Return the tuple with every expression `e` replaced by `images(e)`."""
+        """Return the tuple `value` with every integer expression `e` in it replaced by `images(e)`."""
         return tuple(images(e) for e in value)
 
 
@@ -361,19 +431,22 @@ class _NumExpr(_Numeric):
     allowed = (int, float, Expr)
 
     def text(self, value: Any, operands: Sequence[str] = ()) -> str:
-        """Return a number as it is, and an expression in parentheses."""
+        """Return `value` as text: a number as it is, an integer expression in parentheses. `operands` is not used."""
         return f"({value})" if isinstance(value, Expr) else repr(value)
 
     def read(self, reader: Reader, operands: list[Value]) -> Any:
-        """Read a number, or an expression in parentheses."""
+        """Parse a number, or an integer expression in parentheses, from `reader`; return the number or the expression.
+
+        `operands` is not used.
+        """
         return KINDS["expr" if reader.peek("(") else "number"].read(reader, operands)
 
     def expressions(self, value: Any) -> Iterable[Expr]:
-        """Return the expression in a tuple of one, or an empty tuple for a number."""
+        """Return (value,) if `value` is an integer expression, and () if it is a number."""
         return (value,) if isinstance(value, Expr) else ()
 
     def mapped(self, value: Any, images: Images) -> Any:
-        """Return `images(value)` for an expression, and a number unchanged."""
+        """Return `images(value)` if `value` is an integer expression; return a number unchanged."""
         return images(value) if isinstance(value, Expr) else value
 
 
@@ -386,11 +459,18 @@ class _Lookups(Kind):
     allowed = tuple
 
     def text(self, value: Any, operands: Sequence[str] = ()) -> str:
-        """Return (symbol, coordinates) pairs as text, such as `[d0: [i, j], d1: [i]]`."""
+        """Return `value`, a tuple of (symbol, coordinates) pairs, as text: `[d0: [i, j], d1: [i]]`. `operands` is not
+        used.
+
+        Each pair says that the symbol's value is the element of some tensor at these coordinates.
+        """
         return "[" + ", ".join(f"{s}: [{', '.join(map(str, at))}]" for s, at in value) + "]"
 
     def read(self, reader: Reader, operands: list[Value]) -> Any:
-        """Read a list such as `[d0: [i, j], d1: [i]]`, and return a tuple of (symbol, coordinates)."""
+        """Parse lookups such as `[d0: [i, j], d1: [i]]` from `reader`; return a tuple of (symbol, coordinates) pairs.
+
+        The symbols are already declared. Raise ParseError if the text is not valid. `operands` is not used.
+        """
         reader.expect("[")
         start = reader.at
         rows = []
@@ -407,11 +487,13 @@ class _Lookups(Kind):
         return tuple(rows)
 
     def expressions(self, value: Any) -> Iterable[Expr]:
-        """Return the looked-up symbols and all coordinates."""
+        """Return a list of the symbols and the coordinates in `value`, a tuple of (symbol, coordinates) pairs."""
         return [e for d, at in value for e in (d, *at)]
 
     def mapped(self, value: Any, images: Images) -> Any:
-        """Return the pairs with every symbol and coordinate `e` replaced by `images(e)`."""
+        """Return `value`, a tuple of (symbol, coordinates) pairs, with every symbol and coordinate `e` replaced by
+        `images(e)`.
+        """
         return tuple((images(d), tuple(images(e) for e in at)) for d, at in value)
 
 
@@ -421,11 +503,18 @@ class _Table(Kind):
     allowed = tuple
 
     def text(self, value: Any, operands: Sequence[str] = ()) -> str:
-        """Return (key, value) pairs as text, such as `{M: 16, N: 0}`."""
+        """Return `value`, a tuple of (key, value) pairs of integer expressions, as text: `{M: 16, N: 0}`.
+
+        `operands` is not used.
+        """
         return "{" + ", ".join(f"{k}: {v}" for k, v in value) + "}"
 
     def read(self, reader: Reader, operands: list[Value]) -> Any:
-        """Read pairs such as `{M: 16, N: 0}`, and return a tuple of (key, value)."""
+        """Parse pairs of integer expressions such as `{M: 16, N: 0}` from `reader`; return a tuple of (key, value)
+        pairs.
+
+        `operands` is not used.
+        """
         reader.expect("{")
         start = reader.at
         pairs = []
@@ -436,17 +525,18 @@ class _Table(Kind):
         return tuple(pairs)
 
     def expressions(self, value: Any) -> Iterable[Expr]:
-        """Return all keys and values."""
+        """Return a list of all keys and values in `value`, a tuple of (key, value) pairs of integer expressions."""
         return [e for pair in value for e in pair]
 
     def mapped(self, value: Any, images: Images) -> Any:
-        """Return the pairs with every key and value `e` replaced by `images(e)`."""
+        """Return `value`, a tuple of (key, value) pairs, with every key and value `e` replaced by `images(e)`."""
         return tuple((images(k), images(v)) for k, v in value)
 
 
 def axis(name: str, extent: Expr) -> Symbol:
-    """Return a new symbol with the values 0, ..., extent - 1; if `extent` is 0, the symbol only
-    has the upper limit -1.
+    """Return a new symbol called `name` whose values are 0, ..., extent - 1.
+
+    If `extent` is the constant 0, the symbol has the upper limit -1 and no lower limit.
     """
     empty = isinstance(extent, Const) and extent.value == 0
     return symbol(name, None, -1) if empty else index(name, extent)
@@ -460,11 +550,19 @@ class _Axes(Kind):
     opens = "("
 
     def text(self, value: Any, operands: Sequence[str] = ()) -> str:
-        """Return the axes with their extents, such as `(i 16, j 8)`."""
+        """Return `value`, a tuple of symbols that count from 0, as text with their extents: `(i 16, j 8)`.
+
+        `operands` is not used.
+        """
         return "(" + ", ".join(f"{s.name} {s.upper + 1}" for s in value) + ")"
 
     def read(self, reader: Reader, operands: list[Value]) -> tuple[Symbol, ...]:
-        """Read axes such as `(i 16, j 8)`, and return their symbols, declared in `reader`."""
+        """Parse axes such as `(i 16, j 8)` from `reader`; return a tuple of new symbols, i from 0 to 15 and j from 0 to
+        7.
+
+        Also declare the symbols in `reader`, so that later text may use them. Raise ParseError if the text is not
+        valid. `operands` is not used.
+        """
         reader.expect("(")
         symbols = []
         while not reader.accept(")"):
@@ -480,19 +578,21 @@ class _Axes(Kind):
         return tuple(symbols)
 
     def check(self, value: Any) -> bool:
-        """True if the value is a tuple of symbols that have an upper limit."""
+        """True if `value` is a tuple of symbols that all have an upper limit."""
         return isinstance(value, tuple) and all(isinstance(s, Symbol) and s.upper is not None for s in value)
 
     def expressions(self, value: Any) -> Iterable[Expr]:
-        """Return the upper limit (extent - 1) of every axis."""
+        """Return a list of the upper limits (extent - 1) of the symbols in the tuple `value`."""
         return [s.upper for s in value]
 
     def mapped(self, value: Any, images: Images) -> Any:
-        """Return axes of the same names with every extent `e` replaced by `images(e)`."""
+        """Return new symbols for those in the tuple `value`: same names, with every extent `e` replaced by
+        `images(e)`.
+        """
         return tuple(axis(s.name, images(s.upper + 1)) for s in value)
 
     def bound(self, value: Any) -> tuple[Symbol, ...]:
-        """Return the symbols of the axes."""
+        """Return `value`, the tuple of the symbols that the axes declare."""
         return tuple(value)
 
 
@@ -503,11 +603,15 @@ class _Ranges(Kind):
     binds = True
 
     def text(self, value: Any, operands: Sequence[str] = ()) -> str:
-        """Return the ranges as text, such as `i in 0..N, j in 4..M step 2`."""
+        """Return `value`, a tuple of loop ranges, as text: `i in 0..N, j in 4..M step 2`. `operands` is not used."""
         return ", ".join(map(str, value))
 
     def read(self, reader: Reader, operands: list[Value]) -> tuple[Range, ...]:
-        """Read ranges such as `i in 0..N, j in 4..M step 2`; their loop variables are declared in `reader`."""
+        """Parse loop ranges such as `i in 0..N, j in 4..M step 2` from `reader`; return a tuple of `Range`s.
+
+        Also declare the loop variables in `reader`, so that later text may use them. Raise ParseError for a step below
+        1. `operands` is not used.
+        """
         ranges = []
         while True:
             reader.skip()
@@ -530,22 +634,25 @@ class _Ranges(Kind):
                 return tuple(ranges)
 
     def check(self, value: Any) -> bool:
-        """True if the value is a tuple of `Range`s."""
+        """True if `value` is a tuple of `Range`s."""
         return isinstance(value, tuple) and all(isinstance(r, Range) for r in value)
 
     def expressions(self, value: Any) -> Iterable[Expr]:
-        """Return the limits of the ranges, except limits that depend on loop variables of the same operation."""
+        """Return a list of the limits of the `Range`s in `value`, except limits that depend on loop variables of
+        `value`.
+        """
         loop_variables = {r.symbol for r in value}
         return [e for r in value for e in (r.lo, r.hi) if not e.symbols & loop_variables]
 
     def mapped(self, value: Any, images: Images) -> Any:
-        """Return the ranges with every limit `e` replaced by `images(e)`; each gets a new loop variable of the same
-        name.
+        """Return new `Range`s for those in the tuple `value`, with every limit `e` replaced by `images(e)`.
+
+        Each gets a new loop variable of the same name; steps stay.
         """
         return tuple(Range.of(r.symbol.name, images(r.lo), images(r.hi), r.step) for r in value)
 
     def bound(self, value: Any) -> tuple[Symbol, ...]:
-        """Return the loop variables."""
+        """Return the tuple of the loop variables of the `Range`s in `value`."""
         return tuple(r.symbol for r in value)
 
 
@@ -555,7 +662,10 @@ class _Places(Kind):
     allowed = tuple
 
     def text(self, value: Any, operands: Sequence[str] = ()) -> str:
-        """Return (coordinate, may be out of bounds) pairs as text, such as `[n, p + r - 1 ?, c]`."""
+        """Return `value`, coordinates of a tensor, as text: `[n, p + r - 1 ?, c]`. `operands` is not used.
+
+        `value` is a tuple of (coordinate, may it be out of bounds) pairs; `?` marks a coordinate that may be.
+        """
         return "[" + ", ".join(f"{e}{' ?' if loose else ''}" for e, loose in value) + "]"
 
     def read(self, reader: Reader, operands: list[Value]) -> Any:
@@ -570,11 +680,13 @@ class _Places(Kind):
         return tuple(coordinates)
 
     def expressions(self, value: Any) -> Iterable[Expr]:
-        """Return the coordinates' expressions."""
+        """Return a list of the coordinates in `value`, a tuple of (coordinate, may it be out of bounds) pairs."""
         return [e for e, _ in value]
 
     def mapped(self, value: Any, images: Images) -> Any:
-        """Return the coordinates with every expression `e` replaced by `images(e)`."""
+        """Return `value`, a tuple of (coordinate, may it be out of bounds) pairs, with every coordinate `e` replaced by
+        `images(e)`.
+        """
         return tuple((images(e), loose) for e, loose in value)
 
 
@@ -585,11 +697,16 @@ class _Definition(Kind):
     binds = True
 
     def text(self, value: Any, operands: Sequence[str] = ()) -> str:
-        """Return the symbol and its definition, such as `m = t//4`."""
+        """Return the symbol `value` with the expression that defines it, as text: `m = t//4`. `operands` is not
+        used.
+        """
         return f"{value.name} = {value.definition}"
 
     def read(self, reader: Reader, operands: list[Value]) -> Symbol:
-        """Read `name = expression`, and return a new symbol with that definition, declared in `reader`."""
+        """Parse a definition such as `m = t//4` from `reader`; return a new symbol with that defining expression.
+
+        Also declare the symbol in `reader`, so that later text may use it. `operands` is not used.
+        """
         reader.skip()
         start = reader.at
         name = reader.word("a name")
@@ -597,15 +714,17 @@ class _Definition(Kind):
         return reader.bind(symbol(name, definition=reader.until("\n,}{")), start)
 
     def expressions(self, value: Any) -> Iterable[Expr]:
-        """Return the defining expression, in a tuple of one."""
+        """Return a tuple of one: the expression that defines the symbol `value`."""
         return (value.definition,)
 
     def mapped(self, value: Any, images: Images) -> Any:
-        """Return a symbol of the same name whose definition `e` is replaced by `images(e)`."""
+        """Return a new symbol with the name of the symbol `value`; its defining expression is `images(e)` instead of
+        `e`.
+        """
         return symbol(value.name, definition=images(value.definition))
 
     def bound(self, value: Any) -> tuple[Symbol, ...]:
-        """Return the defined symbol, in a tuple of one."""
+        """Return (value,): the symbol that the attribute declares."""
         return (value,)
 
 
@@ -615,20 +734,23 @@ class _Formula(Kind):
     allowed = Formula
 
     def text(self, value: Any, operands: Sequence[str] = ()) -> str:
-        """Return the formula as text, with the names in `operands` for its operands."""
+        """Return the formula `value` as text, such as `exp2(%x*0.5 - %m)`; `operands` are the printed operand names."""
         return str(value.text(operands))
 
     def read(self, reader: Reader, operands: list[Value]) -> Formula:
-        """Read a formula; values that occur in it are appended to `operands`."""
+        """Parse a scalar formula such as `exp2(%x*0.5 - %m)` from `reader` and return it.
+
+        Operands that occur in it (`%x`) are appended to `operands`, unless they are there already.
+        """
         return read_formula(reader, operands)
 
     def expressions(self, value: Any) -> Iterable[Expr]:
-        """Return the integer expressions in the formula."""
+        """Return the integer expressions in the formula `value`, which stand in brackets in its text: `[i + 1]`."""
         expressions: Iterable[Expr] = value.expressions()
         return expressions
 
     def mapped(self, value: Any, images: Images) -> Any:
-        """Return the formula with every integer expression `e` replaced by `images(e)`."""
+        """Return the formula `value` with every integer expression `e` in it replaced by `images(e)`."""
         return value.mapped(images)
 
 
@@ -638,13 +760,19 @@ class _Combine(Kind):
     """
 
     def text(self, value: Any, operands: Sequence[str] = ()) -> str:
-        """Return the combining function's name, or its formulas in parentheses."""
+        """Return the combining function `value` as text: a name such as `max`, or formulas such as `(a0 + b0, a1*b1)`.
+
+        `value` is a string or a tuple of formulas; `operands` are the printed operand names.
+        """
         if isinstance(value, str):
             return value
         return "(" + ", ".join(f.text(operands) for f in value) + ")"
 
     def read(self, reader: Reader, operands: list[Value]) -> Any:
-        """Read a combining function: a name such as `max`, or formulas in parentheses, returned as a tuple."""
+        """Parse a combining function from `reader`: return a name such as `max` as a string, or formulas as a tuple.
+
+        Formulas stand in parentheses: `(a0 + b0, a1*b1)`. Operands that occur in them are appended to `operands`.
+        """
         if not reader.accept("("):
             return reader.word("a combining function")
         formulas = []
@@ -655,7 +783,7 @@ class _Combine(Kind):
         return tuple(formulas)
 
     def check(self, value: Any) -> bool:
-        """True if the value is a name or a tuple of formulas."""
+        """True if `value` is a string (a function's name) or a tuple of formulas."""
         return isinstance(value, str) or (isinstance(value, tuple) and all(isinstance(f, Formula) for f in value))
 
 
@@ -669,17 +797,19 @@ class _Fetches(Kind):
     binds = True
 
     def text(self, value: Any, operands: Sequence[str] = ()) -> str:
-        """Return (symbol, coordinates) pairs as text, `d0 = %index[i, j]`; the last names in `operands` are the tensors
-        read.
+        """Return `value`, a tuple of (symbol, coordinates) pairs, as text: `d0 = %index[i, j]`.
+
+        The tensors that are read are the last of `operands`, the printed operand names, in the order of the pairs.
+        Without names, `%_` is written.
         """
         names = operands[len(operands) - len(value) :] or ["%_"] * len(value)
         rows = zip(value, names, strict=True)
         return ", ".join(f"{s.name} = {name}[{', '.join(map(str, at))}]" for (s, at), name in rows)
 
     def read(self, reader: Reader, operands: list[Value]) -> Any:
-        """Read fetches such as `d0 = %index[i, j]`, and return a tuple of (symbol, coordinates).
+        """Parse fetches such as `d0 = %index[i, j]` from `reader`; return a tuple of (symbol, coordinates) pairs.
 
-        The tensors read are appended to `operands`; the symbols are declared in `reader`.
+        Also append each tensor that is read (`%index`) to `operands`, and declare each symbol in `reader`.
         """
         fetches = []
         while True:
@@ -694,15 +824,18 @@ class _Fetches(Kind):
                 return tuple(fetches)
 
     def expressions(self, value: Any) -> Iterable[Expr]:
-        """Return the coordinates of all fetches."""
+        """Return a list of all coordinates in `value`, a tuple of (symbol, coordinates) pairs."""
         return [e for _, at in value for e in at]
 
     def mapped(self, value: Any, images: Images) -> Any:
-        """Return the fetches with every coordinate `e` replaced by `images(e)`."""
+        """Return `value`, a tuple of (symbol, coordinates) pairs, with every coordinate `e` replaced by `images(e)`.
+
+        The symbols stay the same.
+        """
         return tuple((s, tuple(images(e) for e in at)) for s, at in value)
 
     def bound(self, value: Any) -> tuple[Symbol, ...]:
-        """Return the symbols that hold the fetched values."""
+        """Return the tuple of the symbols in `value`, a tuple of (symbol, coordinates) pairs."""
         return tuple(s for s, _ in value)
 
 
@@ -717,11 +850,18 @@ class _Parameters(Kind):
     binds = True
 
     def text(self, value: Any, operands: Sequence[str] = ()) -> str:
-        """Return (symbol, default or None) pairs as text, such as `BM = 128, BN, M in 1..65536`."""
+        """Return `value`, a tuple of (symbol, default or None) pairs, as text: `BM = 128, BN, M in 1..65536`.
+
+        `operands` is not used.
+        """
         return ", ".join(_parameter_text(s, number) for s, number in value)
 
     def read(self, reader: Reader, operands: list[Value]) -> Any:
-        """Read parameters such as `BM = 128, BN, M in 1..65536`, and return a tuple of (symbol, default or None)."""
+        """Parse parameters such as `BM = 128, BN, M in 1..65536` from `reader`; return a tuple of (symbol, default or
+        None) pairs.
+
+        A parameter with a range has no default. Also declare each symbol in `reader`. `operands` is not used.
+        """
         parameters = []
         while True:
             reader.skip()
@@ -738,20 +878,22 @@ class _Parameters(Kind):
                 return tuple(parameters)
 
     def check(self, value: Any) -> bool:
-        """True if the value is a tuple of (symbol, default or None), in which no symbol with a range has a default."""
+        """True if `value` is a tuple of (symbol, default or None) pairs, in which no symbol with an upper limit has a
+        default.
+        """
         return isinstance(value, tuple) and all(
             isinstance(s, Symbol) and (number is None or s.upper is None) for s, number in value
         )
 
     def bound(self, value: Any) -> tuple[Symbol, ...]:
-        """Return the symbols of the parameters."""
+        """Return the tuple of the symbols in `value`, a tuple of (symbol, default or None) pairs."""
         return tuple(s for s, _ in value)
 
 
 def _parameter_text(s: Symbol, number: int | None) -> str:
-    """Return one parameter as text: `BM`, `BM = 128` with a default, or `M in 0..64 step 8` with a range.
+    """Return the parameter `s` as text: `BM`, `BM = 128` with a default, or `M in 0..64 step 8` with a range.
 
-    `number` is the default, or None.
+    `number` is the default, or None. It is ignored for a parameter with a range.
     """
     if s.upper is None:
         return s.name if number is None else f"{s.name} = {number}"
@@ -759,9 +901,11 @@ def _parameter_text(s: Symbol, number: int | None) -> str:
 
 
 def _open_parameter(reader: Reader, name: str, start: int) -> Symbol:
-    """Read the range of an open parameter, such as `1..65536 step 8`, and return the parameter's symbol.
+    """Parse a parameter's range such as `1..65536 step 8` from `reader`; return a new symbol called `name` with this
+    range.
 
-    `name` is the parameter's name, and `start` the offset of the name in the text.
+    The upper end is excluded. `start` is the offset of the name in the text, at which errors point. Raise ParseError if
+    the range is empty or negative, or does not start at a multiple of the step.
     """
     lo = KINDS["int"].read(reader, [])
     reader.expect("..")
@@ -784,11 +928,14 @@ class _Sizes(Kind):
     binds = True
 
     def text(self, value: Any, operands: Sequence[str] = ()) -> str:
-        """Return the names of the sizes, such as `M, N`."""
+        """Return `value`, a tuple of symbols, as text: their names, such as `M, N`. `operands` is not used."""
         return ", ".join(s.name for s in value)
 
     def read(self, reader: Reader, operands: list[Value]) -> Any:
-        """Read names of sizes, such as `M, N`, and return their symbols, declared in `reader`."""
+        """Parse names such as `M, N` from `reader`; return a tuple of new symbols that are at least 0.
+
+        Also declare the symbols in `reader`. `operands` is not used.
+        """
         symbols = []
         while True:
             reader.skip()
@@ -798,7 +945,7 @@ class _Sizes(Kind):
                 return tuple(symbols)
 
     def bound(self, value: Any) -> tuple[Symbol, ...]:
-        """Return the symbols of the sizes."""
+        """Return `value`, the symbols of the sizes, as a tuple."""
         return tuple(value)
 
 
@@ -811,11 +958,18 @@ class _Fetched(Kind):
     binds = True
 
     def text(self, value: Any, operands: Sequence[str] = ()) -> str:
-        """Return the symbol's name, with its limits if it has an upper one: `i in 0..50`."""
+        """Return the symbol `value` as text: its name, with its limits if it has an upper one: `i in 0..50`.
+
+        `operands` is not used.
+        """
         return str(value.name) if value.upper is None else f"{value.name} in {value.lower}..{value.upper + 1}"
 
     def read(self, reader: Reader, operands: list[Value]) -> Symbol:
-        """Read a name with optional limits, such as `i in 0..50`, and return its symbol, declared in `reader`."""
+        """Parse a name with optional limits, such as `i` or `i in 0..50`, from `reader`; return a new symbol with these
+        limits.
+
+        The upper end is excluded. Also declare the symbol in `reader`. `operands` is not used.
+        """
         reader.skip()
         start = reader.at
         name = reader.word("a name")
@@ -827,15 +981,18 @@ class _Fetched(Kind):
         return reader.bind(symbol(name, lo, reader.until("=") - 1), start)
 
     def expressions(self, value: Any) -> Iterable[Expr]:
-        """Return the symbol's lower and upper limit, or an empty tuple if it has none."""
+        """Return (lower limit, upper limit) of the symbol `value`, or () if it has no upper limit."""
         return () if value.upper is None else (value.lower, value.upper)
 
     def mapped(self, value: Any, images: Images) -> Any:
-        """Return the symbol with its limits `e` replaced by `images(e)`."""
+        """Return a new symbol of the same name as the symbol `value`, with every limit `e` replaced by `images(e)`.
+
+        A symbol without an upper limit is returned unchanged.
+        """
         return value if value.upper is None else symbol(value.name, images(value.lower), images(value.upper))
 
     def bound(self, value: Any) -> tuple[Symbol, ...]:
-        """Return the symbol, in a tuple of one."""
+        """Return (value,): the symbol that the attribute declares."""
         return (value,)
 
 
@@ -845,11 +1002,18 @@ class _Settings(Kind):
     allowed = tuple
 
     def text(self, value: Any, operands: Sequence[str] = ()) -> str:
-        """Return (parameter name, expression) pairs as text, such as `BM = 64, N = M//2`."""
+        """Return `value`, a tuple of (parameter name, expression) pairs, as text: `BM = 64, N = M//2`.
+
+        `operands` is not used.
+        """
         return ", ".join(f"{name} = {e}" for name, e in value)
 
     def read(self, reader: Reader, operands: list[Value]) -> Any:
-        """Read settings such as `BM = 64, N = M//2`, and return a tuple of (parameter name, expression)."""
+        """Parse settings such as `BM = 64, N = M//2` from `reader`; return a tuple of (parameter name, expression)
+        pairs.
+
+        `operands` is not used.
+        """
         settings = []
         while True:
             name = reader.word("a parameter")
@@ -859,11 +1023,13 @@ class _Settings(Kind):
                 return tuple(settings)
 
     def expressions(self, value: Any) -> Iterable[Expr]:
-        """Return the expressions that the parameters are set to."""
+        """Return a list of the expressions in `value`, a tuple of (parameter name, expression) pairs."""
         return [e for _, e in value]
 
     def mapped(self, value: Any, images: Images) -> Any:
-        """Return the settings with every expression `e` replaced by `images(e)`."""
+        """Return `value`, a tuple of (parameter name, expression) pairs, with every expression `e` replaced by
+        `images(e)`.
+        """
         return tuple((name, images(e)) for name, e in value)
 
 
@@ -901,37 +1067,48 @@ LASTING = ("definition", "parameters", "sizes", "fetched")
 
 
 def kind_of(name: str) -> Kind:
-    """Return the attribute kind of this name; a trailing ? (the attribute is optional) is ignored."""
+    """Return the `Kind` object (checks, prints and parses attributes) called `name`, such as "int" or "axes".
+
+    A trailing `?` in `name`, which marks an optional attribute, is ignored. Raise KeyError for an unknown name.
+    """
     return KINDS.get(name) or KINDS[name.rstrip("?")]
 
 
 def attr_text(kind: str, value: Any, operands: Sequence[str] = ()) -> str:
-    """Return an attribute of kind `kind` as program text; `operands` are the printed names of
-    the operation's operands.
+    """Return the attribute `value` as program text. `kind` is the name of its kind, such as "axes" or "count?".
+
+    `operands` are the printed names of the operation's operands, such as "%x", for kinds that refer to them.
     """
     return kind_of(kind).text(value, operands)
 
 
 def plain_attrs(kinds: Mapping[str, str], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return attributes with numpy numbers converted to Python numbers; `kinds` maps attribute names to their kinds."""
+    """Return a copy of `attrs`, {attribute name: value}, with numpy numbers converted to Python numbers.
+
+    `kinds` is {attribute name: name of its kind}. An attribute that is not in `kinds` stays unchanged.
+    """
     return {name: kind_of(kinds[name]).plain(value) if name in kinds else value for name, value in attrs.items()}
 
 
 def check_attr(kind: str, name: str, value: Any, where: str, loc: Any = None) -> None:
-    """Raise ProgramError at `loc` unless `value` is valid for the kind; `name` is the
-    attribute, `where` the operation.
+    """Raise ProgramError unless `value` is valid for the attribute kind called `kind`, such as "int" or "axes?".
+
+    For the message, `name` is the attribute's name, `where` the operation's name, and `loc` the source location.
     """
     if not kind_of(kind).check(value):
         raise ProgramError(f"{where}: the attribute {name} is {value!r}, which is no {kind.rstrip('?')}", loc)
 
 
 def attr_symbols(kind: str, value: Any) -> set[Symbol]:
-    """Return the symbols that occur in an attribute of kind `kind`."""
+    """Return the set of symbols in the integer expressions of the attribute `value`; `kind` is the name of its kind."""
     return {s for e in kind_of(kind).expressions(value) for s in e.symbols}
 
 
 def split(text: str) -> list[tuple[str, int]]:
-    """Split a text at commas outside brackets; return (text between commas, its offset) for each."""
+    """Split `text` at commas outside brackets. Return a list of (piece, offset of the piece in `text`).
+
+    `"M, f(i, j)"` -> [("M", 0), (" f(i, j)", 2)]. An empty piece after the last comma counts; a blank text gives [].
+    """
     parts, depth, start = [], 0, 0
     for i, c in enumerate(text):
         if c == "," and depth == 0:

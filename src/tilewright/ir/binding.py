@@ -15,12 +15,12 @@ from tilewright.limits import ELEMENTS, did_you_mean, written
 
 
 def parameters(program: Program) -> dict[Symbol, int | None]:
-    """Return the program's parameters, each with its default or None."""
+    """Return {parameter symbol: default, or None without one} for all parameters declared in the program's header."""
     return {s: n for r in program.records if r.name == "param" for s, n in r.attrs["parameters"]}
 
 
 def open_parameters(program: Program) -> tuple[Symbol, ...]:
-    """Return the parameters declared with a range, such as `M in 1..100`, which each call gives a value.
+    """Return the symbols of the program's open parameters: those with a range, such as `M in 1..100`, set at each call.
 
     >>> from tilewright.ir.block import parse_block
     >>> program = parse_block("block none(%x: in global f32 (M, K))\\n  param M in 1..100, K = 4 {}")
@@ -31,7 +31,10 @@ def open_parameters(program: Program) -> tuple[Symbol, ...]:
 
 
 def open_sizes(program: Program) -> tuple[Symbol, ...]:
-    """Return all symbols that each call gives a value: the open parameters and, at the host level, the sizes.
+    """Return all symbols whose values are known only at the call: open parameters first, then sizes (of a host
+    program).
+
+    An open parameter has a range (`param M in 1..100`); a size is read off the shape of an argument (`size N`).
 
     >>> from tilewright.ir.host import parse_host
     >>> open_sizes(parse_host("host none(%x: in global f32 (M, N))\\n  size N\\n  param M in 1..100 {}"))
@@ -41,23 +44,26 @@ def open_sizes(program: Program) -> tuple[Symbol, ...]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a numpy number as a Python number, and anything else unchanged."""
+    """Return the number `value` of Python or numpy as a plain Python number; return any other object unchanged."""
     number = plain_number(value)
     return value if number is None else number
 
 
 def allowed(parameter: Symbol) -> range:
-    """Return the values that an open parameter or a size may take."""
+    """Return the values that `parameter`, a symbol with a lower limit, may take, as a Python `range`.
+
+    The range ends at the symbol's upper limit, or at 2**48 without one, and has the symbol's step (`multiple`).
+    """
     most = ELEMENTS.most if parameter.upper is None else int(parameter.upper)
     return range(int(parameter.lo), most + 1, parameter.multiple)
 
 
 def bind(program: Program, values: Mapping[str, int] | None = None) -> Program:
-    """Return the program with its parameters replaced by `values` or by their defaults.
+    """Return a new program with its parameters replaced by `values`, {name: number}, or else by their defaults.
 
-    Lets (names for expressions) that become constant are replaced too. A parameter with a range stays open unless
-    `values` has it. Raise ArgumentError for unknown names, missing or illegal values, and if a `require` of the header
-    fails.
+    Each `let` (a name for an expression) that becomes constant is replaced too. A parameter with a range stays open
+    unless `values` has it. Raise ArgumentError for an unknown name, a missing or illegal value, and a `require` of the
+    header that fails.
 
     >>> from tilewright.ir.block import parse_block
     >>> text = '''block zero(%y: out global f32 (M, N))
@@ -108,14 +114,18 @@ def bind(program: Program, values: Mapping[str, int] | None = None) -> Program:
 
 
 def _range_text(parameter: Symbol) -> str:
-    """Return a parameter with its range as text, such as `M in 1..100`."""
+    """Return the symbol `parameter` with its range as text, such as `M in 1..100`; without an upper limit, its name
+    alone.
+    """
     return attr_text("parameters", ((parameter, None),))
 
 
 def rebuilt(program: Program, bound: Mapping[Any, Expr]) -> Program:
-    """Return a new program with the symbols that are keys of `bound` replaced everywhere.
+    """Return a new program in which symbols are replaced by expressions: `bound` is {symbol: expression}.
 
-    Header records that only declared replaced symbols are dropped. Raise ArgumentError if a `require` becomes false.
+    Header lines that only declared replaced symbols are dropped. So are each `let` (name for an expression) that
+    becomes constant, each `require` that becomes true, and loops that become empty. Raise ArgumentError if a `require`
+    becomes false, and ProgramError if a type or an attribute becomes invalid.
     """
     lets = {r.attrs["symbol"]: r for r in program.records if r.name == "let"}
     numbers = {**{s: s.definition for s in lets if isinstance(s.definition, Const)}, **bound}
@@ -155,15 +165,17 @@ def rebuilt(program: Program, bound: Mapping[Any, Expr]) -> Program:
 
 
 def replaced(block: Block, bound: Mapping[Any, Expr], values: Mapping[Value, Value]) -> Block:
-    """Return a copy of a block with the symbols that are keys of `bound` replaced.
+    """Return a copy of `block` in which symbols are replaced by expressions: `bound` is {symbol: expression}.
 
-    `values` maps values defined outside the block to the values that take their place.
+    `values` is {value defined outside the block: value that takes its place}; it must have all that the block uses.
+    Each `let` that becomes constant, and each loop that becomes empty, is dropped.
     """
     return _substituted_block(block, Substitution(bound), dict(values))
 
 
 def inlined(program: Program) -> Program:
-    """Return the program with each `let` (name for an expression) replaced by its definition.
+    """Return a new program without `let`s: each use of a `let` (a name for an expression) is replaced by its
+    definition.
 
     Two programs that differ only in their lets become equal.
 
@@ -197,9 +209,10 @@ class _Binding(Substitution):
     """A substitution of parameters; an axis whose range becomes empty keeps only its upper limit."""
 
     def _symbol_image(self, s: Symbol) -> Expr:
-        """Return the expression that replaces symbol `s`.
+        """Return the expression that replaces symbol `s` in this substitution; overrides the method of `Substitution`.
 
-        An axis whose range becomes empty (upper = lower - 1) keeps only its upper limit.
+        The one difference: if the range of an axis `s` becomes empty (upper = lower - 1), the new symbol has only the
+        upper limit.
         """
         if s not in self.by_symbol and s.lower is not None and s.upper is not None and s.definition is None:
             lower, upper = self(s.lower), self(s.upper)
@@ -209,8 +222,9 @@ class _Binding(Substitution):
 
 
 def _argument_type(program: Program, arg: Value, images: Substitution) -> Any:
-    """Return the type of argument `arg` under the substitution `images`; raise ProgramError if the type becomes
-    invalid.
+    """Return the type of `arg`, an argument of `program`, with every expression `e` in it replaced by `images(e)`.
+
+    Raise ProgramError, naming program and argument, if the type becomes invalid.
     """
     try:
         return arg.type.mapped(images)
@@ -219,7 +233,10 @@ def _argument_type(program: Program, arg: Value, images: Substitution) -> Any:
 
 
 def _mentions(record: Op, parameter: Any) -> bool:
-    """True if a `require` record depends on `parameter`, directly or through the definition of a let."""
+    """True if the condition of `record`, a `require` line of the header, depends on the symbol `parameter`.
+
+    The dependence may be through the definition of a `let`.
+    """
     symbols: set[Any] = set()
     stack = [record.attrs["that"]]
     while stack:
@@ -231,8 +248,9 @@ def _mentions(record: Op, parameter: Any) -> bool:
 
 
 def _let_value(let: Op, images: Substitution) -> Expr:
-    """Return the value of a let's symbol under the substitution `images`; raise ProgramError if
-    it cannot be computed.
+    """Return the expression that replaces the symbol of `let`, a `let` operation, under the substitution `images`.
+
+    Raise ProgramError if it cannot be computed, for instance because of a division by 0.
     """
     try:
         return images(let.attrs["symbol"])
@@ -241,12 +259,15 @@ def _let_value(let: Op, images: Substitution) -> Expr:
 
 
 def first_line(fault: TilewrightError) -> str:
-    """Return the first line of an error's message, without the source location that follows."""
+    """Return the first line of the error's message as a string; the source location that may follow is left out."""
     return str(fault).split("\n", 1)[0]
 
 
 def _substituted_attrs(op: Op, images: Substitution) -> dict[str, Any]:
-    """Return an operation's attributes under the substitution `images`; raise ProgramError if one becomes invalid."""
+    """Return {name: value} of the attributes of `op`, with every expression `e` in them replaced by `images(e)`.
+
+    Raise ProgramError if an attribute becomes invalid.
+    """
     try:
         return {name: kind_of(op.spec.attrs[name]).mapped(value, images) for name, value in op.attrs.items()}
     except TilewrightError as fault:
@@ -254,9 +275,10 @@ def _substituted_attrs(op: Op, images: Substitution) -> dict[str, Any]:
 
 
 def _substituted_block(block: Block, images: Substitution, values: dict[Value, Value]) -> Block:
-    """Return a copy of a block under the substitution `images`; constant lets and loops that never run are dropped.
+    """Return a copy of `block` with every expression `e` replaced by `images(e)`.
 
-    `values` maps old values to new ones. It must hold values defined outside the block, and gets those defined in it.
+    Each `let` that becomes constant is dropped, and so is each loop or `if` that never runs. `values` is {old value:
+    new value}. The caller fills in the values defined outside the block; those defined in it are added here.
     """
     ops = []
     for op in block.ops:
@@ -269,9 +291,10 @@ def _substituted_block(block: Block, images: Substitution, values: dict[Value, V
 
 
 def _substituted_op(op: Op, images: Substitution, values: dict[Value, Value]) -> Op | None:
-    """Return a copy of an operation under the substitution `images`, or None for a loop or `if` that never runs.
+    """Return a copy of `op` and its blocks with every expression `e` replaced by `images(e)`.
 
-    `values` maps old values to new ones, and gets the operation's results.
+    Return None for a loop with an empty range, and for an `if` without `else` whose condition becomes false. `values`
+    is {old value: new value}; the results of `op` are added to it.
     """
     if "ranges" in op.attrs and _never_runs(op, images):
         return None
@@ -290,7 +313,10 @@ def _substituted_op(op: Op, images: Substitution, values: dict[Value, Value]) ->
 
 
 def _never_runs(op: Op, images: Substitution) -> bool:
-    """True if a loop has an empty range under the substitution `images`."""
+    """True if a range of the loop `op` becomes empty when every expression `e` is replaced by `images(e)`.
+
+    Raise ProgramError if a limit cannot be computed.
+    """
     try:
         return any(_is_empty(r, images) for r in op.attrs["ranges"])
     except TilewrightError as fault:
@@ -298,6 +324,6 @@ def _never_runs(op: Op, images: Substitution) -> bool:
 
 
 def _is_empty(range_: Any, images: Substitution) -> bool:
-    """True if a `Range` is known to be empty under the substitution `images`."""
+    """True if both limits of the loop range `range_`, a `Range`, become constants under `images`, with hi <= lo."""
     lo, hi = images(range_.lo), images(range_.hi)
     return isinstance(lo, Const) and isinstance(hi, Const) and hi.value <= lo.value

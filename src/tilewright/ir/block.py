@@ -57,7 +57,10 @@ LAUNCHES = ("programmatic",)
 
 
 def tensor(op: Op, place: int) -> Tensor:
-    """Return the type of operand number `place`; raise ProgramError if it is missing or not a tensor."""
+    """Return the type (in memory or in registers) of operand number `place` of `op`, counted from 0.
+
+    Raise ProgramError if the operation has too few operands, or if the operand is not a tensor.
+    """
     if place >= len(op.operands):
         raise ProgramError(f"{op.name} takes more than {len(op.operands)} operands")
     type_ = op.operands[place].type
@@ -67,24 +70,26 @@ def tensor(op: Op, place: int) -> Tensor:
 
 
 def shape_text(shape: tuple[Expr, ...]) -> str:
-    """Return a shape as text, such as `(M, 64)`."""
+    """Return `shape`, a tuple of extents, as text such as `(M, 64)`."""
     return "(" + ", ".join(map(str, shape)) + ")"
 
 
 def _check_same_shape(op: Op, a: Tensor, b: Tensor) -> None:
-    """Raise DimensionMismatch if two tensor types have different shapes."""
+    """Raise DimensionMismatch if the tensor types `a` and `b` have different shapes; `op` is named in the message."""
     if a.shape != b.shape:
         raise DimensionMismatch(f"{op.name}: the shapes {shape_text(a.shape)} and {shape_text(b.shape)} differ")
 
 
 def _check_same_dtype(op: Op, a: Tensor, b: Tensor) -> None:
-    """Raise DtypeMismatch if two tensor types have different element types."""
+    """Raise DtypeMismatch if the tensor types `a` and `b` have different element types; `op` is named in the
+    message.
+    """
     if a.dtype is not b.dtype:
         raise DtypeMismatch(f"{op.name}: {a.dtype} and {b.dtype} differ; convert by map, as in map %d = {b.dtype}(%s)")
 
 
 def _check_writable(op: Op, index: int) -> None:
-    """Raise ProgramError if operand number `index`, which the operation writes, is an argument declared `in`."""
+    """Raise ProgramError if operand number `index` of `op`, which `op` writes, lies in an argument declared `in`."""
     type_ = tensor(op, index)
     if isinstance(type_, TensorType) and type_.role == "in":
         name = op.operands[index].name
@@ -92,9 +97,9 @@ def _check_writable(op: Op, index: int) -> None:
 
 
 def check_number(op: Op, kind: DType, name: str) -> None:
-    """Raise DtypeMismatch if the attribute called `name` is a number that does not fit element type `kind`.
+    """Raise DtypeMismatch if the attribute `name` of `op` is a number that the element type `kind` cannot represent.
 
-    Do nothing if the operation lacks this attribute.
+    Do nothing if the operation lacks this attribute. A float type accepts every number.
     """
     value = op.attrs.get(name)
     if value is not None:
@@ -105,22 +110,29 @@ def check_number(op: Op, kind: DType, name: str) -> None:
 
 
 def check_no_arguments(op: Op, formula: Formula) -> None:
-    """Raise ProgramError if the formula has argument leaves (bare names), which only combining functions may have."""
+    """Raise ProgramError if `formula`, an attribute of `op`, contains a bare name such as `a0`.
+
+    Bare names stand for the arguments of combining functions, and are allowed only in those of `reduce` and `scan`.
+    """
     for node in formula.walk():
         if node.name == "argument":
             raise ProgramError(f"{op.name}: {node.value} has no meaning here; operands are written %{node.value}")
 
 
 def check_count(op: Op, what: str, count: Expr, most: Limit) -> None:
-    """Raise ProgramError if a constant `count` is below 1 or above the limit `most`; `what` names it in the message."""
+    """Raise ProgramError if `count` is a constant below 1 or above the limit `most`; symbolic counts are not checked.
+
+    For the message, `op` is the operation and `what` the name of the count.
+    """
     if isinstance(count, Const) and not 1 <= count.value <= most.most:
         raise ProgramError(f"{op.name}: {what} {shown(count.value)}: at least 1 is needed, and {most.rule}")
 
 
 def _alloc(op: Op) -> tuple[Any, ...]:
-    """Return the result type of `alloc`, its attribute `type`: a shared tensor, or registers with a distribution.
+    """Check `op`, an `alloc`, and return a tuple of its one result type, which is its attribute `type`.
 
-    Raise ProgramError for global memory, for registers without a distribution, or if shared memory is beyond the limit.
+    That is shared memory or a register tensor. Raise ProgramError for global memory, for registers without a
+    distribution, and for shared memory beyond the limit.
     """
     type_ = op.attrs["type"]
     if isinstance(type_, TensorType):
@@ -136,9 +148,11 @@ def _alloc(op: Op) -> tuple[Any, ...]:
 
 
 def _view(op: Op) -> tuple[Any, ...]:
-    """Return the result type of `view`: a tensor over the axes `over`, in the base tensor's memory or registers.
+    """Check `op`, a `view`, and return a tuple of its one result type: a tensor with the extents of its axes `over`.
 
-    Raise unless there is a coordinate for each dimension of the base, in bounds (no ?) if the base is in registers.
+    The tensor lies in the memory or registers of operand 0, the base. Raise DimensionMismatch unless there is one
+    coordinate for each dimension of the base, and ProgramError if a coordinate of registers is marked `?` (may be out
+    of bounds).
     """
     base, shape = tensor(op, 0), tuple(s.upper + 1 for s in op.attrs["over"])
     if len(op.attrs["at"]) != len(base.shape):
@@ -151,8 +165,9 @@ def _view(op: Op) -> tuple[Any, ...]:
 
 
 def _bitcast(op: Op) -> tuple[Any, ...]:
-    """Return the result type of `bitcast`: the same tensor with elements of type `dtype`, which must have the same
-    width.
+    """Check `op`, a `bitcast`, and return a tuple of its one result type: the operand's, with another element type.
+
+    The new element type is the attribute `dtype`. Raise DtypeMismatch if the two element types differ in width.
     """
     base, to = tensor(op, 0), op.attrs["dtype"]
     if to.bits != base.dtype.bits:
@@ -163,7 +178,11 @@ def _bitcast(op: Op) -> tuple[Any, ...]:
 
 
 def _copy(op: Op) -> tuple[Any, ...]:
-    """Check `copy`: source and target of one shape and element type, and a writable target. Return (): no results."""
+    """Check `op`, a `copy` or `convert_layout`, and return (), since it has no results.
+
+    Source and target must agree in shape and element type, the target must be writable, and the number after `else`
+    must fit. Raise DimensionMismatch, DtypeMismatch or ProgramError.
+    """
     source, target = tensor(op, 0), tensor(op, 1)
     _check_same_shape(op, source, target)
     _check_same_dtype(op, source, target)
@@ -173,15 +192,20 @@ def _copy(op: Op) -> tuple[Any, ...]:
 
 
 def _fill(op: Op) -> tuple[Any, ...]:
-    """Check `fill`: a writable target, and a value that fits its element type. Return (): no results."""
+    """Check `op`, a `fill`, and return (), since it has no results.
+
+    Raise ProgramError if the target is an `in` argument, and DtypeMismatch if the number does not fit its element type.
+    """
     _check_writable(op, 0)
     check_number(op, tensor(op, 0).dtype, "value")
     return ()
 
 
 def _mma(op: Op) -> tuple[Any, ...]:
-    """Check the three matrices of `mma %c += %a * %b`: (M, N) in registers, (M, K) and (K, N).
-    Return (): no results.
+    """Check `op`, an `mma %c += %a * %b`, and return (), since it has no results.
+
+    C (M, N) must be in registers; A is (M, K), and B is (K, N). Raise DimensionMismatch or ProgramError otherwise.
+    Element types are not checked.
     """
     c, a, b = (tensor(op, i) for i in range(3))
     for type_, what in ((c, "the sum"), (a, "the first factor"), (b, "the second factor")):
@@ -197,7 +221,11 @@ def _mma(op: Op) -> tuple[Any, ...]:
 
 
 def _map(op: Op) -> tuple[Any, ...]:
-    """Check `map`: operands of the target's shape, a formula of its element type. Return (): no results."""
+    """Check `op`, a `map`, and return (), since it has no results.
+
+    All operands must have the target's shape, and the formula must compute the target's element type. Raise
+    DimensionMismatch, DtypeMismatch or ProgramError; also if the target is an `in` argument, or `rare` is misused.
+    """
     target = tensor(op, 0)
     for place in range(1, len(op.operands)):
         _check_same_shape(op, target, tensor(op, place))
@@ -217,10 +245,11 @@ def _map(op: Op) -> tuple[Any, ...]:
 
 
 def check_rare(op: Op, formula: Formula) -> None:
-    """Raise ProgramError if an operation marked `rare` may change elements for which its condition is false.
+    """Raise ProgramError if `op` is marked `rare` and `formula` is not `select(condition, new, old)`, with the target
+    as old.
 
-    `rare` says that the condition is seldom true. The formula must be select(condition, new, old), where old is the
-    target.
+    `rare` says that the condition is seldom true, so that a wave in which it is false everywhere may skip the
+    operation. Do nothing for an operation without `rare`.
     """
     if not op.attrs.get("rare"):
         return
@@ -232,7 +261,10 @@ def check_rare(op: Op, formula: Formula) -> None:
 
 
 def _sources_and_targets(op: Op) -> tuple[list[Tensor], list[Tensor]]:
-    """Return the tensor types of the first half of the operands (the sources) and of the second half (the targets)."""
+    """Split the operands of `op` in two halves; return (types of the sources, types of the targets) as two lists.
+
+    Raise ProgramError if the number of operands is odd or 0.
+    """
     half = len(op.operands) // 2
     if not half or len(op.operands) != 2 * half:
         raise ProgramError(f"{op.name} takes as many targets as sources")
@@ -240,8 +272,11 @@ def _sources_and_targets(op: Op) -> tuple[list[Tensor], list[Tensor]]:
 
 
 def _check_combining(op: Op) -> tuple[list[Tensor], list[Tensor]]:
-    """Check the operands and the combining function that `reduce` and `scan` share; return the types (sources,
-    targets).
+    """Check what `reduce` and `scan` have in common; return (types of the sources, types of the targets) as two lists.
+
+    The sources must agree in shape, each target must have its source's element type and be writable, and the dimension
+    `along` must exist and not be empty. The combining function must be a known name, for one source, or one formula for
+    each source. Raise DimensionMismatch, DtypeMismatch or ProgramError.
     """
     sources, targets = _sources_and_targets(op)
     along, combine = op.attrs["along"], op.attrs["with"]
@@ -276,7 +311,11 @@ def _check_combining(op: Op) -> tuple[list[Tensor], list[Tensor]]:
 
 
 def _reduce(op: Op) -> tuple[Any, ...]:
-    """Check `reduce`: each target has the source's shape without the dimension `along`. Return (): no results."""
+    """Check `op`, a `reduce`, and return (), since it has no results.
+
+    Raise DimensionMismatch unless each target has the sources' shape without the dimension that is the attribute
+    `along`. Operands and combining function are checked too, as for `scan`.
+    """
     sources, targets = _check_combining(op)
     along = op.attrs["along"]
     reduced = sources[0].shape[:along] + sources[0].shape[along + 1 :]
@@ -287,7 +326,11 @@ def _reduce(op: Op) -> tuple[Any, ...]:
 
 
 def _scan(op: Op) -> tuple[Any, ...]:
-    """Check `scan`: each target has the source's shape. Return (): no results."""
+    """Check `op`, a `scan`, and return (), since it has no results.
+
+    Raise DimensionMismatch unless each target has the sources' shape, and ProgramError if `exclusive` stands with
+    formulas. Operands and combining function are checked too, as for `reduce`.
+    """
     sources, targets = _check_combining(op)
     for target in targets:
         _check_same_shape(op, sources[0], target)
@@ -297,8 +340,11 @@ def _scan(op: Op) -> tuple[Any, ...]:
 
 
 def _broadcast(op: Op) -> tuple[Any, ...]:
-    """Check `broadcast`: the target has the source's shape with a dimension `along` inserted.
-    Return (): no results.
+    """Check `op`, a `broadcast`, and return (), since it has no results.
+
+    The target must have the source's shape with one more dimension, at the position that is the attribute `along`, and
+    the source's element type. Raise DimensionMismatch or DtypeMismatch, and ProgramError if the target is an `in`
+    argument.
     """
     source, target = tensor(op, 0), tensor(op, 1)
     along = op.attrs["along"]
@@ -312,7 +358,11 @@ def _broadcast(op: Op) -> tuple[Any, ...]:
 
 
 def _convert_layout(op: Op) -> tuple[Any, ...]:
-    """Check `convert_layout`: source and target are registers of one shape and element type. Return (): no results."""
+    """Check `op`, a `convert_layout`, and return (), since it has no results.
+
+    Raise ProgramError unless source and target are registers, and DimensionMismatch or DtypeMismatch unless they have
+    one shape and element type.
+    """
     source, target = tensor(op, 0), tensor(op, 1)
     if not isinstance(source, RegisterType) or not isinstance(target, RegisterType):
         raise ProgramError("convert_layout is between registers; copy moves between registers and memory")
@@ -320,10 +370,11 @@ def _convert_layout(op: Op) -> tuple[Any, ...]:
 
 
 def _indexed_access(op: Op) -> tuple[Any, ...]:
-    """Check `gather`, `scatter` or `atomic` between a tile (operand 0) and memory (operand 1) at coordinates that are
-    data.
+    """Check `op`, a `gather`, `scatter` or `atomic`, and return (), since it has no results.
 
-    Further operands are the integer tensors from which the coordinates are read. Return (): no results.
+    Its coordinates in memory are data. Operand 0 is the tile, operand 1 the memory; further operands are the integer
+    tensors from which coordinates are read. Raise DimensionMismatch, DtypeMismatch or ProgramError if shapes, element
+    types or the atomic operation do not fit, or if the target is an `in` argument.
     """
     tile, memory = tensor(op, 0), tensor(op, 1)
     if tuple(s.upper + 1 for s in op.attrs["over"]) != tile.shape:
@@ -345,17 +396,20 @@ def _indexed_access(op: Op) -> tuple[Any, ...]:
 
 
 def _edge(op: Op) -> tuple[Any, ...]:
-    """Check that the operands of `edge`, a scheduling fence, are registers. Return (): no results."""
+    """Check `op`, an `edge` (a scheduling fence), and return (), since it has no results.
+
+    Raise ProgramError unless all operands are in registers.
+    """
     if not all(isinstance(v.type, RegisterType) for v in op.operands):
         raise ProgramError("edge: what is computed before it is in registers")
     return ()
 
 
 def _loop(op: Op) -> tuple[Any, ...]:
-    """Check the attributes of `for` and `tasks`: `overlap` (what overlaps the next iteration) and `schedule` (task
-    order).
+    """Check the attributes of `op`, a `for` or `tasks` loop, and return (), since it has no results.
 
-    Return (): no results.
+    Raise ProgramError for an unknown `overlap` (how iterations overlap in time) or `schedule` (order of tasks), for an
+    `overlap` that does not fit the kind of loop, and for a wrong task table.
     """
     overlap = op.attrs.get("overlap", "none")
     if overlap not in OVERLAPS:
@@ -374,9 +428,11 @@ def _loop(op: Op) -> tuple[Any, ...]:
 
 
 def _check_task_table(op: Op) -> None:
-    """Raise ProgramError unless `tasks` has one tensor operand with `schedule table`, and none with any other schedule.
+    """Raise ProgramError unless `op`, a `tasks` loop, has one operand with `schedule table` and none with another
+    schedule.
 
-    The tensor is an argument `in global i32` (rows, tasks): a row lists the numbers of tasks that one worker does.
+    The operand must be an argument `in global i32` of two dimensions. A row lists the numbers of the tasks that one
+    worker executes.
     """
     if op.attrs.get("schedule") != "table":
         if op.operands:
@@ -393,7 +449,10 @@ def _check_task_table(op: Op) -> None:
 
 
 def _while(op: Op) -> tuple[Any, ...]:
-    """Check that the condition of `while` is a single integer or bool in registers. Return (): no results."""
+    """Check `op`, a `while`, and return (), since it has no results.
+
+    Raise ProgramError unless the condition, operand 0, is a tensor without dimensions of integers or bools.
+    """
     type_ = tensor(op, 0)
     if type_.shape or type_.dtype.is_float:
         raise ProgramError(f"while takes a single integer or bool in registers, not {type_}")
@@ -401,10 +460,10 @@ def _while(op: Op) -> tuple[Any, ...]:
 
 
 def _channel(op: Op) -> tuple[Any, ...]:
-    """Return the result type of `channel`, a ring of pipeline stages in shared memory.
+    """Check `op`, which declares a `channel` (a ring of pipeline stages), and return a tuple of its one result type.
 
-    Each operand is a shared tensor whose first extent must be the attribute `stages`; the type has the other
-    dimensions.
+    Each operand is a shared tensor whose first extent must be the number of stages; the other dimensions are those of
+    one stage. Raise ProgramError or DimensionMismatch if an operand or an attribute does not fit.
     """
     count = op.attrs["stages"]
     check_count(op, "stages", count, WAVES)
@@ -422,7 +481,7 @@ def _channel(op: Op) -> tuple[Any, ...]:
 
 
 def channel_type(op: Op) -> ChannelType:
-    """Return the type of operand 0, which must be a channel."""
+    """Return the type of operand 0 of `op`; raise ProgramError unless it is a channel (a ring of pipeline stages)."""
     type_ = op.operands[0].type
     if not isinstance(type_, ChannelType):
         raise ProgramError(f"{op.name} takes a channel, not {type_}")
@@ -430,34 +489,48 @@ def channel_type(op: Op) -> ChannelType:
 
 
 def _stage_tensors(op: Op) -> tuple[Any, ...]:
-    """Return the result types of `acquire` or `wait`: the tensors of one stage of the channel."""
+    """Return the result types of `op`, an `acquire` or `wait`: one tensor type for each tensor of a stage of the
+    channel.
+
+    Raise ProgramError unless operand 0 is a channel (a ring of pipeline stages).
+    """
     return channel_type(op).stages
 
 
 def _check_channel(op: Op) -> tuple[Any, ...]:
-    """Check that operand 0 of `commit` or `release` is a channel. Return (): no results."""
+    """Check `op`, a `commit` or `release`, and return (), since it has no results.
+
+    Raise ProgramError unless operand 0 is a channel (a ring of pipeline stages).
+    """
     channel_type(op)
     return ()
 
 
 def _no_results(op: Op) -> tuple[Any, ...]:
-    """Return (), for an operation that has no results and needs no check."""
+    """Return (): the operation `op` has no results, and needs no check."""
     return ()
 
 
 def check_role(op: Op) -> tuple[Any, ...]:
-    """Check that the number of waves of the operation `role` is from 1 to the limit. Return (): no results."""
+    """Check `op`, a `role`, and return (), since it has no results.
+
+    Raise ProgramError if its number of waves is a constant below 1 or above the limit.
+    """
     check_count(op, "waves", op.attrs["waves"], WAVES)
     return ()
 
 
 def _check_waves(op: Op) -> None:
-    """Raise ProgramError unless the count in a record `waves` or `cluster` is from 1 to the limit."""
+    """Raise ProgramError if the count in `op`, a header line `waves` or `cluster`, is a constant below 1 or above the
+    limit.
+    """
     check_count(op, "count", op.attrs["count"], WAVES)
 
 
 def _check_launch(op: Op) -> None:
-    """Raise ProgramError if the header record `launch` names an unknown launch mode; there is only `programmatic`."""
+    """Raise ProgramError unless `op`, the header line `launch`, names a known launch mode; `programmatic` is the only
+    one.
+    """
     if op.attrs["how"] not in LAUNCHES:
         raise ProgramError(f"launch {op.attrs['how']}: there is {', '.join(LAUNCHES)}")
 
@@ -575,7 +648,7 @@ BLOCK = Level(
 
 
 def parse_block(text: str) -> Program:
-    """Parse the text of a block program.
+    """Parse `text`, which holds one block program, and return the program; raise ParseError or ProgramError if invalid.
 
     >>> text = '''block double(%x: in global f32 (M, N), %y: out global f32 (M, N))
     ...   param M = 4, N = 16

@@ -48,12 +48,16 @@ class Builder:
         self.blocks: list[Block] = [Block()]
 
     def argument(self, name: str, kind: Any) -> Value:
-        """Append an argument of type `kind` to the program, and return its value."""
+        """Append an argument called `name`, of type `kind`, to the program's arguments, and return its value."""
         self.args.append(Value(kind, name))
         return self.args[-1]
 
     def record(self, name: str, attrs: dict[str, Any], loc: Any = None) -> Op:
-        """Append a record (a line of the header, such as `param`) with these attributes, and return it."""
+        """Append a header line called `name`, such as "param", with the attributes `attrs` and the source location
+        `loc`.
+
+        Return it as an operation. Raise KeyError if the level has no such header line. The attributes are not checked.
+        """
         spec = self.level.records[name]
         self.records.append(Op(spec, (), plain_attrs(spec.attrs, attrs), loc=loc))
         return self.records[-1]
@@ -68,11 +72,11 @@ class Builder:
         loc: Any = None,
         names: Sequence[str | None] = (),
     ) -> Op:
-        """Create an operation, append it to the innermost open block, and return it; raise ProgramError at `loc` if it
-        is invalid.
+        """Create the operation `name`, append it to the innermost open block, and return it.
 
-        `types` states the result types where they do not follow from the operands. `names` are printed names of the
-        results.
+        `operands`, `attrs` ({name: value}) and nested `blocks` become parts of the operation. `types` are the result
+        types, needed only if they do not follow from the operands. `names` are printed names of the results. Raise
+        ProgramError, with the source location `loc`, if the operation is invalid.
         """
         op = self.made(name, operands, attrs, types, blocks, loc, names)
         self.blocks[-1].ops.append(op)
@@ -88,10 +92,11 @@ class Builder:
         loc: Any = None,
         names: Sequence[str | None] = (),
     ) -> Op:
-        """Create an operation, without placing it in a block; raise ProgramError at `loc` if it is invalid.
+        """Create the operation `name` and return it, without appending it to a block.
 
-        `types` states the result types where they do not follow from the operands. `names` are printed names of the
-        results.
+        `operands`, `attrs` ({name: value}) and nested `blocks` become parts of the operation. `types` are the result
+        types, needed only if they do not follow from the operands. `names` are printed names of the results. Raise
+        ProgramError, with the source location `loc`, if the operation is invalid.
         """
         spec = self.level.ops.get(name)
         if spec is None:
@@ -116,14 +121,16 @@ class Builder:
         return op
 
     def open(self, args: tuple[Value, ...] = ()) -> Block:
-        """Open a new innermost block with these arguments; operations are emitted into it until `close`."""
+        """Start a new empty block with the arguments `args`, and return it; operations are emitted into it until
+        `close`.
+        """
         self.blocks.append(Block(args))
         return self.blocks[-1]
 
     def close(self, block: Block) -> Block:
-        """Close the innermost block, which must be `block`, and return it.
+        """End `block`, the innermost open block, and return it, for use in the operation that owns it.
 
-        The caller passes it to the operation that is emitted next.
+        Raise ProgramError if another block is innermost, or if `block` is the program's body.
         """
         if self.blocks[-1] is not block or len(self.blocks) == 1:
             raise ProgramError("a block is closed while one within it is open")
@@ -131,7 +138,7 @@ class Builder:
 
     @contextmanager
     def into(self, block: Block) -> Iterator[Block]:
-        """Context manager: append the operations that are emitted within to an existing block."""
+        """Context manager: operations emitted inside the `with` are appended to `block`, which exists already."""
         depth = len(self.blocks)
         self.blocks.append(block)
         try:
@@ -141,8 +148,10 @@ class Builder:
 
     @contextmanager
     def within(self, args: tuple[Value, ...] = ()) -> Iterator[Block]:
-        """Context manager: collect the operations that are emitted within in a new block; raise if it contains an open
-        block.
+        """Context manager that yields a new block with the arguments `args`; operations emitted inside the `with` go
+        into it.
+
+        Raise ProgramError if a block opened inside the `with` is still open at its end.
         """
         with self.into(Block(args)) as block:
             yield block
@@ -153,15 +162,20 @@ class Builder:
     def inside(
         self, name: str, operands: Sequence[Value] = (), attrs: dict[str, Any] | None = None, loc: Any = None
     ) -> Iterator[None]:
-        """Context manager: emit the operation `name` with one block, filled by the operations emitted within.
+        """Context manager: operations emitted inside the `with` become the block of a new operation `name`, emitted at
+        its end.
 
-        Nothing is emitted if an exception passes through.
+        `operands`, `attrs` ({name: value}) and the source location `loc` are those of the new operation. If an
+        exception leaves the `with`, nothing is emitted.
         """
         with self.within() as block:
             yield
         self.emit(name, operands, attrs, blocks=(block,), loc=loc)
 
     def program(self, name: str, **more: Any) -> Program:
-        """Return the finished program; all blocks must be closed. `more` are further fields of `Program`."""
+        """Return the finished program, called `name`. All blocks that were opened must be closed.
+
+        `more` are further fields of `Program`, such as `bindings`.
+        """
         (body,) = self.blocks
         return Program(self.level, name, tuple(self.args), body, self.records, **more)

@@ -10,7 +10,7 @@ from tilewright.ir.core import Block, Op, Program, Value
 def same_program(a: Program, b: Program) -> bool:
     """True if two programs have equal headers and bodies: level, arguments, records, operations, attributes and types.
 
-    Names of values and source locations do not count.
+    Names of values, source locations and debug_log callbacks are not compared.
     """
     if (a.level.name, a.name, len(a.args)) != (b.level.name, b.name, len(b.args)) or a.bindings != b.bindings:
         return False
@@ -24,17 +24,18 @@ def same_program(a: Program, b: Program) -> bool:
 
 
 def _same_values(a: tuple[Value, ...], b: tuple[Value, ...], pairs: dict[Value, Value]) -> bool:
-    """True if two tuples of values have the same types in order.
+    """True if the tuples of values `a` and `b` have equal lengths and the same types in order.
 
-    Each value of `a` is paired with its counterpart in `b`, in `pairs`, for comparing later operands.
+    Also record each value of `a` with its counterpart in `b` in `pairs`, for the comparison of later operands.
     """
     pairs |= zip(a, b, strict=False)
     return len(a) == len(b) and all(x.type == y.type for x, y in zip(a, b, strict=True))
 
 
 def _same_block(a: Block, b: Block, pairs: dict[Value, Value]) -> bool:
-    """True if two blocks have the same arguments and operations; `pairs` maps values of program a to those of program
-    b.
+    """True if block `a` of one program and block `b` of another have the same arguments and operations.
+
+    `pairs` is {value of the first program: its counterpart in the second}; values that the blocks define are added.
     """
     return (
         _same_values(a.args, b.args, pairs)
@@ -44,7 +45,11 @@ def _same_block(a: Block, b: Block, pairs: dict[Value, Value]) -> bool:
 
 
 def _same_op(a: Op, b: Op, pairs: dict[Value, Value]) -> bool:
-    """True if two operations are equal, with their blocks; `pairs` maps values of program a to those of program b."""
+    """True if operation `a` of one program equals operation `b` of another: operands, attributes, result types and
+    blocks.
+
+    `pairs` is {value of the first program: its counterpart in the second}; results and block arguments are added.
+    """
     return (
         a.spec is b.spec
         and len(a.operands) == len(b.operands)
@@ -57,5 +62,5 @@ def _same_op(a: Op, b: Op, pairs: dict[Value, Value]) -> bool:
 
 
 def _same_attrs(a: dict[str, Any], b: dict[str, Any]) -> bool:
-    """True if two attribute dictionaries are equal; a NaN is equal to a NaN."""
+    """True if two dictionaries {attribute name: value} are equal; a NaN counts as equal to a NaN."""
     return a.keys() == b.keys() and all(a[k] == b[k] or (a[k] != a[k] and b[k] != b[k]) for k in a)

@@ -34,7 +34,7 @@ class TileType:
         return hash((self.dtype, self.dims))
 
     def expressions(self) -> tuple[Expr, ...]:
-        """Return every expression in the type: its dimensions."""
+        """Return the dimensions of the type, a tuple of expressions; the type holds no others."""
         return self.dims
 
     def __str__(self) -> str:
@@ -65,11 +65,11 @@ class MemoryType:
 
     @property
     def sizes(self) -> tuple[Expr | None, ...]:
-        """The sizes that an array passed for this type must have; an entry of None accepts any size."""
+        """The tuple of sizes that an array passed for this type must have; an entry of None accepts any size."""
         return self.dims if self.extents is None else self.extents
 
     def expressions(self) -> tuple[Expr, ...]:
-        """Return every expression in the type: its dimensions and its physical sizes."""
+        """Return every expression in the type: its dimensions, then the sizes that a passed array must have."""
         return (*self.dims, *(e for e in self.sizes if e is not None))
 
     def __eq__(self, other: object) -> bool:
@@ -137,7 +137,7 @@ class Op:
 
     @property
     def result(self) -> Value:
-        """The only result of an operation that has exactly one."""
+        """The only result of the operation. Raise ValueError if it has none or several."""
         (value,) = self.results
         return value
 
@@ -199,17 +199,19 @@ class Program:
     """The author's callbacks for values logged by debug_log, by label; not part of the text."""
 
     def walk(self) -> Iterator[Op]:
-        """Yield every operation of the body, each before the operations in its blocks."""
+        """Yield every operation of the body, also in nested blocks; each comes before the operations in its own
+        blocks.
+        """
         return walk_block(self.body)
 
     def makers(self) -> dict[Value, Op]:
-        """Return a dictionary from every result of an operation to that operation."""
+        """Return {value: operation that has it as a result} for all operations of the body."""
         return {result: op for op in self.walk() for result in op.results}
 
     def users(self) -> dict[Value, list[Op]]:
-        """Return a dictionary from every value that is an operand to the list of operations that use it.
+        """Return {value: list of the operations that have it as an operand} for all operations of the body.
 
-        An operation that uses a value twice is listed twice.
+        An operation that has the value twice is listed twice. Values without users are missing.
         """
         uses: dict[Value, list[Op]] = {}
         for op in self.walk():
@@ -218,7 +220,7 @@ class Program:
         return uses
 
     def record(self, name: str) -> Op | None:
-        """Return the first header record with this name, or None."""
+        """Return the first header line called `name`, such as "waves", as an operation; None if there is none."""
         return next((r for r in self.records if r.name == name), None)
 
     def __eq__(self, other: object) -> bool:
@@ -255,7 +257,10 @@ class Program:
 
 @contextmanager
 def building() -> Iterator[None]:
-    """Context manager that turns the garbage collector off while programs are built, where it would only cost time."""
+    """Context manager that turns Python's garbage collector off inside the `with`, which speeds up building a program.
+
+    The collector is turned on again afterwards, unless it was already off before.
+    """
     if not gc.isenabled():
         yield
         return
@@ -267,7 +272,7 @@ def building() -> Iterator[None]:
 
 
 def walk_block(block: Block) -> Iterator[Op]:
-    """Yield every operation of a block, each before the operations in its nested blocks."""
+    """Yield every operation of `block`, also in nested blocks; each comes before the operations in its own blocks."""
     for op in block.ops:
         yield op
         for inner in op.blocks:

@@ -32,12 +32,14 @@ class DType:
 
     @property
     def is_float(self) -> bool:
-        """True for floating-point types."""
+        """True for a floating-point type."""
         return self.kind == "float"
 
     @property
     def accumulator(self) -> DType:
-        """The type in which sums of this type accumulate: f32 or i32, and f64 or i64 for 64-bit types."""
+        """The type in which sums of this type accumulate: f32 or i32, and f64 or i64 for 64-bit types. For bool it is
+        i32.
+        """
         if self.kind == "float":
             return f64 if self.bits == 64 else f32
         return i64 if self.bits == 64 else i32
@@ -45,27 +47,31 @@ class DType:
     # Wave's methods of an element type
 
     def is_float_asm(self) -> bool:
-        """True for floating-point types (Wave's name for `is_float`)."""
+        """True for a floating-point type. This is the name of `is_float` in the language Wave."""
         return self.is_float
 
     def is_int_asm(self) -> bool:
-        """True for integer types and bool, but not for `index`."""
+        """True for an integer type and for bool, but not for the type `index`. The language Wave has a method of this
+        name.
+        """
         return not self.is_float and self.name != "index"
 
     def is_index_asm(self) -> bool:
-        """True for the type `index`, of indices."""
+        """True for the type `index`, that of coordinates. The language Wave has a method of this name."""
         return self.name == "index"
 
     def bitwidth(self) -> int:
-        """Return the number of bits."""
+        """Return the number of bits of one element."""
         return self.bits
 
     def ir_type_asm(self) -> str:
-        """Return the type's name in Wave's IR: the name itself, or "i1" for bool."""
+        """Return the type's name in the IR of the language Wave: "i1" for bool, otherwise its own name, such as
+        "f16".
+        """
         return "i1" if self.kind == "bool" else self.name
 
     def holds(self, other: DType) -> bool:
-        """True if every value of `other` can be represented in this type.
+        """True if this type represents every value of the type `other` exactly.
 
         >>> f32.holds(bf16), f16.holds(bf16), i8.holds(bool_), f32.holds(i32)
         (True, False, True, False)
@@ -87,15 +93,17 @@ class DType:
 
     @property
     def limits(self) -> tuple[int, int]:
-        """(smallest, largest) value of an integer type."""
+        """The pair (smallest, largest) value of an integer type or bool. It has no meaning for a floating-point
+        type.
+        """
         if self.kind == "int" and self.numpy.kind != "u":
             return -(1 << self.bits - 1), (1 << self.bits - 1) - 1
         return 0, (1 << self.bits) - 1
 
     def require(self, value: float) -> None:
-        """Raise DtypeMismatch if this is an integer type and `value` is not one of its values.
+        """Raise DtypeMismatch if this is an integer type or bool, and the number `value` is not one of its values.
 
-        A floating-point type accepts every number, since it is rounded.
+        A floating-point type accepts every number, since it rounds.
 
         >>> i8.require(300)
         Traceback (most recent call last):
@@ -109,17 +117,17 @@ class DType:
 
     @property
     def is_narrow(self) -> bool:
-        """True for floating-point types below 32 bits, whose arithmetic is done in f32 and rounded back."""
+        """True for a floating-point type of fewer than 32 bits; arithmetic on it is done in f32 and rounded back."""
         return self.kind == "float" and self.bits < 32
 
 
 def _float(name: str, form: Any, bits: int) -> DType:
-    """Create a floating-point element type from its name, numpy form and width."""
+    """Return a new floating-point element type with this name and width in bits; `form` is its numpy type."""
     return DType(name, "float", bits, np.dtype(form))
 
 
 def _int(name: str, form: Any, bits: int) -> DType:
-    """Create an integer element type from its name, numpy form and width."""
+    """Return a new integer element type with this name and width in bits; `form` is its numpy type."""
     return DType(name, "int", bits, np.dtype(form))
 
 
@@ -153,7 +161,7 @@ ALL = {
 
 
 def dtype(name: str) -> DType:
-    """Return the element type with this name; raise ProgramError if there is none.
+    """Return the element type called `name`; raise ProgramError if there is none.
 
     >>> dtype("bf16").bits
     16
@@ -197,7 +205,10 @@ def element_type(given: Any, what: str = "") -> DType:
 
 
 def as_element_type(given: Any) -> DType | None:
-    """Return the element type that `given` means, as `element_type` does, or None if it means none."""
+    """Return the element type that `given` means, or None if it means none.
+
+    `given` may be a DType, a Tilewright name ("f32"), a full numpy name ("float32"), "s8" for i8, or a numpy dtype.
+    """
     if isinstance(given, DType):
         return given
     if isinstance(given, str):
@@ -210,7 +221,7 @@ def as_element_type(given: Any) -> DType | None:
 
 
 def from_numpy(form: np.dtype[Any]) -> DType | None:
-    """Return the element type of a numpy array with dtype `form`, or None if there is none."""
+    """Return the element type whose numpy dtype is `form`, or None if there is none."""
     for t in ALL.values():
         if t.numpy == form and t is not index:
             return t
@@ -218,7 +229,9 @@ def from_numpy(form: np.dtype[Any]) -> DType | None:
 
 
 def plain_number(x: Any) -> bool | int | float | None:
-    """Return a Python or numpy number (also of ml_dtypes) as a plain Python number; None for anything else.
+    """Return the number `x` of Python, numpy or ml_dtypes as a plain Python bool, int or float; None for anything else.
+
+    A numpy array without dimensions counts as a number, unless it is masked.
 
     >>> plain_number(np.float32(0.1)), plain_number(np.int64(3)), plain_number(ml_dtypes.bfloat16(0.5))
     (0.10000000149011612, 3, 0.5)

@@ -70,47 +70,57 @@ class Formula:
 
     @classmethod
     def operand(cls, place: int) -> Formula:
-        """Return a leaf for the element of the operation's operand number `place`."""
+        """Return the formula that is one element of the operation's operand number `place`."""
         return cls("operand", (), place)
 
     @classmethod
     def argument(cls, name: str) -> Formula:
-        """Return a leaf for an argument of a combining function, by name: a0, b0, a1, ..."""
+        """Return the formula that is an argument of a combining function; `name` is a0, b0, a1, ..."""
         return cls("argument", (), name)
 
     @classmethod
     def number(cls, value: float) -> Formula:
-        """Return a leaf for a constant; it takes the element type of the formulas that it is combined with."""
+        """Return the formula that is the constant `value`. Its element type is that of the formulas it is combined
+        with.
+        """
         plain = plain_number(value)
         stored = value if plain is None else plain
         return cls("number", (), stored if stored == stored else nan)  # one NaN, so that equal formulas are equal
 
     @classmethod
     def cast(cls, to: DType, part: Formula) -> Formula:
-        """Return `part` converted to the element type `to`."""
+        """Return the formula that converts the formula `part` to the element type `to`."""
         return cls("cast", (part,), to)
 
     def walk(self) -> Iterable[Formula]:
-        """Yield every node of the formula, parts before the node that they belong to."""
+        """Yield every node of the formula: each node after the parts (subformulas) that it is applied to."""
         for part in self.parts:
             yield from part.walk()
         yield self
 
     def expressions(self) -> Iterable[Expr]:
-        """Return the integer expressions in the formula, those of its `index` leaves."""
+        """Return the integer expressions of coordinates in the formula, which stand in brackets in its text:
+        `[i + 1]`.
+        """
         return [node.value for node in self.walk() if node.name == "index"]
 
     def mapped(self, images: Callable[[Expr], Expr]) -> Formula:
-        """Return the formula with every integer expression `e` replaced by `images(e)`."""
+        """Return the formula with every integer expression `e` in it replaced by `images(e)`."""
         value = images(self.value) if self.name == "index" else self.value
         return Formula(self.name, tuple(part.mapped(images) for part in self.parts), value)
 
     def text(self, operands: Sequence[str] = ()) -> str:
-        """Return the formula as text; `operands` are the names of the operation's operands, such as "%x"."""
+        """Return the formula as text, such as `exp2(%s*0.5)`; `operands` are the printed names of the operation's
+        operands.
+        """
         return self._text(operands, 0)
 
     def _text(self, operands: Sequence[str], least: int) -> str:
-        """Return the formula as text, in parentheses if its operator binds less tightly than precedence `least`."""
+        """Return the formula as text, in parentheses if its operator binds less tightly than precedence `least`.
+
+        Precedences are 0 for comparisons, 1 for + and -, 2 for * and /, 3 for negation. A negative number also gets
+        parentheses unless `least` is 0. `operands` are the printed names of the operation's operands.
+        """
         if self.name == "operand":
             return operands[self.value] if self.value < len(operands) else f"%_{self.value}"
         if self.name == "argument":
@@ -133,10 +143,11 @@ class Formula:
         return text if binding >= least else f"({text})"
 
     def dtype(self, types: Callable[[Formula], DType | None]) -> DType | None:
-        """Return the element type that the formula computes, or None if it consists of numbers only.
+        """Return the element type that the formula computes; None if that depends on no typed leaf, only on plain
+        numbers.
 
-        `types` returns the element type of an operand or argument leaf. Raise ProgramError if element types do not
-        match.
+        `types` is a function from an operand or argument leaf to its element type. Raise ProgramError if element types
+        differ, if a plain number does not fit the type, or if a function of floats is applied to integers.
         """
         if self.name in ("operand", "argument"):
             return types(self)
@@ -164,7 +175,11 @@ class Formula:
         return common
 
     def _require_numbers(self, parts: tuple[Formula, ...], common: DType) -> None:
-        """Raise ProgramError if a number among `parts` cannot take the element type `common` of the others."""
+        """Raise ProgramError if a plain number in `parts`, subformulas of this formula, cannot take the element type
+        `common`.
+
+        `common` is the element type of the other subformulas.
+        """
         try:
             for part in parts:
                 part.require_numbers(common)
@@ -172,8 +187,10 @@ class Formula:
             raise ProgramError(f"{self.name} of {common} and {fault.what}; convert first") from None
 
     def require_numbers(self, kind: DType) -> None:
-        """Raise DtypeMismatch if the formula consists of numbers only and one of them does not
-        fit element type `kind`.
+        """Raise DtypeMismatch if the formula is made of plain numbers only and the element type `kind` cannot hold one
+        of them.
+
+        Do nothing if the formula has a typed leaf (operand, argument, index), cast or comparison.
         """
         if any(node.name in _TYPED for node in self.walk()):
             return  # its numbers take the type of the parts beside them
@@ -182,9 +199,10 @@ class Formula:
                 kind.require(node.value)
 
     def gives(self, types: Callable[[Formula], DType | None], target: DType) -> DType:
-        """Return the element type that the formula computes, or `target` if it consists of numbers only.
+        """Return the element type that the formula computes, or `target` if it is made of plain numbers only.
 
-        `types` returns the element type of an operand or argument leaf.
+        `types` is a function from an operand or argument leaf to its element type. Raise ProgramError if element types
+        do not fit together, and DtypeMismatch if a plain number does not fit `target`.
         """
         computed = self.dtype(types)
         if computed is None:
@@ -193,9 +211,9 @@ class Formula:
 
 
 def _common_dtype(name: str, types: list[DType | None]) -> DType | None:
-    """Return the one element type in `types`, or None if there is none; entries of None (plain numbers) match any type.
+    """Return the one element type in `types`; an entry of None stands for a plain number, which matches every type.
 
-    Raise ProgramError, naming the function `name`, if two element types differ.
+    Return None if all entries are None. Raise ProgramError, naming the function `name`, if two element types differ.
     """
     known = [t for t in types if t is not None]
     for t in known[1:]:
@@ -212,7 +230,10 @@ _WORD = re.compile(r"[A-Za-z_]\w*")
 
 
 def read_formula(reader: Reader, operands: list[Value]) -> Formula:
-    """Read a formula from `reader`; values that occur in it are appended to `operands`, the operation's operands."""
+    """Parse a formula such as `exp2(%x*0.5) < %y` from `reader` and return it; raise ParseError if it is not valid.
+
+    `operands` are the operation's operands, the target first. Each operand that occurs in the formula is appended once.
+    """
     left = _read_sum(reader, operands)
     reader.skip()
     match = _SIGN.match(reader.text, reader.at)
@@ -223,8 +244,9 @@ def read_formula(reader: Reader, operands: list[Value]) -> Formula:
 
 
 def _read_sum(reader: Reader, operands: list[Value]) -> Formula:
-    """Read products joined by + and - from `reader`, and return their formula; values that occur are appended to
-    `operands`.
+    """Parse a sum such as `%a*2 + %b - 1` (products joined by + and -) from `reader`, and return its formula.
+
+    Operands that occur in it (`%a`) are appended to `operands`. A single product is a sum too.
     """
     left = _read_product(reader, operands)
     while True:
@@ -238,8 +260,9 @@ def _read_sum(reader: Reader, operands: list[Value]) -> Formula:
 
 
 def _read_product(reader: Reader, operands: list[Value]) -> Formula:
-    """Read factors joined by * and / from `reader`, and return their formula; values that occur are appended to
-    `operands`.
+    """Parse a product such as `%a*2/%b` (factors joined by * and /) from `reader`, and return its formula.
+
+    Operands that occur in it (`%a`) are appended to `operands`. A single factor is a product too.
     """
     left = _read_factor(reader, operands)
     while True:
@@ -252,9 +275,10 @@ def _read_product(reader: Reader, operands: list[Value]) -> Formula:
 
 
 def _read_factor(reader: Reader, operands: list[Value]) -> Formula:
-    """Read one factor of a formula: a number, `%value`, name, function call, `[index]`, negation or parentheses.
+    """Parse one factor of a formula from `reader`, and return its formula; raise ParseError if none comes next.
 
-    Values that occur are appended to `operands`.
+    A factor is a number, an operand `%x`, a bare name, a function call, an `[index]`, a negation, or a formula in
+    parentheses. Operands that occur in it are appended to `operands`.
     """
     if reader.accept("-"):
         with reader.nested():
@@ -293,9 +317,10 @@ def _read_factor(reader: Reader, operands: list[Value]) -> Formula:
 
 
 def _function_call(reader: Reader, word: str, parts: tuple[Formula, ...], start: int) -> Formula:
-    """Return the formula of a call `word(parts)`; `start` is the call's offset in the text.
+    """Return the formula of the call `word(parts)`; an element type as `word` gives a conversion to it.
 
-    Raise ParseError if there is no function `word`, or if it takes another number of arguments.
+    Raise ParseError, pointing at offset `start` of the text in `reader`, if there is no function `word`, or if it takes
+    another number of arguments.
     """
     if word in dtypes.ALL:
         count = 1

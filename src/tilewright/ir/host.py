@@ -33,7 +33,10 @@ from tilewright.ir.tensors import TensorType, read_type
 
 
 def _workspace(op: Op) -> tuple[Any, ...]:
-    """Return the result type of `workspace`, its attribute `type`, which must be a tensor in global memory."""
+    """Check `op`, a `workspace`, and return a tuple of its one result type, which is its attribute `type`.
+
+    Raise ProgramError unless that is a tensor in global memory without a role such as `in`.
+    """
     type_ = op.attrs["type"]
     if not isinstance(type_, TensorType) or type_.space != "global" or type_.role is not None:
         raise ProgramError("workspace makes global memory")
@@ -41,7 +44,11 @@ def _workspace(op: Op) -> tuple[Any, ...]:
 
 
 def _table(op: Op) -> tuple[Any, ...]:
-    """Check `table`, which fills a tensor of integers with an expression of its coordinates. Return (): no results."""
+    """Check `op`, a `table`, and return (), since it has no results.
+
+    The operand must be a tensor of integers with the extents of the axes `over`: an expression of these axes is stored
+    in each element. Raise DimensionMismatch or ProgramError otherwise.
+    """
     type_ = block_level.tensor(op, 0)
     over = tuple(s.upper + 1 for s in op.attrs["over"])
     if over != type_.shape:
@@ -52,9 +59,10 @@ def _table(op: Op) -> tuple[Any, ...]:
 
 
 def _reshape(op: Op) -> tuple[Any, ...]:
-    """Return the result type of `reshape`: the same packed memory with another shape.
+    """Check `op`, a `reshape`, and return a tuple of its one result type: the operand's memory with another shape.
 
-    Raise DimensionMismatch if both shapes are constant and their element counts differ.
+    The new shape is the attribute `shape`. Raise ProgramError unless the operand is packed (no strides, no swizzle),
+    and DimensionMismatch if both shapes are constant and differ in number of elements.
     """
     type_, shape = block_level.tensor(op, 0), op.attrs["shape"]
     if not isinstance(type_, TensorType) or type_.strides is not None or type_.swizzle is not None:
@@ -67,9 +75,11 @@ def _reshape(op: Op) -> tuple[Any, ...]:
 
 
 def _restride(op: Op) -> tuple[Any, ...]:
-    """Return the result type of `restride`, its attribute `type`: the same packed memory seen with strides.
+    """Check `op`, a `restride`, and return a tuple of its one result type, which is its attribute `type`.
 
-    Raise ProgramError if the element type differs, or if the strided tensor reaches past the end of the memory.
+    The result is the operand's memory, addressed with strides. Raise ProgramError if the operand is not packed, or if
+    the new type is no global tensor with strides of the same element type. Raise DimensionMismatch if it reaches past
+    the end of the operand.
     """
     type_, wanted = block_level.tensor(op, 0), op.attrs["type"]
     if not isinstance(type_, TensorType) or type_.strides is not None or type_.swizzle is not None:
@@ -85,8 +95,11 @@ def _restride(op: Op) -> tuple[Any, ...]:
 
 
 def _check(op: Op) -> tuple[Any, ...]:
-    """Check the operation `check`, which tests that element `place` of a vector of integers is 0. Return (): no
+    """Check `op`, a `check` (a test at launch that an element of a vector is 0), and return (), since it has no
     results.
+
+    Raise ProgramError unless operand 0 is a vector of integers that has the element with the number `place`, an
+    attribute.
     """
     type_, place = block_level.tensor(op, 0), op.attrs["place"]
     if type_.dtype.is_float or len(type_.shape) != 1:
@@ -98,13 +111,14 @@ def _check(op: Op) -> tuple[Any, ...]:
 
 
 def _no_results(op: Op) -> tuple[Any, ...]:
-    """Return (), for an operation that has no results and needs no check."""
+    """Return (): the operation `op` has no results, and needs no check."""
     return ()
 
 
 def _branch(op: Op) -> tuple[Any, ...]:
-    """Raise ProgramError if a block of an `if` contains `bind`, which must be at the top level.
-    Return (): no results.
+    """Check `op`, an `if`, and return (), since it has no results.
+
+    Raise ProgramError if one of its blocks contains `bind`, which is allowed only outside of branches.
     """
     for block in op.blocks:
         for inner in block.ops:
@@ -145,7 +159,7 @@ HOST = Level(
 
 
 def parse_host(text: str) -> Program:
-    """Parse the text of a host program.
+    """Parse `text`, which holds one host program, and return the program; raise ParseError or ProgramError if invalid.
 
     >>> text = '''host twice(%x: in global f32 (M), %y: out global f32 (M))
     ...   size M

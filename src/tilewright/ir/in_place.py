@@ -20,7 +20,9 @@ POINTWISE = frozenset((*ELEMENTWISE, "select", "cast", "broadcast", "permute", "
 
 
 def why_not_in_place(program: Program, output: Value, source: Value) -> str | None:
-    """Return why `output` and argument `source` of a tile program must not be one array; None if they may be.
+    """Return a text that says why the arguments `output` and `source` of a tile program must not be one array, or None.
+
+    None means that they may be: every element is written only where the elements it is computed from are read.
 
     >>> from tilewright.ir.tile import parse_tile
     >>> program = parse_tile('''tile shifted(%x: global f32[M], %y: global f32[M])
@@ -56,10 +58,10 @@ def why_not_in_place(program: Program, output: Value, source: Value) -> str | No
 
 
 def is_changed_in_place(program: Program, arg: Value) -> bool:
-    """True if a tile program updates the argument `arg` in place: its old elements need not be saved.
+    """True if a tile program updates its argument `arg` in place, so that its old elements need not be saved before.
 
-    Every element is read only to compute the element written at the same coordinates, and nothing derived from it is
-    used after that write.
+    Each element of `arg` is then read only to compute the new element at the same coordinates, and no value computed
+    from old elements is used after that write. False also if the program does not write `arg`.
     """
     if why_not_in_place(program, arg, arg) is not None:
         return False
@@ -77,8 +79,10 @@ def is_changed_in_place(program: Program, arg: Value) -> bool:
 
 
 def _is_one_to_one(op: Op) -> bool:
-    """True if no two elements of an access share an address: its coordinates are an injective function of its
-    iterators.
+    """True if `op`, a read or write, provably accesses each element of memory at most once.
+
+    Its coordinates in memory are then an injective function of its iterators. An access without an index mapping gives
+    True; looked-up coordinates (data) give False.
     """
     over: tuple[Symbol, ...] = op.attrs.get("over", ())
     at: tuple[Expr, ...] = op.attrs.get("at", ())
@@ -88,9 +92,10 @@ def _is_one_to_one(op: Op) -> bool:
 
 
 def _is_linear_in_one(e: Expr, iterator: Symbol, over: tuple[Symbol, ...]) -> bool:
-    """True if coordinate `e` is linear in `iterator`, with a constant nonzero factor.
+    """True if the coordinate `e` is factor*iterator + rest, with a constant factor other than 0.
 
-    It must depend on no other iterator in `over`.
+    The rest must contain none of `over`, the iterators of the access. With `over` (i, j), `2*i + 1` is such a
+    coordinate of i; `2*i + j` is not.
     """
     form = linear_form(e, [iterator])
     factor = ZERO if form is None else form[0].get(iterator, ZERO)
@@ -98,7 +103,11 @@ def _is_linear_in_one(e: Expr, iterator: Symbol, over: tuple[Symbol, ...]) -> bo
 
 
 def _is_determined(e: Expr, at: tuple[Expr, ...]) -> bool:
-    """True if the coordinates `at` determine the value of `e`: one is `e`, or they give e % n and determine e // n."""
+    """True if the value of `e` follows from the values of the coordinates `at`.
+
+    Either `e` is one of them, or `e % n` is one for a constant n, and `e // n` follows from them: `[i // 4, i % 4]`
+    determines i.
+    """
     if any(e is coordinate for coordinate in at):
         return True
     remainders = [
@@ -110,10 +119,11 @@ def _is_determined(e: Expr, at: tuple[Expr, ...]) -> bool:
 
 
 def _why_not_pointwise(program: Program, output: Value, reads: list[Op]) -> str | None:
-    """Return why elements computed from `reads` do not stay at their coordinates until the write; None if they do.
+    """Return a text that says why values computed from `reads` do not stay at their coordinates up to the write, or
+    None.
 
-    The reason names an operation that combines elements of different coordinates, or another memory that they pass
-    through.
+    `reads` are read operations of the program. The reason is an operation that combines elements of different
+    coordinates, or a write to memory other than `output` that the program also reads.
     """
     derived = {result for op in reads for result in op.results}
     read = {accessed(op)[0] for op in program.walk() if op.name == "read"}
@@ -130,11 +140,7 @@ def _why_not_pointwise(program: Program, output: Value, reads: list[Op]) -> str 
 
 
 def in_one_array(program: Program, same: Mapping[Value, Value]) -> Program:
-    """Return the program with arguments merged: each key of `same`, an argument, is replaced by its value, another
-    argument.
-
-    The keys are no longer arguments of the result.
-    """
+    """Return the program with arguments merged: `same` is {argument to drop: argument that takes its place}."""
     args = tuple(a for a in program.args if a not in same)
     return replace(
         program, args=args, body=_with_operands_replaced(program.body, same), bindings=dict(program.bindings)
@@ -142,7 +148,7 @@ def in_one_array(program: Program, same: Mapping[Value, Value]) -> Program:
 
 
 def _with_operands_replaced(block: Block, same: Mapping[Value, Value]) -> Block:
-    """Return a copy of a block in which operands that are keys of `same` are replaced by their values."""
+    """Return a copy of `block` and its nested blocks with operands replaced: `same` is {old operand: new operand}."""
     ops = []
     for op in block.ops:
         operands = tuple(same.get(v, v) for v in op.operands)

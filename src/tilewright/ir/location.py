@@ -24,13 +24,15 @@ class Location:
 
     @property
     def file(self) -> str:
-        """The path of the source file."""
+        """The path of the source file, as a string."""
         return self.code.co_filename
 
     @property
     def columns(self) -> tuple[int, int]:
-        """(first column, one past the last) of the source expression on its line; the whole line if Python recorded no
-        columns.
+        """The pair (first column, last column + 1) of the source expression on its line, counted from 0.
+
+        If Python recorded no columns, it is the whole line without its indentation. An expression of several lines ends
+        at the end of its first line.
         """
         positions = list(self.code.co_positions())
         first, last, first_column, last_column = positions[self.instruction // 2]
@@ -46,7 +48,11 @@ class Location:
         return linecache.getline(self.file, self.line).rstrip("\n")
 
     def pointing(self) -> str:
-        """Return file, line and a caret under the expression, as error messages show them."""
+        """Return a text of three lines for error messages: file and line number, the source line, carets under the
+        expression.
+
+        If the source line cannot be read, return only the first of the three.
+        """
         head = f'  File "{self.file}", line {self.line}, in {self.code.co_name}'
         if not self.text.strip():
             return head
@@ -77,7 +83,9 @@ class RememberedLocation:
         self.shown, self.name = shown, name
 
     def pointing(self) -> str:
-        """Return file, line and a caret under the expression, as error messages show them."""
+        """Return the text for error messages that was stored when the position was pickled: file, source line and
+        carets.
+        """
         return self.shown
 
     def __str__(self) -> str:
@@ -94,18 +102,18 @@ class TextLocation:
 
     @property
     def line(self) -> int:
-        """The number of the line, counted from 1."""
+        """The number of the line in the program's text, counted from 1."""
         return self.source.count("\n", 0, self.at) + 1
 
     @property
     def text(self) -> str:
-        """The line of the program's text that holds the position."""
+        """The line of the program's text in which the position lies, without its newline."""
         start = self.source.rfind("\n", 0, self.at) + 1
         end = self.source.find("\n", self.at)
         return self.source[start : len(self.source) if end < 0 else end]
 
     def pointing(self) -> str:
-        """Return the line, its number and a caret under the position, as error messages show them."""
+        """Return a text of three lines for error messages: the line number, the line, a caret under the position."""
         start = self.source.rfind("\n", 0, self.at) + 1
         indent = len(self.text) - len(self.text.lstrip())
         return f"  line {self.line}:\n    {self.text.strip()}\n    {' ' * (self.at - start - indent)}^"
@@ -115,9 +123,9 @@ class TextLocation:
 
 
 def author_location(depth: int = 1) -> Location | None:
-    """Return the location of the innermost stack frame outside Tilewright, or None.
+    """Return the location in the author's code: the innermost stack frame outside Tilewright; None if there is none.
 
-    The search starts `depth` frames up the stack.
+    The search starts `depth` frames above this function.
     """
     frame: FrameType | None = sys._getframe(depth)
     while frame is not None:
@@ -128,7 +136,10 @@ def author_location(depth: int = 1) -> Location | None:
 
 
 def warn_author(what: str, category: type[Warning]) -> None:
-    """Emit a warning that points at the innermost stack frame outside Tilewright; `what` is its message."""
+    """Emit the warning `what`, a message of class `category`, so that it points at the author's line.
+
+    That is the line in the innermost stack frame outside Tilewright.
+    """
     frame: FrameType | None = sys._getframe(1)
     level = 2
     while frame is not None and _is_ours(frame):
@@ -137,8 +148,9 @@ def warn_author(what: str, category: type[Warning]) -> None:
 
 
 def _is_ours(frame: FrameType) -> bool:
-    """True if a frame runs Tilewright's own code, except the kernels and templates that it ships, whose lines are
-    shown.
+    """True if `frame`, a stack frame, runs code of Tilewright (or of contextlib, through which it runs).
+
+    False for the kernels and templates that Tilewright ships: messages may point at their lines.
     """
     name = frame.f_code.co_filename
     ours = name.startswith(_PACKAGE) or name == contextlib.__file__  # `with` runs our functions through it
@@ -146,6 +158,6 @@ def _is_ours(frame: FrameType) -> bool:
 
 
 def of_function(function: Any) -> Location:
-    """Return the location of the first line of a Python function."""
+    """Return the location of the first line of `function`, a Python function."""
     code = function.__code__
     return Location(code, 0, code.co_firstlineno)

@@ -47,7 +47,11 @@ from tilewright.limits import TABLE
 
 
 def read_type(reader: Reader) -> VectorType | Any:
-    """Read a loop-level type from `reader`: a vector, fragment or barrier, or a memory tensor."""
+    """Parse a loop-level type from `reader` and return it: a vector, fragment or barrier, or else a tensor in memory.
+
+    Examples are `vector f32 (16)`, `fragment f32 (32, 4)`, `barrier (4) arrivals 8` and `shared f32 (1024)`. Raise
+    ParseError if the type is not valid.
+    """
     word = reader.peek_word()
     if word not in ("vector", "fragment", "barrier"):
         return read_tensor_type(reader)
@@ -68,7 +72,9 @@ def read_type(reader: Reader) -> VectorType | Any:
 
 
 def _register_operand(op: Op, index: int) -> VectorType:
-    """Return the type of operand number `index`; raise ProgramError unless it is a register."""
+    """Return the type of operand number `index` of `op`; raise ProgramError unless it is a register (vector or
+    fragment).
+    """
     type_ = op.operands[index].type
     if not isinstance(type_, VectorType):
         raise ProgramError(f"operand {index} of {op.name} is {type_}, not a register")
@@ -76,7 +82,7 @@ def _register_operand(op: Op, index: int) -> VectorType:
 
 
 def _memory_operand(op: Op, index: int) -> TensorType:
-    """Return the type of operand number `index`; raise ProgramError unless it is a tensor in memory."""
+    """Return the type of operand number `index` of `op`; raise ProgramError unless it is a tensor in memory."""
     type_ = op.operands[index].type
     if not isinstance(type_, TensorType):
         raise ProgramError(f"operand {index} of {op.name} is {type_}, not memory")
@@ -84,7 +90,10 @@ def _memory_operand(op: Op, index: int) -> TensorType:
 
 
 def _alloc(op: Op) -> tuple[Any, ...]:
-    """Return the result type of `alloc`, its attribute `type`: a register, a barrier, or a tensor in shared memory."""
+    """Check `op`, an `alloc`, and return a tuple of its one result type, which is its attribute `type`.
+
+    Raise ProgramError unless that is a register, an array of barriers, or shared memory without a role such as `in`.
+    """
     type_ = op.attrs["type"]
     if isinstance(type_, TensorType) and (type_.space != "shared" or type_.role is not None):
         raise ProgramError("alloc makes shared memory or registers")
@@ -96,7 +105,12 @@ def _alloc(op: Op) -> tuple[Any, ...]:
 
 
 def _load_or_store(op: Op) -> tuple[Any, ...]:
-    """Check a `load` or `store` between a register and memory. Return (): no results."""
+    """Check `op`, a `load` or `store` between a register and flat memory, and return (), since it has no results.
+
+    Operand 0 is the register, operand 1 the memory. Raise DimensionMismatch, DtypeMismatch or ProgramError: axes and
+    offset must fit the register, element types must agree, a stored argument must not be `in`, and a load must have
+    both `if` and `else` or neither.
+    """
     vector, memory = _register_operand(op, 0), _memory_operand(op, 1)
     _check_axes(op, vector)
     if vector.dtype is not memory.dtype:
@@ -110,9 +124,10 @@ def _load_or_store(op: Op) -> tuple[Any, ...]:
 
 
 def _check_axes(op: Op, vector: VectorType) -> None:
-    """Raise DimensionMismatch unless the axes `over` have the shape of the register type `vector`.
+    """Raise DimensionMismatch unless the axes `over`, an attribute of `op`, have the shape of the register type
+    `vector`.
 
-    Memory must also be addressed by a single flat offset, except in `shuffle`, which has no memory.
+    Also raise it unless `op` addresses memory by a single flat offset; `shuffle`, which has no memory, is exempt.
     """
     over = tuple(s.upper + 1 for s in op.attrs["over"])
     if over != vector.shape:
@@ -124,14 +139,18 @@ def _check_axes(op: Op, vector: VectorType) -> None:
 
 
 def _prefetch(op: Op) -> tuple[Any, ...]:
-    """Check that `prefetch` names memory. Return (): no results."""
+    """Check `op`, a `prefetch`, and return (), since it has no results. Raise ProgramError unless operand 0 is in
+    memory.
+    """
     _memory_operand(op, 0)
     return ()
 
 
 def _compute(op: Op) -> tuple[Any, ...]:
-    """Check that the formula of `compute` gives the target register's element type and shape.
-    Return (): no results.
+    """Check `op`, a `compute` (elementwise arithmetic on registers), and return (), since it has no results.
+
+    The source registers must be scalars or have the target's shape, and the formula must compute the target's element
+    type. Raise DimensionMismatch, DtypeMismatch or ProgramError; also if `rare` is misused.
     """
     target = _register_operand(op, 0)
     for place in range(1, len(op.operands)):
@@ -146,8 +165,10 @@ def _compute(op: Op) -> tuple[Any, ...]:
 
 
 def _atomic(op: Op) -> tuple[Any, ...]:
-    """Check `atomic`, which combines a register with memory in one step: types, flat offset, kind. Return no result
-    types.
+    """Check `op`, an `atomic`, and return (), since it has no results. It combines a register into memory.
+
+    Raise ProgramError unless the element types agree, memory has one flat offset, the atomic operation is known, and a
+    register with dimensions has axes `over`.
     """
     value, memory = _register_operand(op, 0), _memory_operand(op, 1)
     if (
@@ -161,8 +182,10 @@ def _atomic(op: Op) -> tuple[Any, ...]:
 
 
 def _shuffle(op: Op) -> tuple[Any, ...]:
-    """Check `shuffle`, in which each lane takes a value of another lane; the source lane must exist. Return no result
-    types.
+    """Check `op`, a `shuffle`, and return (), since it has no results. In it, each lane takes a value of another lane.
+
+    Raise DimensionMismatch or DtypeMismatch if the target and source registers do not fit. For vectors, also raise
+    ProgramError if the source lane depends on more than the lane, and OutOfBoundsFault if it does not exist.
     """
     target, source = _register_operand(op, 0), _register_operand(op, 1)
     _check_axes(op, target)
@@ -186,8 +209,10 @@ def _shuffle(op: Op) -> tuple[Any, ...]:
 
 
 def _transpose(op: Op) -> tuple[Any, ...]:
-    """Check `transpose` of several vectors, the rows of a matrix of units of `unit` elements.
-    Return (): no results.
+    """Check `op`, a `transpose`, and return (), since it has no results. Its operands are the rows of a matrix.
+
+    Raise ProgramError unless the operands are different vectors of one type, their number is a power of two from 2 on,
+    and each holds an even number of units of `unit` elements, an attribute.
     """
     kinds = [_register_operand(op, n) for n in range(len(op.operands))]
     count, unit = len(kinds), int(op.attrs["unit"])
@@ -203,7 +228,11 @@ def _transpose(op: Op) -> tuple[Any, ...]:
 
 
 def _reduce(op: Op) -> tuple[Any, ...]:
-    """Check `reduce`, which combines all lanes of a vector into a single number. Return (): no results."""
+    """Check `op`, a `reduce`, and return (), since it has no results. It combines all lanes of a vector into a scalar.
+
+    Raise ProgramError unless operand 0 is a vector, operand 1 a scalar register of its element type, and the combining
+    function is known.
+    """
     source, target = _register_operand(op, 0), _register_operand(op, 1)
     mismatch = bool(target.shape) or len(source.shape) != 1
     if mismatch or source.dtype is not target.dtype or op.attrs["with"] not in COMBINE:
@@ -214,14 +243,19 @@ def _reduce(op: Op) -> tuple[Any, ...]:
 
 
 def _fill(op: Op) -> tuple[Any, ...]:
-    """Check that the value of `fill` fits the register's element type. Return (): no results."""
+    """Check `op`, a `fill`, and return (), since it has no results.
+
+    Raise ProgramError unless operand 0 is a register, and DtypeMismatch if the number does not fit its element type.
+    """
     block_level.check_number(op, _register_operand(op, 0).dtype, "value")
     return ()
 
 
 def _integer_register(op: Op) -> tuple[Any, ...]:
-    """Check that operand 0 is an integer register: a single number, or one value in each lane.
-    Return (): no results.
+    """Check `op`, a `read` or `while`, and return (), since it has no results.
+
+    Raise ProgramError unless operand 0 is a register of integers or bools that is a scalar, or a fragment with one
+    value in each lane.
     """
     type_ = _register_operand(op, 0)
     one = not type_.shape or (isinstance(type_, FragmentType) and type_.shape[1] == ONE)
@@ -231,7 +265,11 @@ def _integer_register(op: Op) -> tuple[Any, ...]:
 
 
 def _constant(op: Op) -> tuple[Any, ...]:
-    """Return the result type of `constant`, a table of integers in global memory that is computed at compile time."""
+    """Check `op`, a `constant` (a table computed at compile time), and return a tuple of its one result type.
+
+    That is an `in global` tensor with the extents of the axes `over` and the element type `dtype`, both attributes.
+    Raise ProgramError for a floating-point type or too many elements.
+    """
     if op.attrs["dtype"].is_float:
         raise ProgramError("constant: a table holds integers")
     count = prod(s.hi + 1 for s in op.attrs["over"])
@@ -242,19 +280,26 @@ def _constant(op: Op) -> tuple[Any, ...]:
 
 
 def _fetch(op: Op) -> tuple[Any, ...]:
-    """Check `fetch`, which reads one integer from memory at a flat offset. Return (): no results."""
+    """Check `op`, a `fetch`, and return (), since it has no results. It reads one integer from memory.
+
+    Raise ProgramError unless operand 0 is a tensor of integers in memory, addressed by one flat offset.
+    """
     if _memory_operand(op, 0).dtype.is_float or len(op.attrs["at"]) != 1:
         raise ProgramError(f"fetch takes one integer from memory, not from {op.operands[0].type}")
     return ()
 
 
 def _while(op: Op) -> tuple[Any, ...]:
-    """Check that the condition of `while` is an integer register. Return (): no results."""
+    """Check `op`, a `while`, and return (), since it has no results.
+
+    Raise ProgramError unless its condition, operand 0, is a register of integers or bools: a scalar, or a fragment with
+    one value in each lane.
+    """
     return _integer_register(op)
 
 
 def _no_results(op: Op) -> tuple[Any, ...]:
-    """Return (), for an operation that has no results and needs no check."""
+    """Return (): the operation `op` has no results, and needs no check."""
     return ()
 
 
@@ -319,7 +364,7 @@ LOOP = Level(
 
 
 def parse_loop(text: str) -> Program:
-    """Parse the text of a loop program.
+    """Parse `text`, which holds one loop program, and return the program; raise ParseError or ProgramError if invalid.
 
     >>> text = '''loop double(%x: in global f32 (N), %y: out global f32 (N))
     ...   param N = 40

@@ -26,11 +26,11 @@ class VectorType:
             raise ProgramError(f"{self}: a register has at least one element")
 
     def expressions(self) -> Iterable[Expr]:
-        """Return every expression in the type: its extents."""
+        """Return the extents of the register, a tuple of expressions; the type holds no others."""
         return self.shape
 
     def mapped(self, images: Images) -> VectorType:
-        """Return the type with every extent `e` replaced by `images(e)`."""
+        """Return the type with every extent `e` replaced by `images(e)`. A subclass gives a type of that subclass."""
         return type(self)(self.dtype, tuple(map(images, self.shape)))
 
     def __str__(self) -> str:
@@ -65,11 +65,13 @@ class BarrierType:
     arrivals: Expr
 
     def expressions(self) -> Iterable[Expr]:
-        """Return every expression in the type: the number of barriers, then the arrivals of a phase."""
+        """Return (number of barriers, arrivals that complete a phase), the expressions in the type."""
         return (self.count, self.arrivals)
 
     def mapped(self, images: Images) -> BarrierType:
-        """Return the type with every expression `e` replaced by `images(e)`."""
+        """Return the type with both its expressions `e`, the number of barriers and of arrivals, replaced by
+        `images(e)`.
+        """
         return BarrierType(images(self.count), images(self.arrivals))
 
     def __str__(self) -> str:

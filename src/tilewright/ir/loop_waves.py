@@ -45,7 +45,10 @@ from tilewright.ir.tensors import TensorType
 
 
 def read_barrier(reader: Reader) -> BarrierType:
-    """Read the rest of a barrier type after the word `barrier`, such as `(4) arrivals 8`."""
+    """Parse `(4) arrivals 8` from `reader`, the part of a barrier type after the word `barrier`; return the type.
+
+    Here it is 4 barriers, each of whose phases completes after 8 arrivals. Raise ParseError if the text is not valid.
+    """
     reader.expect("(")
     start = reader.at
     counts = reader.exprs(reader.enclosed(")"), start)
@@ -56,14 +59,14 @@ def read_barrier(reader: Reader) -> BarrierType:
 
 
 def _barrier_operand(op: Op, index: int) -> None:
-    """Raise ProgramError unless operand number `index` is an array of barriers."""
+    """Raise ProgramError unless operand number `index` of `op` is an array of barriers that count arrivals."""
     type_ = op.operands[index].type
     if not isinstance(type_, BarrierType):
         raise ProgramError(f"operand {index} of {op.name} is {type_}, not a barrier that counts")
 
 
 def _shared_operand(op: Op, index: int) -> TensorType:
-    """Return the type of operand number `index`; raise ProgramError unless it is a tensor in shared memory."""
+    """Return the type of operand number `index` of `op`; raise ProgramError unless it is a tensor in shared memory."""
     type_ = op.operands[index].type
     if not isinstance(type_, TensorType) or type_.space != "shared":
         raise ProgramError(f"operand {index} of {op.name} is {type_}, not shared memory")
@@ -71,8 +74,10 @@ def _shared_operand(op: Op, index: int) -> TensorType:
 
 
 def _at_barrier(op: Op) -> tuple[Any, ...]:
-    """Check an operation on one of an array of barriers: operand 0 is the array, `at` one
-    index. Return (): no results.
+    """Check `op`, an operation on one barrier such as `arrive` or `await`, and return (), since it has no results.
+
+    Raise ProgramError unless operand 0 is an array of barriers, and DimensionMismatch unless the attribute `at` is one
+    index into it.
     """
     _barrier_operand(op, 0)
     if len(op.attrs["at"]) != 1:
@@ -81,10 +86,11 @@ def _at_barrier(op: Op) -> tuple[Any, ...]:
 
 
 def _check_copy(op: Op, far: int, near: int, flat: bool = False) -> None:
-    """Check an asynchronous copy between an argument in global memory and shared memory.
+    """Check `op`, an asynchronous copy between a tensor in global memory and shared memory.
 
-    `far` is the operand number of the argument, `near` that of the shared tensor. If `flat`, the argument is addressed
-    by one flat offset instead of one coordinate for each dimension.
+    `far` is the operand number of the global tensor, `near` that of the shared one. The global tensor must have one
+    coordinate for each dimension, or a single offset if `flat`; the shared one has a single offset. Raise ProgramError,
+    DtypeMismatch or DimensionMismatch.
     """
     tensor, shared = op.operands[far].type, _shared_operand(op, near)
     if not isinstance(tensor, TensorType) or tensor.space != "global":
@@ -96,8 +102,10 @@ def _check_copy(op: Op, far: int, near: int, flat: bool = False) -> None:
 
 
 def _copy_in(op: Op) -> tuple[Any, ...]:
-    """Check `copy_in`, an asynchronous copy from global to shared memory that signals a
-    barrier. Return (): no results.
+    """Check `op`, a `copy_in`, and return (), since it has no results. It copies from global to shared memory.
+
+    The copy is asynchronous and signals a barrier. Operands are (global tensor, shared tensor, array of barriers).
+    Raise ProgramError, DtypeMismatch or DimensionMismatch if they do not fit.
     """
     _check_copy(op, 0, 1)
     _barrier_operand(op, 2)
@@ -105,7 +113,12 @@ def _copy_in(op: Op) -> tuple[Any, ...]:
 
 
 def _copy_lanes(op: Op) -> tuple[Any, ...]:
-    """Check `copy_lanes`, in which each lane copies values from global to shared memory. Return (): no results."""
+    """Check `op`, a `copy_lanes`, and return (), since it has no results. Each lane copies values from global to shared
+    memory.
+
+    The axes `over`, an attribute, must be two: lane and value. Raise ProgramError, DtypeMismatch or DimensionMismatch
+    if operands or axes do not fit.
+    """
     _check_copy(op, 0, 1, flat=True)
     if len(op.attrs["over"]) != 2:
         raise DimensionMismatch(f"copy_lanes: lane and value are two axes, not {len(op.attrs['over'])}")
@@ -113,7 +126,11 @@ def _copy_lanes(op: Op) -> tuple[Any, ...]:
 
 
 def _copy_out(op: Op) -> tuple[Any, ...]:
-    """Check `copy_out`, an asynchronous copy from shared memory to an argument. Return (): no results."""
+    """Check `op`, a `copy_out`, and return (), since it has no results. It copies from shared memory to global memory.
+
+    Operands are (shared tensor, global tensor). Raise ProgramError if the global tensor is an `in` argument, and
+    ProgramError, DtypeMismatch or DimensionMismatch if they do not fit.
+    """
     _check_copy(op, 1, 0)
     if op.operands[1].type.role == "in":
         raise ProgramError(f"copy_out to %{op.operands[1].name}, an argument that is declared `in`")
@@ -121,8 +138,10 @@ def _copy_out(op: Op) -> tuple[Any, ...]:
 
 
 def _multiply_atom(op: Op) -> tuple[Any, ...]:
-    """Check the operands of `atom`: registers, or shared memory if the attributes give offsets.
-    Return (): no results.
+    """Check `op`, an `atom` (a matrix multiply instruction), and return (), since it has no results.
+
+    Operands are (accumulator, A, B). The accumulator must be a register. A and B must be registers, or shared memory if
+    the attribute `a` or `b` gives their axes. Raise ProgramError or DimensionMismatch.
     """
     for index, axes, at in ((0, "", ""), (1, "a", "a_at"), (2, "b", "b_at")):
         type_ = op.operands[index].type
@@ -136,7 +155,10 @@ def _multiply_atom(op: Op) -> tuple[Any, ...]:
 
 
 def _settle(op: Op) -> tuple[Any, ...]:
-    """Check that `settle` waits for the accumulators of multiplications: fragments only. Return (): no results."""
+    """Check `op`, a `settle`, and return (), since it has no results. It waits for asynchronous products.
+
+    Raise ProgramError unless all operands, the accumulators, are fragments.
+    """
     for value in op.operands:
         if not isinstance(value.type, FragmentType):
             raise ProgramError(f"settle: {value.type} is no fragment")
@@ -144,7 +166,7 @@ def _settle(op: Op) -> tuple[Any, ...]:
 
 
 def _no_results(op: Op) -> tuple[Any, ...]:
-    """Return (), for an operation that has no results and needs no check."""
+    """Return (): the operation `op` has no results, and needs no check."""
     return ()
 
 

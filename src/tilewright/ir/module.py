@@ -35,10 +35,10 @@ class Module:
 
     @classmethod
     def of(cls, host: Program, programs: Iterable[Program]) -> Module:
-        """Return the module of a host program and of the programs that it launches.
+        """Return the module that consists of the program `host` and of `programs`, those that it launches.
 
-        Raise ProgramError if two programs have one name, if a launched program is missing, or if a launch passes
-        another number of arguments than the program takes.
+        Raise ProgramError if two programs have one name, a launched program is missing, a launch passes the wrong
+        number of arguments, or an argument of a launched program is not in global memory.
         """
         by_name: dict[str, Program] = {}
         for program in programs:
@@ -67,7 +67,7 @@ class Module:
 
 
 def named_apart(program: Program, taken: Iterable[str]) -> Program:
-    """Return the program, renamed if necessary so that its name is not in `taken`: `_2`, `_3`, ... is appended.
+    """Return `program` under a name that is not in `taken`: its own, or else its own with `_2`, `_3`, ... appended.
 
     >>> from tilewright.ir.block import parse_block
     >>> pack = parse_block("block pack() {}")

@@ -39,7 +39,9 @@ class NotationPiece:
 
 @cache
 def pieces(notation: str) -> tuple[NotationPiece, ...]:
-    """Split a notation line into its pieces, in order; the pieces of an optional group `[...]` are nested in it.
+    """Parse `notation`, the one-line syntax of an operation, into its pieces in order.
+
+    The pieces of an optional group `[...]` are nested in one piece.
 
     >>> [p.what for p in pieces("fill $0 {value}")]
     ['literal', 'space', 'operand', 'space', 'attribute']
@@ -70,16 +72,16 @@ def pieces(notation: str) -> tuple[NotationPiece, ...]:
 
 
 def leading(group: NotationPiece) -> NotationPiece:
-    """Return the first piece of an optional group that is not white space.
+    """Return the first piece of `group`, an optional group of a notation line, that is not white space.
 
-    The parser takes the group as present if the text continues with this piece.
+    The parser takes the group as present if the text continues with this piece: for `[ else {otherwise}]`, `else`.
     """
     return next(p for p in group.inner if p.what != "space")
 
 
 def deciding(group: NotationPiece) -> NotationPiece | None:
-    """Return the first attribute, flag or block of an optional group, or None if it has none.
+    """Return the first attribute, flag or block in `group`, an optional group of a notation line; None if it has none.
 
-    The printer writes the group if the operation has this attribute, flag or block.
+    The printer writes the group if the operation has that attribute, flag or block.
     """
     return next((p for p in group.inner if p.what in ("attribute", "flag", "block")), None)

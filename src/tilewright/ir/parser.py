@@ -24,18 +24,20 @@ _VALUE = re.compile(r"%(\w+)")
 
 
 def parse_program(text: str, levels: Mapping[str, Level]) -> Program:
-    """Parse a text that holds exactly one program.
+    """Parse `text`, which must hold exactly one program, and return the program.
 
-    `levels` maps each level name that the text may begin with, such as "tile", to the level.
+    `levels` is {level name with which the text may begin, such as "tile": level}. Raise ParseError or ProgramError if
+    the text is not valid.
     """
     (program,) = parse_programs(text, levels, most=1)
     return program
 
 
 def parse_programs(text: str, levels: Mapping[str, Level], most: int | None = None) -> list[Program]:
-    """Parse one or more programs that follow each other in a text; raise ParseError if there are more than `most`.
+    """Parse `text`, which holds one or more programs in a row; return them as a list.
 
-    `levels` maps each level name that a program may begin with, such as "tile", to the level.
+    `levels` is {level name with which a program may begin, such as "tile": level}. `most` is the largest allowed number
+    of programs. Raise ParseError if there are more, and ParseError or ProgramError if one is not valid.
     """
     with building():
         reader = Reader(text, levels)
@@ -65,7 +67,7 @@ class Reader:
     # -- characters ---------------------------------------------------------------------------------
 
     def skip(self) -> None:
-        """Move past white space and comments."""
+        """Move the current position past white space and comments."""
         here = self.text[self.at : self.at + 1]
         if here.isspace() or here == "#":
             match = _BLANK.match(self.text, self.at)
@@ -73,10 +75,9 @@ class Reader:
             self.at = match.end()
 
     def fail(self, what: str, at: int | None = None) -> ParseError:
-        """Return (do not raise) the ParseError for message `what`, with the line and a caret at offset `at` of the
-        text.
+        """Return, without raising it, a ParseError with the message `what` that points at offset `at` of the text.
 
-        `at` defaults to the current position.
+        `at` defaults to the current position. If only white space follows, the error points at the end of the text.
         """
         at = self.at if at is None else at
         if not self.text[at:].strip():  # point behind the last line that is not blank
@@ -88,25 +89,26 @@ class Reader:
         return ParseError(f"line {number}: {what}", line, at - start)
 
     def peek(self, token: str) -> bool:
-        """True if `token` comes next after white space; nothing but the white space is read."""
+        """True if the text continues with `token`. White space before it is skipped; `token` itself is not consumed."""
         self.skip()
         return self.text.startswith(token, self.at)
 
     def accept(self, token: str) -> bool:
-        """Read `token` if it comes next; return whether it did."""
+        """Consume `token` and return True if the text continues with it; otherwise return False."""
         if self.peek(token):
             self.at += len(token)
             return True
         return False
 
     def expect(self, token: str) -> None:
-        """Read `token`; raise ParseError if the text continues with anything else."""
+        """Consume `token`; raise ParseError if the text does not continue with it."""
         if not self.accept(token):
             raise self.fail(f"expected {token!r}")
 
     def match(self, pattern: re.Pattern[str], what: str) -> re.Match[str]:
-        """Read the text that matches `pattern` and return the match; raise ParseError "expected <what>" if there is
-        none.
+        """Consume the text that matches `pattern` at the current position, and return the match.
+
+        Raise ParseError "expected <what>" if it does not match.
         """
         self.skip()
         match = pattern.match(self.text, self.at)
@@ -116,16 +118,18 @@ class Reader:
         return match
 
     def integer(self, pattern: re.Pattern[str], what: str) -> int:
-        """Read the text that matches `pattern` and return it as an integer; raise ParseError "expected <what>" if none
-        does.
+        """Consume the text that matches `pattern` at the current position, and return it as an int.
+
+        Raise ParseError "expected <what>" if it does not match, and ParseError for an integer of more than 512 bits.
         """
         self.skip()
         start = self.at
         return self.number(self.match(pattern, what).group(), start)
 
     def number(self, text: str, at: int) -> int:
-        """Return the integer that `text` spells; raise ParseError at offset `at` if it exceeds
-        the limit on integers.
+        """Return the digits `text` as an int; nothing is consumed.
+
+        Raise ParseError, pointing at offset `at`, for an integer of more than 512 bits.
         """
         try:
             return integer(text)
@@ -134,9 +138,9 @@ class Reader:
 
     @contextmanager
     def nested(self, at: int | None = None) -> Iterator[None]:
-        """Context manager that counts one more level of nesting (bracket, call or block) while its body reads.
+        """Context manager: text parsed inside the `with` is one level deeper (in a bracket, call or block).
 
-        Raise ParseError at offset `at` if that is deeper than the limit.
+        Raise ParseError at offset `at`, or at the current position without one, if that is deeper than the limit of 64.
         """
         self.depth += 1
         if NESTING.refuses(self.depth):
@@ -145,26 +149,27 @@ class Reader:
         self.depth -= 1
 
     def word(self, what: str = "a name") -> str:
-        """Read an identifier and return it; raise ParseError "expected <what>" if there is none."""
+        """Consume an identifier and return it; raise ParseError "expected <what>" if none comes next."""
         return self.match(_WORD, what).group()
 
     def peek_word(self) -> str:
-        """Return the identifier that comes next without reading it, or ""."""
+        """Return the identifier that comes next, without consuming it; "" if none does."""
         self.skip()
         match = _WORD.match(self.text, self.at)
         return match.group() if match else ""
 
     def keyword(self, word: str) -> None:
-        """Read the identifier `word`; raise ParseError if the text continues with anything else."""
+        """Consume the identifier `word`; raise ParseError if another identifier, or none, comes next."""
         if self.peek_word() != word:
             raise self.fail(f"expected {word!r}")
         self.word()
 
     def until(self, stops: str, words: tuple[str, ...] = ()) -> Expr:
-        """Read and parse an expression that ends before one of the characters in `stops`, or before one of `words`.
+        """Parse an expression that ends before one of the characters in `stops`, or before one of `words`, and return
+        it.
 
-        With `stops` "..", it ends before the two dots of a range. Stops inside brackets do not count. A comment or the
-        end of the line also ends the expression, except with "..".
+        What ends it is not consumed. With `stops` "..", it ends before the two dots of a range. Stops in brackets do
+        not count. A comment or the end of the line also ends the expression, except with "..".
         """
         self.skip()
         depth, start = 0, self.at
@@ -187,9 +192,9 @@ class Reader:
         return self.expr(self.text[start : self.at].rstrip(), start)
 
     def bind(self, new: Symbol, at: int) -> Symbol:
-        """Declare a symbol: its name means this symbol in the text that follows.
+        """Declare the symbol `new`, so that later text may use its name, and return it.
 
-        Raise ParseError at offset `at` if the name is already declared here. Return the symbol.
+        Raise ParseError at offset `at` if the name is already declared.
         """
         if new.name in self.symbols:
             raise self.fail(f"{new.name} already has a meaning here", at)
@@ -198,13 +203,16 @@ class Reader:
         return new
 
     def scope(self, symbols: dict[str, Symbol]) -> None:
-        """Restore `symbols`, an earlier table of declared symbols, at the end of a scope."""
+        """End a scope: make `symbols`, {name: symbol} as it was at the start of the scope, the declared symbols
+        again.
+        """
         if symbols is not self.symbols:
             self.symbols, self.known = symbols, {}
 
     def enclosed(self, close: str) -> str:
-        """Read up to and including the bracket `close`, and return the text before it; nested brackets are skipped as a
-        whole.
+        """Consume the text up to and including the closing bracket `close`, and return it without that bracket.
+
+        Brackets within the text must match. Raise ParseError if the closing bracket is missing.
         """
         opened: list[int] = []
         start = self.at
@@ -229,7 +237,11 @@ class Reader:
     # -- parts --------------------------------------------------------------------------------------
 
     def expr(self, text: str, at: int) -> Expr:
-        """Parse `text` as an expression over the declared symbols; errors point at offset `at`, where `text` begins."""
+        """Parse `text` as an integer expression over the declared symbols, and return it; no input is consumed.
+
+        Raise ParseError if it is not valid. `at` is the offset of `text` in the whole text, for the position of the
+        error.
+        """
         parsed = self.known.get(text)
         if parsed is not None:
             return parsed
@@ -241,11 +253,20 @@ class Reader:
             raise self.fail(str(fault).splitlines()[0], at + lead + fault.position) from None
 
     def exprs(self, text: str, at: int) -> tuple[Expr, ...]:
-        """Parse `text` as expressions separated by commas; errors point into the text, which begins at offset `at`."""
+        """Parse `text` as integer expressions separated by commas, and return them as a tuple; no input is consumed.
+
+        Raise ParseError if one is not valid. `at` is the offset of `text` in the whole text, for the position of the
+        error.
+        """
         return tuple(self.expr(part, at + start) for part, start in split(text))
 
     def type(self) -> Any:
-        """Read and return a type of the current level, such as `f32[M, N]` at the tile level."""
+        """Parse a type in the syntax of the program's level, and return it: `f32[M, N]` at the tile level, for
+        instance.
+
+        The level's own function parses it, if it has one. Otherwise it is a tile-level type, perhaps with
+        `sized [...]`.
+        """
         if self.level is not None and self.level.read_type is not None:
             return self.level.read_type(self)
         self.skip()
@@ -269,7 +290,11 @@ class Reader:
         return type_
 
     def new_type(self) -> TileType | MemoryType:
-        """Read a tile-level type: a register tile such as `f32[M, N]`, or memory such as `global f32[M, N]`."""
+        """Parse and return a tile-level type: a register tile such as `f32[M, N]`, or memory such as
+        `global f32[M, N]`.
+
+        Raise ParseError if it is not valid or has too many dimensions.
+        """
         word = self.word("a type")
         space = None
         if word in ("global", "shared", "local"):
@@ -286,10 +311,9 @@ class Reader:
         return TileType(element, dims) if space is None else MemoryType(element, dims, space)
 
     def attributes(self, spec: OpSpec) -> dict[str, Any]:
-        """Read the `name=value` pairs of an operation; raise ParseError if one is repeated or a required one is
-        missing.
+        """Parse the `name=value` pairs of an operation, and return {name: value} in the order of its `spec`.
 
-        Return the values by name, in the order of the operation's spec.
+        Raise ParseError if an attribute is given twice or a required one is missing.
         """
         values: dict[str, Any] = {}
         while True:
@@ -309,14 +333,19 @@ class Reader:
         return {name: values[name] for name in spec.attrs if name in values}
 
     def new_value(self) -> tuple[str, int]:
-        """Read a value name such as `%x`; return the name without % and its offset in the text."""
+        """Consume a value name such as `%x`; return (name without %, its offset in the text).
+
+        The value need not be defined. Raise ParseError if no value name comes next.
+        """
         self.skip()
         start = self.at
         return self.match(_VALUE, "a value such as %x").group(1), start
 
     def define(self, name: str, type_: Any, at: int) -> Value:
-        """Declare and return a value called `name` of type `type_`; raise ParseError at offset `at` if the name is
-        taken.
+        """Create a value called `name` of type `type_`, so that later text may use it, and return it.
+
+        A name of digits only, as the printer makes them, is not stored in the value. Raise ParseError at offset `at` if
+        the name is already defined.
         """
         if name in self.values:
             raise self.fail(f"%{name} is defined twice", at)
@@ -325,7 +354,10 @@ class Reader:
         return value
 
     def use(self) -> Value:
-        """Read a value name such as `%x` and return the value it refers to, which must be defined."""
+        """Consume a value name such as `%x`, and return the value that it refers to.
+
+        Raise ParseError if the value is not defined here.
+        """
         name, start = self.new_value()
         if name not in self.values:
             raise self.fail(f"%{name} is not defined here", start)
@@ -334,7 +366,10 @@ class Reader:
     # -- programs -----------------------------------------------------------------------------------
 
     def program(self) -> Program:
-        """Read a complete program: its level, name, arguments, header records and body."""
+        """Parse one complete program, and return it: level, name, arguments, header lines and body.
+
+        Raise ParseError or ProgramError if it is not valid.
+        """
         self.values, self.symbols, self.known, self.types = {}, {}, {}, {}
         self.depth = 0
         self.skip()
@@ -381,8 +416,9 @@ class Reader:
         return Program(level, name, args, body, records, bindings)
 
     def declarations(self) -> None:
-        """Read the `symbols` line (never negative) and the `values` line (any integer) of a header, and declare their
-        names.
+        """Parse the header lines `symbols M, N` and `values d`, if present, and declare the symbols that they name.
+
+        Symbols of `symbols` are never negative; those of `values` may be any integer.
         """
         for word, lowest in (("symbols", 0), ("values", None)):
             if self.peek_word() == word:
@@ -394,7 +430,11 @@ class Reader:
                         break
 
     def typed_values(self, close: str) -> tuple[Value, ...]:
-        """Read and declare values with their types, `%x: TYPE, %y: TYPE`, up to and including the bracket `close`."""
+        """Parse `%x: TYPE, %y: TYPE` up to and including the bracket `close`; return a tuple of new values with these
+        types.
+
+        Later text may use the values.
+        """
         values = []
         while not self.accept(close):
             name, start = self.new_value()
@@ -405,9 +445,9 @@ class Reader:
         return tuple(values)
 
     def block(self, block: Block, level: Level, keep: bool = False) -> None:
-        """Read operations into `block` up to and including the closing brace.
+        """Parse operations up to and including the closing brace, and append them to `block`, a block of `level`.
 
-        Values and symbols that the block defines are forgotten at its end, unless `keep` is true.
+        Values and symbols that it defines are no longer known afterwards, unless `keep` is true.
         """
         outside, symbols = dict(self.values), self.symbols
         with self.nested():
@@ -418,7 +458,11 @@ class Reader:
             self.scope(symbols)
 
     def op(self, level: Level) -> Op:
-        """Read one operation of a level with its results, such as `%0 = add %a, %b : f32[M]`, and return it."""
+        """Parse one operation of `level` with its results and blocks, such as `%0 = add %a, %b : f32[M]`, and return
+        it.
+
+        Raise ParseError if there is no such operation or the text is not valid, and ProgramError if a check fails.
+        """
         results: list[tuple[str, int]] = []
         if self.peek("%"):
             results.append(self.new_value())
@@ -467,9 +511,11 @@ class Reader:
         return Op(spec, tuple(operands), attrs, tuple(values), tuple(blocks), TextLocation(self.text, start))
 
     def notated(self, spec: OpSpec, level: Level) -> Op:
-        """Read and return an operation that has a notation of its own (`OpSpec.notation`), up to its end.
+        """Parse one operation whose `spec` has a syntax of its own (`OpSpec.notation`), and return it; `level` is its
+        level.
 
-        Its result types are inferred, not read.
+        The names of its results are not in this text, and their types are inferred. Raise ParseError if the text is not
+        valid, and ProgramError if the operation fails its checks.
         """
         assert spec.notation is not None
         self.skip()
@@ -531,9 +577,11 @@ class Reader:
         return op
 
     def _is_next(self, piece: NotationPiece, spec: OpSpec) -> bool:
-        """True if the text continues with `piece`, the leading piece of an optional group of the notation of `spec`.
+        """True if the text continues with `piece`, so that the optional group of the syntax that begins with it is
+        present.
 
-        If so, the group is present.
+        `spec` is the operation's specification. A keyword that is also the name of an operation must be on the same
+        line. Nothing is consumed.
         """
         if piece.what == "operand":
             return self.peek("%")

@@ -11,9 +11,9 @@ from tilewright.ir.parser import parse_program
 
 
 def program_of(level: str, text: str, hooks: dict[str, Any]) -> Program:
-    """Parse the text of a pickled program; its source locations then point into the text.
+    """Unpickle a program: parse `text` at the level called `level`, and return the program with the callbacks `hooks`.
 
-    `level` is the name of its level, `hooks` its debug_log callbacks by label.
+    `hooks` is {debug_log label: callbacks}. Source locations in the program point into `text`.
     """
     from tilewright.ir.block import BLOCK
     from tilewright.ir.host import HOST
@@ -27,7 +27,10 @@ def program_of(level: str, text: str, hooks: dict[str, Any]) -> Program:
 
 
 def found_by_name(x: Any) -> Any:
-    """Return the object that `x.__module__` and `x.__qualname__` name, as another process would look it up, or None."""
+    """Return the object that another process would find under the module and qualified name of `x`, or None.
+
+    It is looked up in the modules that are loaded. An object defined at the top of its module gives itself.
+    """
     target: Any = sys.modules.get(getattr(x, "__module__", None) or "")
     for name in getattr(x, "__qualname__", "").split("."):
         target = getattr(target, name, None)
@@ -57,6 +60,9 @@ class FoundByName:
 
 
 def require_importable(function: Any, what: str) -> None:
-    """Raise NotPicklable unless another process can find the function by name; `what` describes it in the message."""
+    """Raise NotPicklable unless `function` is None, or another process can find it by module and qualified name.
+
+    `what` describes the function in the message.
+    """
     if function is not None and found_by_name(function) is not function:
         raise NotPicklable(f"{what}, {function!r}, is found by no name; define it at the top of a module")

@@ -11,10 +11,10 @@ from tilewright.ir.notation import NotationPiece, deciding, pieces
 
 
 def program_text(program: Program) -> str:
-    """Return the text of a program in the notation of its level.
+    """Return the text of a program, which the parser reads back.
 
-    The header lists symbols that are never negative as `symbols` and others as `values`, then bindings and records (the
-    constraints of a tile program). The body follows.
+    The header comes first: name, arguments, symbols that are never negative (`symbols`), other symbols (`values`),
+    bindings, and records such as constraints. The body follows.
     """
     lines = [f"{program.level.name} {program.name}({_arguments_text(program)})"]
     natural, free = _symbol_names(program) if program.level.declares_symbols else ([], [])
@@ -32,7 +32,7 @@ def program_text(program: Program) -> str:
 
 
 def op_text(op: Op) -> str:
-    """Return one operation as a line of text for error messages; blocks are shown as `{...}` or left out."""
+    """Return an operation as one line of text for error messages; nested blocks are shown as `{...}` or left out."""
     if op.spec.notation is not None:
         results = ", ".join("%" + (v.name or "_") for v in op.results)
         text = _notated_text(op, lambda v: "%" + (v.name or "_"), lambda _: "{...}")
@@ -43,18 +43,20 @@ def op_text(op: Op) -> str:
 
 
 def _arguments_text(program: Program) -> str:
-    """Return a program's arguments as they stand in its header: `%x: TYPE, %y: TYPE`."""
+    """Return the program's arguments as they stand in its header: `%x: TYPE, %y: TYPE`."""
     return ", ".join(f"%{a.name}: {a.type}" for a in program.args)
 
 
 def _symbol_names(program: Program) -> tuple[list[str], list[str]]:
-    """Return the names of a program's symbols, sorted: (symbols that are never negative, all others)."""
+    """Return two sorted lists of the program's symbols: (names of symbols that are never negative, names of all
+    others).
+    """
     symbols = program_symbols(program)
     return sorted(s.name for s in symbols if s.lo >= 0), sorted(s.name for s in symbols if s.lo < 0)
 
 
 def program_symbols(program: Program) -> set[Symbol]:
-    """Return every symbol that occurs in a program: in its bindings, types, records and operations."""
+    """Return the set of symbols that occur in a program: in its bindings, types, header lines and operations."""
     symbols: set[Symbol] = set()
     for symbol, value in program.bindings.items():
         symbols |= symbol.symbols
@@ -74,12 +76,12 @@ def program_symbols(program: Program) -> set[Symbol]:
 
 
 def _type_symbols(value: Value) -> set[Symbol]:
-    """Return the symbols that occur in the type of a value."""
+    """Return the set of symbols that occur in the type of `value`."""
     return {s for e in value.type.expressions() for s in e.symbols}
 
 
 def _record_text(record: Op) -> str:
-    """Return one record (header line) of a program as text."""
+    """Return `record`, a line of a program's header, as text."""
     if record.spec.notation is not None:
         return _notated_text(record, lambda _: "", lambda _: "")
     return record.name + _attributes_text(record)
@@ -97,7 +99,10 @@ class _Names:
             self.add(arg)
 
     def add(self, value: Value) -> str:
-        """Choose a name for a value that is about to be defined, and return it without its %."""
+        """Choose a unique name for `value`, record it, and return it without its %.
+
+        It is the value's own name if that is still free, otherwise a number.
+        """
         name = value.name or ""
         if not name or name in self.taken:
             name = str(self.count)
@@ -107,7 +112,7 @@ class _Names:
         return name
 
     def type(self, value: Value) -> str:
-        """Return the text of a value's type, cached by type object."""
+        """Return the type of `value` as text. The text of each type object is computed once."""
         text = self.types.get(id(value.type))
         if text is None:
             text = self.types[id(value.type)] = str(value.type)
@@ -118,7 +123,7 @@ class _Names:
 
 
 def _attributes_text(op: Op) -> str:
-    """Return an operation's attributes as text: ` name=value` for each, in the order of its spec."""
+    """Return the attributes of `op` as text, ` name=value` for each, in the order of its spec; "" if it has none."""
     text = ""
     for name, kind in op.spec.attrs.items():
         if name in op.attrs:
@@ -127,9 +132,9 @@ def _attributes_text(op: Op) -> str:
 
 
 def _notated_text(op: Op, name: Callable[[Value], str], block: Callable[[Block], str]) -> str:
-    """Return the text of an operation that has a notation of its own (`OpSpec.notation`).
+    """Return the text of `op`, which has a syntax of its own (`OpSpec.notation`), without its results.
 
-    `name` returns the text of an operand, `block` the text of a nested block.
+    `name` is a function from an operand to its text, and `block` from a nested block to its text.
     """
     assert op.spec.notation is not None
     names = [name(v) for v in op.operands]
@@ -173,9 +178,9 @@ def _notated_text(op: Op, name: Callable[[Value], str], block: Callable[[Block],
 
 
 def _print_block(block: Block, names: _Names, lines: list[str], indent: str) -> None:
-    """Append the text of a block's operations to `lines`, indented by `indent`.
+    """Append the lines of the operations of `block`, indented by the string `indent`, to `lines`.
 
-    `names` has the printed names of values, and gets those of the block's results.
+    `names` has the printed names of values defined before. Values that the block defines get their names there.
     """
     for op in block.ops:
         if op.spec.notation is not None:
@@ -198,9 +203,9 @@ def _print_block(block: Block, names: _Names, lines: list[str], indent: str) -> 
 
 
 def _print_notated(op: Op, names: _Names, lines: list[str], indent: str) -> None:
-    """Append the text of an operation that has a notation of its own to `lines`, indented by `indent`.
+    """Append the text of `op`, which has a syntax of its own (`OpSpec.notation`), to `lines`, indented by `indent`.
 
-    `names` has the printed names of values, and gets those of the operation's results.
+    `names` has the printed names of values defined before. The results of `op` get their names there.
     """
 
     def block_text(block: Block) -> str:

@@ -40,9 +40,9 @@ def packed(shape: tuple[Expr, ...]) -> tuple[Expr, ...]:
 
 
 def numbers(exprs: Iterable[Expr], what: object) -> tuple[int, ...]:
-    """Return the values of expressions that must all be constants.
+    """Return the values of the constant expressions `exprs` as a tuple of ints.
 
-    Raise ProgramError if one is not; `what` is the object they belong to, named in the message.
+    Raise ProgramError if one is not constant; `what` is the object that they belong to, shown in the message.
     """
     values = []
     for e in exprs:
@@ -53,10 +53,11 @@ def numbers(exprs: Iterable[Expr], what: object) -> tuple[int, ...]:
 
 
 def require_extents(kind: Any, shape: tuple[Expr, ...], strides: tuple[Expr, ...], most: Limit = ELEMENTS) -> None:
-    """Raise ProgramError if a tensor type has a negative extent, too many dimensions or too many elements.
+    """Raise ProgramError if a tensor type is beyond the limits: a negative extent, too many dimensions or elements, or
+    a stride that is too large.
 
-    `kind` is the type, named in the message, and `most` is its limit on the number of elements. Extents and strides
-    that are not constants yet are not checked.
+    `kind` is the type, shown in the message; `shape` and `strides` are its own. `most` is a limit on the number of
+    elements, besides the one for all tensors. Extents and strides that are not constant yet are not checked.
     """
     count = 1
     if RANK.refuses(len(shape)):
@@ -103,13 +104,16 @@ class TensorType:
 
     @property
     def steps(self) -> tuple[Expr, ...]:
-        """The stride of each dimension, in elements; without strides, those of the packed row-major layout."""
+        """The stride of each dimension, in elements. A type without strides gives those of the packed row-major
+        layout.
+        """
         return packed(self.shape) if self.strides is None else self.strides
 
     def cosize(self) -> int:
-        """Return the number of elements of memory that the tensor spans: its largest offset + 1.
+        """Return the number of elements of memory that the tensor spans, as an int: its largest offset + 1.
 
-        With a swizzle, it is rounded up to the swizzle's period. All extents and strides must be constants.
+        An empty tensor gives 0. With a swizzle, the number is rounded up to the swizzle's period. Raise ProgramError if
+        an extent or stride is not constant.
         """
         shape, steps = numbers(self.shape, self), numbers(self.steps, self)
         if 0 in shape:
@@ -123,7 +127,8 @@ class TensorType:
     def room(self) -> Expr:
         """Return the number of elements of memory that the tensor spans, as an expression; extents may be symbolic.
 
-        Raise ProgramError if a symbolic tensor has strides of its own and an extent may be 0 or a stride negative.
+        With a swizzle, it is rounded up to the swizzle's period. Raise ProgramError if a symbolic tensor has strides of
+        its own and an extent may be 0 or a stride negative.
 
         >>> from tilewright.algebra.expr import symbol
         >>> from tilewright.ir.dtypes import f32
@@ -213,12 +218,12 @@ class RegisterType:
                 raise ProgramError(f"{self}: waves are at least 1; {WAVES.rule}")
 
     def expressions(self) -> Iterable[Expr]:
-        """Return every expression in the type: its extents, then the wave counts of its distribution."""
+        """Return every expression in the type: its extents, then the wave counts of its distribution if it has any."""
         waves = () if self.distribution is None else self.distribution.waves or ()
         return (*self.shape, *waves)
 
     def mapped(self, images: Images) -> RegisterType:
-        """Return the type with every expression `e` replaced by `images(e)`."""
+        """Return the type with every expression `e`, in its shape and its distribution, replaced by `images(e)`."""
         distribution = None if self.distribution is None else self.distribution.mapped(images)
         return RegisterType(self.dtype, tuple(map(images, self.shape)), distribution)
 
@@ -243,7 +248,9 @@ class ChannelType:
         return (self.count, *(e for s in self.stages for e in s.expressions()))
 
     def mapped(self, images: Images) -> ChannelType:
-        """Return the type with every expression `e` replaced by `images(e)`."""
+        """Return the type with every expression `e`, the number of stages and those of a stage's tensors, replaced by
+        `images(e)`.
+        """
         return ChannelType(tuple(s.mapped(images) for s in self.stages), images(self.count))
 
     def __str__(self) -> str:
@@ -254,7 +261,10 @@ class ChannelType:
 
 
 def read_type(reader: Reader) -> Any:
-    """Read a memory or register tensor type from `reader`, for instance `in global f32 (M, 64):(64, 1)`."""
+    """Parse a tensor type in memory or registers from `reader`, such as `in global f32 (M, 64):(64, 1)`, and return it.
+
+    Raise ParseError if it is not valid.
+    """
     reader.skip()
     start = reader.at
     word = reader.word("a type")
@@ -288,7 +298,10 @@ def read_type(reader: Reader) -> Any:
 
 
 def made(reader: Reader, at: int, make: Callable[[], Any]) -> Any:
-    """Return `make()`; a ProgramError that it raises becomes a ParseError that points at offset `at` of the text."""
+    """Return `make()`. If it raises a ProgramError, raise a ParseError with its message instead.
+
+    The ParseError points at offset `at` of the text of `reader`.
+    """
     try:
         return make()
     except ProgramError as fault:
@@ -296,7 +309,7 @@ def made(reader: Reader, at: int, make: Callable[[], Any]) -> Any:
 
 
 def _read_exprs(reader: Reader) -> tuple[Expr, ...]:
-    """Read a parenthesised list of expressions, such as `(M, 64)`."""
+    """Parse integer expressions in parentheses, such as `(M, 64)`, from `reader`; return them as a tuple."""
     reader.expect("(")
     start = reader.at
     return reader.exprs(reader.enclosed(")"), start)
@@ -306,9 +319,10 @@ _LAYOUT = re.compile(r"(?:[\d(]|\{\w+\})(?:[\d,() ]|\{\w+\})*:(?:[\d(]|\{\w+\})(
 
 
 def _read_distribution(reader: Reader) -> Distribution | None:
-    """Read a register distribution: `by LAYOUT`, or `as OPERAND` with optional `waves (rows, columns)`.
+    """Parse a register distribution from `reader`: `by LAYOUT`, or `as OPERAND` with optional `waves (rows, columns)`.
 
-    Return None, and read nothing, if the text continues with neither word.
+    Return None, and consume nothing, if the text continues with neither word. Raise ParseError if the layout is not
+    valid. A layout with names in braces stays a text.
     """
     from tilewright.ir.attrs import KINDS
 

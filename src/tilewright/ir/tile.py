@@ -33,7 +33,10 @@ ELEMENTWISE = (*UNARY_FLOAT, *UNARY_ANY, *BINARY, *BITWISE, *COMPARISONS, "not_"
 
 
 def tile_type(op: Op, place: int) -> TileType:
-    """Return the type of operand number `place`; raise ProgramError if it is missing or not a register tile."""
+    """Return the type of operand number `place` of `op`, counted from 0.
+
+    Raise ProgramError if the operation has too few operands, or if the operand is not a register tile.
+    """
     if place >= len(op.operands):
         raise ProgramError(f"{op.name} takes more than {len(op.operands)} operands")
     type_ = op.operands[place].type
@@ -43,7 +46,10 @@ def tile_type(op: Op, place: int) -> TileType:
 
 
 def memory_type(op: Op, place: int) -> MemoryType:
-    """Return the type of operand number `place`; raise ProgramError if it is missing or not memory."""
+    """Return the type of operand number `place` of `op`, counted from 0.
+
+    Raise ProgramError if the operation has too few operands, or if the operand is not memory.
+    """
     if place >= len(op.operands):
         raise ProgramError(f"{op.name} takes more than {len(op.operands)} operands")
     type_ = op.operands[place].type
@@ -53,14 +59,14 @@ def memory_type(op: Op, place: int) -> MemoryType:
 
 
 def dims_text(dims: tuple[Expr, ...]) -> str:
-    """Return dimensions as text, such as `[M, N]`."""
+    """Return `dims`, a tuple of dimensions, as text such as `[M, N]`."""
     return "[" + ", ".join(map(str, dims)) + "]"
 
 
 def union_dims(a: tuple[Expr, ...], b: tuple[Expr, ...]) -> tuple[Expr, ...]:
-    """Return the dimensions that occur in `a` or in `b`.
+    """Return a tuple of the dimensions that occur in `a` or in `b`: [M, N] and [N, K] -> [M, N, K].
 
-    The order is that of the tuple that has them all; if neither has, all of `a` come first, then those only in `b`.
+    If one of the tuples has all of them, it is returned, in its order. Otherwise those of `a` come first.
     """
     if all(d in a for d in b):
         return a
@@ -70,13 +76,13 @@ def union_dims(a: tuple[Expr, ...], b: tuple[Expr, ...]) -> tuple[Expr, ...]:
 
 
 def _check_operand_count(op: Op, *allowed: int) -> None:
-    """Raise ProgramError unless the operation has one of the `allowed` numbers of operands."""
+    """Raise ProgramError unless the number of operands of `op` is one of the numbers in `allowed`."""
     if len(op.operands) not in allowed:
         raise ProgramError(f"{op.name} takes {' or '.join(map(str, allowed))} operands, not {len(op.operands)}")
 
 
 def _check_same_dtype(op: Op, a: TileType, b: TileType) -> None:
-    """Raise DtypeMismatch if two operand types have different element types."""
+    """Raise DtypeMismatch if the tile types `a` and `b` have different element types; `op` is named in the message."""
     if a.dtype is not b.dtype:
         raise DtypeMismatch(
             f"{op.name} of {a.dtype} and {b.dtype}: the element types differ; cast one, for instance "
@@ -88,15 +94,17 @@ def _check_same_dtype(op: Op, a: TileType, b: TileType) -> None:
 
 
 def _unary(op: Op) -> tuple[Any, ...]:
-    """Return the result type of an elementwise function of one tile: the operand's type."""
+    """Check `op`, an elementwise function of one tile such as `neg`; return a tuple of its one result type, the
+    operand's.
+    """
     _check_operand_count(op, 1)
     return (tile_type(op, 0),)
 
 
 def _unary_float(op: Op) -> tuple[Any, ...]:
-    """Return the result type of an elementwise function of one floating-point tile: the operand's type.
+    """Check `op`, an elementwise function of one float tile such as `exp`; return a tuple of its one result type.
 
-    Raise DtypeMismatch for other element types.
+    That is the operand's type. Raise DtypeMismatch if the tile is not of a floating-point type.
     """
     (type_,) = _unary(op)
     if not type_.dtype.is_float:
@@ -105,9 +113,10 @@ def _unary_float(op: Op) -> tuple[Any, ...]:
 
 
 def _binary(op: Op) -> tuple[Any, ...]:
-    """Return the result type of an elementwise function of two tiles of one element type.
+    """Check `op`, an elementwise function of two tiles such as `add`; return a tuple of its one result type.
 
-    The tiles are broadcast: the result has every dimension that either has.
+    The result has the tiles' element type and all dimensions of either, since tiles are broadcast: [M] and [N] give a
+    result over [M, N]. Raise DtypeMismatch if the element types differ.
     """
     _check_operand_count(op, 2)
     a, b = tile_type(op, 0), tile_type(op, 1)
@@ -116,9 +125,10 @@ def _binary(op: Op) -> tuple[Any, ...]:
 
 
 def _bitwise(op: Op) -> tuple[Any, ...]:
-    """Return the result type of a bitwise operation on two integer tiles; it has every dimension that either has.
+    """Check `op`, a bitwise operation on two tiles such as `and_`; return a tuple of its one result type.
 
-    Raise DtypeMismatch for floating point.
+    The result has the tiles' element type and all dimensions of either. Raise DtypeMismatch if the element types differ
+    or are floating-point.
     """
     (type_,) = _binary(op)
     if type_.dtype.is_float:
@@ -127,13 +137,20 @@ def _bitwise(op: Op) -> tuple[Any, ...]:
 
 
 def _comparison(op: Op) -> tuple[Any, ...]:
-    """Return the result type of a comparison of two tiles: bool, with every dimension that either has."""
+    """Check `op`, a comparison of two tiles such as `lt`; return a tuple of its one result type.
+
+    The result's element type is bool, and its dimensions are all those of either tile. Raise DtypeMismatch if the
+    tiles' element types differ.
+    """
     (type_,) = _binary(op)
     return (TileType(dtypes.bool_, type_.dims),)
 
 
 def _not(op: Op) -> tuple[Any, ...]:
-    """Return the result type of `not_`: the operand's type. Raise DtypeMismatch for floating point."""
+    """Check `op`, a `not_`, and return a tuple of its one result type, which is the operand's.
+
+    Raise DtypeMismatch for a floating-point tile.
+    """
     (type_,) = _unary(op)
     if type_.dtype.is_float:
         raise DtypeMismatch(f"not of {type_.dtype}: it takes bool or integer tiles")
@@ -141,8 +158,10 @@ def _not(op: Op) -> tuple[Any, ...]:
 
 
 def _select(op: Op) -> tuple[Any, ...]:
-    """Return the result type of `select(condition, a, b)`: element type of a and b, with every
-    dimension of the three.
+    """Check `op`, a `select(condition, a, b)`, and return a tuple of its one result type.
+
+    The result has the element type of `a` and `b`, and all dimensions of the three. Raise DtypeMismatch unless the
+    condition is a bool tile, and `a` and `b` have one element type.
     """
     _check_operand_count(op, 3)
     condition, a, b = (tile_type(op, i) for i in range(3))
@@ -153,15 +172,20 @@ def _select(op: Op) -> tuple[Any, ...]:
 
 
 def _cast(op: Op) -> tuple[Any, ...]:
-    """Return the result type of `cast`: the operand's dimensions with the element type `dtype`."""
+    """Check `op`, a `cast`, and return a tuple of its one result type.
+
+    The result has the operand's dimensions, and the element type that is the attribute `dtype`.
+    """
     (type_,) = _unary(op)
     return (TileType(op.attrs["dtype"], type_.dims),)
 
 
 def _bitcast(op: Op) -> tuple[Any, ...]:
-    """Return the result type of `bitcast`: the operand's bits as elements of type `dtype`.
+    """Check `op`, a `bitcast`, and return a tuple of its one result type.
 
-    If the widths differ, the last dimension is multiplied or divided by their ratio.
+    The result is the operand's bits as elements of another type, the attribute `dtype`. If the widths differ, the last
+    dimension is multiplied or divided by their ratio: `f32[M, N]` to f16 gives `f16[M, 2*N]`. Raise ProgramError if
+    neither width divides the other, or if a scalar would change its width.
     """
     (type_,) = _unary(op)
     to = op.attrs["dtype"]
@@ -178,7 +202,11 @@ def _bitcast(op: Op) -> tuple[Any, ...]:
 
 
 def _repeat(op: Op) -> tuple[Any, ...]:
-    """Return the result type of `repeat`, which replaces dimension `dim` by `to`, a dimension `times` times as long."""
+    """Check `op`, a `repeat`, and return a tuple of its one result type: the operand's, with a dimension made longer.
+
+    The attributes are `dim`, the dimension; `times`, a number; and `to`, the dimension that replaces it, which must be
+    dim * times. Raise DimensionMismatch if it is not, or if the tile lacks `dim` or has `to` already.
+    """
     (type_,) = _unary(op)
     dim, to, times = op.attrs["dim"], op.attrs["to"], op.attrs["times"]
     if dim not in type_.dims or to in type_.dims or times < 1 or dim * times is not to:
@@ -190,10 +218,11 @@ def _repeat(op: Op) -> tuple[Any, ...]:
 
 
 def _mma(op: Op) -> tuple[Any, ...]:
-    """Return the result type of `mma(a, b, acc)`, which is that of `acc`.
+    """Check `op`, an `mma(a, b, acc)`, and return a tuple of its one result type, which is that of `acc`.
 
-    Raise ProgramError if no dimension is reduced, if `acc` has a dimension that neither operand has, or if element
-    types or attributes do not fit.
+    Raise DimensionMismatch if no dimension is reduced (in `a` and `b`, but not in `acc`), or if `acc` has a dimension
+    that neither operand has. Raise DtypeMismatch if integers and floats mix. The attributes `accumulate` and `blocks`
+    are checked too.
     """
     _check_operand_count(op, 3)
     a, b, acc = (tile_type(op, i) for i in range(3))
@@ -228,8 +257,9 @@ def _mma(op: Op) -> tuple[Any, ...]:
 
 
 def _without_dim(op: Op, type_: TileType) -> TileType:
-    """Return a tile type without the dimension `dim` that the operation reduces; raise DimensionMismatch if it is
-    missing.
+    """Return the tile type `type_` without the dimension that is the attribute `dim` of `op`, a reduction or scan.
+
+    Raise DimensionMismatch if the tile does not have that dimension.
     """
     dim = op.attrs["dim"]
     if dim not in type_.dims:
@@ -238,10 +268,11 @@ def _without_dim(op: Op, type_: TileType) -> TileType:
 
 
 def _reduction(op: Op) -> tuple[Any, ...]:
-    """Return the result type of a reduction over the dimension `dim`.
+    """Check `op`, a reduction such as `sum`, and return a tuple of its one result type.
 
-    It is the type of the last operand if that is an accumulator (`acc`), else the operand's type without `dim`. Several
-    sources must have one type and are reduced together.
+    Its operands are the sources, all of one type; with the attribute `acc`, an accumulator follows them. The result has
+    the accumulator's type, or else the sources' type without the dimension that is the attribute `dim`. Raise
+    DimensionMismatch, DtypeMismatch or ProgramError if they do not fit.
     """
     carried = op.attrs.get("acc", False)
     sources = op.operands[:-1] if carried else op.operands
@@ -266,8 +297,10 @@ def _reduction(op: Op) -> tuple[Any, ...]:
 
 
 def _scan(op: Op) -> tuple[Any, ...]:
-    """Return the result type of a scan such as `cumsum`: the operand's type. A second operand
-    holds the initial values.
+    """Check `op`, a scan such as `cumsum`, and return a tuple of its one result type, which is that of operand 0.
+
+    The attribute `dim` is the dimension that is scanned. Operand 1, if there is one, holds the initial values, with or
+    without `dim`. Raise DimensionMismatch if its dimensions, or `dim`, do not fit.
     """
     _check_operand_count(op, 1, 2)
     type_ = tile_type(op, 0)
@@ -278,7 +311,11 @@ def _scan(op: Op) -> tuple[Any, ...]:
 
 
 def _topk(op: Op) -> tuple[Any, ...]:
-    """Return the result types of `topk`: values and i32 indices, with dimension `dim` replaced by `count`."""
+    """Check `op`, a `topk`, and return (type of the values, type of their indices), the types of its two results.
+
+    Both have the operand's dimensions, with the attribute `count` in place of the attribute `dim`. Indices are i32.
+    Raise DimensionMismatch if the tile lacks `dim`, or if `count` exceeds it (where both are constants).
+    """
     _check_operand_count(op, 1)
     type_ = tile_type(op, 0)
     _without_dim(op, type_)
@@ -290,7 +327,7 @@ def _topk(op: Op) -> tuple[Any, ...]:
 
 
 def require_elements(op: Op, count: int, length: int) -> None:
-    """Raise DimensionMismatch if a `topk` takes `count` elements of a dimension that has only `length`."""
+    """Raise DimensionMismatch if `op`, a `topk`, takes more elements (`count`) than its dimension has (`length`)."""
     if count > length:
         k, dim = op.attrs["count"], op.attrs["dim"]
         asked = str(k) if str(k) == str(count) else f"{k} = {count}"
@@ -301,10 +338,10 @@ def require_elements(op: Op, count: int, length: int) -> None:
 
 
 def _to_dims(op: Op) -> tuple[Any, ...]:
-    """Return the result type of `broadcast`, `permute` or `reshape`: the operand's element type over the dimensions
-    `to`.
+    """Check `op`, a `broadcast`, `permute` or `reshape`, and return a tuple of its one result type.
 
-    Raise DimensionMismatch if a broadcast would drop a dimension, or a permute changes the set of dimensions.
+    The result has the operand's element type, and the dimensions that are the attribute `to`. Raise DimensionMismatch
+    if a broadcast would drop a dimension, or a permute changes the set of dimensions.
     """
     type_ = tile_type(op, 0)
     to = op.attrs["to"]
@@ -318,21 +355,26 @@ def _to_dims(op: Op) -> tuple[Any, ...]:
 
 
 def _self_index(op: Op) -> tuple[Any, ...]:
-    """Return the result type of `self_index`, which holds each element's coordinate: `dtype`
-    over the dimension `dim`.
+    """Return a tuple of the one result type of `op`, a `self_index`, which gives each element its coordinate.
+
+    Its element type is the attribute `dtype`, and its only dimension the attribute `dim`.
     """
     return (TileType(op.attrs["dtype"], (op.attrs["dim"],)),)
 
 
 def _scalar(op: Op) -> tuple[Any, ...]:
-    """Return the result type of `scalar`: `dtype` without dimensions. Raise DtypeMismatch if the value does not fit."""
+    """Check `op`, a `scalar`, and return a tuple of its one result type: a tile without dimensions.
+
+    Its element type is the attribute `dtype`. Raise DtypeMismatch if the attribute `value` does not fit.
+    """
     _require_number(op, op.attrs["dtype"])
     return (TileType(op.attrs["dtype"]),)
 
 
 def _require_number(op: Op, dtype: dtypes.DType) -> None:
-    """Raise DtypeMismatch if the attribute `value` is an integer out of range of `dtype`; results of arithmetic wrap
-    instead.
+    """Raise DtypeMismatch if the attribute `value` of `op` is a number that the element type `dtype` cannot represent.
+
+    An expression that is not constant is not checked.
     """
     value = op.attrs["value"]
     number = value.value if isinstance(value, Const) else value
@@ -341,10 +383,11 @@ def _require_number(op: Op, dtype: dtypes.DType) -> None:
 
 
 def _apply(op: Op) -> tuple[Any, ...]:
-    """Return the result type of `apply`, which evaluates an integer expression of its operands for each element.
+    """Check `op`, an `apply`, and return a tuple of its one result type.
 
-    The result has every dimension of the operands. The element type is `dtype` if stated, else that of the first
-    operand.
+    The operation evaluates an integer expression of its operands for each element. The result has all dimensions of the
+    operands. Its element type is the attribute `dtype`, or else that of the first operand, or i32 without operands.
+    Raise ProgramError unless there is one symbol for each operand.
     """
     if len(op.operands) != len(op.attrs["over"]):
         raise ProgramError(f"apply has {len(op.operands)} operands for {len(op.attrs['over'])} symbols")
@@ -356,15 +399,20 @@ def _apply(op: Op) -> tuple[Any, ...]:
 
 
 def _extract(op: Op) -> tuple[Any, ...]:
-    """Return the result type of `extract`, one element of a tile: a scalar of its element type."""
+    """Check `op`, an `extract`, which takes one element of a tile, and return a tuple of its one result type.
+
+    That is a scalar of the tile's element type.
+    """
     type_ = tile_type(op, 0)
     return (TileType(type_.dtype),)
 
 
 def _iterate(op: Op) -> tuple[Any, ...]:
-    """Return the result types of `iterate`, a loop: the types of its carried values.
+    """Check `op`, an `iterate` (a loop with carried values), and return the tuple of its result types.
 
-    Raise ProgramError unless the body takes these types and ends by yielding as many values of the same element types.
+    These are the types of the initial carried values. Raise ProgramError unless the body's arguments have the same
+    types, and the body ends with a `yield` of as many values. Raise DtypeMismatch unless these have the same element
+    types.
     """
     carried = op.operands[1:] if op.attrs.get("start", False) else op.operands
     types = tuple(v.type for v in carried)
@@ -387,10 +435,11 @@ def _iterate(op: Op) -> tuple[Any, ...]:
 
 
 def _conditional(op: Op) -> tuple[Any, ...]:
-    """Return the result types of `conditional`: the types of the values that it gives if the condition is false.
+    """Check `op`, a `conditional`, and return the tuple of its result types.
 
-    The operands are the condition, if no attribute `when` holds it as an expression, followed by the values for false.
-    The block must yield values of the same types.
+    The results are the values that its block yields, or other values if the condition is false. The operands are the
+    condition, unless the attribute `when` holds it as an expression, and then these other values. Raise DtypeMismatch
+    for a float condition, and DimensionMismatch unless the block yields values of the same types.
     """
     otherwise = op.operands if "when" in op.attrs else op.operands[1:]
     if "when" not in op.attrs and tile_type(op, 0).dtype.is_float:
@@ -406,12 +455,15 @@ def _conditional(op: Op) -> tuple[Any, ...]:
 
 
 def _atomic_old_values(op: Op) -> tuple[Any, ...]:
-    """Return the result type of an atomic, whose result is the old elements of memory: the type of its tile."""
+    """Return a tuple of the one result type of `op`, an atomic: that of operand 0, the tile.
+
+    The result is the old elements of memory.
+    """
     return (tile_type(op, 0),)
 
 
 def _no_results(op: Op) -> tuple[Any, ...]:
-    """Return (), for an operation that has no results."""
+    """Return (): the operation `op` has no results."""
     return ()
 
 
@@ -419,17 +471,21 @@ def _no_results(op: Op) -> tuple[Any, ...]:
 
 
 def _check_fill(op: Op) -> None:
-    """Raise ProgramError unless `fill` has one register tile as its result, and a value that fits its element type."""
+    """Raise ProgramError unless `op`, a `fill`, has one register tile as its result.
+
+    Raise DtypeMismatch if its value does not fit the tile's element type.
+    """
     if len(op.results) != 1 or not isinstance(op.results[0].type, TileType):
         raise ProgramError("fill makes one register tile")
     _require_number(op, op.results[0].type.dtype)
 
 
 def check_mapping(op: Op, memory: MemoryType, tile: TileType, extra: tuple[Value, ...]) -> None:
-    """Raise ProgramError unless the index mapping of a read or write covers every dimension of `tile` and of `memory`.
+    """Check the index mapping of `op`, a read or write, against the types of its `memory` and its `tile`.
 
-    The mapping is in the attributes `over` (tile) and `at` (memory); a read without it must have equal dimensions on
-    both sides. `extra` are the operands that the mapping looks up.
+    The attribute `over` must have one iterator for each dimension of the tile, and `at` one coordinate for each
+    dimension of memory. A read with neither must have equal dimensions on both sides. `extra` are the operands whose
+    elements the mapping looks up; there must be one for each entry of `lookups`. Raise ProgramError otherwise.
     """
     over, at, lookups = op.attrs.get("over"), op.attrs.get("at"), op.attrs.get("lookups", ())
     if len(lookups) != len(extra):
@@ -454,7 +510,10 @@ def check_mapping(op: Op, memory: MemoryType, tile: TileType, extra: tuple[Value
 
 
 def _check_read(op: Op) -> None:
-    """Raise ProgramError unless `read` gives one register tile of the memory's element type, by a valid mapping."""
+    """Check `op`, a `read`: raise ProgramError unless its only result is a register tile of the memory's element type.
+
+    Its index mapping must be valid too.
+    """
     memory_type(op, 0)
     if len(op.results) != 1 or not isinstance(op.results[0].type, TileType):
         raise ProgramError(f"read of %{op.operands[0].name} gives one register tile; it has {len(op.results)} results")
@@ -465,7 +524,10 @@ def _check_read(op: Op) -> None:
 
 
 def _check_write(op: Op) -> None:
-    """Raise ProgramError unless a write or atomic has a valid mapping and an element type that memory can hold."""
+    """Check `op`, a write or an atomic: raise ProgramError unless its index mapping is valid.
+
+    Raise DtypeMismatch if floats are written to memory of integers, or if an atomic's element types differ.
+    """
     check_mapping(op, memory_type(op, 1), tile_type(op, 0), op.operands[2:])
     tile, memory = tile_type(op, 0), memory_type(op, 1)
     if op.name != "write" and tile.dtype is not memory.dtype:
@@ -475,14 +537,15 @@ def _check_write(op: Op) -> None:
 
 
 def _check_allocate(op: Op) -> None:
-    """Raise ProgramError unless `allocate` has one tensor in memory as its result."""
+    """Raise ProgramError unless `op`, an `allocate`, has one tensor in memory as its result."""
     if len(op.results) != 1 or not isinstance(op.results[0].type, MemoryType):
         raise ProgramError("allocate makes one tensor in memory")
 
 
 def accessed(op: Op) -> tuple[Value, TileType, tuple[Value, ...]]:
-    """Return (memory, type of the tile read or written, operands that the mapping looks up) of
-    a read, write or atomic.
+    """Return (memory, type of the tile, operands that the index mapping looks up) of `op`, a read, write or atomic.
+
+    The tile is the one that is read or written.
     """
     if op.name == "read":
         return op.operands[0], op.results[0].type, op.operands[1:]
@@ -490,10 +553,11 @@ def accessed(op: Op) -> tuple[Value, TileType, tuple[Value, ...]]:
 
 
 def access_form(op: Op) -> tuple[tuple[Expr, ...], tuple[Value, ...]]:
-    """Return (coordinates in memory, operands that the mapping looks up) of the elements of a read or write.
+    """Return (coordinates in memory, operands that the index mapping looks up) of the elements of `op`, a read or
+    write.
 
-    The coordinates are expressions of the tile's dimensions. Two operations with equal forms access the same element of
-    memory at the same tile coordinates.
+    The coordinates are expressions of the tile's dimensions. Two operations with equal results access the same element
+    of memory at the same tile coordinates.
     """
     memory, kind, lookups = accessed(op)
     if "at" not in op.attrs:
@@ -503,11 +567,11 @@ def access_form(op: Op) -> tuple[tuple[Expr, ...], tuple[Value, ...]]:
 
 
 def loose(op: Op) -> tuple[set[Expr], str] | None:
-    """Return (dimensions that are neither kept nor reduced, message), or None if there are none.
+    """Return (dimensions on one side of `op` only, error message), or None if there are none.
 
-    Such dimensions occur on one side of the operation only: in one operand of an `mma`, at the start or end of an
-    `iterate`, in the tile or the memory of a write. That is legal only if constraints tile them to a single coordinate;
-    the message is for programs in which they do not.
+    Sides are the operands of an `mma`, start and end of an `iterate`, tile and memory of a write. A dimension of an
+    `mma` counts if it is in one operand only and not in the accumulator. Such dimensions are legal only if constraints
+    tile them to a single coordinate; the message is for programs in which they do not.
     """
     if op.name == "mma":
         a, b, acc = (tile_type(op, i) for i in range(3))
@@ -625,7 +689,7 @@ TILE = Level("tile", {spec.name: spec for spec in _SPECS}, {spec.name: spec for 
 
 
 def parse_tile(text: str) -> Program:
-    """Parse the text of a tile program.
+    """Parse `text`, which holds one tile program, and return the program; raise ParseError or ProgramError if invalid.
 
     >>> text = '''tile double(%x: global f32[M, N], %y: global f32[M, N])
     ...   symbols M, N

@@ -44,7 +44,7 @@ _NAMES: dict[type[Expr], str] = {
 
 
 def rounded(value: float, dtype: DType) -> Any:
-    """Return a number as element type `dtype` stores it: floats round to nearest even, integers wrap.
+    """Return the number `value` as element type `dtype` stores it: floats round to nearest even, integers wrap.
 
     >>> rounded(0.1, dtypes.f16), rounded(300, dtypes.i8)
     (0.0999755859375, 44)
@@ -55,9 +55,9 @@ def rounded(value: float, dtype: DType) -> Any:
 
 
 def number(value: float, dtype: DType) -> Formula:
-    """Return a constant of element type `dtype` as a formula.
+    """Return a formula that is the constant `value` of element type `dtype`, rounded to that type.
 
-    An integer beyond 2**53 is composed of smaller constants that a float represents exactly.
+    An integer beyond 2**53 is composed of smaller constants, high * 2**32 + low.
     """
     stored = rounded(value, dtype)
     if not dtype.is_float and abs(stored) > 1 << 53:
@@ -68,7 +68,7 @@ def number(value: float, dtype: DType) -> Formula:
 
 
 def is_number(formula: Formula) -> bool:
-    """True if the formula is a constant of a stated element type, as `number` makes it."""
+    """True if the formula is a constant of a stated element type, such as `f32(0.5)`, which `number` returns."""
     return formula.name == "cast" and formula.parts[0].name == "number"
 
 
@@ -85,10 +85,11 @@ _ROUNDED: dict[str, Callable[..., Any]] = {
 
 
 def call(name: str, *parts: Formula) -> Formula:
-    """Return the formula `name(*parts)`, for parts of one element type.
+    """Return the formula `name(*parts)`; the parts must be formulas of one element type (for select, after the
+    condition).
 
-    Exactly rounded functions of f32 or f64 constants are evaluated at once. A constant beside other parts loses its
-    stated type, since it takes theirs.
+    If all parts are f32 or f64 constants and the function is exactly rounded, return the result, a constant. A constant
+    beside other parts loses its stated type, since it takes theirs: `f32(0.5)` becomes `0.5`.
 
     >>> x = Formula.argument("x")
     >>> print(call("mul", x, number(0.5, dtypes.f32)).text())
@@ -108,14 +109,17 @@ def call(name: str, *parts: Formula) -> Formula:
 
 
 def _untyped_constants(parts: tuple[Formula, ...]) -> tuple[Formula, ...]:
-    """Return the parts with constants stripped of their stated type, unless all parts are constants."""
+    """Return `parts` with every constant stripped of its stated type: `f32(0.5)` -> `0.5`.
+
+    If all parts are constants, return them unchanged.
+    """
     if all(map(is_number, parts)):
         return parts
     return tuple(p.parts[0] if is_number(p) else p for p in parts)
 
 
 def scale_of(formula: Formula) -> tuple[Formula, float]:
-    """Split a formula x * number into (x, number); any other formula f gives (f, 1.0).
+    """Split a formula x * number into (x, number). For any other formula f, return (f, 1.0).
 
     >>> x = Formula.argument("x")
     >>> scale_of(call("mul", x, number(0.5, dtypes.f32)))[1], scale_of(x)[1]
@@ -129,21 +133,28 @@ def scale_of(formula: Formula) -> tuple[Formula, float]:
 
 
 def index(e: Expr, dtype: DType) -> Formula:
-    """Return an integer expression of coordinates as a formula of element type `dtype`."""
+    """Return a formula that is the value of `e`, an integer expression of coordinates, converted to element type
+    `dtype`.
+    """
     return number(e.value, dtype) if isinstance(e, Const) else Formula.cast(dtype, Formula("index", (), e))
 
 
 def converted(formula: Formula, kind: DType, to: DType) -> Formula:
-    """Return a formula of element type `kind` converted to `to`, without clamping values that are out of range."""
+    """Return `formula`, of element type `kind`, converted to the element type `to`; a value out of range is not
+    clamped.
+
+    If both types are the same, return it unchanged.
+    """
     if kind is to:
         return formula
     return number(formula.parts[0].value, to) if is_number(formula) and to.is_float else Formula.cast(to, formula)
 
 
 def cast(formula: Formula, kind: DType, to: DType) -> Formula:
-    """Return `formula`, of element type `kind`, cast to `to` with the meaning of the tile level's `cast`.
+    """Return `formula`, of element type `kind`, converted to the element type `to` as by the tile level's `cast`.
 
-    Floats become integers by rounding towards zero, clamped to the limits of `to`; NaN becomes 0.
+    Floats become integers by rounding towards zero, clamped to the limits of `to`; NaN becomes 0. Other conversions do
+    not clamp.
     """
     if not kind.is_float or to.kind != "int":
         return converted(formula, kind, to)
@@ -157,9 +168,10 @@ def cast(formula: Formula, kind: DType, to: DType) -> Formula:
 
 
 def of_expr(e: Expr, data: Mapping[Symbol, Formula]) -> Formula:
-    """Return an integer expression as a formula of i64.
+    """Return the integer expression `e` as a formula of i64.
 
-    `data` maps symbols whose values are only known at run time to their formulas; other symbols are coordinates.
+    `data` is {symbol whose value is read at run time: its formula}; all other symbols are coordinates. Raise
+    ProgramError for an operator of such symbols that has no formula.
     """
     if not any(s in data for s in e.symbols):
         return index(e, dtypes.i64)

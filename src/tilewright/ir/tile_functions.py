@@ -15,10 +15,9 @@ from tilewright.ir.tile_formulas import call, converted, is_number, number
 
 
 def _mod(kind: DType, a: Formula, b: Formula) -> Formula:
-    """Return the formula of floating-point `a % b`, with the sign of `b`, from `remf`, whose result has the sign of
-    `a`.
+    """Return the formula of `a % b` for floats, with the sign of `b`.
 
-    `kind` is not used.
+    It corrects `remf(a, b)`, whose result has the sign of `a`. `kind` is not used.
     """
     truncated, zero = Formula("remf", (a, b)), Formula.number(0.0)
     signs_differ = Formula("lt", (Formula("mul", (truncated, b)), zero))
@@ -26,10 +25,10 @@ def _mod(kind: DType, a: Formula, b: Formula) -> Formula:
 
 
 def quotient(name: str, kind: DType, a: Formula, b: Formula) -> Formula:
-    """Return the formula of integer operation `name` (div, floordiv or mod) on `a` and `b` of element type `kind`.
+    """Return the formula of the integer operation `name` ("div", "floordiv" or "mod") on `a` and `b` of type `kind`.
 
-    Division by 0 gives 0. Division by -1 negates, since the machine instruction traps for the smallest integer. A
-    constant divisor other than 0 and -1 needs neither check.
+    Division by 0 gives 0. Division by -1 negates (mod gives 0), since the machine instruction traps for the smallest
+    integer. A constant divisor other than 0 and -1 needs neither check.
     """
     if is_number(b) and b.parts[0].value not in (0, -1):
         return call(name, a, b)
@@ -44,19 +43,19 @@ def quotient(name: str, kind: DType, a: Formula, b: Formula) -> Formula:
 
 
 def remainder(kind: DType, a: Formula, b: Formula) -> Formula:
-    """Return the formula of the remainder of integer division of `a` by `b`, rounded towards zero; 0 if `b` is 0.
+    """Return the formula of the remainder of `a` divided by `b`, integers of type `kind`: a - trunc(a / b) * b.
 
-    `kind` is the element type of both.
+    It is 0 if `b` is 0.
     """
     difference = call("sub", a, call("mul", quotient("div", kind, a, b), b))
     return call("select", call("eq", b, number(0, kind)), number(0, kind), difference)
 
 
 def shifted(name: str, kind: DType, a: Formula, b: Formula) -> Formula:
-    """Return the formula of the shift `name` (shl or shr) of integer `a` by `b` bits, for any `b`.
+    """Return the formula of the shift `name` ("shl" or "shr") of `a` by `b` bits, both integers of type `kind`.
 
-    A shift by a negative number, or by the width of `kind` or more, gives 0, but a signed right shift gives only sign
-    bits.
+    It is defined for every `b`: a shift by a negative number, or by the width of `kind` or more, gives 0. A signed
+    right shift then gives the sign bit in all bits.
     """
     if is_number(b) and 0 <= b.parts[0].value < kind.bits:
         return call(name, a, b)
@@ -79,14 +78,18 @@ FLOAT_ONLY = frozenset(("powf", "atan2"))
 
 
 def is_composed(name: str, dtype: DType) -> bool:
-    """True if the formula of operation `name` has several steps, in which its arguments occur more than once."""
+    """True if the formula of operation `name` for element type `dtype` may use an argument more than once.
+
+    These are division, remainder and shifts of integers, and mod of floats.
+    """
     return name in (FUNCTIONS if dtype.is_float else INTEGER)
 
 
 def elementwise(name: str, dtype: DType, *arguments: Formula) -> Formula:
-    """Return the formula of operation `name` on elements of type `dtype`, rounded to that type.
+    """Return the formula of the elementwise operation `name` applied to `arguments`, formulas of element type `dtype`.
 
-    Raise ProgramError if the operation has no formula for this type.
+    The result is of type `dtype` too (of a comparison, bool). Raise ProgramError if the operation has no formula for
+    this type.
 
     >>> from tilewright.ir import dtypes
     >>> x = Formula.argument("x")

@@ -9,11 +9,11 @@ from tilewright.ir.printer import op_text
 
 
 def verify(program: Program) -> None:
-    """Raise ProgramError at the first rule that the program breaks, with the author's line where it is known.
+    """Raise ProgramError at the first rule that the program breaks, with the source location where it is known.
 
     Every operand must be defined before its use, in the same block or around it. Attributes must be complete and of
-    their kinds, result types must follow from the operands, and blocks must end with the operation that their level
-    requires.
+    their kinds, result types must follow from the operands, and an operation such as `yield` must be the last of its
+    block.
     """
     known: set[Value] = set(program.args)
     for record in program.records:
@@ -23,7 +23,12 @@ def verify(program: Program) -> None:
 
 
 def _verify_block(block: Block, known: set[Value], program: Program) -> set[Value]:
-    """Check a block in which the values `known` are defined; return these and the values that the block defines."""
+    """Check the operations of `block`, a block of `program`, and of its nested blocks; raise ProgramError for an
+    invalid one.
+
+    `known` are the values defined before and around the block. Return them and those that the block defines, as a new
+    set.
+    """
     inside = set(known) | set(block.args)
     for position, op in enumerate(block.ops):
         if program.level.ops.get(op.name) is not op.spec:
@@ -52,7 +57,7 @@ def _verify_block(block: Block, known: set[Value], program: Program) -> set[Valu
 
 
 def _check_attrs(op: Op) -> None:
-    """Raise ProgramError if an operation lacks a required attribute, or has an unknown one or one of the wrong kind."""
+    """Raise ProgramError if `op` lacks a required attribute, has an unknown one, or has one of the wrong kind."""
     for name, kind in op.spec.attrs.items():
         if name in op.attrs:
             check_attr(kind, name, op.attrs[name], op.name, op.loc)
@@ -64,8 +69,10 @@ def _check_attrs(op: Op) -> None:
 
 
 def _check_types(op: Op) -> None:
-    """Raise ProgramError if an operation fails its spec's check, or if its result types do not follow from its
-    operands.
+    """Raise ProgramError if `op` fails the check of its spec, or if its result types are not those that the spec
+    infers.
+
+    The error has the source location of `op`.
     """
     try:
         if op.spec.check is not None:

@@ -8,15 +8,15 @@ WRITES = ("write", "atomic_add", "atomic_min", "atomic_max")
 
 
 def outputs_of(program: Program) -> tuple[Value, ...]:
-    """Return the arguments that a tile program writes to, atomics included."""
+    """Return the arguments that a tile program writes, by `write` or by an atomic, in the order of the arguments."""
     return tuple(a for a in program.args if any(op.name in WRITES and op.operands[1] is a for op in program.walk()))
 
 
 def is_written_whole(program: Program, output: Value) -> bool:
-    """True if a tile program provably writes every element of the argument `output`, and reads none.
+    """True if a tile program provably writes every element of its argument `output`, and never reads it.
 
-    It must write `output` once, outside loops and conditionals, without a mapping or bounds, and must not set a symbol
-    of its dimensions to another value.
+    The program then has one unconditional `write` of all dimensions of `output`, outside loops, without a mapping or
+    bounds, and no `set_symbol` for a symbol of these dimensions. False for an argument with physical sizes of its own.
 
     >>> from tilewright.ir.tile import parse_tile
     >>> text = '''tile f(%x: global f32[M], %y: global f32[M])

@@ -14,10 +14,11 @@ from tilewright.ir.location import Location
 
 
 def evaluated_annotations(function: Callable[..., Any], frame: FrameType) -> dict[str, Any]:
-    """Return a function's annotations by argument name; annotations that are text are evaluated.
+    """Return a function's annotations as {argument name: annotation}; annotations that are text are evaluated.
 
-    Names are looked up in the function's globals and in the local variables of running functions that enclose it,
-    searched from `frame` outwards.
+    Names in the text are looked up in the local variables of the functions around `function` that are still running,
+    found by searching the stack from `frame` outwards, and then in the function's globals. The annotation of the result
+    stays text.
     """
     annotations = dict(function.__annotations__)
     texts = {name: text for name, text in annotations.items() if isinstance(text, str) and name != "return"}
@@ -30,9 +31,9 @@ def evaluated_annotations(function: Callable[..., Any], frame: FrameType) -> dic
 
 
 def _evaluated_annotation(function: Callable[..., Any], name: str, text: str, names: dict[str, Any]) -> Any:
-    """Return the value of `text`, the annotation of argument `name`, evaluated with the variables in `names`.
+    """Return the value of `text`, the annotation of argument `name` of `function`, with the variables in `names`.
 
-    A ProgramError that it raises points at the argument's line.
+    A ProgramError is raised again with the location of the argument's line; other errors pass unchanged.
     """
     try:
         return eval(text, names)
@@ -42,7 +43,9 @@ def _evaluated_annotation(function: Callable[..., Any], name: str, text: str, na
 
 
 def _line_of_argument(function: Callable[..., Any], name: str) -> int:
-    """Return the line number of an argument in its file, or that of the function if the source cannot be read."""
+    """Return the number of the line in its file where argument `name` stands; the function's first line if it is not
+    found.
+    """
     start = function.__code__.co_firstlineno
     try:
         lines, _ = inspect.getsourcelines(function)
@@ -54,9 +57,9 @@ def _line_of_argument(function: Callable[..., Any], name: str) -> int:
 
 
 def _enclosing_scopes(function: Callable[..., Any], frame: FrameType) -> list[dict[str, Any]]:
-    """Return the local variables of the functions around `function` that are still running, innermost first.
+    """Return the local variables, as {name: value}, of the functions around `function` that still run, innermost first.
 
-    The stack is searched from `frame` outwards; callers that do not enclose the function are left out.
+    The stack is searched from `frame` outwards. Callers whose source does not contain the function are left out.
     """
     scopes, inner = [], function.__code__
     current: FrameType | None = frame

@@ -30,7 +30,7 @@ globals().update({name: symbol(name, 0) for name in KNOBS})
 
 
 def GET_ITER_ARG(number: int) -> Symbol:  # noqa: N802 - Wave's name
-    """Return the symbol that stands for carried value number `number` in the condition of a while loop."""
+    """Return the symbol that stands for loop-carried value number `number` in the condition of a while loop."""
     return symbol(f"GET_ITER_ARG_{number}")
 
 
@@ -40,7 +40,7 @@ def index_symbol(name: str) -> Symbol:
 
 
 def get_workgroup_symbol(number: int) -> Symbol:
-    """Return the symbol for the workgroup's id along grid dimension `number`, from 0 to 4."""
+    """Return the symbol for the workgroup's id (block index) along grid dimension `number`, which is from 0 to 4."""
     return WORKGROUPS[number]
 
 

@@ -61,51 +61,59 @@ class IndexMapping:
 
     @property
     def iters(self) -> dict[Symbol, int]:
-        """A dictionary from each iterator to its number."""
+        """The number of each iterator: {iterator symbol: 0, 1, ...}."""
         return {s: i for i, s in enumerate(self.iterators)}
 
     @property
     def input_mapping(self) -> dict[Expr, Expr]:
-        """The dictionary `inputs`, under Wave's name."""
+        """The coordinates of the input side, {dimension: expression of the iterators}: `inputs`, by the name that Wave
+        gives it.
+        """
         return self.inputs
 
     @property
     def output_mapping(self) -> dict[Expr, Expr]:
-        """The dictionary `outputs`, under Wave's name."""
+        """The coordinates of the output side, {dimension: expression of the iterators}: `outputs`, by the name that
+        Wave gives it.
+        """
         return self.outputs
 
     @property
     def dynamic_val_mappings(self) -> tuple[dict[Expr, Expr], ...]:
-        """The coordinates at which each dynamic value is looked up, one dictionary dimension -> expression for each
-        value.
+        """The coordinates at which each dynamic value (an integer read from a tile at run time) is looked up.
+
+        One dictionary {dimension: expression of the iterators} for each dynamic value.
         """
         return tuple(self.dynamic)
 
     @staticmethod
     def iterator(number: int) -> Symbol:
-        """Return the symbol of iterator number `number`."""
+        """Return the symbol of iterator number `number`: `it0`, `it1`, ..., never negative."""
         return symbol(f"it{number}", 0)
 
     @staticmethod
     def dynamic_val(number: int) -> Symbol:
-        """Return the symbol of dynamic value number `number`: an integer that is read from a tile at run time."""
+        """Return the symbol of dynamic value number `number` (`dyn0`, ...): an integer that is read from a tile at run
+        time.
+        """
         return symbol(f"dyn{number}")
 
     @property
     def input_shape(self) -> tuple[Expr, ...]:
-        """The dimensions that `inputs` has coordinates for, in order."""
+        """The dimensions of the input side: the keys of `inputs`, in order."""
         return tuple(self.inputs)
 
     @property
     def output_shape(self) -> tuple[Expr, ...]:
-        """The dimensions that `outputs` has coordinates for, in order."""
+        """The dimensions of the output side: the keys of `outputs`, in order."""
         return tuple(self.outputs)
 
     def tile_side(self, side: Mapping[Expr, Expr], what: str) -> tuple[tuple[Expr, ...], tuple[Expr, ...]]:
-        """Return (dimensions, iterators) of `side`, the coordinates of the tile: `inputs` or `outputs`.
+        """Return (dimensions, iterators) of `side`, the tile's coordinates {dimension: expression}: `self.inputs` or
+        `self.outputs`.
 
-        Raise BadMapping unless each coordinate is a plain iterator and all differ; `what` names the operation in the
-        message.
+        Raise BadMapping unless each coordinate is a plain iterator and no two are the same. `what` names the operation
+        in the message.
         """
         iterators: list[Expr] = []
         for dim, e in side.items():
@@ -121,10 +129,11 @@ class IndexMapping:
         return tuple(side), tuple(iterators)
 
     def memory_side(self, side: Mapping[Expr, Expr], dims: Sequence[Expr], what: str) -> tuple[Expr, ...]:
-        """Return the coordinates in `side`, those of memory (`inputs` or `outputs`), in the order of the memory's
-        dimensions `dims`.
+        """Return the memory's coordinates in the order of its dimensions `dims`.
 
-        Raise BadMapping if a dimension is missing or unknown; `what` names the operation in the message.
+        `side` is {dimension: expression}: `self.inputs` or `self.outputs`. Raise BadMapping if it lacks one of `dims`.
+        A dimension that the memory does not have is ignored if its coordinate is a plain iterator, and raises
+        BadMapping otherwise. `what` names the operation in the message.
         """
         known = ", ".join(str(d) for d in side)
         coordinates = []

@@ -38,67 +38,76 @@ class Symbol(metaclass=_SymbolMeta):
 
 
 def _symbol(name: str, assumptions: dict[str, Any]) -> Any:
-    """Return the symbol `name`, of either sign unless the `assumptions` include nonnegative or positive."""
+    """Return the integer symbol `name`: never negative if `assumptions` has nonnegative or positive, otherwise of
+    either sign.
+    """
     known = assumptions.get("nonnegative") or assumptions.get("positive")
     return symbol(name, 0) if known else symbol(name)
 
 
 def ceiling(x: ExprLike) -> Expr:
-    """Return the smallest integer >= x, for an expression or a number; it makes a division by `/` an integer."""
+    """Return the smallest integer >= x as an expression; `ceiling(M / 64)` is the division rounded up. x may be a
+    float.
+    """
     if isinstance(x, float):
         return as_expr(math.ceil(x))
     return as_expr(x).__ceil__()
 
 
 def floor(x: ExprLike) -> Expr:
-    """Return the largest integer <= x, for an expression or a number; it makes a division by `/` an integer."""
+    """Return the largest integer <= x as an expression; `floor(M / 64)` is the division rounded down. x
+    may be a float.
+    """
     if isinstance(x, float):
         return as_expr(math.floor(x))
     return as_expr(x).__floor__()
 
 
 def Mod(a: ExprLike, b: ExprLike) -> Expr:  # noqa: N802
-    """Return `a % b`, as Python defines it."""
+    """Return the expression `a % b` as Python defines it: the result has the sign of `b`."""
     return as_expr(a) % b
 
 
 def Lt(a: ExprLike, b: ExprLike) -> Expr:  # noqa: N802
-    """Return the condition `a < b`."""
+    """Return the condition `a < b`: an expression that is 1 or 0."""
     return as_expr(a) < b
 
 
 def Le(a: ExprLike, b: ExprLike) -> Expr:  # noqa: N802
-    """Return the condition `a <= b`."""
+    """Return the condition `a <= b`: an expression that is 1 or 0."""
     return as_expr(a) <= b
 
 
 def Gt(a: ExprLike, b: ExprLike) -> Expr:  # noqa: N802
-    """Return the condition `a > b`."""
+    """Return the condition `a > b`: an expression that is 1 or 0."""
     return as_expr(a) > b
 
 
 def Ge(a: ExprLike, b: ExprLike) -> Expr:  # noqa: N802
-    """Return the condition `a >= b`."""
+    """Return the condition `a >= b`: an expression that is 1 or 0."""
     return as_expr(a) >= b
 
 
 def And(*conditions: Any) -> Expr:  # noqa: N802
-    """Return the condition that all `conditions` hold."""
+    """Return an expression that is 1 if all `conditions` hold, otherwise 0. A condition may be a bool."""
     return all_of(*[_condition(c) for c in conditions])
 
 
 def Or(*conditions: Any) -> Expr:  # noqa: N802
-    """Return the condition that at least one of `conditions` holds."""
+    """Return an expression that is 1 if at least one of `conditions` holds, otherwise 0. A condition may be a bool."""
     return any_of(*[_condition(c) for c in conditions])
 
 
 def Abs(x: ExprLike) -> Expr:  # noqa: N802
-    """Return the absolute value of x."""
+    """Return the absolute value of x as an expression: max(x, -x)."""
     return maximum(as_expr(x), -as_expr(x))
 
 
 def Piecewise(*cases: tuple[Any, Any]) -> Expr:  # noqa: N802
-    """Return the value of the first (value, condition) case whose condition holds; the last condition must be True."""
+    """Return an expression: the value of the first of `cases`, pairs (value, condition), whose condition holds.
+
+    Raise ValueError unless the condition of the last case is True.
+    """
     *earlier, (default, last) = cases
     if last is not True and not (isinstance(last, Expr) and last.is_constant and bool(last)):
         raise ValueError(f"Piecewise: the last case must have the condition True, not {last}")
@@ -110,21 +119,22 @@ def Piecewise(*cases: tuple[Any, Any]) -> Expr:  # noqa: N802
 
 
 def symbols(names: str, **assumptions: Any) -> Any:
-    """Return the symbols named in a text such as "M N" or "M, N": a symbol for one name, otherwise a tuple.
+    """Return the symbols that `names` lists: one symbol for a single name, otherwise a tuple, such as for "M N" or "M,
+    N".
 
-    They are of either sign unless nonnegative=True is given.
+    They are of either sign, unless `assumptions` has nonnegative=True or positive=True.
     """
     result = tuple(_symbol(name, assumptions) for name in names.replace(",", " ").split())
     return result[0] if len(result) == 1 else result
 
 
 def simplify(x: ExprLike) -> Expr:
-    """Return x as an expression; expressions are already simplified when they are made."""
+    """Return x as an expression. Expressions are returned unchanged, since they are simplified when they are made."""
     return as_expr(x)
 
 
 def _condition(c: Any) -> Expr:
-    """Return a condition as an integer expression; a bool becomes 0 or 1."""
+    """Return the condition `c` as an expression; a bool becomes 0 or 1."""
     return as_expr(int(c)) if isinstance(c, bool) else as_expr(c)
 
 

@@ -63,16 +63,18 @@ class LoopLowering:
         self.viewed = {self.chain.root(op.operands[0]) for op in program.walk() if op.name in ("view", "bitcast")}
 
     def available(self, atom: MultiplyAtom) -> bool:
-        """True if the machine that runs the program has the MMA atom."""
+        """True if the machine that runs the program (`here`) has the MMA atom `atom`."""
         return atom.name in self.here.multiply
 
     def vector_lanes(self, dtype: DType) -> int:
-        """Return the number of elements of a type that a vector register holds, at least 1."""
+        """Return the number of elements of type `dtype` that a vector register of the machine holds, at least 1."""
         return max(1, self.vector_bytes // dtype.numpy.itemsize)
 
     def interleaved(self, dtypes: Iterable[DType], formulas: Iterable[Formula]) -> int:
-        """Return the number of elements that are computed at once: those of one vector register, or of several if a
-        formula has a function (exp, sin, ...), whose steps wait for each other. `dtypes` are the element types in use.
+        """Return the number of elements that one step of an elementwise loop computes: as many as fit in one vector
+        register in the widest of the element types `dtypes`. On a CPU it is several times that if one of the loop's
+        `formulas` has a function (exp, sin, ...): then several vectors are computed at once, because each waits for its
+        own results.
         """
         lanes = [self.vector_lanes(t) for t in dtypes]
         if self.here.lanes is not None or all(f.name not in FUNCTIONS for formula in formulas for f in formula.walk()):
@@ -81,7 +83,9 @@ class LoopLowering:
 
     @cached_property
     def touching(self) -> dict[Value, set[Op]]:
-        """{tensor that is no view: operations that read or write it, directly or through views}."""
+        """{tensor that is no view: set of the operations that use it, directly or through views}, for the whole block
+        program. Views and bitcasts are not counted as uses.
+        """
         ops_of: dict[Value, set[Op]] = {}
         for op in self.program.walk():
             for value in op.operands if op.name not in ("view", "bitcast") else ():
@@ -89,18 +93,24 @@ class LoopLowering:
         return ops_of
 
     def is_own(self, value: Value, ops: set[Op]) -> bool:
-        """True if `value` is allocated by the program, and no operation outside `ops` uses it."""
+        """True if an `alloc` of the program makes the tensor `value`, and no operation outside the set `ops` uses it.
+        Views and arguments are not own.
+        """
         maker = self.made.get(value)
         return maker is not None and maker.name == "alloc" and self.touching[value] <= ops
 
     @cached_property
     def _idle(self) -> set[Op]:
-        """The operations that never run, whatever the open sizes are."""
+        """The operations of the block program that never run, because they are in loops without iterations for all open
+        sizes (sizes known only at the call).
+        """
         return never_runs(self.program)
 
     def answer(self, op: Op) -> Answer | None:
-        """Return what the copy atom that `op` names says about this copy; None if `op` names no atom, or never runs.
-        The conditions on open sizes under which the atom can copy are added to `guards`.
+        """Return the Answer (atom and conditions) of the copy atom that the attribute `by` of the copy `op` names. Its
+        conditions on open sizes (known only at the call) are also added to `guards`, which the program checks. Return
+        None if `op` names no atom, if it never runs, or if there is no machine; raise a ProgramError if the atom cannot
+        do the copy.
         """
         if "by" not in op.attrs or self.machine is None or op in self._idle:
             return None
@@ -111,13 +121,16 @@ class LoopLowering:
     # -- the walk -----------------------------------------------------------------------------------------
 
     def block(self, block: Block) -> None:
-        """Lower every operation of a block, one after another."""
+        """Lower every operation of `block` in order: the loop operations go to the block being written. Subclasses
+        override this.
+        """
         for op in block.ops:
             self.op(op)
 
     def op(self, op: Op) -> None:
-        """Lower one operation by its rule; a ProgramError without a location gets that of the operation. A `debug_log`
-        is skipped with a warning; an operation without a rule raises a ProgramError.
+        """Lower one block operation: call the rule for its name, which emits loop operations. Raise a ProgramError if
+        there is no rule; errors of the rule get the location of `op` if they have none. A `debug_log` is skipped with a
+        warning.
         """
         if op.name == "debug_log":
             warnings.warn(f"{op_text(op)}: only the interpreter keeps logs", InterpreterOnlyWarning, stacklevel=2)
@@ -136,54 +149,64 @@ class LoopLowering:
     # -- writing --------------------------------------------------------------------------------------------
 
     def emit(self, name: str, operands: tuple[Value, ...] = (), blocks: tuple[Block, ...] = (), **attrs: Any) -> Op:
-        """Append a loop operation to the block being written and return it; attributes that are None are left out."""
+        """Append a new loop operation `name` to the block being written, and return it. `operands`, `blocks` (nested
+        blocks) and `attrs` are its parts; attributes that are None are left out. Subclasses override this.
+        """
         self.count_operation()
         return self.builder.emit(name, operands, _without_none(attrs), blocks=blocks, loc=self.loc)
 
     def emitted(self, name: str, operands: tuple[Value, ...], blocks: tuple[Block, ...] = (), **attrs: Any) -> Op:
-        """Return a new loop operation that is not appended to any block; attributes that are None are left out."""
+        """Return a new loop operation `name` with these operands, nested blocks and attributes, without appending it to
+        any block. Attributes that are None are left out.
+        """
         self.count_operation()
         return self.builder.made(name, operands, _without_none(attrs), blocks=blocks, loc=self.loc)
 
     def count_operation(self) -> None:
-        """Count one more loop operation; raise a ProgramError if there are more than a program may have."""
+        """Add one to the number of loop operations made so far. Raise a ProgramError if that is more than a program may
+        have.
+        """
         self.made_so_far += 1
         if WRITTEN.refuses(self.made_so_far):
             raise ProgramError(f"{self.program.name}: {WRITTEN.rule}; unroll less, or cut into smaller tiles", self.loc)
 
     @property
     def blocks(self) -> list[Block]:
-        """The blocks that are being written, the innermost last."""
+        """The stack of blocks that are being written: the outermost first, the innermost last."""
         return self.builder.blocks
 
     def writing(self, block: Block) -> AbstractContextManager[Block]:
-        """Append the operations emitted within this context to `block`."""
+        """Return a context manager: operations emitted within it are appended to `block`."""
         return self.builder.into(block)
 
     def fresh(self, name: str) -> str:
-        """Return `name` with a number, so that no symbol has this name yet."""
+        """Return a name that no symbol of the loop program has yet: `name` with a new number (`i` -> `i_7`)."""
         self.count += 1
         while f"{name}_{self.count}" in self.parameters:  # the only names that are not made here
             self.count += 1
         return f"{name}_{self.count}"
 
     def axis(self, name: str, extent: Size) -> Symbol:
-        """Return a new symbol, named after `name`, that runs from 0 to `extent`; an empty extent counts as 1, because
-        nothing uses its symbol.
+        """Return a new symbol, named after `name`, with values from 0 to `extent` - 1. Nothing is emitted. An extent of
+        0 counts as 1: no element uses the symbol then.
         """
         if isinstance(extent, Expr) and extent.hi >= 1:
             return index(self.fresh(name), extent)
         return index(self.fresh(name), max(1, int(extent)) if isinstance(extent, int) else 1)
 
     def register(self, dtype: DType, *shape: int, name: str | None = None) -> Value:
-        """Return a newly allocated register of this element type and shape."""
+        """Emit the allocation of a register with elements of type `dtype`, and return it. `shape` are its extents
+        (none: a scalar); `name` is the start of its name in the program.
+        """
         kind = VectorType(dtype, tuple(as_expr(n) for n in shape))
         value = self.emit("alloc", type=kind).results[0]
         value.name = None if name is None else self.fresh(name)
         return value
 
     def scratch(self, dtype: DType, shape: tuple[int, ...], name: str = "scratch") -> PlacedMemory:
-        """Return newly allocated memory of this element type and shape that only this worker uses."""
+        """Emit the allocation of memory that only this worker uses, and return it as a packed tensor with this element
+        type and shape. `name` is the start of its name in the program.
+        """
         exprs = tuple(as_expr(n) for n in shape)
         size = 1
         for n in shape:
@@ -193,8 +216,9 @@ class LoopLowering:
         return PlacedMemory(value, dtype, shape, numbers(packed(exprs), name))
 
     def table(self, entry: Expr, over: Symbol, dtype: DType) -> Value:
-        """Return a constant table, allocated at the start of the program, that has the value of `entry` for each value
-        of the symbol `over`. Equal tables are shared.
+        """Return a constant table with the value of the expression `entry` for each value of the symbol `over`, as
+        elements of type `dtype`. Example: entry 3*u, u from 0 to 3 -> 0, 3, 6, 9. Its definition is inserted at the
+        start of the outermost block. Equal calls return the same table.
         """
         key = (entry, over, dtype)
         table = self.tables.get(key)
@@ -208,8 +232,9 @@ class LoopLowering:
 
     @contextmanager
     def loop(self, name: str, lo: Expr | int, hi: Expr | int, step: int = 1) -> Iterator[Expr]:
-        """Emit a loop around the operations written within this context, and yield its variable; a loop of one
-        iteration is omitted.
+        """Emit a loop from `lo` to `hi` (exclusive) by `step` around the operations written within this context, and
+        yield its variable. If `hi` - `lo` is 1, emit no loop and yield `lo`. `name` is the start of the variable's
+        name.
         """
         lo, hi = as_expr(lo), as_expr(hi)
         count = hi - lo
@@ -223,9 +248,10 @@ class LoopLowering:
         self.emit("for", ranges=(loop_range,), blocks=(inner,))
 
     def vectors(self, size: int, lanes: int, few: int = 16) -> Iterator[tuple[Expr, int]]:
-        """Yield (start, elements) of the vectors of `lanes` elements along an axis of `size` elements, the shorter last
-        one too. More than `few` full vectors become a loop, others are unrolled; code emitted between two yields is in
-        that loop.
+        """Yield (start index, number of elements) of vectors that cover an axis of `size` elements: full ones of
+        `lanes` elements, then a shorter one for the rest. More than `few` full vectors are emitted as a loop: it yields
+        once, start is an expression of its variable, and code emitted until the next yield is its body. `straight`
+        forbids such loops.
         """
         full, tail = divmod(size, lanes)
         if self.straight or full <= few:
@@ -239,7 +265,9 @@ class LoopLowering:
 
     @contextmanager
     def when(self, condition: Expr) -> Iterator[None]:
-        """Emit the operations written within this context under a condition."""
+        """Emit the operations written within this context inside an `if` operation with this condition. Subclasses
+        override this.
+        """
         inner = Block(())
         with self.writing(inner):
             yield
@@ -248,12 +276,16 @@ class LoopLowering:
     # -- meaning --------------------------------------------------------------------------------------------
 
     def expr(self, e: Expr) -> Expr:
-        """Return the expression with the block program's symbols replaced by the loop program's."""
+        """Return the expression `e` with symbols of the block program replaced by what they mean in the loop program at
+        this point.
+        """
         return Substitution(self.meaning)(e) if self.meaning else e
 
     @contextmanager
     def means(self, meanings: Mapping[Symbol, Expr]) -> Iterator[None]:
-        """Replace symbols by the expressions in `meanings` within this context."""
+        """Within this context, let `expr` replace each symbol in `meanings` by its expression; afterwards the meanings
+        are as before.
+        """
         before = self.meaning
         self.meaning = {**before, **meanings}
         try:
@@ -262,34 +294,38 @@ class LoopLowering:
             self.meaning = before
 
     def memory(self, value: Value) -> PlacedMemory | PlacedView:
-        """Return the lowered form of a value that is in memory; any other value is an internal error."""
+        """Return the lowered form (buffer, strides, start) of a tensor that is in memory. Raise an AssertionError if
+        `value` is in registers.
+        """
         handle = self.handles[value]
         if isinstance(handle, PlacedMemory | PlacedView):
             return handle
         raise AssertionError(f"{value.name} is not in memory")
 
     def unlimited(self, name: str) -> Symbol:
-        """Return a new symbol, named after `name`, of whose value nothing is known."""
+        """Return a new symbol, named after `name`, whose value may be any integer."""
         return symbol(self.fresh(name))
 
     def symbol(self, name: str, lo: int, hi: int) -> Symbol:
-        """Return a new symbol, named after `name`, with values from `lo` to `hi`, for a number that is read at run
-        time.
+        """Return a new symbol, named after `name`, for a number from `lo` to `hi` (inclusive). The caller emits the
+        operation that reads the number at run time.
         """
         return symbol(self.fresh(name), lo, hi)
 
 
 def _without_none(attrs: dict[str, Any]) -> dict[str, Any]:
-    """Return the attributes that are not None."""
+    """Return a copy of the attributes `attrs` of an operation without those whose value is None."""
     return {name: value for name, value in attrs.items() if value is not None}
 
 
 def memory_of(buffer: Value, kind: TensorType) -> PlacedMemory:
-    """Return the tensor of type `kind` that begins at the start of a buffer."""
+    """Return the lowered form of a tensor of type `kind` whose first element is the first element of `buffer`. Nothing
+    is emitted.
+    """
     return PlacedMemory(buffer, kind.dtype, sizes(kind.shape), sizes(kind.steps), kind.swizzle)
 
 
 def let(low: LoopLowering, op: Op) -> None:
-    """Lower `let`: from here on, its symbol means its definition."""
+    """Lower `let`, which defines a symbol: record that the symbol now means its definition. Nothing is emitted."""
     name = op.attrs["symbol"]
     low.meaning = {**low.meaning, name: low.expr(name.definition)}

@@ -41,9 +41,10 @@ def accumulate(
     limits: tuple[Size, Size],
     step: Callable[[Expr, list[Value]], None],
 ) -> None:
-    """Emit a loop over `r` from limits[0] to limits[1] around `step(r, accumulators)`, which combines one more element
-    with each accumulator. `totals` are pairs (reduction operation, its accumulator); long sums of floats are
-    accumulated per block, and the blocks of f32 sums in f64.
+    """Emit a loop over `r` from limits[0] to limits[1] (exclusive). `step(r, accumulators)` emits its body, which
+    combines element `r` with each accumulator. `totals` are pairs (reduction operation, accumulator register): the
+    registers have start values before, and the totals afterwards. Sums of more than 256 floats are summed block by
+    block: `step` then gets accumulators that start at 0 for each block, and f64 registers sum up the blocks of f32.
     """
     first, end = (as_expr(n) for n in limits)
     accumulators = [total for _, total in totals]
@@ -70,9 +71,10 @@ def accumulate_scan(
     count: Size,
     step: Callable[[Expr, Sequence[Value | None], list[Value]], None],
 ) -> list[Value]:
-    """Emit a loop over `r` from 0 to `count` around `step(r, bases, totals)`, which scans one more element per total;
-    return registers with the final totals. `totals` start as the neutral element. In a long scan totals are those of a
-    block, and bases those of all earlier blocks; otherwise bases are None.
+    """Emit a loop over `r` from 0 to `count` for the scan `op`, and return registers with the final totals. `step(r,
+    bases, totals)` emits the body: it scans element `r`, with one running total per row. `totals` are registers with
+    the neutral element. A scan of more than 64 floats runs in blocks: `totals` of `step` are then those of the current
+    block, and `bases` the totals of all earlier blocks. Otherwise `bases` are None.
     """
     rounds = as_expr(count)
     if not _is_long_sum(op, totals[0], rounds, RUNNING_BLOCK):
@@ -92,38 +94,45 @@ def accumulate_scan(
 
 @contextmanager
 def _blocks(low: LoopLowering, iterations: Expr, block: int) -> Iterator[tuple[Expr, Expr]]:
-    """Emit a loop over blocks of `block` iterations around the operations written within this context; yield (first
-    iteration, number of iterations) of a block. `iterations` is the number of all of them.
+    """Emit a loop over blocks of `block` iterations, around the operations written within this context. Yield (first
+    iteration of the block, number of its iterations) as expressions. `iterations` is the number of all iterations: of
+    600 in blocks of 256, the last block has 88.
     """
     with low.loop("b", 0, (iterations + block - 1) // block) as b:
         yield block * b, minimum(block, iterations - block * b)
 
 
 def _is_long_sum(op: Op, total: Value, iterations: Expr, block: int) -> bool:
-    """True if the operation adds floats, and may have more `iterations` than a block."""
+    """True if the reduction `op` is a sum of floats (`total` is its accumulator) and may have more `iterations` than a
+    block of `block` elements.
+    """
     return bool(op.attrs["with"] == "sum" and total.type.dtype.is_float and iterations.hi > block)
 
 
 def _wider(total: Value) -> DType:
-    """Return the type in which the blocks of a sum are added up: f64 for f32, else the type of `total`."""
+    """Return the element type in which the sums of blocks are added up: f64 if the accumulator `total` is f32, else the
+    type of `total`.
+    """
     kind: DType = total.type.dtype
     return f64 if kind is f32 else kind
 
 
 def _zero(low: LoopLowering, like: Value) -> Value:
-    """Return a new register of the same type as `like`, filled with zeros."""
+    """Emit the allocation of a register with the type of `like`, and its fill with zeros; return the register."""
     value: Value = low.emit("alloc", type=like.type).results[0]
     low.emit("fill", (value,), value=0)
     return value
 
 
 def _converted(low: LoopLowering, value: Value, kind: DType) -> Value:
-    """Return a new register with the elements of `value` converted to the type `kind`."""
+    """Emit the conversion of the elements of `value` to the type `kind`, into a new register; return that register."""
     result: Value = low.emit("alloc", type=type(value.type)(kind, value.type.shape)).results[0]
     low.emit("compute", (result, value), formula=Formula.cast(kind, Formula.operand(1)))
     return result
 
 
 def _add(low: LoopLowering, wide: Value, part: Value) -> None:
-    """Emit wide += part, with `part` converted to the type of `wide`."""
+    """Emit wide += part, for two registers of the same shape; `part` is first converted to the element type of
+    `wide`.
+    """
     low.emit("compute", (wide, wide, _converted(low, part, wide.type.dtype)), formula=_SUM)

@@ -60,7 +60,9 @@ class Instruction:
     arguments: Arguments
 
     def run(self, source: Array, target: Array) -> None:
-        """Execute the instruction in place; memory is a flat array, registers are indexed [lane, value]."""
+        """Execute the instruction: read `source`, write `target` in place. Memory is a flat array; registers are an
+        array indexed [lane, value].
+        """
         self.atom.run(source, target, **self.arguments)
 
     def __str__(self) -> str:
@@ -108,18 +110,19 @@ class CopyAtom:
 
     @property
     def asynchronous(self) -> bool:
-        """True if the program must wait before the copied elements are visible."""
+        """True if the copy is asynchronous: the program must wait before the copied elements are visible."""
         return self.completes is not None
 
     def run(self, source: Array, target: Array, **arguments: Any) -> None:
-        """Execute the instruction with these arguments, in place; memory is a flat array, registers are indexed [lane,
-        value].
+        """Execute the instruction with these constant `arguments`: read `source`, write `target` in place.
+
+        Memory is a flat array; registers are an array indexed [lane, value].
         """
         self.meaning(self.layout(source.dtype.itemsize, arguments), source, target, **arguments)
 
     def answer(self, request: CopyRequest) -> tuple[Instruction, ...] | CopyRefusal:
-        """Return the instructions that do the requested copy, in order, or a CopyRefusal with the reason why this atom
-        cannot.
+        """Return the instructions that do the copy `request`, in order. If this atom cannot do it, return a CopyRefusal
+        with the reason.
         """
         try:
             self._need_spaces(request)
@@ -128,9 +131,12 @@ class CopyAtom:
             return CopyRefusal(self.name, str(refused))
 
     def conditions(self, request: ViewRequest) -> tuple[Condition, ...] | CopyRefusal:
-        """Return the conditions on open sizes (known only at the call) under which this atom does a copy between views.
+        """Return the conditions on open sizes (known only at the call) under which this atom does `request`, a copy
+        between views.
 
-        They cover all loop iterations. Return a CopyRefusal if the atom cannot do the copy.
+        They hold for all loop iterations; () means that the atom always does the copy. If the atom cannot do it, return
+        a CopyRefusal with the reason. One reason is a padding value other than 0 for elements that may be out of
+        bounds.
         """
         try:
             self._need_spaces(request)
@@ -142,8 +148,9 @@ class CopyAtom:
             return CopyRefusal(self.name, str(refused))
 
     def _need_spaces(self, request: CopyRequest | ViewRequest) -> None:
-        """Raise Refused unless the request copies between the atom's memory spaces, and its
-        elements are whole bytes.
+        """Raise Refused unless the request copies between the atom's memory spaces, and its elements are whole bytes.
+
+        An atom for global memory also takes the spaces in `self.alike`. Elements of type bool are always accepted.
         """
         for side, atom_space, requested in (
             ("from", self.source, request.source.space),
@@ -168,8 +175,10 @@ def table(layout: Any) -> Array:
 
 
 def need_alignment(place: Place, offsets: Array, size: int, alignment: int) -> None:
-    """Raise Refused unless the addresses of `offsets` (in elements of `size` bytes) are
-    multiples of `alignment` bytes.
+    """Raise Refused unless all of `offsets`, in memory at `place`, are at addresses that are multiples of `alignment`
+    bytes.
+
+    Offsets count elements of `size` bytes. The alignment of the memory itself must also be a multiple, if it is known.
     """
     if place.alignment is not None and place.alignment % alignment:
         raise Refused(f"the memory is aligned to {place.alignment} bytes, and {alignment} are needed")
@@ -179,10 +188,10 @@ def need_alignment(place: Place, offsets: Array, size: int, alignment: int) -> N
 
 
 def integers(values: Array) -> tuple[int, ...]:
-    """Return an array as a flat tuple of Python ints, for an instruction's arguments."""
+    """Return the elements of an array of any shape as one flat tuple of Python ints."""
     return tuple(int(v) for v in values.reshape(-1))
 
 
 def flags(values: Array) -> tuple[bool, ...]:
-    """Return an array as a flat tuple of Python bools, for an instruction's arguments."""
+    """Return the elements of an array of any shape as one flat tuple of Python bools."""
     return tuple(bool(v) for v in values.reshape(-1))

@@ -216,21 +216,30 @@ class Machine:
                 raise ValueError(f"{self.name}: atom {name} needs {', '.join(missing)}")
 
     def multiply_atom(self, name: str) -> MultiplyAtom:
-        """Return the multiplication atom called `name`; raise UnknownName if the machine has none."""
+        """Return the machine's multiplication atom (MMA instruction) called `name`; raise UnknownName if the machine
+        has none.
+        """
         atom = self.multiply.get(name)
         if atom is None:
             raise UnknownName(self.name, "multiplication atom", name, self.multiply)
         return atom
 
     def copy_atom(self, name: str) -> CopyAtom:
-        """Return the copy atom called `name`; raise UnknownName if the machine has none."""
+        """Return the machine's copy atom (copy instruction) called `name`; raise UnknownName if the
+        machine has none.
+        """
         atom = self.copies.get(name)
         if atom is None:
             raise UnknownName(self.name, "copy atom", name, self.copies)
         return atom
 
     def copies_between(self, source: str, target: str) -> tuple[CopyAtom, ...]:
-        """Return the copy atoms from one memory space to another, in the order of the machine's table."""
+        """Return the copy atoms from memory space `source` to memory space `target`, in the order of the machine's
+        table.
+
+        A space is "global", "shared" or "register". An atom for global memory also counts for the spaces that it lists
+        as `alike`.
+        """
 
         def reaches(atom: CopyAtom, atom_space: str, wanted: str) -> bool:
             return wanted == atom_space or (atom_space == "global" and wanted in atom.alike)
@@ -239,9 +248,10 @@ class Machine:
 
 
 def spaces_of(shared: int | None, registers: int | None = None, alignment: int = 16) -> dict[str, Space]:
-    """Return the global, shared and register spaces of a machine, by name.
+    """Return the three memory spaces of a machine, as {"global": Space, "shared": Space, "register": Space}.
 
-    `shared` and `registers` are the bytes that a workgroup has (None: no limit); `alignment` is that of allocations.
+    `shared` and `registers` are the bytes that a workgroup has (None: no limit). `alignment` is the alignment of
+    allocations in bytes, outside registers, where it is 4.
 
     >>> spaces_of(shared=None)["global"]
     Space(name='global', bytes=None, alignment=16)

@@ -22,17 +22,16 @@ T = TypeVar("T")
 
 
 def both_ends(coordinate: Expr, extent: Expr) -> tuple[Expr, Expr]:
-    """Return two expressions that are both >= 0 if and only if `coordinate` is in bounds: coordinate, extent - 1 -
-    coordinate.
-    """
+    """Return (coordinate, extent - 1 - coordinate): both are >= 0 if and only if `coordinate` is in bounds."""
     return coordinate, extent - 1 - coordinate
 
 
 def ends_within(ends: Iterable[Expr], coordinates: Iterable[Expr], shape: Iterable[Expr]) -> tuple[Expr, ...]:
-    """Return those of `ends` that are not implied by the tensor's own bounds or by each other.
+    """Return those of `ends` that must still be checked: neither always >= 0, nor implied by the tensor's bounds or
+    each other.
 
-    `ends` are expressions that are negative out of bounds of a view. `coordinates` and `shape` have one entry for each
-    dimension of the tensor.
+    An end is an expression that is negative exactly for elements out of bounds of a view. `coordinates` and `shape`
+    have one entry for each dimension of the tensor.
 
     >>> from tilewright.algebra import as_expr, index
     >>> g, c = index("g", 3), index("c", 64)
@@ -52,7 +51,8 @@ def ends_within(ends: Iterable[Expr], coordinates: Iterable[Expr], shape: Iterab
 
 
 def with_ends(view: MemoryView, axes: tuple[Symbol, ...]) -> MemoryView:
-    """Return a view of the same elements in a reshaped tensor whose own bounds are the view's ends.
+    """Return a view of the same elements in a reshaped tensor whose own bounds are the view's ends, so that no end is
+    left.
 
     An end is an expression that is negative out of bounds of the view. `axes` are the axes of the copied box. Raise
     Refused if there is no such tensor. New dimensions come first, and the view's name shows the new shape:
@@ -81,10 +81,12 @@ def with_ends(view: MemoryView, axes: tuple[Symbol, ...]) -> MemoryView:
 
 
 def _with_bound(view: MemoryView, end: Expr, d: int, axes: tuple[Symbol, ...]) -> MemoryView | None:
-    """Return the view in a tensor that ends where `end` becomes negative, so that this end is no longer needed.
+    """Return the view in a tensor whose dimension `d` ends where `end` becomes negative, without this end in its
+    `ends`.
 
-    Dimension `d` is made shorter, or split into (blocks, elements of a block). Return None if the position depends on
-    `axes`, the axes of the copied box, or if neither is possible.
+    For an end at a fixed position, dimension `d` is made shorter. For an end in every block, such as the last of 40
+    channels of each group, it is split into (blocks, elements of a block). Return None if neither is possible, or if
+    the position depends on `axes`, the axes of the copied box.
     """
     last = view.coordinates[d] + end
     constant, terms = linear(last)
@@ -111,5 +113,5 @@ def _with_bound(view: MemoryView, end: Expr, d: int, axes: tuple[Symbol, ...]) -
 
 
 def _with_entry(parts: tuple[T, ...], d: int, part: T) -> tuple[T, ...]:
-    """Return `parts` with entry `d` replaced by `part`."""
+    """Return the tuple `parts` with its entry number `d` replaced by `part`."""
     return (*parts[:d], part, *parts[d + 1 :])

@@ -19,9 +19,11 @@ from tilewright.machine.views import Condition, MemoryView, RegisterView, ViewRe
 
 
 def register_conditions(request: ViewRequest, width: int, wave: int) -> Iterator[Condition]:
-    """Yield the conditions on open sizes under which lanes copy between registers and memory, `width` bytes each.
+    """Yield the conditions on open sizes (known only at the call) under which lanes do `request`, a copy to or from
+    registers.
 
-    An open size is known only at the call. `wave` is the number of lanes of a wave. Raise Refused if no sizes allow it.
+    The other side is memory. Each lane moves `width` bytes with one instruction; `wave` is the number of lanes of a
+    wave. Nothing is yielded if the copy is always possible. Raise Refused if no sizes allow it.
     """
     registers, memory = request.sides()
     count = run_length(request, width)
@@ -36,10 +38,11 @@ def register_conditions(request: ViewRequest, width: int, wave: int) -> Iterator
 
 
 def transfer_conditions(request: ViewRequest, width: int) -> Iterator[Condition]:
-    """Yield the conditions on open sizes under which lanes copy from global to shared memory, `width` bytes each.
+    """Yield the conditions on open sizes (known only at the call) under which lanes do `request`, a copy to shared
+    memory.
 
-    An open size is known only at the call. A run of elements that crosses the end of the source is zero-filled. Raise
-    Refused if no sizes allow the copy.
+    Source and target are memory; each lane moves `width` bytes with one instruction. Elements past the end of the
+    source arrive as zeros; the target must be in bounds everywhere. Raise Refused if no sizes allow the copy.
     """
     source, target = request.source, request.target
     assert isinstance(source, MemoryView)
@@ -60,16 +63,19 @@ def transfer_conditions(request: ViewRequest, width: int) -> Iterator[Condition]
 
 
 def run_length(request: ViewRequest, width: int) -> int:
-    """Return the number of elements in the `width` bytes that a lane moves; raise Refused if that is not whole."""
+    """Return the number of elements of `request` in the `width` bytes that a lane moves; raise Refused unless it is
+    whole.
+    """
     if width % request.size:
         raise Refused(f"a lane moves {width} bytes, which is no multiple of an element's {request.size}")
     return width // request.size
 
 
 def _axis_of(registers: RegisterView, box: tuple[int, ...], count: int) -> int | None:
-    """Return the axis of the box (the copied elements) along which each run of `count` values of a lane lies.
+    """Return the number of the box axis along which each run of `count` consecutive values of a lane is contiguous.
 
-    Return None if `count` is 1. Raise Refused if a run is not contiguous along one axis, or not aligned to `count`.
+    `box` is the shape of the copied elements, `registers` says which of them each lane holds. Return None if `count` is
+    1. Raise Refused if a run is not contiguous along one axis, or does not begin at a multiple of `count`.
     """
     if count == 1:
         return None
@@ -90,10 +96,12 @@ def _axis_of(registers: RegisterView, box: tuple[int, ...], count: int) -> int |
 def _run_conditions(
     request: ViewRequest, view: MemoryView, axis: int | None, count: int, width: int, whole: bool
 ) -> Iterator[Condition]:
-    """Yield the conditions on open sizes under which runs of `count` elements are contiguous in memory and aligned.
+    """Yield the conditions on open sizes (known only at the call) under which runs of `count` elements are contiguous,
+    aligned.
 
-    `axis` is the axis of the box along which runs lie (None for runs of one element), `width` their bytes. If `whole`,
-    no bound of the tensor may cut a run.
+    A run is what one lane moves with one instruction, `width` bytes. `view` is the memory side of `request`. `axis` is
+    the number of the box axis along which runs lie, or None for runs of one element. If `whole`, a dimension that may
+    be out of bounds must also end between runs. Raise Refused if no sizes allow it.
     """
     what = f"{width} bytes a lane"
     if view.alignment % width:
@@ -135,10 +143,11 @@ def _run_conditions(
 
 
 def _dimension_along(request: ViewRequest, view: MemoryView, axis: int, count: int) -> Generator[Condition, None, int]:
-    """Return the dimension of the tensor along which runs of `count` elements lie, as the generator's value.
+    """Return the dimension of `view` along which runs of `count` elements lie, as the generator's return value.
 
-    It is the one whose coordinate grows by 1 with `axis`, an axis of the box. Yield the condition that its stride is 1,
-    if that is symbolic. Raise Refused if there is no such dimension.
+    It is the only dimension whose coordinate depends on axis number `axis` of the box of `request`, and grows by 1 with
+    it. If its stride is symbolic, yield the condition that it is 1. Raise Refused if there is no such dimension, or if
+    its stride is another number.
     """
     symbol = request.axes[axis]
     steps: list[tuple[int, Expr | None]] = [

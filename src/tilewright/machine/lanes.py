@@ -75,8 +75,9 @@ def lane_transfer(
 ) -> CopyAtom:
     """Return a copy atom `name` in which each lane copies up to `width` bytes from global to shared memory.
 
-    Elements that are not read arrive as zero. `wave` is the number of lanes, `features` those the machine must have,
-    `completes` what makes an asynchronous copy visible (None: it is synchronous), `hint` the treatment of caches.
+    If a lane copies fewer bytes, the rest of its `width` bytes become zero. `wave` is the number of lanes, `features`
+    those the machine must have, `completes` what makes an asynchronous copy visible (None: it is synchronous), `hint`
+    the treatment of caches.
     """
     return CopyAtom(
         name,
@@ -94,9 +95,10 @@ def lane_transfer(
 
 
 def _layout(wave: int, width: int, size: int) -> Layout:
-    """Return the layout (lane, value) -> element: each lane's `width` bytes are contiguous, lane after lane.
+    """Return the layout (lane, value) -> element of one wave: lane i holds the i-th run of `width` contiguous bytes.
 
-    `size` is the bytes of an element, `wave` the number of lanes.
+    `wave` is the number of lanes, `size` the bytes of an element. For instance 16 bytes of 4-byte elements: (wave,
+    4):(4, 1).
     """
     count = max(width // size, 1)
     return Layout((wave, count), (count, 1))
@@ -106,7 +108,8 @@ def _addresses(layout: object, lanes: int) -> tuple[Array, Array]:
     """Return two arrays indexed [lane, value]: the lane whose address is used, and the element's distance from that
     address.
 
-    `layout` describes one wave; all `lanes` lanes follow it, wave after wave.
+    `layout` maps the (lane, value) of one wave to elements, numbered lane after lane. It is repeated, wave after wave,
+    for all `lanes` lanes.
     """
     elements = table(layout)
     wave, count = elements.shape
@@ -124,9 +127,11 @@ def _load(
     active: tuple[bool, ...],
     value: int,
 ) -> None:
-    """Execute a lane load: `target[lane, value:]` gets a run of elements of `source` from `offsets[lane]` on.
+    """Execute a lane load: lane i reads a run of elements of the flat array `source`, from offsets[i] on, into `target`
+    in place.
 
-    Lanes that are not `active` get zeros.
+    `target` is indexed [lane, value]; the run goes to the values from number `value` on. Lanes that are not `active`
+    get zeros. `layout` maps the (lane, value) of a wave to elements, and so says how long a run is.
     """
     owner, step = _addresses(layout, target.shape[0])
     active_lanes = np.array(active)
@@ -144,9 +149,10 @@ def _store(
     active: tuple[bool, ...],
     value: int,
 ) -> None:
-    """Execute a lane store: `source[lane, value:]` is stored as a run of elements of `target` from `offsets[lane]` on.
+    """Execute a lane store: lane i writes a run of its values to the flat array `target`, from offsets[i] on, in place.
 
-    Lanes that are not `active` store nothing.
+    `source` is indexed [lane, value]; the run begins at value number `value`. Lanes that are not `active` store
+    nothing. `layout` maps the (lane, value) of a wave to elements, and so says how long a run is.
     """
     owner, step = _addresses(layout, source.shape[0])
     active_lanes = np.array(active)
@@ -162,9 +168,10 @@ def _transfer(
     targets: tuple[int, ...],
     counts: tuple[int, ...],
 ) -> None:
-    """Execute a lane transfer: each lane copies `counts[lane]` elements from `sources[lane]` to `targets[lane]` on.
+    """Execute a lane transfer between two flat arrays: lane i copies counts[i] elements, and writes `target` in place.
 
-    The rest of the lane's run in `target` becomes zero.
+    It reads `source` from sources[i] on and writes from targets[i] on. The rest of its run in `target` becomes zero.
+    `layout` maps the (lane, value) of a wave to elements, and so says how long a run is.
     """
     owner, step = _addresses(layout, len(sources))
     values = np.zeros(step.shape, source.dtype)
@@ -174,18 +181,21 @@ def _transfer(
 
 
 def _run_length(request: CopyRequest, width: int) -> int:
-    """Return the number of elements in the `width` bytes that a lane moves; raise Refused if that is not whole."""
+    """Return the number of elements of `request` in the `width` bytes that a lane moves; raise Refused unless it is
+    whole.
+    """
     if width % request.size:
         raise Refused(f"a lane moves {width} bytes, which is no multiple of an element's {request.size}")
     return width // request.size
 
 
 def _register_arguments(request: CopyRequest, width: int, wave: int) -> Iterable[Arguments]:
-    """Return the arguments of the lane loads or stores that do `request`, in order, one dictionary for each
-    instruction.
+    """Return the arguments of the lane loads or stores that do `request`: one dictionary for each instruction, in
+    order.
 
-    `width` is the bytes per lane, `wave` the lanes of a wave. Raise Refused if a lane's values are not an aligned,
-    contiguous run in memory.
+    `width` is the bytes that a lane moves with one instruction, `wave` the lanes of a wave. Raise Refused if the
+    registers are not whole waves, if a lane's values are not aligned, contiguous runs in memory, or if a bound cuts a
+    run.
     """
     numbers, count = request.registers(), _run_length(request, width)
     lanes, values = numbers.shape
@@ -211,10 +221,11 @@ def _register_arguments(request: CopyRequest, width: int, wave: int) -> Iterable
 
 
 def _transfer_arguments(request: CopyRequest, width: int, wave: int) -> Iterable[Arguments]:
-    """Return the arguments of the lane transfers that do `request`, in order, one dictionary for each instruction.
+    """Return the arguments of the lane transfers that do `request`: one dictionary for each instruction, in order.
 
-    `width` is the bytes per lane, `wave` the lanes of a wave. Raise Refused if runs are not contiguous and aligned in
-    source and target.
+    `width` is the bytes that a lane moves with one instruction, `wave` the lanes of a wave. Raise Refused unless the
+    box is whole runs that are contiguous and aligned in source and target. The target must be in bounds, and the source
+    may be out of bounds only at the end of a run.
     """
     count = _run_length(request, width)
     target_offsets, written = request.target_table

@@ -49,37 +49,47 @@ class MultiplyAtom:
 
     @property
     def asynchronous(self) -> bool:
-        """True if the program must wait before C is visible."""
+        """True if the instruction is asynchronous: the program must wait before C is visible."""
         return self.completes is not None
 
     @cached_property
     def forms(self) -> tuple[tuple[bool, int] | None, tuple[bool, int] | None]:
-        """A pair, for A and for B: (True if its rows in memory are contiguous along K, row length in elements).
+        """(form of A, form of B); a form is (True if the operand is contiguous along K, stride of its other dimension
+        in elements).
 
-        None for an operand in registers, or one that is contiguous along neither dimension.
+        The flag is False for an operand that is contiguous along M or N; its other dimension is then K. A form is None
+        for an operand in registers, or one that is contiguous along neither dimension.
         """
         return _form(self.a, 0, 1), _form(self.b, 1, 0)
 
     @cached_property
     def slab(self) -> int | None:
-        """The row length, in elements, of the operands that the atom reads from memory: of A and B, or of B alone.
+        """The leading dimension, in elements, of the operands in memory: the stride of their dimension that is not
+        contiguous.
 
-        None if B is in registers, or if the lengths differ.
+        It is that of A and B, which must be equal, or of B alone if A is in registers. None if B is in registers, if
+        the two differ, or if an operand is contiguous along neither dimension.
         """
         forms = [f for f, x in zip(self.forms, (self.a, self.b), strict=True) if isinstance(x, MemoryOperand)]
         lengths = {None if form is None else form[1] for form in forms}
         return lengths.pop() if len(lengths) == 1 and isinstance(self.b, MemoryOperand) else None
 
     def taken(self, operand: Array) -> Array:
-        """Return the elements of `operand` as the instruction uses them: f32 truncated to tf32 if the atom does so."""
+        """Return the matrix `operand` with its elements as the instruction uses them: f32 truncated to tf32 if the atom
+        does so.
+
+        For other atoms it is returned unchanged.
+        """
         if self.rounds != "tf32":
             return operand
         return (np.ascontiguousarray(operand, np.float32).view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
 
     def run(self, a: Array, b: Array, c: Array) -> Array:
-        """Execute the atom: return the registers of C after C += A * B, from the registers (or memory) of A, B and C.
+        """Execute the atom: return C += A * B as the registers of C, an array indexed [lane, value]; `c` is not
+        changed.
 
-        Operands are unpacked and packed through their layouts. Sums are rounded to C's type; integers wrap.
+        `a`, `b` and `c` hold the matrices as their operands' layouts say: registers indexed [lane, value], or flat
+        memory. The sum is rounded to C's type; integers wrap.
         """
         wide = np.float64 if self.c.dtype.is_float else np.int64
         product = self.taken(self.a.load(a)).astype(wide) @ self.taken(self.b.load(b)).astype(wide)
@@ -88,10 +98,11 @@ class MultiplyAtom:
 
 
 def _form(operand: RegisterOperand | MemoryOperand, rows: int, k: int) -> tuple[bool, int] | None:
-    """Return (True if rows are contiguous along K, row length in elements) of an operand in memory.
+    """Return (True if `operand` is contiguous along K, stride of its other dimension in elements).
 
-    `rows` and `k` are the indices (0 or 1) of its M or N dimension and of its K dimension. Return None for registers,
-    and for a matrix that is contiguous along neither dimension.
+    `rows` and `k` are the indices (0 or 1) of its M or N dimension and of its K dimension. If it is contiguous along M
+    or N, return (False, stride of K). Return None for an operand in registers, and for one that is contiguous along
+    neither dimension.
     """
     if not isinstance(operand, MemoryOperand):
         return None

@@ -33,16 +33,18 @@ class Table:
     parts: dict[Expr, Array]
 
     def at(self, entries: tuple[int, ...]) -> Expr:
-        """Return the number of an element as an expression: `base` + the sum of weight * entry over `parts`.
+        """Return the value of one element of the box as an expression: `base` + the sum of weight * entry over `parts`.
 
-        `entries` are the element's integers, one for each weight.
+        `entries` are the integers that the tables in `parts` hold for the element, one for each weight.
         """
         return weighted_sum(0, [(self.base, 1), *zip(self.parts, map(int, entries), strict=True)])
 
     def rows(self, elements: Array) -> list[tuple[int, ...]]:
-        """Return the distinct tuples of integers of these elements; a tuple has one integer for each weight in `parts`.
+        """Return the distinct entries of the given elements, without repetition: tuples with one integer for each
+        weight in `parts`.
 
-        `elements` are numbers of elements of the box.
+        `elements` is an array of element numbers of the box, first dimension fastest. Without any weight the result is
+        [()].
         """
         if not self.parts:
             return [()]
@@ -51,9 +53,9 @@ class Table:
 
 
 def table(e: Expr, axes: tuple[Symbol, ...]) -> Table | None:
-    """Return an expression of the box's `axes` as a `Table`.
+    """Return the values of the expression `e` at all elements of a box with these `axes`, as a `Table` of integers.
 
-    Return None if a term mixes axes and other symbols in one factor, such as inside // or %.
+    Return None if a factor mixes axes with other symbols, such as (m + i) // 5 with axis i and loop variable m.
 
     >>> from tilewright.algebra import index, symbol
     >>> i, j, m, K = index("i", 2), index("j", 3), index("m", 9), symbol("K", 1)
@@ -92,9 +94,11 @@ class Offsets:
 
     @classmethod
     def of(cls, view: MemoryView, axes: tuple[Symbol, ...]) -> Offsets:
-        """Return the tables of coordinates and offsets for a box of `view` with these axes.
+        """Return the tables of the coordinates and of the offset of `view`, over the elements of a box with these
+        `axes`.
 
-        Raise Refused if a coordinate divides (// or %) an axis of the box together with other symbols.
+        Dimensions of the view are joined first where possible (`MemoryView.joined`). Raise Refused if a coordinate
+        divides (// or %) an axis of the box together with other symbols.
         """
         view = view.joined(axes)
         tables = []
@@ -108,10 +112,11 @@ class Offsets:
         return cls(view, tuple(tables), offset_table)
 
     def require_steps(self, some: Array, others: Array, steps: Array, reason: str) -> Iterator[Condition]:
-        """Yield the conditions on open sizes under which offset[some] - offset[others] equals `steps`.
+        """Yield the conditions on open sizes (known only at the call) under which offset[some] - offset[others] equals
+        `steps`.
 
-        `some` and `others` are numbers of elements of the box. The conditions cover all loop iterations. Raise Refused
-        with the message `reason` if no sizes satisfy them.
+        `some` and `others` are arrays of element numbers of the box, `steps` of distances in elements. The conditions
+        cover all loop iterations. Raise Refused with the message `reason` if no sizes satisfy them.
         """
         differences = [t[some] - t[others] for t in self.offset.parts.values()]
         shape = np.broadcast_shapes(some.shape, others.shape, np.shape(steps))
@@ -125,10 +130,11 @@ class Offsets:
             yield Condition(eq(error, 0), reason)
 
     def aligned(self, elements: Array, count: int, size: int) -> Iterator[Condition]:
-        """Yield the conditions on open sizes under which these elements have offsets that are multiples of `count`.
+        """Yield the conditions on open sizes (known only at the call) under which these elements' offsets are multiples
+        of `count`.
 
-        `elements` are numbers of elements of the box. Each dimension's contribution must be a multiple. `size` is the
-        bytes of an element.
+        `elements` are element numbers of the box. Each dimension's contribution, coordinate * stride, must be a
+        multiple; a symbolic stride must be one itself. `size` is the bytes of an element, for the message.
         """
         for d, (coordinate, stride) in enumerate(zip(self.coordinates, self.view.strides, strict=True)):
             for row in coordinate.rows(elements):
@@ -144,10 +150,12 @@ class Offsets:
                 break
 
     def inside(self, count: int, reason: str) -> Iterator[Condition]:
-        """Yield the conditions on open sizes under which all elements of the box are in bounds.
+        """Yield the conditions on open sizes (known only at the call) under which all elements of the box are in
+        bounds.
 
-        If tiles of `count` elements cover a dimension, its extent must be a multiple of `count`. Raise Refused, with a
-        message that ends in `reason`, if elements may be out of bounds otherwise.
+        A dimension that is provably in bounds gives none. One whose coordinate is below the extent rounded up to
+        `count` gives the condition that the extent is a multiple of `count`. Raise Refused, with a message that ends in
+        `reason`, if elements may be out of bounds otherwise, or if the view has `ends`.
         """
         self.need_no_ends(reason)
         for d, (coordinate, extent) in enumerate(zip(self.view.coordinates, self.view.shape, strict=True)):
@@ -163,12 +171,16 @@ class Offsets:
             )
 
     def need_no_ends(self, reason: str) -> None:
-        """Raise Refused if the view ends before its tensor does; the message ends in `reason`."""
+        """Raise Refused if the view has `ends`, that is, if it ends before its tensor does; the message ends in
+        `reason`.
+        """
         if self.view.ends:
             raise Refused(f"a view of {self.view.name} ends where {self.view.ends[0]} is below 0: {reason}")
 
     def keeps_runs(self, count: int) -> None:
-        """Raise Refused if the view's swizzle does not keep aligned runs of `count` elements contiguous."""
+        """Raise Refused if the view's swizzle tears apart runs of `count` contiguous elements that begin at multiples
+        of `count`.
+        """
         swizzle = self.view.swizzle
         if swizzle is not None and (1 << swizzle.base) % count:
             raise Refused(f"the swizzle {swizzle} of {self.view.name} tears runs of {count} elements apart")

@@ -48,11 +48,15 @@ class RegisterOperand:
         return self.layout[1].size()
 
     def store(self, matrix: Array) -> Array:
-        """Return the registers, indexed [lane, value], that hold `matrix`."""
+        """Return `matrix` distributed over registers: an array indexed [lane, value]. An element may be held by several
+        lanes.
+        """
         return matrix.T.reshape(-1)[self._places]
 
     def load(self, registers: Array) -> Array:
-        """Return the matrix that `registers`, indexed [lane, value], hold; raise LayoutError if copies of an element
+        """Return the matrix (rows x columns) that `registers`, an array indexed [lane, value], hold.
+
+        Raise LayoutError if the layout lacks an element of the matrix, or if registers that hold the same element
         differ.
         """
         elements = self._places
@@ -67,7 +71,7 @@ class RegisterOperand:
 
     @cached_property
     def _places(self) -> Array:
-        """The number of the matrix element that each register holds, indexed [lane, value]."""
+        """The column-major number of the matrix element that each register holds, as an array indexed [lane, value]."""
         lane, value = np.indices((self.lanes, self.values))
         elements: Array = np.asarray(self.layout(lane, value))
         return elements
@@ -104,12 +108,12 @@ class MemoryOperand:
 
     @cached_property
     def steps(self) -> tuple[int, int]:
-        """The strides (from row to row, from column to column) in elements, before a swizzle."""
+        """The strides in elements, before a swizzle, as (stride from row to row, stride from column to column)."""
         layout = self.layout.layout if isinstance(self.layout, ComposedLayout) else self.layout
         return int(layout(1, 0)), int(layout(0, 1))
 
     def store(self, matrix: Array) -> Array:
-        """Return a flat memory array that holds `matrix` from offset 0 on; other elements are zero."""
+        """Return a new flat memory array that holds `matrix` as the layout says, from offset 0 on; gaps are zero."""
         row, column = np.indices((self.rows, self.columns))
         offsets = np.asarray(self.layout(row, column))
         memory = np.zeros(int(offsets.max()) + 1, matrix.dtype)
@@ -117,7 +121,9 @@ class MemoryOperand:
         return memory
 
     def load(self, memory: Array) -> Array:
-        """Return the matrix that the flat array `memory` holds from offset 0 on."""
+        """Return the matrix (rows x columns) that the flat array `memory` holds as the layout says,
+        from offset 0 on.
+        """
         row, column = np.indices((self.rows, self.columns))
         matrix: Array = memory[np.asarray(self.layout(row, column))]
         return matrix

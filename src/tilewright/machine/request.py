@@ -54,20 +54,26 @@ class Place:
         return self.space == "register"
 
     def extents(self) -> tuple[int, ...]:
-        """Return the extents of the dimensions of `layout`, or of the axes if it is an access."""
+        """Return the size of each mode of `layout`, or the extent of each axis if it is an access.
+
+        Raise AccessError if the extent of an axis is symbolic.
+        """
         if isinstance(self.layout, Access):
             return tuple(_length(axis) for axis in self.layout.axes)
         shape = self.layout.shape
         return tuple(size(mode) for mode in shape) if isinstance(shape, tuple) else (size(shape),)
 
     def begin(self, box: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the coordinates at which a box of this shape begins in memory: `start`, or zeros."""
+        """Return the coordinates at which a box of this shape begins in memory: `start`, or zeros if
+        `start` is empty.
+        """
         return self.start or (0,) * len(box)
 
     def offsets(self, box: tuple[int, ...]) -> tuple[Array, Array]:
-        """Return two arrays with an entry for each element of a box of this shape: offset, and True if in bounds.
+        """Return (offsets, in_bounds) for memory: two flat arrays with an entry for each element of a box of shape
+        `box`.
 
-        The offset is 0 out of bounds.
+        Elements are numbered first dimension fastest. The offset of an out-of-bounds element is 0.
         """
         extents, begin = self.extents(), self.begin(box)
         number = np.arange(prod(box))
@@ -87,7 +93,10 @@ class Place:
         return np.where(inside, np.broadcast_to(offset, inside.shape), 0), inside
 
     def numbers(self) -> Array:
-        """Return the number of the box element that each register holds, indexed [lane, value]."""
+        """Return the number of the box element that each register holds, as an array indexed [lane, value].
+
+        Raise LayoutError unless the layout has the two modes (lane, value).
+        """
         if isinstance(self.layout, Access) or len(self.layout) != 2:
             raise LayoutError(f"registers need a layout of (lane, value), not {self.layout}")
         lane, value = np.indices(self.extents())
@@ -96,7 +105,7 @@ class Place:
 
 
 def _length(axis: Symbol) -> int:
-    """Return the extent of an axis; raise AccessError if it is symbolic."""
+    """Return the extent of an axis (its last value plus 1) as an int; raise AccessError if it is symbolic."""
     if not isinstance(axis.upper, Const):
         raise AccessError(f"axis {axis.name} runs to {axis.upper}: give a copy's access its sizes by substitute()")
     return int(axis.upper) + 1
@@ -135,9 +144,9 @@ class CopyRequest:
                 raise LayoutError(f"{self.target.layout} puts two elements of the box {self.box} at one place")
 
     def _check_registers(self, place: Place) -> None:
-        """Raise LayoutError if `place`, a register side of the copy, holds elements that are not in the box.
+        """Raise LayoutError if `place`, the register side of the copy, holds an element number that is not in the box.
 
-        As the source, it must also hold every element of the box.
+        If it is the source, raise it also if an element of the box is in no register.
         """
         numbers, elements = place.numbers(), prod(self.box)
         if numbers.min() < 0 or numbers.max() >= elements:
@@ -152,34 +161,39 @@ class CopyRequest:
 
     @cached_property
     def source_table(self) -> tuple[Array, Array]:
-        """Two arrays with an entry for each element of the box: offset in the source, and True if in bounds.
-
-        The source must be memory.
+        """(offsets, in_bounds) in the source, which must be memory: two flat arrays with an entry for each element of
+        the box.
         """
         return self.source.offsets(self.box)
 
     @cached_property
     def target_table(self) -> tuple[Array, Array]:
-        """Two arrays with an entry for each element of the box: offset in the target, and True if in bounds.
-
-        The target must be memory.
+        """(offsets, in_bounds) in the target, which must be memory: two flat arrays with an entry for each element of
+        the box.
         """
         return self.target.offsets(self.box)
 
     def memory(self) -> tuple[Place, Array, Array]:
-        """Return (place, offsets, True if in bounds) of the memory side of a copy to or from registers.
+        """Return (place, offsets, in_bounds) of the memory side of a copy to or from registers.
 
-        Both arrays have one entry for each element of the box.
+        `offsets` and `in_bounds` are flat arrays with an entry for each element of the box.
         """
         place = self.source if self.target.in_registers else self.target
         return place, *(self.source_table if self.target.in_registers else self.target_table)
 
     def registers(self) -> Array:
-        """Return the number of the box element that each register of the register side holds, indexed [lane, value]."""
+        """Return the number of the box element that each register holds, as an array indexed [lane, value].
+
+        One side of the copy must be registers.
+        """
         return (self.target if self.target.in_registers else self.source).numbers()
 
     def run(self, source: Array, target: Array) -> None:
-        """Do the copy in place, element by element; memory is a flat array, registers are indexed [lane, value]."""
+        """Do the copy element by element: read `source`, write `target` in place.
+
+        Memory is a flat array; registers are an array indexed [lane, value]. Elements out of bounds of the source are
+        copied as zeros; those out of bounds of the target are not written.
+        """
         if self.source.in_registers:
             offsets, inside = self.target_table
             numbers = self.source.numbers()

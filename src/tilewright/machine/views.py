@@ -49,18 +49,21 @@ class MemoryView:
     ends: tuple[Expr, ...] = ()
 
     def offset(self) -> Expr:
-        """Return an element's offset before the swizzle: the sum of coordinate * stride."""
+        """Return an element's offset in elements, before the swizzle, as an expression: the sum of
+        coordinate * stride.
+        """
         total: Expr = as_expr(0)
         for coordinate, stride in zip(self.coordinates, self.strides, strict=True):
             total = total + coordinate * stride
         return total
 
     def joined(self, axes: tuple[Symbol, ...]) -> MemoryView:
-        """Return the same elements in a tensor with fewer dimensions; `axes` are the axes of the copied box.
+        """Return a view of the same elements in a tensor with fewer dimensions, so that no coordinate divides a box
+        axis by // or %.
 
-        Dimensions that one axis runs through are joined; if a coordinate still divides an axis (// or %), the view is
-        returned unchanged. For instance a row x of a matrix seen as pixels, [x//(P*Q), x//Q%P, x%Q], is one dimension
-        if the pixels are packed:
+        `axes` are the axes of the copied box. Adjacent dimensions that one axis runs through are joined. If a division
+        of an axis is left even so, the view is returned unchanged. For instance row x of a matrix of pixels, at
+        coordinates [x//(P*Q), x//Q%P, x%Q], is one dimension if the pixels are packed:
 
         >>> from tilewright.algebra import index
         >>> x, one = index("x", 64), as_expr(1)
@@ -84,11 +87,12 @@ class MemoryView:
         return self if any(has_division(c, axes) for c in result.coordinates) else result
 
     def _join_digits(self, d: int) -> MemoryView | None:
-        """Return the view with dimension `d` and following ones joined, if their coordinates are the digits of a flat
-        index.
+        """Return the view with dimension `d` and some dimensions after it joined to one, whose coordinate is a flat
+        index n.
 
-        Digits of an index n are n // size, then n // step % extent for each further dimension. Return None for other
-        coordinates, or if the dimensions are not packed.
+        The coordinates must be digits (mixed-radix parts) of n: n // (product of the inner extents) for `d`, then n //
+        step % extent for each further dimension. If c is added to the first, the joined coordinate is n + c * (that
+        product). Return None for other coordinates, or if the dimensions are not packed.
 
         >>> from tilewright.algebra import index
         >>> x, t, one = index("x", 64), index("t", 10), as_expr(1)
@@ -148,9 +152,11 @@ class MemoryView:
         return None
 
     def _join_pair(self, d: int) -> MemoryView | None:
-        """Return the view with dimensions d and d + 1 joined into one.
+        """Return the view with dimensions d and d + 1 joined to one: its coordinate is coordinate d * extent +
+        coordinate d + 1.
 
-        Return None unless they are packed and coordinate d + 1 is always in bounds.
+        Return None unless the two dimensions are packed and coordinate d + 1 is provably in bounds. If both coordinates
+        are digits (n // a % b) of one number n, the joined coordinate is formed from n directly.
 
         >>> from tilewright.algebra import index
         >>> x, t, one = index("x", 16), index("t", 10), as_expr(1)
@@ -185,7 +191,10 @@ class MemoryView:
         )
 
     def substituted(self, values: dict[Any, Any]) -> MemoryView:
-        """Return the view with the symbols that are keys of `values` replaced in its coordinates and ends."""
+        """Return the view with symbols replaced in its coordinates and ends; `values` is {symbol: value}.
+
+        Its shape and strides stay as they are.
+        """
         coordinates, ends = (tuple(substitute(e, values) for e in exprs) for exprs in (self.coordinates, self.ends))
         return replace(self, coordinates=coordinates, ends=ends)
 
@@ -233,8 +242,9 @@ class ViewRequest:
 
 
 def _quotient(e: Expr, by: Expr) -> Expr:
-    """Return `e // by`. If e is a quotient plus a constant, it divides only once: (n // d + c) // by = (n + c*d) //
-    (d*by).
+    """Return `e // by` as an expression. A quotient plus a constant is divided only once:
+
+    (n // d + c) // by = (n + c*d) // (d*by).
 
     >>> from tilewright.algebra import index
     >>> n = index("n", 999)
@@ -249,7 +259,7 @@ def _quotient(e: Expr, by: Expr) -> Expr:
 
 
 def multiple(e: Expr, of: int, reason: str) -> list[Condition]:
-    """Return a list with the Condition that `e` is a multiple of `of`; an empty list if it always is.
+    """Return [the Condition that `e` is a multiple of `of`], or [] if `e` is one for all values of its symbols.
 
     `reason` is the message of the refusal if the condition fails.
     """
@@ -260,13 +270,17 @@ def multiple(e: Expr, of: int, reason: str) -> list[Condition]:
 
 
 def weight(e: Expr, axis: Symbol) -> Expr | None:
-    """Return how much `e` grows for each step of `axis` (its stride), or None if `e` is not linear in `axis`."""
+    """Return the coefficient of `axis` in `e`: the growth of `e` when `axis` grows by 1, or 0 if `e` does not contain
+    it.
+
+    Return None if `e` is not linear in `axis`.
+    """
     form = linear_form(e, (axis,))
     return None if form is None else form[0].get(axis, as_expr(0))
 
 
 def is_number(e: Expr | None, n: int) -> bool:
-    """True if an expression is the constant `n`; False for None.
+    """True if `e` is a constant expression equal to `n`; False for None and for expressions with symbols.
 
     >>> is_number(as_expr(4) - 3, 1)
     True

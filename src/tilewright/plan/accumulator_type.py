@@ -11,10 +11,11 @@ from tilewright.machine import Machine
 
 
 def accumulator_type(op: Op, machine: Machine | None) -> DType:
-    """Return the type in which a machine accumulates the mma `op`; None for `machine` means that no atom is used.
+    """Return the type of the accumulator in which a machine computes the mma `op`.
 
     It is f16 if `op` asks for that and the machine has an atom with f16 operands and accumulator; else f64 if A or B is
-    f64; else it follows from the type of C: f32 for floats, i32 for integers, or the 64-bit type if C has 64 bits.
+    f64; else it follows from the type of C: f32 for floats, i32 for integers, or the 64-bit type if C has 64 bits. If
+    `machine` is None, no atom is assumed, so that it is not f16.
     """
     a, b, c = (v.type.dtype for v in op.operands)
     if op.attrs.get("accumulate") == dtypes.f16.name and machine is not None and _has_f16_accumulator(machine):
@@ -26,7 +27,7 @@ def accumulator_type(op: Op, machine: Machine | None) -> DType:
 def f16_accumulator_note(program: Program, machine: Machine) -> Iterator[str]:
     """Yield a note for `explain` if the program asks for f16 accumulators and the machine has no atom with f16 ones.
 
-    Nothing is yielded otherwise.
+    The note says that it accumulates in f32. Nothing is yielded otherwise.
     """
     if not _has_f16_accumulator(machine) and any(
         op.name == "mma" and "accumulate" in op.attrs for op in program.walk()

@@ -25,7 +25,8 @@ def bind(kernel: KernelProgram, plan: Schedule) -> BoundKernel:
     """Check `plan` against `kernel` and return both as a BoundKernel, in which every MMA has a statement.
 
     An MMA's statement gives its atom (MMA instruction) and accumulator tile; if the plan has no pipeline, missing
-    statements are added. Raise an error that quotes the first statement of the plan that is illegal for this kernel.
+    statements are added. Raise an ArgumentError that quotes the first statement of the plan that is illegal for this
+    kernel; `atom` always is.
     """
     if plan.atom is not None:
         raise refused(f"atom {plan.atom}", "only a single contraction on a CPU has this line; others say `mma by ATOM`")
@@ -39,11 +40,11 @@ def bind(kernel: KernelProgram, plan: Schedule) -> BoundKernel:
 
 
 def _bind_without_pipeline(bound: BoundKernel) -> BoundKernel:
-    """Check a plan without a pipeline (no producer waves), and return it, completed, as a BoundKernel.
+    """Check a plan without a pipeline (without producer waves) and return it as a BoundKernel with all MMA statements.
 
     `bound` has the kernel and its plan. An MMA without a statement gets one: the atom and accumulator tile of the
-    fastest microkernel, or scalar loops if lanes compute the MMA (SIMT). Raise an error that quotes the first illegal
-    statement.
+    fastest microkernel, or scalar loops in a SIMT product (lanes multiply, without an atom). Raise an ArgumentError
+    that quotes the first illegal statement, such as a loop tile of a dimension that no loop is over.
     """
     kernel, plan, axes = bound.kernel, bound.plan, bound.axes
     _refuse_foreign_statements(plan)
@@ -65,10 +66,11 @@ def _bind_without_pipeline(bound: BoundKernel) -> BoundKernel:
 
 
 def _refuse_foreign_statements(plan: Schedule) -> None:
-    """Raise an error if `plan`, which has no pipeline, has a statement that only other kinds of plans can have.
+    """Raise an ArgumentError if `plan` has a statement that is legal only in other kinds of plans.
 
-    The checks are, in this order: `overlap`, a raster group above 1, a statement that places a value (for example, an
-    operand to be packed), `loops`, and an MMA statement that says `transposed`. The error quotes the statement.
+    `plan` has no pipeline. Illegal are, in the order of the checks: `overlap`, a raster group above 1, a statement that
+    places a value (for example, an operand to be packed), `loops`, and an MMA statement that says `transposed`. The
+    error quotes the first of them.
     """
     if plan.overlap != "none":
         raise refused(plan.line("overlap"), "nothing overlaps without a line `producer`")
@@ -81,7 +83,7 @@ def _refuse_foreign_statements(plan: Schedule) -> None:
 
 
 def _check_waves(plan: Schedule, products: Mapping[Op, Microkernel | None], kernel: KernelProgram) -> None:
-    """Raise an error if the plan's number of waves (warps) that compute one task is illegal.
+    """Raise an ArgumentError if the plan's number of waves (warps) that compute one task is illegal.
 
     A task is one workgroup's tile. The number must be from 1 to the largest that a workgroup can have. More than 1 wave
     is also illegal on a CPU, and if an MMA has an atom (atoms decide the number of waves). `products` maps each MMA to
@@ -99,7 +101,7 @@ def _check_waves(plan: Schedule, products: Mapping[Op, Microkernel | None], kern
 
 
 def _check_loop_tiles(bound: BoundKernel, plan: Schedule) -> None:
-    """Raise an error if a loop tile of the plan is longer than the dimension that it splits.
+    """Raise an ArgumentError if a loop tile of the plan is longer than the dimension that it splits.
 
     The dimension's extent is first rounded up to whole accumulator tiles (M, N) or whole atoms (K). On a GPU also raise
     an error for a loop tile along M or N that differs from the accumulator tile. `bound` has the plan completed with a

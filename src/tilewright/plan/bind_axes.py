@@ -24,8 +24,8 @@ LEVELS = ("task", "loop")
 def axes_of(kernel: KernelProgram, plan: Schedule) -> dict[Expr, Axis]:
     """Return {dimension of the kernel: the plan's axis of the same name}, with an entry for every dimension.
 
-    Raise an error for an axis that names no dimension, that has several digits (mixed-radix parts), or whose extent
-    differs from its dimension's. Raise an error too for a dimension without an axis.
+    Raise an ArgumentError for an axis that names no dimension, that has several digits (mixed-radix parts), or whose
+    extent differs from its dimension's. Raise an ArgumentError too for a dimension without an axis.
     """
     axes: dict[Expr, Axis] = {}
     for axis in plan.axes:
@@ -55,7 +55,7 @@ def axes_of(kernel: KernelProgram, plan: Schedule) -> dict[Expr, Axis]:
 
 
 def check_tasks(kernel: KernelProgram, plan: Schedule, axes: Mapping[Expr, Axis], parallel: tuple[Expr, ...]) -> None:
-    """Raise an error unless the plan's axes and its statement `grid` split the kernel into tasks.
+    """Raise an ArgumentError unless the plan's axes and its statement `grid` split the kernel into tasks.
 
     A task is one workgroup's tile. `axes` maps each dimension to the plan's axis; `parallel` are the dimensions that
     the grid may split. An axis may state at most one task extent followed by one loop tile, which must not exceed the
@@ -92,11 +92,11 @@ def loop_tile_size(axis: Axis) -> int | None:
 
 
 def tile_of_loop(kernel: KernelProgram, op: Op, axis: Axis) -> int:
-    """Return the tile size in elements of the program's loop `op`; `axis` is the plan's axis of the loop's dimension.
+    """Return the tile size in elements of the program's loop `op`; `axis` is the plan's axis of its dimension.
 
     If any tile size gives the same result (`op` is in `kernel.free`), it is the loop tile that `axis` states, or the
-    whole dimension if `axis` states none. Otherwise it is the author's tile, or the whole dimension if the author gives
-    none; an error is raised if the tile of `axis` (the whole dimension if it states none) differs from the author's.
+    whole dimension if `axis` states none. For any other loop it is the author's tile, or the whole dimension if the
+    author gives none; an ArgumentError is raised if the tile that `axis` states (none: the whole dimension) differs.
     """
     d = kernel.loops[op]
     extent = kernel.size(d)

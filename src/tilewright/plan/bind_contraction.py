@@ -27,8 +27,8 @@ from tilewright.plan.schedule import DELAYED, Axis, Schedule
 def bind_contraction(contraction: Contraction, plan: Schedule, atom: MultiplyAtom | LaneUnit) -> Blocking:
     """Return the Blocking (tile sizes, loop orders, staging) that a plan states for a contraction on a CPU.
 
-    `atom` is the MMA atom, or the SIMD unit, that multiplies. Raise an error that quotes the first statement of the
-    plan that breaks a rule.
+    `atom` is the MMA atom, or the SIMD unit, that multiplies. Raise an ArgumentError that quotes the first statement of
+    the plan that breaks a rule.
     """
     return _ContractionPlan(contraction, plan, atom).blocking()
 
@@ -47,7 +47,7 @@ class _ContractionPlan:
     def blocking(self) -> Blocking:
         """Check this plan's statements and return the Blocking that they state: tile sizes, loop orders, staging.
 
-        Raise an error that quotes the first illegal statement.
+        Raise an ArgumentError that quotes the first illegal statement.
         """
         self._refuse_gpu_statements()
         self._check_axis_names()
@@ -61,9 +61,9 @@ class _ContractionPlan:
         return blocking
 
     def _refuse_gpu_statements(self) -> None:
-        """Raise an error, which quotes the statement, if this plan has a statement that no CPU contraction can have.
+        """Raise an ArgumentError, which quotes the statement, for a statement that no CPU contraction can have.
 
-        These statements are illegal: MMA statements, the pipeline, `waves` above 1, and `parts` (split-K).
+        These statements of this plan are illegal: MMA statements, the pipeline, `waves` above 1, and `parts` (split-K).
         """
         plan = self.plan
         others = (*plan.products, *([plan.pipeline] if plan.pipeline else []))
@@ -73,10 +73,10 @@ class _ContractionPlan:
             raise refused(line, "a contraction with a line `atom` has no such line")
 
     def _check_axis_names(self) -> None:
-        """Raise an error unless the axes of this plan, in any order, are exactly the axes that the contraction has.
+        """Raise an ArgumentError unless this plan has exactly the axes that the contraction has, in any order.
 
-        The contraction has the axes rows, columns and depth (K), an axis `lanes` if vectors run along channels, and one
-        axis for each batch digit and each outer digit (mixed-radix part) of M.
+        The contraction has the axes rows, columns and depth (K), an axis `lanes` if vectors run along channels that A,
+        B and the result share, and one axis for each batch digit and each outer digit (mixed-radix part) of M.
         """
         wanted, given_axes = [*self.singles, *self.axes], {axis.name: axis for axis in self.plan.axes}
         for name, axis in given_axes.items():
@@ -88,11 +88,12 @@ class _ContractionPlan:
                 raise refused(self.plan.axes[-1], f"no line says `axis {name}`; the axes are {', '.join(wanted)}")
 
     def _check_grid(self) -> None:
-        """Raise an error unless the statement `grid` lists exactly the axes that tasks split, each once, in any order.
+        """Raise an ArgumentError unless the statement `grid` lists exactly the axes that tasks split, each once.
 
-        A task is one core's tile. Tasks split rows and columns, each batch axis, and each outer digit (mixed-radix
-        part) of M. If vectors run along channels, tasks split the axis `lanes` instead of columns. Raise an error too
-        for a raster group above 1 (tasks ordered in groups to share caches), which only GPUs have.
+        Any order is legal. A task is one core's tile. Tasks split rows and columns, each batch axis, and each outer
+        digit (mixed-radix part) of M. If vectors run along channels that A, B and the result share, tasks split the
+        axis `lanes` instead of columns. Raise an ArgumentError too for a raster group above 1 (tasks ordered in groups
+        to share caches), which only GPUs have.
         """
         plan, task_axes = self.plan, [*self.singles, *list(self.axes)[:2]]
         if sorted(plan.grid) != sorted(task_axes):
@@ -101,7 +102,7 @@ class _ContractionPlan:
             raise refused(raster_line(plan), "workers of a CPU take tasks in order; only a GPU's are grouped")
 
     def _check_levels(self) -> None:
-        """Raise an error unless every axis of this plan is split into the levels that the atom needs.
+        """Raise an ArgumentError unless every axis of this plan is split into the levels that the atom needs.
 
         - Rows and columns need task (one core's tile), loop (register tile) and unit (the atom).
         - A batch axis, and an axis of an outer digit (mixed-radix part) of M, needs the level task only.
@@ -123,11 +124,11 @@ class _ContractionPlan:
                 raise refused(self.plan.axis(DEPTH), "tasks over the depth would add to one result")
 
     def _check_axis_levels(self, axis: Axis, unit: int, within_lines: bool = False) -> None:
-        """Raise an error unless `axis` has the levels task (one core's tile), loop (register tile) and unit (the atom).
+        """Raise an ArgumentError unless `axis` is split into the levels task, loop and unit, in this order.
 
-        `unit` is the atom's extent along the axis: the level unit must have this size, and it must divide the last loop
-        tile. With `within_lines` the axis must have two loop levels: over lines of an image, and over register tiles,
-        which then end with a line.
+        Task is one core's tile, loop the register tile, unit the atom. `unit` is the atom's extent along the axis: the
+        level unit must have this size, and it must divide the last loop tile. With `within_lines` the axis must have
+        two loop levels: over lines of an image, and over register tiles, which then end with a line.
         """
         levels = [cut.level for cut in axis.splits]
         expected = ["task", *(["loop"] if within_lines else []), "loop", "unit"]
@@ -141,10 +142,10 @@ class _ContractionPlan:
             raise refused(axis, f"`{loop}` is no multiple of `{unit_split}`")
 
     def _check_loop_order(self) -> None:
-        """Raise an error unless depth (K) is the innermost loop in the statement `loops`.
+        """Raise an ArgumentError unless depth (K) is the innermost loop in the statement `loops`.
 
         Accumulators then stay in registers. Rows and columns must stand before depth, in either order. If vectors run
-        along channels, the order must be rows, lanes, columns, depth.
+        along channels that A, B and the result share, the order must be rows, lanes, columns, depth.
         """
         line = f"loops {', '.join(self.plan.loops)}"
         if self.lanes and self.plan.loops != (*BY_LANES, DEPTH):
@@ -156,10 +157,10 @@ class _ContractionPlan:
             raise refused(line, "rows and columns in either order, then depth: accumulators stay in registers")
 
     def _check_operands(self) -> None:
-        """Raise an error unless A is read in place or staged, and B is packed before the kernel runs.
+        """Raise an ArgumentError unless A is read in place or staged, and B is packed before the kernel runs.
 
         Only tile registers may have A staged: once per task (one core's tile), as `strip` (image lines) or `panel`
-        (im2col). B must be packed `at bind`, which means once before the kernel runs. Raise an error too for a
+        (im2col). B must be packed `at bind`, which means once before the kernel runs. Raise an ArgumentError too for a
         statement on a value other than A and B, and for a cache hint if vectors run along channels.
         """
         a, b = (self.plan.operand(operand.name) for operand in (self.contraction.a, self.contraction.b))
@@ -179,9 +180,10 @@ class _ContractionPlan:
             raise refused(a, f"rows are staged as {' or '.join(STAGES)}{did_you_mean(a.form, STAGES)}")
 
     def _check_overlap(self) -> None:
-        """Raise an error if this plan has a statement `overlap`, unless it is `delayed store` in tile registers.
+        """Raise an ArgumentError if this plan has a statement `overlap` that the contraction cannot have.
 
-        A delayed store writes an accumulator tile while the next one is computed.
+        Only `delayed store` is legal, and only in tile registers: an accumulator tile is written to memory while the
+        next one is computed.
         """
         overlap = self.plan.overlap
         if overlap not in ("none", DELAYED):
@@ -191,10 +193,10 @@ class _ContractionPlan:
             raise refused(f"overlap {overlap}", f"only tile registers need it; {unit_name} are stored as they are")
 
     def _check_digits(self, blocking: Blocking) -> None:
-        """Raise an error unless each axis of this plan has the digits (mixed-radix parts) that the contraction has.
+        """Raise an ArgumentError unless each axis of this plan has the digits (mixed-radix parts) that follow for it.
 
-        The names, extents and padded extents of the digits must be those that follow from the contraction and from
-        `blocking`, the tile sizes that the plan states: an axis is padded to whole blocks.
+        Names, extents and padded extents of the digits follow from the contraction and from `blocking`, the tile sizes
+        that the plan states: an axis is padded to whole accumulator tiles.
         """
         expected = {axis.name: axis for axis in plan_of(self.contraction, blocking).axes}
         for axis in self.plan.axes:

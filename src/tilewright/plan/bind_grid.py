@@ -23,7 +23,7 @@ def bind_grid(kernel: KernelProgram, plan: Schedule) -> BoundKernel:
     """Check the plan of a grid program and return both as a BoundKernel, in which every MMA has a statement.
 
     In a grid program the author's constraints give the workgroup tiles; a plan states only loops and MMAs within them.
-    Raise an error that quotes the first illegal statement of the plan.
+    Raise an ArgumentError that quotes the first illegal statement of the plan.
     """
     program, machine = kernel.program, kernel.machine
     grid = Grid(program, kernel.sizes, machine, kernel.free, kernel.opened)
@@ -48,12 +48,14 @@ def bind_grid(kernel: KernelProgram, plan: Schedule) -> BoundKernel:
 
 
 def _task_and_loop_axes(grid: Grid, plan: Schedule) -> tuple[dict[str, Axis], dict[str, Axis]]:
-    """Return ({dimension name: its task axis}, {dimension name: its loop axis}), the axes of a grid program's plan.
+    """Return ({dimension name: its task axis}, {dimension name: its loop axis}): the axes of a grid program's plan.
 
-    A task axis states the workgroup's tile, a loop axis the tile of a loop; `grid` has the author's tiles. Raise an
-    error for an axis that is missing or unknown or has a wrong extent, for a task tile or a `grid` order that differs
-    from the author's constraints, and for a statement that such a plan cannot have (a placed value, a pipeline,
-    `raster`, `loops`, `waves`, `overlap`).
+    In a grid program the author's constraints give the workgroup tiles; `grid` has these tiles. A task axis states the
+    workgroup's tile, a loop axis the tile of a loop. Raise an ArgumentError for
+    - an axis that is missing or unknown, or has a wrong extent,
+    - a task tile or a `grid` order that differs from the constraints,
+    - a loop tile that differs from the author's although the result depends on it,
+    - a statement that such a plan cannot have (a placed value, a pipeline, `raster`, `loops`, `waves`, `overlap`).
     """
     names = {word: name for name, word in grid.words.items()}
     task_axes: dict[str, Axis] = {}
@@ -89,9 +91,10 @@ def _task_and_loop_axes(grid: Grid, plan: Schedule) -> tuple[dict[str, Axis], di
 
 
 def _check_fixed_loop_tile(grid: Grid, name: str, axis: Axis) -> None:
-    """Raise an error if the plan's `axis` changes the tile of a loop whose result depends on its tile size.
+    """Raise an ArgumentError if the plan's `axis` changes the tile of a loop whose result depends on its tile size.
 
     `name` is the dimension that the loop is over. The tile must stay the author's, which `grid` (the grid program) has.
+    Any tile is legal for a loop whose tile size does not change the result.
     """
     is_free = any(str(op.attrs["axis"]) == name for op in grid.tiles)
     tile = grid.loops[name]

@@ -18,8 +18,8 @@ from tilewright.plan.schedule import Axis, Digit, Schedule, Split
 def lane_box_of(plan: Schedule, rows: str) -> dict[str, int] | None:
     """Return the box of results that one lane computes, as {digit of M: extent}; None if the plan has no boxes.
 
-    A box is a rectangle of neighbouring results; digits are the mixed-radix parts of M. `rows` is the name of M's axis,
-    whose `unit` splits state the box.
+    A box is a rectangle of neighbouring results; digits are the mixed-radix parts of M. `rows` is the name of M's axis
+    in the plan; its splits `unit` that name a digit are the sides of the box. None too if the plan has no such axis.
     """
     axis = next((a for a in plan.axes if a.name == rows), None)
     units = {} if axis is None else {c.digit: c.size for c in axis.splits if c.level == "unit" and c.digit is not None}
@@ -43,10 +43,10 @@ class BoxedRows:
 
     @property
     def axis(self) -> Axis:
-        """The plan's axis of M for these lane boxes, which states no task extent.
+        """The plan's axis of M for these lane boxes: its digits and sides of a box, without a task extent.
 
         A lane box is the rectangle of neighbouring results of one lane. The digits (mixed-radix parts) of M are padded
-        to whole boxes, and each side of a box longer than 1 is a `unit` split (what one lane computes).
+        to whole boxes, and each side of a box longer than 1 is a `unit` split (the elements of one lane).
         """
         walked = [replace(d, padded_extent=-(-d.extent // n) * n) for d, n in zip(self.digits, self.sizes, strict=True)]
         units = [Split("unit", n, d.name) for d, n in zip(walked, self.sizes, strict=True) if n > 1]
@@ -55,9 +55,9 @@ class BoxedRows:
     def to_boxed_plan(self, plan: Schedule) -> Schedule:
         """Return the plan with M's axis replaced by axes of lane boxes: one that counts boxes, one per side of a box.
 
-        A lane box is the rectangle of neighbouring results of one lane; sides of extent 1 get no axis. Raise an error
-        if M's axis is not padded to whole boxes, if a task (one workgroup's tile) is not whole boxes, or if M's axis
-        has splits besides the task and the sides of a box.
+        A lane box is the rectangle of neighbouring results of one lane; sides of extent 1 get no axis. Raise an
+        ArgumentError if M's axis is not padded to whole boxes, if a task (one workgroup's tile) is not whole boxes, or
+        if M's axis has splits besides the task and the sides of a box.
         """
         rows_axis, box_elements = plan.axis(self.name), prod(self.sizes)
         task = rows_axis.split("task")

@@ -35,7 +35,7 @@ NAMES = 200
 
 
 def check_pipelined(bound: BoundKernel) -> None:
-    """Raise an error if a plan with a pipeline (producers copy, consumers multiply) is illegal for its kernel.
+    """Raise an ArgumentError if a plan with a pipeline (producers copy, consumers multiply) is illegal for its kernel.
 
     `bound` has the kernel and the plan. The error quotes the first statement of the plan that breaks a rule.
     """
@@ -49,7 +49,11 @@ class _PipelinedKernel:
     bound: BoundKernel
 
     def check(self) -> None:
-        """Raise an error, which quotes the first statement that breaks a rule, if this kernel's plan is illegal."""
+        """Raise an ArgumentError, which quotes the first statement that breaks a rule, if this plan is illegal.
+
+        The rules are about statements, MMAs and their atoms, accumulator tiles, loop tiles, registers, overlap and
+        raster.
+        """
         plan, kernel = self.plan, self.kernel
         self._check_statements()
         if why := why_no_pipeline(kernel.program, kernel.size, kernel.free) and self._why_not_chained():
@@ -67,7 +71,10 @@ class _PipelinedKernel:
 
     @property
     def pipeline(self) -> Pipeline:
-        """The plan's statement `producer ...` as a Pipeline: waves, registers per lane, stages; there must be one."""
+        """The Pipeline (waves, registers per lane, stages) that the plan's statement `producer ...` states.
+
+        The plan must have one; an assertion fails otherwise.
+        """
         assert self.plan.pipeline is not None
         return self.plan.pipeline
 
@@ -82,7 +89,7 @@ class _PipelinedKernel:
         return self.bound.plan
 
     def _why_not_chained(self) -> str:
-        """Return text: why this kernel's MMAs form no chain; empty if they form one.
+        """Return text: why this kernel's MMAs form no chain; empty text if they form one.
 
         In a chain, results of MMAs stay in registers and are operands of other MMAs, as in attention.
         """
@@ -93,7 +100,7 @@ class _PipelinedKernel:
     def _mma_statements(self) -> list[tuple[ProductUnit, Op]]:
         """Return [(the plan's statement for an MMA, the mma operation)] for every MMA of this kernel, in order.
 
-        Raise an error for an MMA without a statement, and for a statement that names no MMA of the kernel.
+        Raise an ArgumentError for an MMA without a statement, and for a statement that names no MMA of the kernel.
         """
         statements = {statement.name: statement for statement in self.plan.products}
         for name, statement in statements.items():
@@ -107,7 +114,7 @@ class _PipelinedKernel:
     # -- rules -------------------------------------------------------------------------------------------
 
     def _check_statements(self) -> None:
-        """Raise an error for a pipeline that the machine cannot run, and for a statement that this plan cannot have.
+        """Raise an ArgumentError for a pipeline that the machine cannot run, and for statements that do not fit one.
 
         Illegal are `waves` (the pipeline states the number of waves), and the statements that only a plan with halo
         tiles (input tiles with their surroundings) can have: `halo stages`, a statement that places a value, and
@@ -126,9 +133,9 @@ class _PipelinedKernel:
     def _microkernel(self, statement: ProductUnit, op: Op) -> Microkernel:
         """Return the Microkernel (atom, accumulator tile, wave groups, K step) that `statement` gives for the mma `op`.
 
-        `statement` is the plan's line for `op`. Raise an error that quotes it if it names no atom or an unknown one, if
-        the atom reads no operand from shared memory, or if the atom cannot compute `op` with this tile, this K step or
-        these waves.
+        `statement` is the plan's line for `op`. Raise an ArgumentError that quotes it if it names no atom or an unknown
+        one, if the atom reads no operand from shared memory, or if the atom cannot compute `op` with this tile, this K
+        step or these waves.
         """
         machine = self.kernel.machine
         if statement.atom is None:
@@ -159,7 +166,7 @@ class _PipelinedKernel:
         return microkernel
 
     def _check_atom(self, statement: ProductUnit, op: Op, microkernel: Microkernel) -> None:
-        """Raise an error unless the microkernel's atom can take the operands of the mma `op`.
+        """Raise an ArgumentError unless the microkernel's atom can take the operands of the mma `op`.
 
         The atom must take the types of the operands and of the accumulator. Its layout of each operand in shared memory
         must fit the operand (contiguous along K or not). It must not round more than `op` allows. The error quotes
@@ -195,12 +202,15 @@ class _PipelinedKernel:
         return registers
 
     def _is_read(self, operand: Value) -> bool:
-        """True if an MMA's operand is directly the result of a read of memory, with no operation in between."""
+        """True if an MMA's operand is directly the result of a read of memory, with no operation in between.
+
+        `operand` is the operand.
+        """
         op = self.kernel.program.makers().get(operand)
         return op is not None and op.name == "read"
 
     def _check_loop_tiles(self) -> None:
-        """Raise an error if the plan states a loop over a dimension that this kernel has no loop over.
+        """Raise an ArgumentError if the plan states a loop over a dimension that this kernel has no loop over.
 
         The kernel has loops over the dimensions in `loop_tiles`, over the reduction dimensions of MMAs, and over an N
         that the grid splits. A stated loop tile as long as the extent of a task (one workgroup's tile) is no error.
@@ -213,7 +223,7 @@ class _PipelinedKernel:
                 raise refused(axis, f"no loop iterates over {d}: a task has all of its part")
 
     def _check_tile(self, op: Op, microkernel: Microkernel) -> None:
-        """Raise an error unless the accumulator tile of the mma `op` is exactly a task's extents along M and N.
+        """Raise an ArgumentError unless the accumulator tile of the mma `op` is exactly a task's extents along M and N.
 
         A task is one workgroup's tile. If a loop around the MMAs is over M or N, the tile must have the loop tile's
         extent instead. Along N there are two exceptions: a task may loop over whole accumulator tiles, and the tile may

@@ -26,7 +26,7 @@ def bind_products(
     """Return {mma: Microkernel (atom and accumulator tile), or None for scalar loops}, for every MMA of the program.
 
     `statements` are the plan's MMA statements; each is checked. An MMA without a statement gets its entry in
-    `defaults`. Raise an error that quotes an illegal statement.
+    `defaults`. Raise an ArgumentError that quotes an illegal statement.
     """
     microkernels, names = dict(defaults), mmas_by_name(program)
     for statement in statements:
@@ -39,7 +39,10 @@ def bind_products(
 
 
 def check_orientation(statement: ProductUnit) -> None:
-    """Raise an error, which quotes the MMA's `statement`, if it says `transposed`: only a plan with a pipeline may."""
+    """Raise an ArgumentError, which quotes an MMA's `statement`, if it says `transposed`.
+
+    Only a plan with a pipeline may have a transposed MMA; this check is for plans without one.
+    """
     if statement.transposed:
         raise refused(statement, "only products of a pipeline are transposed, and no line `producer` says one")
 
@@ -47,9 +50,9 @@ def check_orientation(statement: ProductUnit) -> None:
 def _bind_statement(statement: ProductUnit, op: Op, machine: Machine) -> Microkernel:
     """Return the Microkernel (atom, accumulator tile) that a plan's MMA `statement` gives for the mma `op`.
 
-    Raise an error that quotes the statement if the machine lacks the atom, if the atom does not take the operands'
-    types, if the tile is not whole atoms, if accumulators and operands do not fit the registers, or if it says
-    `transposed`.
+    Raise an ArgumentError that quotes the statement if the machine lacks the atom, if `op` has no accumulator tile, if
+    the atom does not take the operands' types, if the tile is not whole atoms, if accumulators and operands do not fit
+    the registers (or the tile has more rows than the atom allows), or if it says `transposed`.
     """
     try:
         atom = machine.multiply_atom(statement.atom or "")

@@ -55,10 +55,10 @@ class BlockUnit:
 
 
 def blockings(space: Contraction, unit: BlockUnit, machine: Machine, fixed: Fixed) -> Iterator[Blocking]:
-    """Yield each Blocking (tile sizes, loop order, staging) of a product to try with `unit`; not all of them are legal.
+    """Yield each Blocking (tile sizes, loop order, staging) to try for a contraction; not all of them are legal.
 
-    `space` is the product's index space, `unit` the atom with the accumulator tiles and task counts to try. All
-    blockings follow the author's constraints `fixed`. `machine` decides which loads bypass the L1 cache.
+    `space` is the contraction, `unit` the atom with the accumulator tiles and task counts to try. All blockings follow
+    the author's constraints `fixed`. `machine` decides which loads bypass the L1 cache.
     """
     singles = [d.name for d in single_digits(space, unit.by_lanes)]
     grid = (LANES, *singles, ROWS) if unit.by_lanes else (COLUMNS, *singles, ROWS)
@@ -76,10 +76,11 @@ def blockings(space: Contraction, unit: BlockUnit, machine: Machine, fixed: Fixe
 
 
 def _orders(unit: BlockUnit, is_single: bool) -> tuple[tuple[str, ...], ...]:
-    """Return the loop orders over accumulator tiles to try, each outermost first.
+    """Return the loop orders over accumulator tiles to try, each a tuple of loop names, outermost first.
 
-    There is one order only if `is_single` (a task has one accumulator tile along N) or if vectors run along a digit
-    that A, B and the result share.
+    They are (columns, rows) and (rows, columns). With `is_single` (a task has one accumulator tile along N) it is the
+    first of these only. It is (rows, lanes, columns) only, if `unit` has vectors along a digit that A, B and the result
+    share.
     """
     if unit.by_lanes:
         return (BY_LANES,)
@@ -89,10 +90,10 @@ def _orders(unit: BlockUnit, is_single: bool) -> tuple[tuple[str, ...], ...]:
 def _row_extents(space: Contraction, unit: BlockUnit, block_rows: int, stage: str, fixed: Fixed) -> list[int]:
     """Return the extents of a task (one core's tile) along M to try; [] if the author's extent does not fit.
 
-    Extents are in image lines if a task spans several digits (mixed-radix parts) of M, else in rows. `fixed` has the
-    author's extent, if there is one: it is then the only one, and must be whole accumulator tiles of `block_rows` rows,
-    or whole lines. Otherwise there is one extent for each number of tasks along M in `unit`. `stage` is the way A is
-    staged; "" means in place.
+    Extents are in image lines if a task spans several digits (mixed-radix parts) of M, else in rows. `fixed` may have
+    the author's extent: it is then the only one, and must be whole accumulator tiles of `block_rows` rows, or whole
+    lines. Without it there is one extent for each number of tasks along M in `unit`. `stage` is the way A is staged; ""
+    means in place. `space` is the contraction.
     """
     line = size(space.rows[-1])
     if unit.by_lanes and fixed.rows is not None:
@@ -116,8 +117,9 @@ def _column_extents(space: Contraction, unit: BlockUnit, block_columns: int, fix
     """Return the extents of a task (one core's tile) along N to try, in columns; [] if the author's does not fit.
 
     With vectors along a digit that A, B and the result share, the extents are along that digit, and a task has all of
-    N. `fixed` has the author's extent, if there is one: it is then the only one, and must be whole accumulator tiles of
-    `block_columns` columns. Otherwise there is one extent for each number of tasks along N in `unit`.
+    N. `fixed` may have the author's extent along N: it is then the only one, and must be whole accumulator tiles of
+    `block_columns` columns. Without it there is one extent for each number of tasks along N in `unit`. `space` is the
+    contraction.
     """
     if unit.by_lanes:
         if fixed.columns is not None and fixed.columns < space.extent(space.columns):
@@ -136,9 +138,9 @@ def _streamed_operand(
 ) -> str:
     """Return "a" or "b": the operand whose loads bypass the L1 cache; "" if the unit's loads have no such hint.
 
-    The inner loop over accumulator tiles keeps the tile's columns of B (or rows of A) and changes the other operand. If
-    L1 holds the kept operand, the other one bypasses it; otherwise the kept one does. `tile` is (rows, columns) of an
-    accumulator tile, `order` are the loops over these tiles, outermost first.
+    `order` are the loops over accumulator tiles, outermost first. The inner loop keeps the columns of B (or the rows of
+    A) of one accumulator tile, and changes the other operand. If L1 holds the kept operand, the other one bypasses it;
+    otherwise the kept one does. `tile` is (rows, columns) of an accumulator tile, `space` the contraction.
     """
     if not is_tile_atom(unit.atom):
         return ""

@@ -19,7 +19,8 @@ BESIDE = 300
 def why_too_large(space: Contraction, blocking: Blocking, machine: Machine) -> str | None:
     """Return text: why a blocking stages too many bytes per task, or has too many instructions; else None.
 
-    `space` is the product's index space; a task is one core's tile.
+    `space` is the contraction, `blocking` its tile sizes and staging; a task is one core's tile. The bytes must fit the
+    machine's shared memory, or twice its L2 cache; the instructions its limit for one kernel.
     """
     limits = machine.limits
     room = machine.spaces["shared"].bytes or 2 * limits.l2_bytes
@@ -35,7 +36,7 @@ def why_too_large(space: Contraction, blocking: Blocking, machine: Machine) -> s
 def scratch_bytes(space: Contraction, blocking: Blocking) -> int:
     """Return the bytes of scratch memory of a task: staged A and an accumulator tile; 0 without tile registers.
 
-    A task is one core's tile; `space` is the product's index space.
+    A task is one core's tile. `space` is the contraction, `blocking` its tile sizes and staging.
     """
     if not blocking.in_tiles:
         return 0
@@ -45,7 +46,7 @@ def scratch_bytes(space: Contraction, blocking: Blocking) -> int:
 def instruction_count(space: Contraction, blocking: Blocking) -> int:
     """Return the estimated number of instructions in the code of a blocking, unrolled K steps included.
 
-    `space` is the product's index space; `blocking` has the tile sizes, and says which splits of K are unrolled.
+    `space` is the contraction; `blocking` has the tile sizes, and says which splits of K are unrolled.
     """
     if blocking.in_tiles:
         return _tile_instructions(space, blocking)
@@ -60,8 +61,8 @@ def instruction_count(space: Contraction, blocking: Blocking) -> int:
 def _tile_instructions(space: Contraction, blocking: Blocking) -> int:
     """Return the estimated number of instructions with tile registers: loads and MMAs of the unrolled K steps.
 
-    If the outermost split of K is a loop, its body counts twice: the first iteration has code of its own, which also
-    stores the accumulator tile before it.
+    `space` is the contraction, `blocking` its tile sizes and splits of K. If the outermost split of K is a loop, its
+    body counts twice: the first iteration has code of its own, which also stores the accumulator tile before it.
     """
     rows, columns = blocking.rows // blocking.atom.shape[0], blocking.vectors
     unrolled = prod(_step_count(space, s, blocking) for s in blocking.steps if s.is_unrolled)
@@ -70,10 +71,11 @@ def _tile_instructions(space: Contraction, blocking: Blocking) -> int:
 
 
 def _step_count(space: Contraction, split: Split, blocking: Blocking) -> int:
-    """Return the number of iterations (K steps) of one unrolled `split` of K.
+    """Return the number of iterations of one unrolled `split` of K: the copies of its body in the code.
 
-    If another split of the same digit (mixed-radix part of K) is outside of it, these are the iterations within one of
-    its tiles. `blocking` has all splits of K.
+    For a digit (mixed-radix part of K) other than the last, it is the digit's extent. For the last it is the number of
+    atoms along K: within one tile of the loop around it, if `blocking` splits the digit twice, else in the whole digit.
+    `space` is the contraction.
     """
     last, depth = space.depth[-1], blocking.atom.shape[2]
     if split.digit != last.name:
@@ -85,8 +87,9 @@ def _step_count(space: Contraction, split: Split, blocking: Blocking) -> int:
 def _vector_instructions(space: Contraction, blocking: Blocking, shape: TaskShape) -> int:
     """Return the estimated number of instructions with vectors along N.
 
-    If A has bounds checks, up to two accumulator tiles at the ends of a line have code of their own, with all filter
-    taps that the checks depend on unrolled. `shape` has the accumulator tiles of a task.
+    `space` is the contraction, `blocking` its tile sizes and splits of K, `shape` the accumulator tiles of a task. If A
+    has bounds checks, up to two accumulator tiles at the ends of a line have code of their own, with all filter taps
+    that the checks depend on unrolled. A ragged tile has code of its own too.
     """
     group, vectors = blocking.atom.shape[2], blocking.vectors
     inner = edges = 1
@@ -109,9 +112,9 @@ def _vector_instructions(space: Contraction, blocking: Blocking, shape: TaskShap
 def _lane_instructions(space: Contraction, blocking: Blocking, shape: TaskShape) -> int:
     """Return the estimated number of instructions with vectors along a digit that A, B and the result share.
 
-    It grows with the number of unrolled filter taps and of peeled accumulator tiles; none is peeled if tasks split
-    image lines. The last tile along the digit may be narrower, with code of its own. `shape` has a task's accumulator
-    tiles.
+    `space` is the contraction, `blocking` its tile sizes and splits of K, `shape` the accumulator tiles of a task. The
+    number grows with unrolled filter taps and with peeled accumulator tiles; none is peeled if tasks split image lines.
+    The last tile along the digit may be narrower, with code of its own.
     """
     unrolled = prod(size(space.summed(s.digit)) for s in blocking.steps if s.is_unrolled)
     peeled = 0 if shape.row_tasks > 1 else sum(peeled_blocks(space, blocking.rows))

@@ -40,7 +40,7 @@ class LaneUnit:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """(M, N, K) of one instruction of this unit, in elements: (1, number of elements in a vector, 1)."""
+        """(M, N, K) of one vector instruction of this unit, in elements: (1, number of elements in a vector, 1)."""
         return 1, self.lanes, 1
 
 
@@ -50,7 +50,9 @@ def is_tile_atom(atom: MultiplyAtom | LaneUnit) -> bool:
 
 
 def is_lane_unit(name: str) -> bool:
-    """True if a plan's atom named `name` is a SIMD unit: vectors run along a dimension of A, B and the result.
+    """True if `name`, an atom's name in a plan, is that of a SIMD unit (LaneUnit): it begins with `lanes.`.
+
+    Its vectors run along a dimension that A, B and the result share.
 
     >>> is_lane_unit("lanes.f32"), is_lane_unit("tiles.bf16")
     (True, False)
@@ -96,7 +98,10 @@ class Blocking:
 
     @property
     def vectors(self) -> int:
-        """The number of vector registers (with a matrix unit: of tile registers) in one row of the accumulator tile."""
+        """The number of vectors (with a matrix unit: of tile registers) in one row of the accumulator tile.
+
+        It is the tile's columns divided by the atom's columns.
+        """
         return self.columns // self.atom.shape[1]
 
 
@@ -123,9 +128,9 @@ def required_lane_digit(contraction: Contraction) -> Symbol:
 def single_digits(contraction: Contraction, by_lanes: bool) -> list[Symbol]:
     """Return the digits of a contraction of which a task (one core's tile) usually has one value: batch, then outer M.
 
-    Digits are mixed-radix parts of dimensions. The outer digits of M are all but its last two (image line and pixel); a
-    task's tile spans these two. With `by_lanes` (vectors run along a digit that A, B and the result share) the tile
-    spans only the last digit of M, and the vectorised digit is left out of the batch.
+    Digits are mixed-radix parts of dimensions. The outer digits of M are all but its last two (image line and pixel),
+    which a task's tile spans. With `by_lanes` (vectors run along a digit of the batch, which A, B and the result share)
+    the tile spans only the last digit of M, and the vectorised digit is left out of the batch.
     """
     return [
         *(d for d in contraction.batch if not by_lanes or d is not lane_digit(contraction)),
@@ -151,7 +156,7 @@ def axes_in_order(contraction: Contraction, by_lanes: bool) -> dict[str, tuple[S
 
 
 def plan_of(contraction: Contraction, blocking: Blocking) -> Schedule:
-    """Return the Schedule (plan) that states a contraction's blocking parameters; the inverse of `blocking_of`.
+    """Return the Schedule (plan) that states a blocking of a contraction; the inverse of `blocking_of`.
 
     `blocking` (a Blocking) has the tile sizes, loop orders and staging.
     """

@@ -91,7 +91,8 @@ class BoundKernel:
         """Return the extent of a task (one workgroup's tile) along the dimension `d`, in elements, as its axis states.
 
         If the axis states it for one digit (mixed-radix part) of `d`, the extents of the digits within that digit are
-        multiplied in. Without a pipeline or a loop over `d`, it is at most the axis's padded extent.
+        multiplied in: `task p 2` of (p 7, q 9) is 18. Without a pipeline or a loop over `d`, it is at most the axis's
+        padded extent.
         """
         axis = self.axes[d]
         split = axis.split("task")
@@ -116,9 +117,9 @@ class BoundKernel:
     def loop_tiles(self) -> dict[Expr, int]:
         """The tile sizes of the program's loops that stay loops: {dimension of the loop: tile size in elements}.
 
-        With a pipeline, a loop is replaced by the K loop of an MMA, and left out here, if its tile size does not change
-        the result and either it only adds MMAs or the author gives it no tile size. Without a pipeline, a loop over a
-        dimension that the grid may split is left out.
+        Without a pipeline, a loop over a dimension that the grid may split is left out. With a pipeline, a loop that
+        the K loop of an MMA replaces is left out. Its tile size must not change the result, and it must only add up
+        MMAs or have no tile size from the author.
         """
         kernel = self.kernel
         if self.plan.pipeline is None:
@@ -133,10 +134,10 @@ class BoundKernel:
 
     @cached_property
     def tiles(self) -> dict[Op, int]:
-        """The tile sizes that the plan gives to loops: {loop operation: tile size in elements}.
+        """The tile sizes of the loops whose tile size does not change the result: {loop operation: elements}.
 
-        Only loops whose tile size does not change the result are listed. Of these, the lowering chooses the tile size
-        of a loop that is not listed.
+        With a pipeline, all these loops are listed: one without a tile has its whole extent. Without a pipeline, a loop
+        that `loop_tiles` lacks is left out, and the lowering chooses its tile size.
         """
         loops = {op: d for op, d in self.kernel.loops.items() if op in self.kernel.free}
         if self.plan.pipeline is not None:  # K loops go over all of K: their tile is the K step of an MMA
@@ -170,21 +171,24 @@ class BoundKernel:
 
     @cached_property
     def _stated_loops(self) -> list[tuple[Expr, int]]:
-        """The loops of the plan's `loops`, as (dimension, number of the loop): (K, 2) for `K.2`, (K, 1) for `K`."""
+        """The loops of the plan's statement `loops`, as [(dimension, number of the loop over it)], outermost first.
+
+        `K` is (K, 1), the first loop over K; `K.2` is (K, 2), the second.
+        """
         entries = (name.partition(".") for name in self.plan.loops)
         return [(self.kernel.dims[name], int(number or 1)) for name, _, number in entries]
 
     def _is_k(self, d: Expr, number: int) -> bool:
-        """True if loop number `number` over the dimension `d` is a K loop of an MMA, not a loop over accumulator tiles.
+        """True if a loop over the dimension `d` is a K loop of an MMA, and no loop over accumulator tiles.
 
-        It is a K loop unless it is the first loop over a dimension of an accumulator. Only accumulators of MMAs with
-        packed B count.
+        `number` is 1 for the first loop over `d` in the plan. It is a K loop unless it is the first loop over a
+        dimension of an accumulator. Only accumulators of MMAs with packed B count.
         """
         return number > 1 or not any(d in op.operands[2].type.dims for op in self.packed_b)
 
     @cached_property
     def depth(self) -> tuple[ReductionLoop, ...]:
-        """The K loops that the plan's `loops` states, outermost first, as Depths (dimension, tile size, unrolled?).
+        """The K loops that the plan's `loops` states, outermost first: ReductionLoops (dimension, tile, unrolled?).
 
         It is () if the plan states none, or has a pipeline: the lowering then makes the K loops.
         """
@@ -195,7 +199,10 @@ class BoundKernel:
 
     @cached_property
     def summed(self) -> dict[Expr, ReductionLoop]:
-        """The outermost K loop of each reduction dimension: {dimension: ReductionLoop (tile size, unrolled or not)}."""
+        """The outermost K loop of each reduction dimension: {dimension: ReductionLoop (tile size, unrolled or not)}.
+
+        Only the K loops that the plan's `loops` states are listed.
+        """
         return {s.dim: s for s in reversed(self.depth)}
 
     @cached_property
@@ -221,10 +228,10 @@ class BoundKernel:
 
     @cached_property
     def peeled(self) -> dict[Expr, tuple[int, int]]:
-        """The peeled tiles that the plan states: {dimension: (tiles peeled at the start, tiles peeled at the end)}.
+        """The peeled tiles of a loop that the plan states: {dimension: (tiles at the start, tiles at the end)}.
 
-        Only the dimensions of MMAs with vectors along a dimension that A, B and the result share are listed; for other
-        dimensions the lowering decides.
+        A peeled tile has code of its own. Only the dimensions of MMAs with vectors along a dimension that A, B and the
+        result share are listed; for other dimensions the lowering decides.
         """
         dims = [d for kernel in self.lane_kernels.values() for d in (kernel.rows, kernel.along)]
         return {d: self.axes[d].peeled for d in dims}
@@ -242,7 +249,7 @@ class BoundKernel:
         """The Axes (which dimensions are M, N and K) of every MMA, for a plan with a pipeline: {mma: Axes}.
 
         If an MMA has several row dimensions, M is the last one with more than one element in a task (one workgroup's
-        tile). Raises an error for an MMA that can have no accumulator tile.
+        tile). Raises an ArgumentError for an MMA that can have no accumulator tile.
         """
         axes_of: dict[Op, Axes] = {}
         for op in self.kernel.products.values():
@@ -264,8 +271,9 @@ class BoundKernel:
     def microkernel(self, op: Op) -> Microkernel | None:
         """Return the Microkernel (atom, accumulator tile, K step) that the plan states for the mma `op`.
 
-        It is None if the statement has no atom. With a pipeline, raise an error that quotes the plan if its waves or K
-        steps are illegal for this MMA.
+        It is None if the statement has no atom (scalar loops), or names the SIMD unit for a dimension that A, B and the
+        result share. With a pipeline, raise an ArgumentError that quotes the plan if its waves or K steps are illegal
+        for this MMA.
         """
         statement, pipeline = self.statements[op], self.plan.pipeline
         if statement.atom is None or is_lane_unit(statement.atom):
@@ -296,11 +304,13 @@ class BoundKernel:
     def k_step_rows(self, op: Op, atom: MultiplyAtom) -> int:
         """Return the length of a K step of the mma `op`, in rows of shared memory; 0 if `op` has no K loop of its own.
 
-        A row is `atom.slab` elements that are contiguous along K, as the atom reads them. At 0, all of K is in shared
-        memory at once, or all of its tile in a loop around the MMAs. The K step is the loop tile that K's axis states.
-        If the axis states none, the result is 0; but with filter taps as further reduction dimensions, the step is all
-        of K. If the plan has no axis of K, the step is one row. Raise an error, which quotes the plan's line for `op`,
-        if the K step is no whole number of rows or is longer than K.
+        A row is `atom.slab` elements of K side by side, as the atom reads them. At 0, all of K is in shared memory at
+        once, or all of its tile in a loop around the MMAs. Otherwise the K step is the loop tile that K's axis states:
+        - if the axis states none, the result is 0, but with filter taps as further reduction dimensions the step is all
+          of K;
+        - if the axis states all of K, inside a loop and without filter taps, the result is 0;
+        - if the plan has no axis of K, the step is one row. Raise an ArgumentError, which quotes the plan, if the K
+          step is no whole number of rows or is longer than K.
         """
         axes, row, size = self.mma_axes[op], atom.slab or 1, self.kernel.size
         if axes.k in self.loop_tiles:
@@ -319,8 +329,8 @@ class BoundKernel:
         """Return the extents of a K step along reduction dimensions other than K, such as filter taps; () if all are 1.
 
         An extent is the loop tile that the plan's axis states; all of the dimension if the axis states none; 1 if the
-        plan has no axis of it. Raise an error if an extent does not divide its dimension, or if it is above 1 although
-        `atom` can read only one tap at a time; the second error quotes the plan's line for the mma `op`.
+        plan has no axis of it. Raise an ArgumentError if an extent does not divide its dimension, or if it is above 1
+        although `atom` can read only one tap at a time; the second error quotes the plan's line for the mma `op`.
         """
         taps = []
         for d in self.mma_axes[op].deep:
@@ -355,9 +365,9 @@ class BoundKernel:
 
     @cached_property
     def packed(self) -> bool:
-        """True if every operand B that is an argument is packed before the program runs, even if not required.
+        """True if operands B that are arguments are packed into the atom's layout before the program runs.
 
-        It is so if the plan packs an operand, or if some size is known only at the call (except with a pipeline and in
+        It is so if the plan packs any operand, or if some size is known only at the call (except with a pipeline and in
         grid programs).
         """
         is_open = bool(self.kernel.opened) and self.plan.pipeline is None and not self.kernel.in_grid
@@ -365,7 +375,7 @@ class BoundKernel:
 
     @cached_property
     def packed_b(self) -> dict[Op, ValuePlacement]:
-        """The plan's statements that pack operand B: {mma with packed B: ValuePlacement (how B is copied)}.
+        """The MMAs whose operand B the plan packs: {mma: ValuePlacement (the statement, with its cache hint)}.
 
         The accumulators of these MMAs stay in registers over all of K.
         """
@@ -374,8 +384,8 @@ class BoundKernel:
     def _line(self, op: Op, side: int) -> ValuePlacement | None:
         """Return the plan's statement on operand A (`side` 0) or B (`side` 1) of the mma `op`; None if there is none.
 
-        Both operands may read the same argument: the statement of B says `packed`, that of A does not. An operand that
-        is computed has no statement.
+        The statement of B must say `packed`, that of A must not, because both may read the same argument. An operand
+        that is computed has no statement.
         """
         read = self._read(op, side)
         name = None if read is None else read.operands[0].name
@@ -415,11 +425,11 @@ class BoundKernel:
 
     @cached_property
     def halo_taps(self) -> int | None:
-        """The number of filter taps in one pipeline stage of operand B; None if A is not copied as a halo tile.
+        """The number of filter taps of operand B that one copy to shared memory brings; None if A is not a halo tile.
 
-        A halo tile is an input tile with its surroundings. It is 0 if all of B is copied before the first task, and 1
-        if B is copied for each step of the last loop in the plan's `loops`. Otherwise it is the padded extent of that
-        loop's axis; 1 if the plan has no such axis.
+        A halo tile is an input tile with its surroundings. The number is 0 if all of B is copied once, before the first
+        task. It is 1 if B is copied for each step of the last loop in the plan's `loops`, or if that loop has no axis.
+        Otherwise it is the padded extent of that loop's axis: all of its taps.
         """
         if not self.has_halo:
             return None
@@ -431,12 +441,15 @@ class BoundKernel:
 
     @property
     def has_halo(self) -> bool:
-        """True if operand A is copied to shared memory as a halo tile: an input tile with its surroundings."""
+        """True if operand A is copied to shared memory as a halo tile: an input tile with its surroundings.
+
+        The plan's pipeline then states `halo stages`.
+        """
         return self.plan.pipeline is not None and self.plan.pipeline.halo_stages > 0
 
     @cached_property
     def _axis_of_lines(self) -> Axis | None:
-        """The axis of M if the rows of a halo tile run on from image line to image line; else None.
+        """The plan's axis of M if the rows of a halo tile run on from image line to image line; else None.
 
         A halo tile is an input tile with its surroundings. Rows run on if the axis's last digit (mixed-radix part) is
         padded.
@@ -446,7 +459,7 @@ class BoundKernel:
 
     @cached_property
     def walk(self) -> LineLayout | None:
-        """The LineLayout (lines, length, pitch) of an image if a halo tile's rows run on from line to line; else None.
+        """The LineLayout (lines, length, pitch) of one image if a halo tile's rows run on from line to line; else None.
 
         A halo tile is an input tile with its surroundings. The pitch is the number of pixels from one line to the next.
         """
@@ -457,9 +470,10 @@ class BoundKernel:
 
     @cached_property
     def image_rows(self) -> tuple[int, int]:
-        """(images in a halo tile whose rows run on from line to line, accumulator rows of each image), two counts.
+        """(images in a halo tile whose rows run on from line to line, accumulator rows of each image).
 
-        A halo tile is an input tile with its surroundings. The rows of an image are padded to whole atoms.
+        A halo tile is an input tile with its surroundings. The rows of an image are padded to whole atoms. The kernel
+        must have such a halo tile.
         """
         axis = self._axis_of_lines
         assert axis is not None
@@ -472,7 +486,7 @@ class BoundKernel:
     def unrolled_terms(self) -> int | None:
         """The largest number of K steps that a SIMT product may unroll; None if the kernel is no SIMT product.
 
-        In a SIMT product lanes multiply, without MMA atoms.
+        In a SIMT product lanes multiply, without MMA atoms. A K step has the tile size of its K loop.
         """
         if self.kernel.simt is None:
             return None
@@ -484,7 +498,8 @@ class BoundKernel:
     def lane_box(self) -> tuple[Expr, ...]:
         """The dimensions of the box of results that each lane computes in a SIMT product; () if there are no boxes.
 
-        A box is a rectangle of neighbouring results; inputs that several of them read are loaded once.
+        A SIMT product is an MMA that lanes compute without an atom. A box is a rectangle of neighbouring results;
+        inputs that several of them read are loaded once.
         """
         return () if self.kernel.simt is None else self.kernel.simt.box_dims
 

@@ -91,10 +91,10 @@ def cut_dims(program: Program, size: Size, logs: bool = False, opened: Opened = 
 
 
 def may_overrun(d: Expr, program: Program, size: Size) -> bool:
-    """True if a task (tile of the grid) may compute elements past the end of `d`, because no write would store them.
+    """True if a task (tile of the grid) may compute elements past the end of `d`: no write would store them.
 
-    Each write must have a coordinate that is exactly the index of `d`, in a memory dimension with the extent of `d`:
-    elements out of bounds are then dropped. `size(d)` evaluates the extent of a dimension d.
+    Each write must have an explicit coordinate that is exactly the index of `d`, in a memory dimension with the extent
+    of `d`: elements out of bounds are then dropped. `size(d)` evaluates the extent of a dimension d.
     """
     for op in (op for op in program.walk() if op.name in WRITES):
         iterator = dict(zip(op.operands[0].type.dims, op.attrs.get("over", ()), strict=False)).get(d)
@@ -110,9 +110,10 @@ def may_overrun(d: Expr, program: Program, size: Size) -> bool:
 def pointwise_dims(program: Program, size: Size, opened: Opened = NOTHING) -> tuple[Expr, ...]:
     """Return the dimensions along which the program is pointwise, in the order of its first write; () if none.
 
-    Pointwise means: every write has the dimension, different coordinates along it write different elements, and no
-    operation mixes elements along it. Dimensions of extent 1 are left out. A program with a while loop has none.
-    `size(d)` evaluates the extent of a dimension d; for `opened` sizes (known only at the call) it is a typical number.
+    Pointwise means: every write has the dimension, different coordinates along it write different elements, no
+    operation mixes elements along it, and no size depends on it. Dimensions of extent 1 are left out. A program with a
+    while loop has none. `size(d)` evaluates the extent of a dimension d; for `opened` sizes (known only at the call) it
+    is a typical number.
     """
     ops = list(program.walk())
     writes = [op for op in ops if op.name in WRITES]
@@ -147,7 +148,7 @@ def _first_operand_dims(op: Op) -> tuple[Expr, ...]:
 
 
 def _mixed_dims(op: Op) -> set[Expr]:
-    """Return the set of dimensions along which `op` combines elements or needs all of them; empty if it is elementwise.
+    """Return the dimensions along which `op` combines elements or needs all of them; an empty set if it is elementwise.
 
     Reductions, scans, MMAs, gathers, reshapes, loops, topk, extract and bitcasts to another width have such dimensions.
     """
@@ -176,10 +177,10 @@ def _mixed_dims(op: Op) -> set[Expr]:
 
 
 def _gathered_dims(op: Op) -> set[Expr]:
-    """Return the set of dimensions of index tiles that the read or write `op` needs whole, as it gathers from them.
+    """Return the dimensions of index tiles that the read or write `op` needs whole, because it gathers from them.
 
-    An index tile holds data from which `op` computes its coordinates. A dimension of an index tile is left out if `op`
-    uses only the element at its own coordinate along it. The set is empty if `op` uses no index tile.
+    An index tile holds data from which `op` computes its coordinates. A dimension of it is left out if `op` uses, for
+    each element, only the index at the same coordinate. The set is empty if `op` uses no index tile.
     """
     _, kind, extra = accessed(op)
     dim_of = dict(zip(op.attrs.get("over", ()), kind.dims, strict=False))
@@ -198,9 +199,9 @@ def _separately_written_dims(
     `opened` are known only at the call. The first rule that applies gives the result:
     - [] if the writes are of several kinds (write, atomic add and so on);
     - all of `dims` if the writes are atomics and there is no read;
-    - all of `dims` if there is one write, all reads have its coordinates, and its addresses, or its coordinates, are
-      proved distinct;
-    - the dimensions that index one memory coordinate in the same way in all writes and reads.
+    - all of `dims` if there is one write, all reads have its coordinates, and its addresses or coordinates are proved
+      to be distinct;
+    - otherwise the dimensions that alone index one memory coordinate, in the same way in all writes and reads.
     """
     names = {op.name for op in writes}
     if len(names) > 1:
@@ -224,10 +225,11 @@ def _separately_written_dims(
 
 
 def own_coordinate(op: Op, dim: Expr) -> tuple[int, object] | None:
-    """Return (position of the memory coordinate that `dim` alone indexes, (stride, rest)) of an access; None if none.
+    """Return (position, (stride, rest)) of the first memory coordinate that `dim` alone indexes; None if none.
 
-    `op` is the read or write. The coordinate must be stride * index + rest, with the index of `dim`, a constant stride
-    and no other index in it.
+    `op` is the read or write. The coordinate is stride * index + rest, with the index of `dim`, a constant stride and
+    no other index in it: in [j, 3*i + 1] the dimension of i gives (1, (3, 1)). If `op` has no explicit coordinates,
+    stride is 1 and rest is None.
     """
     memory, kind, _ = accessed(op)
     if "at" not in op.attrs:
@@ -247,9 +249,10 @@ def own_coordinate(op: Op, dim: Expr) -> tuple[int, object] | None:
 def _strides_prove_distinct(op: Op, size: Size, opened: Opened) -> bool:
     """True if the strides prove that the write `op` stores all its elements at different addresses.
 
-    The flat address must be linear: a mixed-radix number of the indices. Divisions of a flat index, as in [i//56, i%56,
-    j], may cancel in it. False if coordinates depend on data or a memory extent is not known. Sizes in `opened` (known
-    only at the call) stay expressions; `size(d)` evaluates the extent of any other dimension d.
+    The flat address must be a linear sum of stride * index in which each stride exceeds the largest sum of the smaller
+    terms. Divisions of a flat index may cancel in it: [i//56, i%56, j] is linear in i and j. False if coordinates
+    depend on data or a memory extent is not known. Sizes in `opened` (known only at the call) stay expressions;
+    `size(d)` evaluates the extent of any other dimension d.
     """
     memory: MemoryType = op.operands[1].type
     if "at" not in op.attrs or op.attrs.get("lookups") or None in memory.sizes:
@@ -281,9 +284,9 @@ def _strides_prove_distinct(op: Op, size: Size, opened: Opened) -> bool:
 def _coordinates_prove_distinct(op: Op, size: Size) -> bool:
     """True if the coordinates of the write `op` prove that different indices write different elements.
 
-    An example is [n, 2*u + p - 1, 2*v + q - 1, c]: each coordinate determines its own indices, even out of bounds. A
-    coordinate does so if it is a mixed-radix number of some indices, or of digits of an index, as in [i//56, 2*(i%56) +
-    p]. `size(d)` evaluates the extent of a dimension d.
+    It is proved if each index with several values is determined by one coordinate, even out of bounds: the coordinate
+    is a mixed-radix number of some indices, or of digits of an index. An example is [i//56, 2*(i%56) + p, c] with p
+    below 2. False if coordinates depend on data. `size(d)` evaluates the extent of a dimension d.
     """
     if "at" not in op.attrs or op.attrs.get("lookups"):
         return False
@@ -347,7 +350,10 @@ def _enumeration_proves_distinct(op: Op, size: Size) -> bool:
 
 
 def reads_sliding_window(program: Program, dim: Expr) -> bool:
-    """True if a read with bounds checks has a coordinate, such as h + r, in which the index of `dim` is one term."""
+    """True if a read with bounds checks has a coordinate, such as h + r, with the index of `dim` and something else.
+
+    A coordinate that is the index alone does not count.
+    """
     for op in program.walk():
         if op.name == "read" and "otherwise" in op.attrs and "at" in op.attrs:
             iterator = dict(zip(op.results[0].type.dims, op.attrs["over"], strict=True)).get(dim)
@@ -360,10 +366,10 @@ def reads_sliding_window(program: Program, dim: Expr) -> bool:
 
 
 def why_whole(program: Program, dim: Expr) -> str:
-    """Return text: why the grid cannot split `dim`, a dimension along which the program is not pointwise.
+    """Return text: why the grid cannot split `dim`, a dimension along which the program must not be pointwise.
 
     It is the first reason that applies: a while loop; an operation that mixes elements along `dim`; a write without
-    `dim`; otherwise, that writes are not separate along `dim`, or that another size depends on `dim`.
+    `dim`. If none applies, it says that writes are not separate along `dim`, or that another size depends on `dim`.
     """
     for op in program.walk():
         if op.name == "iterate" and op.attrs.get("start"):
@@ -380,14 +386,17 @@ def _widths_without_products(program: Program, dims: tuple[Expr, ...], size: Siz
 
     A task is one tile of the grid; its extents divide the dimensions. Contiguous dimensions first get at least RUN (16)
     elements. Then each dimension grows, contiguous ones first, as far as the elements of a task allow; `room` (a Room:
-    goals for the number and size of tasks) limits these. If a task does not cover the first contiguous dimension, no
-    other one grows. `size(d)` evaluates the extent of a dimension d.
+    goals for the number and size of tasks) limits these. If a task then does not cover the first contiguous dimension,
+    no other dimension grows. `size(d)` evaluates the extent of a dimension d.
     """
     spaces = [_tile_dims(op) for op in program.walk()]
     limits = room.elements
 
     def work(widths: Mapping[Expr, int]) -> int:
-        """Return the number of elements of the largest operation within one task; `widths` has the task's extents."""
+        """Return the number of elements of the largest operation in one task; `widths` has the task's extents.
+
+        A dimension that `widths` lacks counts in full.
+        """
         return max(prod(max(1, widths.get(d) or size(d)) for d in space) for space in spaces)
 
     max_elements = min(max(work({}) // room.tasks, limits[0]), limits[1])
@@ -422,10 +431,10 @@ def width_choices(extent: int, radices: Collection[int]) -> list[int]:
 
 
 def _best_width(least: int, most: int, extent: int, radices: Collection[int]) -> int:
-    """Return the extent of a task from `least` to `most` that `width_choices` prefers; the widest of equally good ones.
+    """Return the extent of a task, from `least` to `most`, that `width_choices` prefers; the largest if several.
 
-    A task is one tile of the grid. `extent` is the dimension's, and `radices` are the numbers by which accesses divide
-    its index. Extents are tried WIDTHS_AT_ONCE (4096) at a time, the widest first, until one has every preferred
+    A task is one tile of the grid. `extent` is the extent of the dimension that it splits, and `radices` are the
+    numbers by which accesses divide the dimension's index. The search ends early at an extent that has every preferred
     property.
     """
     best, best_score = most, -1
@@ -469,9 +478,9 @@ def _tile_dims(op: Op) -> set[Expr]:
 
 
 def innermost_dims(program: Program) -> list[Expr]:
-    """Return the dimensions along which accesses are contiguous: the dimensions in the innermost memory coordinate.
+    """Return the dimensions in the innermost memory coordinate of each write, then of each read: the contiguous ones.
 
-    Dimensions of all writes come first, then those of all reads. A dimension is repeated for each access that has it.
+    A dimension is repeated for each access that has it there.
     """
     accesses = [op for op in program.walk() if op.name in WRITES] + [op for op in program.walk() if op.name == "read"]
     return [d for op in accesses for d in contiguous_dims(op)]
@@ -513,7 +522,7 @@ def numbers_of(symbols: Mapping[Symbol, int]) -> Size:
     images = Substitution(symbols)
 
     def size(e: Expr) -> int:
-        """Return the number that an expression of sizes evaluates to."""
+        """Return the number that `e`, an expression of sizes, evaluates to."""
         return int(images(e))
 
     return size

@@ -36,7 +36,7 @@ def chained_axes(
         return loop_tile_of
 
     def width(d: Expr) -> int:
-        """Return the extent of `d` that a task (one workgroup's tile) computes at a time, in elements.
+        """Return the number of elements of the dimension `d` that a task (one workgroup's tile) computes at a time.
 
         It is the loop tile if a loop is over `d`; else 1 if the grid splits `d` and `d` is no M or N; else all of `d`.
         """
@@ -72,7 +72,8 @@ def chained_axes(
 def chained_task_dims(program: Program, size: Size) -> tuple[Expr, ...]:
     """Return the dimensions that the grid of a chain of MMAs may split; M is among them even if its extent is 1.
 
-    In a chain MMAs use results of other MMAs from registers. `size(d)` evaluates the extent of a dimension d.
+    In a chain, MMAs use results of other MMAs from registers, as in attention. `size(d)` evaluates the extent of a
+    dimension d.
     """
     row_dims = [_row_dims(op) for op in mmas_by_name(program).values()]
     unit_rows = {rows[-1] for rows in row_dims if rows and all(size(d) == 1 for d in rows)}
@@ -83,7 +84,8 @@ def loop_tiles(program: Program, sizes: Mapping[Symbol, int], free: Collection[O
     """Return {dimension: tile size in elements} of the loops that are no K loops; or text: why a loop has no tile size.
 
     A loop is a K loop if it only adds MMAs and is in `free` (its tile size does not change the result). Tile sizes are
-    the author's constraints; a while loop has none. `sizes` maps size symbols to numbers.
+    those of the author's constraints; a loop without one, or a while loop, gives the text. `sizes` maps size symbols to
+    numbers.
     """
     _, tilings = tiles_of(program, sizes)
     tiles: dict[Expr, int] = {}
@@ -97,9 +99,9 @@ def loop_tiles(program: Program, sizes: Mapping[Symbol, int], free: Collection[O
 
 
 def adds_products(loop: Op) -> bool:
-    """True if the loop operation `loop` only adds MMAs, as a K loop does: nothing in its body uses an MMA's result.
+    """True if a loop only adds up MMAs, as a K loop does: nothing in its body uses an MMA's result.
 
-    The body may have reads, elementwise operations and MMAs only.
+    `loop` is the loop operation. Its body may have reads, elementwise operations and MMAs only.
     """
     (body,) = loop.blocks
     sums = {x.result for x in body.ops if x.name == "mma"}
@@ -123,10 +125,11 @@ def _row_dims(op: Op) -> list[Expr]:
 
 
 def _has_wide_value(program: Program, m: Expr, grid_dims: Collection[Expr], size: Size) -> bool:
-    """True if a computed value has more than rows and columns in a task: two or more dimensions besides M.
+    """True if a computed value has two or more dimensions besides M in a task, so that it is no matrix.
 
-    Counted are dimensions of extent above 1 that are neither `m` nor in `grid_dims` (those that the grid splits). Reads
-    and constants are no computed values. `size(d)` evaluates the extent of a dimension d.
+    A task is one workgroup's tile. `m` is the dimension M. Only dimensions of extent above 1 count, and none in
+    `grid_dims` (those that the grid splits). Reads and constants are no computed values. `size(d)` evaluates the extent
+    of a dimension d.
     """
     for value in (v for op in program.walk() if op.name not in ("read", "fill", "scalar") for v in op.results):
         if isinstance(value.type, TileType):

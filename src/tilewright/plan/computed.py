@@ -37,8 +37,9 @@ class ComputedFactor:
     def bytes(self, axes: Axes, step: int) -> float:
         """Return the number of bytes copied to shared memory per element of this operand; it may be a fraction.
 
-        It is the sum over the reads that vary along both K and M. If n neighbours along K read the same element, a read
-        counts 1/n of its element size. `axes` are M, N and K of the MMA; a K step has `step` elements.
+        It is the sum over the reads that vary along both K and M. If n neighbours along K read the same element (a
+        scale per n values), a read counts 1/n of its element size. `axes` are M, N and K of the MMA; a K step has
+        `step` elements.
         """
         total = 0.0
         for read in self.reads:
@@ -61,11 +62,11 @@ class ComputedFactor:
 
 
 def computed_factor(program: Program, factor: Value) -> ComputedFactor | str | None:
-    """Return the operations and reads that compute an MMA operand elementwise; None if the operand is a plain read.
+    """Return the operations and reads that compute an MMA operand elementwise, as a ComputedFactor.
 
-    `factor` is the operand. Return text instead, why it cannot be computed elementwise, if an operation is not
-    elementwise, if a read depends on data or gives another number than 0 out of bounds, or if the operand depends on a
-    value that a loop carries.
+    `factor` is the operand. Return None if it is a plain read. Return text, why it cannot be computed elementwise, if
+    an operation is not elementwise, if a read depends on data or gives another number than 0 out of bounds, or if the
+    operand depends on a value that a loop carries.
     """
     makers = program.makers()
     pending, ops, reads = [factor], list[Op](), list[Op]()

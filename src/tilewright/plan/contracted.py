@@ -43,12 +43,11 @@ def contraction_of(facts: Facts, machine: Machine | None = None) -> Contraction 
 
 
 def _why_not_plain(facts: Facts, product: ProductFacts, write: ValueFacts) -> str:
-    """Return text: why the program is more than an MMA of two plain reads and a write; empty if it is no more.
+    """Return text: why a program is more than an MMA of two plain reads and a write; empty text if it is no more.
 
-    `product` and `write` are the MMA and the write, `facts` is the analysed program. Reasons are a loop that carries
-    values, a block-diagonal MMA, operands that are not read, an accumulator that does not start from a number, a read
-    of the written memory, gathers and divided indices, accesses with bounds of their own, and gaps between rows of a
-    tensor.
+    `product` is the MMA, `write` the write, `facts` the analysed program. Reasons are a loop that carries values, a
+    block-diagonal MMA, operands that are not reads, an accumulator that does not start from a number, a read of the
+    written memory, gathers and divided indices, accesses with bounds of their own, and gaps between rows of a tensor.
     """
     node = facts.nodes[product.node]
     start = facts.nodes[node.args[2]].source
@@ -78,10 +77,10 @@ def _has_gaps(place: AccessFacts) -> bool:
 
 
 def _why_not_elementwise(facts: Facts, product: ProductFacts, write: ValueFacts) -> str:
-    """Return text: why the epilogue (all operations from an MMA to a write) is not elementwise; empty if it is.
+    """Return text: why the epilogue (the operations from an MMA to a write) is not elementwise; empty text if it is.
 
-    `product` and `write` are the MMA and the write, `facts` is the analysed program. The epilogue must use the MMA's
-    result, have at most LONGEST (1000) steps (a value used twice counts twice), and no dimension that the result lacks.
+    `product` is the MMA, `write` the write, `facts` the analysed program. The epilogue must use the MMA's result, have
+    at most LONGEST (1000) steps (a value used twice counts twice), and no dimension that the result lacks.
     """
     result, steps = facts.nodes[product.node], dict[int, int]()
     for node in facts.nodes:  # operands come before what uses them
@@ -104,9 +103,10 @@ def _why_not_elementwise(facts: Facts, product: ProductFacts, write: ValueFacts)
 
 
 def _why_not_pointwise(facts: Facts, node: ValueFacts) -> str:
-    """Return text: why a value of the epilogue is no elementwise operation and no known constant; empty if it is one.
+    """Return text: why one value of an epilogue cannot be computed element by element; empty text if it can.
 
-    `node` is the value in the graph of the analysed program `facts`.
+    Elementwise operations, casts and broadcasts can, and constants whose number is known. `node` is the value in the
+    graph of the analysed program `facts`.
     """
     op = node.source
     if op is None or op.blocks:
@@ -140,8 +140,8 @@ class _ProductSpace:
     def contraction(self) -> Contraction | str:
         """Return the Contraction of the program's product; or text: why there is none.
 
-        Operand A is the operand whose dimensions come first in the result. The reasons are a dimension of the result
-        that neither operand has, and sizes known only at the call that the code would depend on.
+        Operand A is the operand whose dimensions come first in the result. The text names a dimension of the result
+        that neither operand has, or sizes known only at the call that the code would depend on.
         """
         facts, product = self.facts, self.product
         result: TileType = self.op.results[0].type
@@ -188,9 +188,10 @@ class _ProductSpace:
         )
 
     def _epilogue_reads(self, write: ValueFacts) -> list[tuple[Op | None, ValueFacts]]:
-        """Return [(read operation of the program, its node in the facts)] of the epilogue's reads, in program order.
+        """Return [(read operation of the program, its node)] of the epilogue's reads, in program order.
 
-        Equal reads are each listed. The operation is None for a read of memory that another kernel writes.
+        The epilogue is the operations from the MMA to `write`; a node is a value in the analysed program. Equal reads
+        are each listed. At the end follow reads of memory that another kernel writes, with None as their operation.
         """
         facts = self.facts
         needed = set(facts.behind(write.args[0], ("mma",)))
@@ -217,7 +218,7 @@ class _ProductSpace:
 
     @cached_property
     def _labels(self) -> dict[str, str]:
-        """The unique names of digits in a plan, such as m_0: {name of a digit in the analysed program: name in a plan}.
+        """The names of digits in a plan, such as m_0: {name of a digit in the analysed program: unique name in a plan}.
 
         Digits are mixed-radix parts of dimensions. The names are in lower case, with a number at the end.
         """
@@ -238,9 +239,10 @@ class _ProductSpace:
         return tuple(s for d in dims for s in self.digits.get(d, ()))
 
     def _unit_digit(self, dims: Sequence[Expr]) -> tuple[Symbol, ...]:
-        """Return (digit,): a new digit of extent 1 for `dims`, an M, N or K of one element; () if `dims` is empty.
+        """Make a digit of extent 1 for M, N or K, which has one element, and return (digit,); () if `dims` is empty.
 
-        Digits are mixed-radix parts of dimensions. The new digit belongs to the last of `dims`, and is named after it.
+        `dims` are the program's dimensions of M, N or K. Digits are mixed-radix parts of dimensions. The new digit
+        belongs to the last of `dims`: it is recorded in `self.units` and `self.digits`, and named after that dimension.
         """
         if not dims:
             return ()
@@ -251,12 +253,17 @@ class _ProductSpace:
         """Return the digits (mixed-radix parts) of K in the order of the K loops: filter taps first, then memory order.
 
         `summed` are the program's dimensions of K, `place` is the access of operand A. Filter taps are digits that
-        share a coordinate of A with another dimension (a sliding window).
+        share a coordinate of A with another dimension (a sliding window). The other digits follow in the order of A's
+        coordinates.
         """
         forms = [{name for name, _ in form} for form in place.coords]
 
         def key(digit: tuple[str, Symbol]) -> tuple[bool, int]:
-            """Return a digit's sort key: (True if its coordinates have no other digit, its first coordinate)."""
+            """Return a digit's sort key: (True if it is alone in its coordinates, position of its first coordinate).
+
+            `digit` is (name in the analysed program, symbol). Coordinates are the memory coordinates of A; the position
+            is -1 if the digit is in none.
+            """
             positions = [n for n, names in enumerate(forms) if digit[0] in names]
             return all(forms[n] == {digit[0]} for n in positions), min(positions, default=-1)
 
@@ -288,12 +295,11 @@ class _ProductSpace:
         return Operand(place.memory, node.dtype, shape, coordinates, otherwise)
 
     def _unit_terms(self, node: ValueFacts, coordinate: int) -> Expr:
-        """Return the terms of digits of extent 1 in one memory coordinate of the read or write `node`.
+        """Return an expression to add to one memory coordinate of the read or write `node`: its digits of extent 1.
 
         Digits are mixed-radix parts of dimensions; the analysed program leaves out digits of extent 1. They are needed
         because register tiles may run past the end of such a digit: the coordinate is then out of bounds, and nothing
-        is stored. `coordinate` is the number of the memory dimension. The result is an expression to add to the
-        coordinate.
+        is stored. `coordinate` is the number of the memory dimension. The result is 0 if there is no such digit.
         """
         if node.source is None:
             return ZERO
@@ -309,9 +315,10 @@ class _ProductSpace:
         return total
 
     def _named_digits(self, dim: Expr) -> list[tuple[str, Symbol]]:
-        """Return [(name in the analysed program, symbol)] of the digits (mixed-radix parts) of a program dimension.
+        """Return [(name in the analysed program, index symbol)] of the digits of a dimension of the program.
 
-        Digits of extent 1 are left out.
+        Digits are the mixed-radix parts into which accesses divide the dimension `dim`. Digits of extent 1 are left
+        out.
         """
         names = [name for name in self.facts.digits.get(str(dim), (str(dim),)) if name in self.facts.extents]
         return list(zip(names, self.digits.get(dim, ()), strict=False))

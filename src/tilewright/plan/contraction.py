@@ -35,10 +35,10 @@ class Operand:
 
     @cached_property
     def conditions(self) -> list[tuple[int, Expr]]:
-        """The bounds checks of this operand that can fail: [(number of the memory dimension, check)].
+        """The bounds checks of this operand that can fail: [(number of the memory dimension, check as an expression)].
 
-        A coordinate has up to two checks: it is at least 0, and it is below the extent. Checks that always hold are
-        left out.
+        A coordinate has up to two checks: it is at least 0, and it is below the extent. Checks that are constant (they
+        always hold) are left out.
         """
         conditions = []
         for d, (c, n) in enumerate(zip(self.coordinates, self.shape, strict=True)):
@@ -91,13 +91,13 @@ class Contraction:
     def coupled(self) -> frozenset[Symbol]:
         """The digits of K, such as filter taps, that share a bounds check on A with the last digit of M.
 
-        Digits are mixed-radix parts of flattened dimensions.
+        Digits are mixed-radix parts of flattened dimensions. In x[p + r] the tap r is coupled to the position p.
         """
         shared = [x.symbols for _, x in self.a.conditions if self.rows[-1] in x.symbols]
         return frozenset(d for d in self.depth if any(d in symbols for symbols in shared))
 
     def text(self) -> str:
-        """Return this contraction as text for people: a line each for M, N, K, batch, every tensor and the accumulator.
+        """Return this contraction as text for people: a line for each of M, N, K, batch, tensors and accumulator.
 
         The lines list digits (mixed-radix parts of flattened dimensions) with extents, and the tensors with their
         coordinates in terms of digits; a `?` marks a coordinate with a bounds check.
@@ -116,7 +116,10 @@ class Contraction:
         return prod(map(size, digits))
 
     def summed(self, name: str | None) -> Symbol:
-        """Return the digit of K (mixed-radix part of a dimension) whose name is `name`; there must be one."""
+        """Return the digit of K (mixed-radix part of a reduction dimension) that is named `name`.
+
+        There must be one; otherwise a StopIteration is raised.
+        """
         return next(d for d in self.depth if d.name == name)
 
     @property
@@ -136,7 +139,7 @@ def _is_open(digit: Symbol) -> bool:
 
 
 def with_known_sizes(contraction: Contraction, sizes: Mapping[Symbol, int]) -> Contraction:
-    """Return the contraction with numbers for its sizes known only at the call.
+    """Return the contraction with numbers in place of its sizes that are known only at the call.
 
     `sizes` maps size symbols to numbers. The returned contraction is marked `apart`: its digits (mixed-radix parts of
     flattened dimensions) must not be merged, so that a plan for these numbers also fits the contraction without them.
@@ -164,9 +167,9 @@ def with_known_sizes(contraction: Contraction, sizes: Mapping[Symbol, int]) -> C
 
 
 def dimension(digit: Symbol) -> Symbol:
-    """Return the size symbol, with the digit's name, that stands for a digit in a program whose dimensions are digits.
+    """Return a size symbol with the name of `digit`: the dimension that stands for the digit in a lowered program.
 
-    Digits are mixed-radix parts of dimensions.
+    Digits are mixed-radix parts of dimensions; the dimensions of a lowered contraction are digits.
     """
     return symbol(digit.name, 0)
 
@@ -174,9 +177,9 @@ def dimension(digit: Symbol) -> Symbol:
 def merge_rows(contraction: Contraction) -> Contraction:
     """Return the contraction with all digits of M (such as n, p, q) merged into one: a 1x1 convolution becomes a GEMM.
 
-    Digits are mixed-radix parts of dimensions. The contraction is returned unchanged if M has one digit, if the digits
-    are not contiguous in every tensor that has them, if an extent of M is known only at the call, or if the contraction
-    is marked `apart` (its plan must also fit sizes known only at the call).
+    Digits are mixed-radix parts of dimensions. The contraction is returned unchanged if M has one digit, if an extent
+    of M is known only at the call, or if it is marked `apart` (its plan must also fit sizes known only at the call). So
+    it is if the digits are not contiguous in every tensor that has them, or if a tensor would get two shapes.
     """
     return (
         contraction
@@ -188,8 +191,8 @@ def merge_rows(contraction: Contraction) -> Contraction:
 def merge_columns(contraction: Contraction) -> Contraction:
     """Return the contraction with all digits of N merged into one digit.
 
-    Digits are mixed-radix parts of dimensions. The contraction is returned unchanged if N has one digit, or if the
-    digits are not contiguous in every tensor that has them.
+    Digits are mixed-radix parts of dimensions. The contraction is returned unchanged if N has one digit, if the digits
+    are not contiguous in every tensor that has them, or if a tensor would get two shapes.
     """
     return contraction if len(contraction.columns) < 2 else _merge_digits(contraction, contraction.columns, "columns_0")
 
@@ -197,8 +200,9 @@ def merge_columns(contraction: Contraction) -> Contraction:
 def merge_taps(contraction: Contraction) -> Contraction:
     """Return the contraction with the last two digits of K (filter tap and channel) merged into one.
 
-    Digits are mixed-radix parts of dimensions. A tap w and its few channels c become one index, as in x[w, c] at C*w +
-    c. The contraction is returned unchanged if K has one digit, or if the two digits are not contiguous in A and B.
+    Digits are mixed-radix parts of dimensions. A tap w and its few channels c become one index: x[w, c] is x at C*w +
+    c. The contraction is returned unchanged if K has one digit, if the two digits are not contiguous in A and B, or if
+    a tensor would get two shapes.
     """
     return contraction if len(contraction.depth) < 2 else _merge_digits(contraction, contraction.depth[-2:], "taps_0")
 
@@ -206,8 +210,8 @@ def merge_taps(contraction: Contraction) -> Contraction:
 def _merge_digits(contraction: Contraction, digits: tuple[Symbol, ...], name: str) -> Contraction:
     """Return the contraction with `digits` (mixed-radix parts of M, N or K) merged into one digit named `name`.
 
-    The contraction is returned unchanged if the digits are not contiguous in a tensor that has them, or if one tensor,
-    accessed twice, would get two shapes.
+    The merged digit stands in place of the last of `digits`. The contraction is returned unchanged if the digits are
+    not contiguous in a tensor that has them, or if one tensor, accessed twice, would get two shapes.
     """
     operands, merged_digit = (
         (contraction.a, contraction.b, contraction.out, *contraction.extras),
@@ -232,11 +236,11 @@ def _merge_digits(contraction: Contraction, digits: tuple[Symbol, ...], name: st
 
 
 def _merge_in_operand(operand: Operand, digits: tuple[Symbol, ...], merged_digit: Symbol) -> Operand | None:
-    """Return the operand with its memory dimensions of `digits` merged into one; None if they cannot be merged.
+    """Return the operand with the memory dimensions that `digits` index merged into one; None if that is impossible.
 
-    Digits are mixed-radix parts of a dimension; `merged_digit` indexes the merged dimension. The operand is returned
-    unchanged if it has none of `digits`. It is None if they are not the coordinates of adjacent memory dimensions, each
-    but the first with the digit's extent. The first coordinate may have an offset.
+    Digits are mixed-radix parts of dimensions; `merged_digit` indexes the merged dimension. An operand without `digits`
+    is returned unchanged. Otherwise `digits` must be the coordinates of adjacent memory dimensions, in order, and each
+    but the first must have the extent of its dimension. The first coordinate may have an offset.
     """
     used = [d for d, e in enumerate(operand.coordinates) if e.symbols & set(digits)]
     if not used:
@@ -279,9 +283,9 @@ def pad_k(contraction: Contraction, group: int) -> Contraction:
 
 
 def _pad_operand(operand: Operand, last: Symbol, padded_digit: Symbol) -> Operand | None:
-    """Return the operand with the memory dimension of digit `last` lengthened to `padded_digit`; None if impossible.
+    """Return the operand with its memory dimension of digit `last` lengthened; None if that is impossible.
 
-    `last` is K's last digit (mixed-radix part), `padded_digit` the same digit with a larger extent. `last` must index
+    `last` is K's last digit (mixed-radix part), `padded_digit` the same digit with the larger extent. `last` must index
     exactly one memory dimension, alone, and have its extent.
     """
     positions = [d for d, e in enumerate(operand.coordinates) if last in e.symbols]

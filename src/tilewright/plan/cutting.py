@@ -15,11 +15,11 @@ from tilewright.plan.tile_register_tasks import LineLayout
 
 
 def in_lines(contraction: Contraction, blocking: Blocking) -> Contraction:
-    """Return the contraction with image line and pixel, the last two digits of M, merged if a task stages A.
+    """Return the contraction with the last two digits of M merged into one; unchanged if A is read in place.
 
-    Digits are mixed-radix parts of dimensions. `blocking` has the tile sizes, and says whether a task copies lines of A
-    to a buffer (stages A). The merged digit also counts the padding pixels between lines. The contraction is returned
-    unchanged if A is read in place, or if M has one digit.
+    The digits (mixed-radix parts of M) are image line and pixel in the line. They are merged if a task (one core's
+    tile) copies lines of A to a buffer, as `blocking` says; the merged digit counts the padding pixels between lines
+    too. The contraction is returned unchanged too if M has one digit.
     """
     walk = _staged_lines(contraction, blocking)
     if walk is None or len(contraction.rows) == 1:
@@ -40,8 +40,8 @@ def in_lines(contraction: Contraction, blocking: Blocking) -> Contraction:
 def digits_of(contraction: Contraction, blocking: Blocking) -> tuple[Symbol, ...]:
     """Return all digits (mixed-radix parts of dimensions) of a contraction, in the order batch, M, N, K.
 
-    The tiles of the lowered program have their dimensions in this order. If `blocking` (tile sizes, loop orders)
-    vectorises a digit of the batch, this digit comes after N instead.
+    The tiles of the lowered program have their dimensions in this order. If vectors run along a digit of the batch, as
+    `blocking` (tile sizes, loop orders) says, this digit comes after N instead.
     """
     vectorised = (required_lane_digit(contraction),) if blocking.by_lanes else ()
     return (
@@ -109,11 +109,11 @@ def plan_over_digits(plan: Schedule, contraction: Contraction, blocking: Blockin
 
 
 def _staged_lines(contraction: Contraction, blocking: Blocking) -> LineLayout | None:
-    """Return a LineLayout: the image lines of A that a task stages (copies to a buffer), and their pitch; else None.
+    """Return a LineLayout: the image lines of A that a task copies to a buffer (stages); None if A is read in place.
 
-    A task is one core's tile; None means that A is read in place. The pitch is the number of pixels from one line to
-    the next, padding included; an im2col panel has no padding. If M is one digit (mixed-radix part of a dimension), all
-    rows of a task count as one line. `blocking` has the tile sizes and the kind of staging.
+    A task is one core's tile. The layout's pitch is the number of pixels from one line to the next, padding included;
+    an im2col panel has no padding. If M is one digit (mixed-radix part of a dimension), all rows of a task count as one
+    line. `blocking` has the tile sizes and the kind of staging.
     """
     if not blocking.stage:
         return None

@@ -37,8 +37,8 @@ def fixed_by(program: Program, contraction: Contraction, sizes: Mapping[Symbol, 
     def task(dims: tuple[str, ...], extent: int) -> int | None:
         """Return the workgroup tile of M or N in elements, at most `extent`; None if no constraint gives it.
 
-        `dims` are the program's dimensions of M or N, `extent` the product of their extents. It is None too if there
-        are several dimensions.
+        `dims` are the program's dimensions of M or N, `extent` is the product of their extents. None too if there are
+        several dimensions, or none.
         """
         widths = [tasks[d] for d in dims if d in tasks]
         return min(widths[0], extent) if len(dims) == 1 and widths else None

@@ -36,7 +36,10 @@ class Followed:
     is_grid: bool = False
 
     def notes(self) -> tuple[str, ...]:
-        """Return one line of text for each constraint (or argument of one) of the author that this plan ignores."""
+        """Return a line of text for each constraint (or argument of one) of the author that this plan does not follow.
+
+        Equal lines are returned once. The result is () if the plan follows all constraints.
+        """
         notes: list[str] = []
         for constraint in self.program.records:
             notes += _NOTES[constraint.name](self, constraint) if constraint.name in _NOTES else ()
@@ -56,7 +59,7 @@ class Followed:
         """Return the plan's Axis (splits into tasks and loops) of dimension `dim`; None if the plan has none.
 
         If the plan is for several kernels, it is the axis of the first kernel that has one. If the plan splits `dim`
-        into parts (split-K), it is the axis within a part.
+        into parts (split-K), it is the axis of the elements of one part.
         """
         name = self.axes.get(str(dim), str(dim))
         if self.plan.parts is not None and self.plan.parts[0] == name:
@@ -111,9 +114,9 @@ def not_followed(
 ) -> tuple[str, ...]:
     """Return one line of text, with the reason, for each constraint of the author that a plan does not follow.
 
-    `dims` is given if the plan's axes are rows, columns and depth: the dimensions of M, the dimensions of N, and the
-    last dimension of K. With `is_grid`, workgroup tiles are part of the program's meaning, so that every plan follows
-    them. `sizes` maps size symbols to the numbers that the plan was made for.
+    `sizes` maps size symbols to the numbers that the plan was made for. With `is_grid`, workgroup tiles are part of the
+    program's meaning, so that every plan follows them. `dims` is for plans whose axes are rows, columns and depth: (the
+    program's dimensions of M, its dimensions of N, its last dimension of K). For other plans it is None.
     """
     if dims is None:
         axes = words_for(dict.fromkeys(str(r.attrs["dim"]) for r in program.records if "dim" in r.attrs))
@@ -136,8 +139,8 @@ def _extent(axis: Axis) -> int:
 def _workgroup_notes(followed: Followed, constraint: Op) -> Iterator[str]:
     """Yield a note (text for the author) if the plan does not have the workgroup tile that `constraint` states.
 
-    A plan without an axis of the constraint's dimension gets a note too. A tile without a number gets none, nor does a
-    grid program (its plan always has these tiles). `followed` has the program and its plan.
+    A plan without an axis of the constraint's dimension gets a note too. A tile that evaluates to no number gets none,
+    nor does a grid program (its plan always has these tiles). `followed` has the program and its plan.
     """
     tile = followed.number(constraint.attrs["tile"])
     if tile is None or followed.is_grid:
@@ -164,8 +167,9 @@ def _workgroup_notes(followed: Followed, constraint: Op) -> Iterator[str]:
 def _tiling_notes(followed: Followed, constraint: Op) -> Iterator[str]:
     """Yield a note (text for the author) if no loop of the plan has the loop tile that `constraint` states.
 
-    A plan without an axis of the constraint's dimension gets a note too. A tile without a number gets none, nor does
-    one that covers the whole axis, except if the plan splits K into parts. `followed` has the program and its plan.
+    A plan without an axis of the constraint's dimension gets a note too. A tile that evaluates to no number gets none.
+    Nor does one that covers the whole axis, unless the plan splits K into parts. `followed` has the program and its
+    plan.
     """
     tile = followed.number(constraint.attrs.get("tile"))
     axis = followed.axis(constraint.attrs["dim"])
@@ -183,8 +187,9 @@ def _tiling_notes(followed: Followed, constraint: Op) -> Iterator[str]:
 def _wave_notes(followed: Followed, constraint: Op) -> Iterator[str]:
     """Yield a note (text for the author) unless the plan's waves split a task as `constraint` states.
 
-    A task is one workgroup's tile. A plan that does not determine the split gets a note too, and so does a constraint
-    without a number of waves. `followed` has the program and its plan.
+    A task is one workgroup's tile. A note is yielded too if the plan does not determine how waves split a task, if the
+    constraint's tile evaluates to no number, and if its dimension has no workgroup tile. `followed` has the program and
+    its plan.
     """
     dim = constraint.attrs["dim"]
     wanted_parts, parts = wave_parts(followed.program, followed.sizes).get(str(dim)), followed.wave_splits()
@@ -235,7 +240,7 @@ def _hardware_notes(followed: Followed, constraint: Op) -> Iterator[str]:
 
 
 def _elements_notes(followed: Followed, constraint: Op) -> Iterator[str]:
-    """Yield a note (text for the author) that the plan ignores `constraint`, on elements per thread: every plan does.
+    """Yield one note (text for the author): the plan ignores `constraint`, on elements per thread. Every plan does.
 
     The constraint is for a read, a write or an index. `followed` has the program and its plan.
     """

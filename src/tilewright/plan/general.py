@@ -64,9 +64,9 @@ class GeneralChoice:
 
     @property
     def slow(self) -> SlowKernel | None:
-        """A SlowKernel, with the cause, if this plan is predicted far above its roofline; else None.
+        """A SlowKernel (predicted time, roofline, cause) if this plan is predicted far above its roofline; else None.
 
-        It is None too if the plan has no predicted time.
+        None too if the plan has no predicted time.
         """
         return slow_kernel(self.machine, self.cycles, self.bound, self.find_cause)
 
@@ -107,8 +107,8 @@ class GeneralChoice:
 def room_of(machine: Machine) -> Room:
     """Return a Room: goals for the number and the size of a kernel's tasks (tiles of the grid) on a machine.
 
-    It has a number of tasks and of elements per task for kernels without MMAs, and others for kernels with MMAs. All
-    follow from the machine's number of cores and the sizes of its L1 and L2 caches.
+    It has a least number of tasks and a range of elements per task for kernels without MMAs, and one number of each for
+    kernels with MMAs. All follow from the machine's number of cores and the sizes of its L1 and L2 caches.
     """
     limits = machine.limits
     least, most = limits.l1_bytes // 24, limits.l2_bytes // 128

@@ -62,7 +62,10 @@ class Grid:
     opened: Collection[Expr]
 
     def __post_init__(self) -> None:
-        """Read the constraints' tiles; give each free loop a tile of its whole extent, or of CHOSEN (256) elements."""
+        """Set `tasks` and `loops` to the tiles of the author's constraints, and `tiles` to the tile of each free loop.
+
+        A free loop, of known extent, has its whole extent as its tile up to WHOLE (512) elements; beyond, CHOSEN (256).
+        """
         self.tasks, self.loops = tiles_of(self.program, self.sizes)
         self._bound = Substitution(dict(self.sizes))
         extents = {op: self._bound(op.attrs["axis"]) for op in self.free if op.attrs["axis"] not in self.opened}
@@ -93,16 +96,16 @@ class Grid:
     def products(self, axis: Expr | None = None, tile: int = 0) -> dict[Op, Microkernel | None]:
         """Return the best microkernel of each MMA: {mma: Microkernel (atom, accumulator tile); None: scalar loops}.
 
-        The MMAs have the extents of one workgroup's tile (`width`). If `axis` is given, the extent of that dimension
-        counts as `tile` elements instead.
+        The MMAs have the extents of one workgroup's tile (`width`). If `axis` is given, that dimension counts as `tile`
+        elements instead.
         """
         return best_microkernels(self.program, self.machine, lambda d: tile if d is axis else self.width(d), self.size)
 
     def single_mma(self) -> Op | None:
-        """Return the program's MMA if it is the only one and its accumulator can stay in registers over K; else None.
+        """Return the program's only MMA if its accumulator can stay in registers over all of K; else None.
 
-        The accumulator can stay there unless some operation treats the coordinates of a dimension differently, as a
-        reduction, a scan or a gather does.
+        None if the program has several MMAs or none, or an operation that treats coordinates of a dimension
+        differently, as a reduction, a scan or a gather does.
         """
         products = list(mmas_by_name(self.program).values())
         is_single = len(products) == 1 and all(op.name in ALIKE for op in self.program.walk())
@@ -152,11 +155,12 @@ def _grid_plan(grid: Grid, blocks: Mapping[Expr, int], products: Mapping[Op, Mic
 
 
 def _choose_k_tile(grid: Grid, product: Op) -> tuple[bool, dict[Op, Microkernel | None]]:
-    """Choose the K loop of the single MMA `product`: return (accumulator stays in registers?, {mma: microkernel}).
+    """Choose the K loop of the single MMA `product`: return (stays in registers?, {mma: microkernel}).
 
-    True means in registers over all of K: on a GPU, if no K loop with a free tile size is around the MMA, or if that is
-    predicted cheapest. False means that the accumulator lies in memory between K tiles; the cheapest K tile is then
-    stored in `grid.tiles`. A microkernel is an atom and its accumulator tile.
+    The first is True if the accumulator stays in registers over all of K. It is True on a GPU. It is True if no K loop
+    whose tile size is free is around the MMA. On a CPU with such a loop, the cheaper way by the cost model is chosen.
+    False means that the accumulator lies in memory between K tiles; the cheapest K tile is then stored in `grid.tiles`.
+    A microkernel is an atom and its accumulator tile.
     """
     axes = axes_in(product, grid.width)
     loop = next((op for op in grid.tiles if only_adds(op) and product in op.blocks[0].ops), None)
@@ -181,12 +185,12 @@ def _choose_k_tile(grid: Grid, product: Op) -> tuple[bool, dict[Op, Microkernel 
 def _gemm_cost(
     grid: Grid, op: Op, axes: Axes, microkernel: Microkernel | None, k: int, k_part: int = 0
 ) -> tuple[float, bool]:
-    """Return (cycles of one core for one workgroup's MMA over all of K, True if L2 holds what it reads for one K tile).
+    """Return (predicted cycles of one core for one workgroup's MMA over all of K, True if L2 holds a K tile's inputs).
 
-    `op` is the MMA, `axes` are its M, N and K, of extent `k`. `k_part` is the K tile if the accumulator lies in memory
-    between K tiles; 0 if it stays in registers. The cycles are the sum of the MMAs, the reads that MMAs do not hide,
-    and the copies of A (if its type is converted) and of the accumulator. The result is (0, True) if `microkernel`
-    (atom, accumulator tile) is None.
+    `op` is the MMA, `axes` are its M, N and K, `k` is K's extent, `microkernel` its atom and accumulator tile; None
+    gives (0, True). `k_part` is the K tile if the accumulator lies in memory between K tiles; 0 if it stays in
+    registers. The cycles are the sum of the MMAs, the reads that MMAs do not hide, and the copies of A (if its type is
+    converted) and of the accumulator (with `k_part`).
     """
     if microkernel is None:
         return 0.0, True

@@ -36,11 +36,11 @@ class SlidingWindow:
     """By coordinate: the halo, in elements from the first filter offset to the last."""
 
     def image_lines(self, extents: Sequence[int]) -> LineLayout:
-        """Return a LineLayout: the number of lines, line length and line pitch of one image in a halo tile.
+        """Return a LineLayout: the number of lines, the line length and the line pitch of one image in a halo tile.
 
-        A halo tile is a task's input with the elements around it. The pitch is the line length plus the halo, in
-        positions (pixels). `extents` are the extents of the digits (mixed-radix parts) of M; the last two are the lines
-        of an image and the positions in a line.
+        A halo tile is a task's input with the elements around it. The pitch is the number of positions (pixels) from
+        one line to the next: the line length plus the halo. `extents` are the extents of the digits (mixed-radix parts)
+        of M; the last two are the lines of an image and the positions in a line.
         """
         *_, count, length = extents
         return LineLayout(count, count, length, length + self.reach[-1])
@@ -96,7 +96,7 @@ def operand_reads(op: Op, axes: Axes, program: Program) -> tuple[Op, Op] | None:
 def image_rows(layout: LineLayout, microkernel: Microkernel) -> int:
     """Return the number of accumulator rows that one image takes, rounded up to whole atoms of `microkernel`.
 
-    Rows run on from line to line, so that the padding between image lines takes rows too. `layout` has the number of
-    image lines in a halo tile, and their pitch.
+    Rows run on from line to line: the padding between image lines takes rows too. `layout` has the image lines of one
+    task and their pitch (positions from line to line).
     """
     return -(-layout.width // microkernel.atom.shape[0]) * microkernel.atom.shape[0]

@@ -47,9 +47,9 @@ class RowRead:
 def reused_reads(program: Program, width: Size, lanes: int, machine: Machine) -> list[RowRead]:
     """Return a RowRead for each read, outside of loops, whose elements a task reduces and then uses again.
 
-    A task is one tile of the grid, with `lanes` lanes; `width(d)` evaluates its extent along a dimension d. Reads whose
-    reduced values do not fit the registers of lanes share half of the shared memory; if they do not all fit there,
-    their keeper is "nobody".
+    A RowRead says where the elements stay between the uses, its `keeper`: "lanes" (registers) if these have room. All
+    other rows share half of the shared memory ("workgroup"); if they do not all fit there, they are read again
+    ("nobody"). A task is one tile of the grid, with `lanes` lanes; `width(d)` evaluates its extent along a dimension d.
     """
     users, shared = program.users(), machine.spaces["shared"].bytes if "shared" in machine.spaces else None
     reads: list[tuple[Op, int, int, bool]] = []
@@ -65,10 +65,10 @@ def reused_reads(program: Program, width: Size, lanes: int, machine: Machine) ->
 
 
 def is_kept_by_lanes(users: Users, value: Value, elements: int, lanes: int, machine: Machine) -> bool:
-    """True if several operations use `value`, which is reduced, and a task's lanes have registers for its `elements`.
+    """True if several operations use `value` and a task's lanes have registers for its `elements` elements.
 
-    A task (tile of the grid) has `lanes` lanes. If a cheap function of the value is reduced too, lanes have fewer
-    registers for each. `users` maps each value to the operations that use it.
+    `value` is reduced. A task (tile of the grid) has `lanes` lanes. If a cheap function of the value is reduced too,
+    lanes have fewer registers for each. `users` maps each value to the operations that use it.
     """
     tasks = machine.row_tasks
     values = tasks.values if _is_reduced_twice(users, value) else tasks.most_values
@@ -76,11 +76,11 @@ def is_kept_by_lanes(users: Users, value: Value, elements: int, lanes: int, mach
 
 
 def reduced_and_used_again(users: Users, value: Value) -> tuple[list[Value], int]:
-    """Return (reduced values, number of uses) of `value` and of the values that are computed from it elementwise.
+    """Return (values that reductions reduce, number of uses) of `value` and of values computed from it elementwise.
 
-    A use is an operation that is not elementwise, such as a reduction or a write; reduced values are the operands of
-    reductions among the uses. The list is empty if there is a single use. `users` maps each value to the operations
-    that use it. For a softmax, the row x -> ([x, exp(x - max)], 3 uses: max, sum, write).
+    A use is an operation that is not elementwise, such as a reduction or a write. With a single use the list is empty.
+    `users` maps each value to the operations that use it. The row x of a softmax gives ([x, exp(x - max)], 3): it is
+    used by max, sum and write.
     """
     computed, reduced, uses = [value], list[Value](), dict[Op, None]()
     for each in computed:
@@ -94,9 +94,9 @@ def reduced_and_used_again(users: Users, value: Value) -> tuple[list[Value], int
 
 
 def _is_reduced_twice(users: Users, value: Value) -> bool:
-    """True if a value that cheap operations compute from `value` is reduced too: both then take registers of lanes.
+    """True if a value that cheap operations (such as a subtraction) compute from `value` is reduced too.
 
-    `users` maps each value to the operations that use it.
+    Both values then take registers of lanes. `users` maps each value to the operations that use it.
     """
     computed = [value]
     for each in computed:

@@ -40,14 +40,17 @@ class KernelProgram:
 
     @cached_property
     def size(self) -> Callable[[Expr], int]:
-        """A function `size(d)` that evaluates the extent of a dimension d; typical if known only at the call."""
+        """A function `size(d)` that evaluates the extent of a dimension d to a number.
+
+        For sizes known only at the call it uses the typical number.
+        """
         return numbers_of({**self.sizes, **(self.typical or {})})
 
     @cached_property
     def dims(self) -> dict[str, Expr]:
         """{name in a plan: dimension}, for each dimension of this program's tiles whose extent `sizes` determines.
 
-        In a grid program (its author gives the workgroup tiles), it is the dimensions that constraints name.
+        In a grid program (its author gives the workgroup tiles), only the dimensions that constraints name are listed.
         """
         if self.in_grid:  # the author's constraints name them
             loops = {str(d): d for d in self.loops.values()}
@@ -62,7 +65,8 @@ class KernelProgram:
     def parallel(self) -> tuple[Expr, ...]:
         """The dimensions of this program that the grid may split; () if elements must be computed in order.
 
-        In a grid program, those that workgroups split; in a SIMT product with boxes, those that the product gives.
+        In a grid program (its author gives the workgroup tiles), they are the dimensions with a workgroup tile. In a
+        SIMT product (lanes multiply, without an atom) with boxes of results per lane, the product lists them.
         """
         if self.in_grid:
             tasks, _ = tiles_of(self.program, self.sizes)

@@ -66,11 +66,11 @@ def why_no_lanes(contraction: Contraction, machine: Machine) -> str | None:
 
 
 def lane_block_unit(space: Contraction, machine: Machine) -> BlockUnit:
-    """Return the BlockUnit of SIMD along a digit that A, B and the result share: accumulator tiles, task counts to try.
+    """Return the BlockUnit (accumulator tiles, task counts to try) of vectors along a digit of A, B and the result.
 
     A digit is a mixed-radix part of a dimension, such as the channels of a depthwise convolution. `space` is the
-    product's index space, which must have such a digit. Every accumulator tile fits the vector registers. A task has
-    whole image lines, unless there is one line only, which tasks then share.
+    contraction, which must have a digit that A, B and the result share. Every accumulator tile fits the vector
+    registers. A task has whole image lines, unless there is one line only, which tasks then share.
     """
     unit, steps, workers = lane_unit(space, machine), default_steps(space), cores(machine)
     padded = round_up(size(required_lane_digit(space)), unit.lanes)
@@ -90,9 +90,9 @@ def _fits_registers(
 ) -> bool:
     """True if the vector registers hold a block (accumulator tile) of `rows` rows by `vectors` vectors and its inputs.
 
-    Registers are needed for accumulators, inputs that a later filter tap reads again, partial products of integers,
-    and a filter value; `vectors` of each. If a bounds check depends on the position in an image line, at least `rows`
-    inputs count. `steps` are the splits of K. `contraction` is the product.
+    For each of its vectors, a block needs registers for `rows` accumulators, for the inputs that a later filter tap
+    reads again, for partial products of integers, and for one filter value. If a bounds check depends on the position
+    in an image line, at least `rows` inputs count. `steps` are the splits of K of `contraction`.
     """
     kept_vectors = max(
         1, input_window(contraction, rows, steps)[1] + (contraction.a.dtype is not contraction.sum_dtype)
@@ -129,10 +129,10 @@ def registers(rows: int, vectors: int) -> int:
 
 
 def out_of_bounds_blocks(contraction: Contraction, rows: int) -> tuple[int, int]:
-    """Return (count at the start, count at the end) of the blocks of an image line in which a tap may be out of bounds.
+    """Return (count at the start, count at the end) of an image line's blocks in which a read may be out of bounds.
 
-    A block is `rows` neighbouring positions of the line; a tap is a filter tap that reads operand A. Only whole blocks
-    are counted.
+    A block is `rows` neighbouring positions of the line; the reads are those of operand A by filter taps. Only whole
+    blocks are counted. If every block may be out of bounds, all count at the start.
 
     >>> from tilewright.ir.dtypes import f32
     >>> from tilewright.plan.contraction import Operand
@@ -160,7 +160,7 @@ def out_of_bounds_blocks(contraction: Contraction, rows: int) -> tuple[int, int]
 
 
 def peeled_blocks(contraction: Contraction, rows: int) -> tuple[int, int]:
-    """Return (count at the start, count at the end) of the blocks of an image line that are peeled (get own code).
+    """Return (count at the start, count at the end) of the blocks of an image line that get code of their own (peeled).
 
     A block is `rows` neighbouring positions (pixels). The blocks in which a filter tap may be out of bounds are peeled.
     If there are more than ALONE (6) of these blocks, none is peeled, and single loads have predicates instead: (0, 0).
@@ -179,11 +179,12 @@ def unrolled_tap_count(contraction: Contraction, steps: tuple[Split, ...]) -> in
 
 
 def input_window(contraction: Contraction, rows: int, steps: tuple[Split, ...]) -> tuple[int, int]:
-    """Return (number of distinct inputs that `rows` positions of an image line read, most that wait in registers).
+    """Return (number of distinct inputs that `rows` positions of an image line read, most inputs kept in registers).
 
-    All unrolled filter taps are counted together. An input that several taps read counts once, and waits in a register
-    until the last of these taps; the second number is the maximum of those that wait at once. `steps` are the splits of
-    K. If the coordinates of A are not linear, no input is shared: (rows * taps, 0).
+    All unrolled filter taps are counted together. An input that several taps read counts once; it is kept in a register
+    from the first of these taps to the last, and the second number is the most that are kept at once. With 4 positions
+    and 3 taps of stride 1 these are (6, 3). `steps` are the splits of K. If the coordinates of A are not linear, no
+    input is shared: (rows * taps, 0).
     """
     line, tap = contraction.rows[-1], contraction.depth[-1]
     taps = unrolled_tap_count(contraction, steps)
@@ -211,9 +212,9 @@ def input_window(contraction: Contraction, rows: int, steps: tuple[Split, ...]) 
 def block_cycles(contraction: Contraction, blocking: Blocking, machine: Machine, rows: int, vectors: int) -> float:
     """Return the cycles of one core for one block (accumulator tile, `rows` rows by `vectors` vectors), over all of K.
 
-    It is the sum over the iterations of the loops over filter taps, plus the stores. An iteration takes the larger of
-    its multiply-add cycles and its load cycles, plus half of the smaller; but at least the latency that too few
-    accumulators expose. The loop overhead is added to each iteration. `blocking` has the splits of K.
+    `blocking` has the splits of K of `contraction`. An iteration of the loops over filter taps takes the larger of its
+    multiply-add cycles and its load cycles, plus half of the smaller; but at least the latency that too few
+    accumulators expose. The result is the sum of the iterations, each with the loop overhead, and the stores.
     """
     unrolled_taps, costs = unrolled_tap_count(contraction, blocking.steps), machine.costs.lanes
     loads = input_window(contraction, rows, blocking.steps)[0]

@@ -17,10 +17,10 @@ from tilewright.plan.schedule import DELAYED, ORDERED, Axis, Pipeline, ProductUn
 
 
 def check_pipeline(pipeline: Pipeline, machine: Machine) -> None:
-    """Raise an error if the machine cannot run a pipeline with these registers and stages, whatever it multiplies.
+    """Raise an ArgumentError if the machine cannot run a pipeline of producer and consumer waves, whatever the MMA.
 
-    `pipeline` has producer waves (which copy), consumer waves (which multiply), and stages between them. The machine
-    must have asynchronous copies to shared memory. The registers per lane of producers, and of consumers, must be in
+    Producer waves copy, consumer waves multiply; `pipeline` has their registers per lane and the stages between them.
+    The machine must have asynchronous copies to shared memory. The registers of producers, and of consumers, must be in
     the machine's range and a multiple of its unit. There must be at least one stage and one epilogue stage.
     """
     register_file = machine.register_file
@@ -39,13 +39,15 @@ def check_pipeline(pipeline: Pipeline, machine: Machine) -> None:
 def groups_of(
     pipeline: Pipeline, mma_statement: ProductUnit, atom: MultiplyAtom, machine: Machine, products: int = 1
 ) -> int:
-    """Return the number of consumer wave groups per task (workgroup's tile); raise an error if the waves are illegal.
+    """Return the number of consumer wave groups that compute one task (workgroup's tile).
 
     A wave group is the waves (warps) that one atom spans; with ping-pong, half of the consumer groups compute a task.
-    Errors: the consumer waves are no whole groups; the producer waves are neither 1 nor one group; all waves are too
-    many for a workgroup; ping-pong with a synchronous atom, several producer waves or several MMAs; a synchronous atom
-    with only one consumer group, since a second must multiply while one loads. `mma_statement` is the plan's statement
-    for the MMA, which errors quote; `products` is the number of MMAs.
+    `mma_statement` is the plan's statement for the MMA, `products` the number of MMAs. Raise an ArgumentError, which
+    quotes the statements, if
+    - the consumer waves are no whole groups, or the producer waves neither 1 nor one group,
+    - all waves together are too many for a workgroup,
+    - ping-pong has a synchronous atom, several producer waves or several MMAs,
+    - a synchronous atom has one consumer group only: a second must multiply while one loads.
     """
     assert machine.lanes is not None
     waves_per_atom = atom.c.lanes // machine.lanes
@@ -68,10 +70,10 @@ def groups_of(
 
 
 def check_sharing(pipeline: Pipeline, mma_statement: ProductUnit, microkernel: Microkernel) -> None:
-    """Raise an error if the wave groups of a microkernel cannot split its accumulator tile into whole atoms.
+    """Raise an ArgumentError if the wave groups of a microkernel cannot split its accumulator tile into whole atoms.
 
     A microkernel is an atom and its accumulator tile; a wave group is the waves (warps) that one atom spans. The error
-    quotes `mma_statement` (the plan's statement for the MMA) and the pipeline.
+    quotes `mma_statement` (the plan's statement for the MMA) and `pipeline`.
     """
     m, n, _ = microkernel.atom.shape
     across = microkernel.columns // n if microkernel.groups > 1 and microkernel.blocks == 1 else 1
@@ -87,10 +89,11 @@ def check_sharing(pipeline: Pipeline, mma_statement: ProductUnit, microkernel: M
 
 
 def check_blocks(mma_statement: ProductUnit, microkernel: Microkernel, n: int, k: int) -> None:
-    """Raise an error if the atom cannot multiply each block of a block-diagonal B separately; one block is legal.
+    """Raise an ArgumentError if the atom cannot multiply each block of a block-diagonal B separately.
 
-    The MMA must not be transposed, and its accumulator tile must have all `n` columns. `n` and `k` are the extents of
-    the whole B, in elements. The error quotes `mma_statement`, the plan's statement for the MMA.
+    A B of one block is legal. With more blocks, the MMA must not be transposed, and its accumulator tile must have all
+    `n` columns. `n` and `k` are the extents of the whole B, in elements. The error quotes `mma_statement`, the plan's
+    statement for the MMA.
     """
     if microkernel.blocks == 1:
         return
@@ -110,10 +113,10 @@ def check_registers(
     machine: Machine,
     loop_registers: int | None = None,
 ) -> None:
-    """Raise an error if the register file is too small for all waves, or a lane's registers for its accumulators.
+    """Raise an ArgumentError if the register file is too small for all waves, or a lane's registers for its operands.
 
-    If `loop_registers` is None, no loop is around the MMAs, and a lane needs the accumulators of the largest MMA.
-    Otherwise a lane needs the accumulators of all MMAs, plus `loop_registers` for operands that stay in registers
+    A lane of a consumer needs the accumulators of the largest MMA if `loop_registers` is None: no loop is around the
+    MMAs. Otherwise it needs the accumulators of all MMAs, plus `loop_registers` for operands that stay in registers
     during the loop. `products` maps each MMA to its microkernel. `mma_statements` are the plan's statements for the
     MMAs, which the second error quotes.
     """
@@ -138,11 +141,12 @@ def check_registers(
 
 
 def rows_in_k_step(axis: Axis, k_step: int, k_extent: int, mma_statement: ProductUnit, row_elements: int) -> int:
-    """Return the number of slabs, of `row_elements` elements each, in a K step of `k_step` elements.
+    """Return the number of rows of shared memory in a K step: `k_step` / `row_elements`.
 
-    A slab is a row of shared memory: K elements side by side, as the atom reads them. Raise an error if the K step is
-    no whole number of slabs, or is longer than K (`k_extent` elements) rounded up to whole slabs. Errors quote `axis`,
-    the plan's axis of K; the first quotes `mma_statement` (the statement for the MMA) too.
+    A K step has `k_step` elements; a row is `row_elements` elements of K side by side, as the atom reads them. Raise an
+    ArgumentError if the K step is no whole number of rows, or is longer than K (`k_extent` elements) rounded up to
+    whole rows. Errors quote `axis`, the plan's axis of K; the first quotes `mma_statement` (the statement for the MMA)
+    too.
     """
     if k_step % row_elements:
         why = f"a K step of {k_step} is no multiple of a row of shared memory, {row_elements}"
@@ -155,11 +159,11 @@ def rows_in_k_step(axis: Axis, k_step: int, k_extent: int, mma_statement: Produc
 
 
 def check_raster(plan: Schedule, m_axis: str) -> None:
-    """Raise an error if the plan's raster group (number of neighbouring tasks that run together) does not fit its grid.
+    """Raise an ArgumentError if the plan's raster group does not fit its grid.
 
-    A task is one workgroup's tile. A grid of fewer than two axes cannot have a raster group. With dynamic order, the
-    group must divide the number of tasks along the axes before M, because only these tasks are grouped; `m_axis` is the
-    name of M's axis.
+    A raster group is the number of neighbouring tasks (workgroups' tiles) that run together. A grid of fewer than two
+    axes cannot have one above 1. With dynamic order, the group must divide the number of tasks along the axes before M,
+    because only these tasks are grouped; `m_axis` is the name of M's axis.
     """
     if plan.raster > 1 and len(plan.grid) < 2:
         raise refused((tasks_line(plan), raster_line(plan)), "a group is of the last two axes with a task; here is one")
@@ -177,10 +181,10 @@ def check_raster(plan: Schedule, m_axis: str) -> None:
 
 
 def check_loop_tile(axis: Axis, tile: int, extent: int, unit: int) -> None:
-    """Raise an error if a loop tile of `tile` elements is longer than its axis, rounded up to a multiple of `unit`.
+    """Raise an ArgumentError if a loop tile of `tile` elements is longer than its axis, which has `extent` elements.
 
-    The axis has `extent` elements. `unit` is the extent along it of an MMA's accumulator tile (M, N), or of what the
-    atom reads at once (K): loop tiles may be padded to it. The error quotes `axis`, the axis statement of a plan.
+    The axis is first rounded up to a multiple of `unit`: the extent along it of an MMA's accumulator tile (M, N), or of
+    what the atom reads at once (K). The error quotes `axis`, the axis statement of a plan.
     """
     if tile > -(-extent // unit) * unit:
         raise refused(axis, f"`loop {tile}` is longer than the axis: it has {extent}")
@@ -197,7 +201,7 @@ def stage_statements(plan: Schedule) -> tuple[str, ...]:
 
 
 def check_overlap(plan: Schedule, looped: bool, products: Mapping[Op, Microkernel]) -> None:
-    """Raise an error if the plan's statement `overlap` (MMAs beside other work) does not fit a kernel with a pipeline.
+    """Raise an ArgumentError if the plan's statement `overlap` (MMAs beside other work) does not fit a pipeline.
 
     A plan without overlap is legal. A delayed store is illegal: only tile registers (on CPUs) have it. Any other
     overlap needs a loop around two or more MMAs (`looped` says whether there is one), each with all of its K in shared

@@ -56,9 +56,10 @@ def cycles_alone(machine: Machine, predicted: Predicted) -> dict[str, float]:
 
 
 def last_wave(machine: Machine, plan: Schedule) -> tuple[int, int, float]:
-    """Return (number of tasks, number of rounds with one task per core, fraction of cores that the last round uses).
+    """Return (number of tasks, number of rounds, fraction of the cores that the last round uses) of the plan's grid.
 
-    A task is one workgroup's tile of the grid. The fraction is above 0 and at most 1.
+    A task is one workgroup's tile; a round gives one task to each core. With 132 cores, 200 tasks are 2 rounds, and the
+    fraction is 68/132. The fraction is above 0 and at most 1.
     """
     tasks, cores = prod(plan.axis(name).tasks for name in plan.grid), machine.limits.cores or 1
     waves = ceil(tasks / cores)
@@ -66,10 +67,10 @@ def last_wave(machine: Machine, plan: Schedule) -> tuple[int, int, float]:
 
 
 def limit_lines(machine: Machine, plan: Schedule, predicted: Predicted) -> list[str]:
-    """Return two lines of text for `explain`: the microseconds of each resource alone, and how full the last round is.
+    """Return two lines of text for `explain`: each resource's time alone, and how full the last round of tasks is.
 
-    The first line begins with the slowest resource (the bottleneck). A round has one task (workgroup's tile) on each
-    core. `predicted(machine)` evaluates the plan's cycles on a machine.
+    Times are in microseconds, the slowest resource (the bottleneck) first. A round has one task (workgroup's tile) on
+    each core. `predicted(machine)` evaluates the cycles of `plan` on a machine.
     """
     (bottleneck, longest), *rest = cycles_alone(machine, predicted).items()
     others = ", ".join(f"{resource} {us(cycles, machine)}" for resource, cycles in rest)

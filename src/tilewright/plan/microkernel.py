@@ -57,9 +57,10 @@ class Microkernel:
 
     @property
     def group_grid(self) -> tuple[int, int]:
-        """(wave groups along the rows of this accumulator tile, wave groups along its columns), two counts.
+        """(wave groups along the rows of this accumulator tile, wave groups along its columns).
 
-        A wave group is the waves (warps) that one atom spans; the groups split the tile among them.
+        A wave group is the waves (warps) that one atom spans; the groups split the tile among them. 4 groups of a tile
+        two atoms wide are (2, 2).
         """
         across = self.columns // self.atom.shape[1] if self.groups > 1 and self.blocks == 1 else 1
         return self.groups // across, across
@@ -77,14 +78,14 @@ class Microkernel:
 
     @property
     def slab(self) -> int | None:
-        """The number of elements side by side in shared memory, as this atom reads them: one row of it, a slab.
+        """The number of elements in a slab: elements that lie side by side in shared memory, as this atom reads them.
 
         None if the atom reads no shared memory.
         """
         return self.atom.slab
 
     def k_step_elements(self, k: int) -> int:
-        """Return the number of elements along K that are in shared memory at once: one K step. K has `k` elements.
+        """Return the number of elements along K in one K step, which are in shared memory at once; K has `k` elements.
 
         With `all_of_k_at_once`, it is `k` rounded up to whole slabs, or to whole atoms if no operand is contiguous
         along K. Otherwise it is the number of elements in `slabs` slabs. A slab is a row of shared memory: the elements
@@ -96,18 +97,20 @@ class Microkernel:
 
     @property
     def contiguous_along_k(self) -> tuple[bool, bool]:
-        """(True if A is contiguous along K in shared memory, True if B is); False: contiguous along M or N.
+        """(True if A is contiguous along K in shared memory, True if B is contiguous along K there).
 
-        An operand that the atom takes from registers counts as True.
+        An operand for which it is False is contiguous along M or N. An operand that the atom takes from registers
+        counts as True.
         """
         a, b = self.atom.forms
         return a is None or a[0], b is None or b[0]
 
     @property
     def is_matrix_atom(self) -> bool:
-        """True if the atom has several rows: it multiplies matrices, and A and B are loaded as tiles or fragments.
+        """True if the atom has several rows: it multiplies matrices, not vectors.
 
-        False if the atom has one row: it multiplies vectors, which are loaded one by one.
+        A and B are then loaded as tiles or fragments. An atom with one row multiplies vectors, which are loaded one by
+        one.
         """
         return self.atom.shape[0] > 1
 
@@ -185,8 +188,8 @@ def axes_of(a: Dims, b: Dims, c: Dims, width: Size) -> Axes | str:
 
     `a`, `b` and `c` are the dimensions of its two operands and of its result. N is the last dimension of the result;
     the operand that has N is B. M is the last dimension that only A and the result have, K is the last summed
-    dimension; dimensions of one element are chosen only if there is no other. `width(d)` evaluates the extent of a
-    dimension d in one task (tile of the grid).
+    dimension. For M and K, dimensions of one element are taken only if there is no other. `width(d)` evaluates the
+    extent of a dimension d in one task (tile of the grid).
     """
     if not c:
         return "its sum is a single number"
@@ -217,10 +220,10 @@ def axes_in(op: Op, width: Size) -> Axes | str:
 
 
 def _split_dim(dims: Sequence[Expr], width: Size) -> Expr:
-    """Return which of `dims` becomes M or K, the dimension that tiles split: the last with more than one element.
+    """Return the dimension of `dims` that becomes M or K, which tiles split: the last with more than one element.
 
-    If all have one element, it is the last. `width(d)` evaluates the extent of a dimension d, such as in one task (tile
-    of the grid).
+    If all have one element, it is the last. `dims` are the dimensions of M, or of K. `width(d)` evaluates the extent of
+    a dimension d, such as in one task (tile of the grid).
     """
     return ([d for d in dims if width(d) > 1] or dims)[-1]
 
@@ -317,7 +320,7 @@ def mma_statements(products: Mapping[Op, Microkernel | None], program: Program) 
 
 
 def registers_of(microkernel: Microkernel, machine: Machine) -> tuple[int, int]:
-    """Return (registers that a microkernel needs for one K step, registers that the machine has), two counts.
+    """Return (number of registers that a microkernel needs for one K step, number that the machine has).
 
     It needs registers for the accumulator tile and for the operands of the step; operands that an atom reads from
     shared memory need none. Depending on the atom, these are tile registers, vector registers, or registers per lane.
@@ -341,7 +344,7 @@ def registers_of(microkernel: Microkernel, machine: Machine) -> tuple[int, int]:
 
 
 def hold_accumulators(microkernels: Iterable[Microkernel | None], machine: Machine) -> bool:
-    """True if a CPU's registers have room for the accumulator tiles of all MMAs at once, and for one MMA's operands.
+    """True if a CPU's registers hold the accumulator tiles of all MMAs at once, and the operands of one MMA.
 
     `microkernels` has one entry per MMA; None (scalar loops) is left out.
     """
@@ -454,7 +457,11 @@ def best_microkernel(
     m, n, _ = sizes
 
     def sort_key(candidate: Microkernel) -> tuple[float, int, int]:
-        """Return (cycles, minus the elements of C in a tile, elements of a tile, padding included); least is best."""
+        """Return the key by which candidates are compared, least first: (cycles, -elements of C, elements of the tile).
+
+        Cycles are those of the whole MMA. Of equally fast candidates, the one whose tile has more elements of C wins,
+        then the one with fewer elements, padding included.
+        """
         stride = row_stride if candidate.atom.a.dtype is types[0] else 0  # panels keep rows clear
         return (
             round(mma_cycles(machine, candidate, sizes, stride, is_part), 3),
@@ -467,9 +474,10 @@ def best_microkernel(
 
 
 def waves_of(machine: Machine, products: Iterable[Microkernel | None]) -> int:
-    """Return the number of waves (warps) of a workgroup: the maximum over the microkernels of its MMAs.
+    """Return the number of waves (warps) of a workgroup: the most that any of its MMAs needs.
 
-    It is 1 on CPUs, and if no MMA has a microkernel (None: scalar loops).
+    `products` are the microkernels of the MMAs. The result is 1 on CPUs, and if no MMA has a microkernel (None: scalar
+    loops).
     """
     lanes = [microkernel.atom.c.lanes * microkernel.groups for microkernel in products if microkernel is not None]
     return max(1, *lanes) // machine.lanes if machine.lanes is not None and lanes else 1
@@ -511,8 +519,8 @@ def mma_cycles(
     """Return the predicted cycles of one core for a whole MMA: all accumulator tiles, plus the packing of B.
 
     `sizes` are the extents M, N and K, `row_stride` is the number of bytes between rows of A. B is packed once if the
-    atom needs several neighbours along K side by side. If `is_part` (N is a part of a longer dimension) and N is no
-    whole number of tiles, B is packed again for every row of tiles.
+    atom needs several neighbours along K side by side. It is packed again for every row of tiles if N is a part of a
+    longer dimension (`is_part`) and no whole number of tiles.
     """
     m, n, k = sizes
     packings = -(-m // microkernel.rows) if is_part and n % microkernel.columns else int(microkernel.k_pack > 1)
@@ -556,9 +564,9 @@ def _one_tile_cycles(
 ) -> float:
     """Return the cycles of one core for one accumulator tile of `rows` x `columns` elements, over all of K.
 
-    Each K step takes the larger of the cycles of its MMAs and the cycles of the loads that feed them; with a vector
-    atom, at least the latency if there are too few accumulators to hide it. The load and the store of C are added once.
-    K has `k` elements; `row_stride` is the number of bytes between rows of A.
+    K has `k` elements; `row_stride` is the number of bytes between rows of A. Each K step takes the larger of the
+    cycles of its MMAs and the cycles of the loads that feed them; with a vector atom, at least the latency if there are
+    too few accumulators to hide it. The load and the store of C are added once.
     """
     m, n, depth = microkernel.atom.shape
     row_atoms, column_atoms, steps = rows // m, columns // n, ceil(k / depth)

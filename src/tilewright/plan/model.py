@@ -92,7 +92,7 @@ def l2(limits: Limits) -> float:
 
 
 def stays_in_l1(limits: Limits, rows: int, row_bytes: int, stride_bytes: int) -> bool:
-    """True if the L1 cache holds `rows` rows of `row_bytes` bytes at once; `stride_bytes` is from row to row.
+    """True if the L1 cache holds `rows` rows of `row_bytes` bytes at once, at a distance of `stride_bytes` bytes.
 
     A stride of a large power of two reaches only a part of the cache's sets: rows of 64 bytes with a stride of 256 use
     a quarter of the sets, and rows with a stride as long as one line of every set use a single set.
@@ -125,7 +125,7 @@ def read_cycles(limits: Limits, read_bytes: float, passes: float, bytes_between:
 
 
 def line_bytes(machine: Machine) -> int:
-    """Return the number of bytes of a line of memory, as lanes of a GPU load it, or caches of a CPU hold it."""
+    """Return the number of bytes of a cache line; on a GPU, of a line as the lanes of a wave access memory."""
     return machine.limits.line_bytes if machine.lanes is None else machine.lane_access.line_bytes
 
 
@@ -144,7 +144,8 @@ def moving_cycles(machine: Machine, moved_bytes: float, *, from_memory: bool = F
 def copy_kernel_cycles(source: Operand, target: Operand, machine: Machine) -> float:
     """Return the cycles of a kernel on all cores that copies the tensor `source` to `target`, its launch included.
 
-    The launch is the fixed cycles to start a kernel. The two tensors may differ in type and padding.
+    The launch is the fixed cycles to start a kernel. The two tensors may differ in type and padding. The copy runs at
+    the core's copy rate; if the L2 caches do not hold both tensors, at most at the rate of memory.
     """
     limits, workers = machine.limits, cores(machine)
     moved = operand_bytes(source) + operand_bytes(target)

@@ -57,11 +57,11 @@ class Known:
 
 
 def why_other_sizes(given_plan: Schedule, chosen_plan: Schedule, sizes: Mapping[str, int]) -> str:
-    """Return text: the error for a given plan that was made for other sizes than the program's; empty if sizes agree.
+    """Return text: the error for a given plan that is for other sizes than the program's; empty text if sizes agree.
 
     `sizes` maps the program's dimensions to their extents. An extent in the given plan agrees if it equals the
     program's extent, or the extent in `chosen_plan` (the plan that the search chose), which may be padded. A dimension
-    that the plan splits into parts (split-K) always agrees. The result is empty too if the given plan repacks other
+    that the plan splits into parts (split-K) always agrees. The text is empty too if the given plan repacks other
     operands than `chosen_plan`, because their copies may have other extents.
 
     >>> from tilewright.plan.text import parse_plan
@@ -101,9 +101,9 @@ def why_other_sizes(given_plan: Schedule, chosen_plan: Schedule, sizes: Mapping[
 
 
 def _digits_text(digits: Mapping[str, int], names: Iterable[str]) -> str:
-    """Return text that lists digits (mixed-radix parts) with their extents, such as "m_1 4, m_0 128".
+    """Return text that lists the digits `names` with their extents, such as "m_1 4, m_0 128".
 
-    `digits` maps the name of a digit to its extent; `names` are the digits to list.
+    Digits are mixed-radix parts of dimensions; `digits` maps their names to extents.
     """
     return ", ".join(f"{name} {digits[name]}" for name in names)
 

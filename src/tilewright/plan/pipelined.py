@@ -52,10 +52,10 @@ def pipelined_mma(program: Program, size: Size, free: Collection[Op]) -> tuple[O
 
 
 def why_no_overrun(program: Program) -> str:
-    """Return text: why a task at the edge of the grid must not compute elements past the edge; empty if a task may.
+    """Return text: why a task at the edge of the grid must not compute elements past the edge; empty text if it may.
 
-    Padding a ragged task (tile of the grid) to a full one is not allowed if the program has atomic updates, or a write
-    at coordinates that depend on data.
+    A task is one tile of the grid; padding a ragged one to a full tile is not allowed if the program has atomic
+    updates, or a write at coordinates that depend on data.
     """
     if any(op.name in WRITES and (op.name != "write" or op.attrs.get("lookups")) for op in program.walk()):
         return "it writes where data say: what tasks at the edges compute too much would go there as well"
@@ -63,7 +63,7 @@ def why_no_overrun(program: Program) -> str:
 
 
 def task_dims(program: Program, op: Op, size: Size, opened: Opened = NOTHING) -> tuple[Expr, ...]:
-    """Return the dimensions that the grid of a program whose MMA is `op` may split, the accumulator's dimensions last.
+    """Return the dimensions that the grid may split in a program whose MMA is `op`, the accumulator's dimensions last.
 
     Dimensions of the accumulator with extent 1 are included. `size(d)` evaluates the extent of a dimension d; for
     `opened` sizes (known only at the call) it is a typical number.
@@ -75,10 +75,11 @@ def task_dims(program: Program, op: Op, size: Size, opened: Opened = NOTHING) ->
 
 
 def atoms_of(program: Program, machine: Machine, op: Op, axes: Axes) -> tuple[MultiplyAtom, ...] | str:
-    """Return the MMA atoms that can multiply the operands of `op`, an mma, from shared memory; or text: why none can.
+    """Return the MMA atoms that can multiply the operands of the mma `op` from shared memory; or text: why none can.
 
     If A is computed elementwise, these are atoms that take A from registers and B from shared memory. No atom can if B
-    is computed, or if A is computed but not elementwise. `axes` are M, N and K of `op`.
+    is computed, or if A is computed but not elementwise. Types, layouts and rounding must fit too. `axes` are M, N and
+    K of `op`.
     """
     types, (a, b) = types_of(op, axes.swapped, machine), axes.operands(op)
     k_contiguous = is_contiguous_along(a, axes.k, program), is_contiguous_along(b, axes.k, program)
@@ -96,9 +97,10 @@ def atoms_of(program: Program, machine: Machine, op: Op, axes: Axes) -> tuple[Mu
 
 
 def is_contiguous_along(operand: Value, k: Expr, program: Program) -> bool:
-    """True if an operand's innermost coordinate in memory depends on the index of the K dimension `k`.
+    """True if an MMA operand is contiguous along K: its innermost memory coordinate depends on the index of `k`.
 
-    An operand that is computed counts as True (it is stored with K contiguous), and so does a single number.
+    An operand that is computed counts as True (it is stored with K contiguous), and so does a single number. A read
+    without explicit coordinates must have `k` as its last memory dimension.
     """
     op = program.makers().get(operand)
     if op is None or op.name != "read":

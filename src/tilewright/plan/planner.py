@@ -71,7 +71,10 @@ class Choice:
 
     @property
     def slow(self) -> SlowKernel | None:
-        """The cause that makes this plan slow; None if it is not slow."""
+        """A SlowKernel (predicted time, roofline, cause) if the best plan is slow: predicted far above its roofline.
+
+        None if it is not slow, or if no plan is legal.
+        """
         return slow_kernel(self.machine, self.cycles, self.floor, self.find_cause)
 
     @property
@@ -86,7 +89,7 @@ class Choice:
 
     @cached_property
     def refused(self) -> tuple[Refusal, ...]:
-        """A Refusal (alternative, and why not) for each alternative to the best plan.
+        """A Refusal (alternative, and why not) for each alternative to the best plan that `explain` shows.
 
         Alternatives are illegal variants of the best plan, slower plans, and atoms that do not fit. If no plan is
         legal, only the atoms that do not fit are listed.
@@ -127,10 +130,10 @@ class Choice:
 
 
 def _illegal_variants(best: Candidate, machine: Machine) -> Iterator[Refusal]:
-    """Yield a Refusal for variants of the best plan that the machine forbids, to show what limits the plan.
+    """Yield a Refusal (alternative, and why not) for each kind of illegal variant of the best plan.
 
-    Variants with the same reason but other numbers are yielded once. The variants have a larger accumulator tile; for
-    tile registers, also another way to stage A, or all of K unrolled.
+    The reasons show what limits the plan. The variants have a larger accumulator tile; for tile registers, also another
+    way to stage A, or all of K unrolled. Of variants with the same reason but other numbers, only the first is yielded.
     """
     blocking, contraction = best.blocking, best.contraction
     neighbours = [x for more in range(1, MORE) for x in _larger_tiles(blocking, contraction, more)]
@@ -153,8 +156,8 @@ def _illegal_variants(best: Candidate, machine: Machine) -> Iterator[Refusal]:
 def _larger_tiles(blocking: Blocking, contraction: Contraction, extra: int) -> Iterator[Blocking]:
     """Yield two blockings with a larger accumulator tile: by `extra` atoms along the rows, then along the columns.
 
-    A blocking is a choice of tile sizes and loop order. A task's extent (one core's tile) is rounded up to whole
-    accumulator tiles; along the rows only if a task is not made of whole image lines.
+    A blocking is a choice of tile sizes and loop order for `contraction`. A task's extent (one core's tile) is rounded
+    up to whole accumulator tiles; along the rows this is left out if a task is made of whole image lines.
     """
     m, n, _ = blocking.atom.shape
     rows, columns = blocking.rows + extra * m, blocking.columns + extra * n
@@ -164,7 +167,7 @@ def _larger_tiles(blocking: Blocking, contraction: Contraction, extra: int) -> I
 
 
 def _all_unrolled(steps: tuple[Split, ...]) -> tuple[Split, ...]:
-    """Return the splits `steps` of K with every loop unrolled.
+    """Return `steps`, the splits of K, with every loop unrolled.
 
     If the first split and a later one are of the same digit (mixed-radix part of K), the first is deleted: the later
     one alone then covers the digit.
@@ -174,10 +177,11 @@ def _all_unrolled(steps: tuple[Split, ...]) -> tuple[Split, ...]:
 
 
 def _slower_plans(choice: Choice) -> Iterator[Refusal]:
-    """Yield a Refusal for plans that are predicted clearly slower than the best plan and differ from all faster plans.
+    """Yield a Refusal (alternative, and why not) for plans that are predicted clearly slower than the best plan.
 
-    A plan differs if it has an atom, an accumulator tile, a number of tasks, or a staging of A that no faster plan has.
-    At most SHOWN (2) plans are yielded for each of these four properties.
+    Clearly slower is above CLEARLY (1.4) times its cycles. Only plans are yielded that have an atom, an accumulator
+    tile, a number of tasks, or a staging of A that no faster plan of `choice` has; at most SHOWN (2) for each of these
+    four properties.
     """
     best = choice.best
     assert best is not None
@@ -194,9 +198,10 @@ def _slower_plans(choice: Choice) -> Iterator[Refusal]:
 
 
 def _properties(candidate: Candidate) -> list[tuple[str, object]]:
-    """Return [(name, value)] of the properties that tell plans apart: atom, accumulator tile, task count, staging of A.
+    """Return [(name, value)] of the properties by which plans are told apart.
 
-    Without tile registers the staging is left out. A task is one core's tile.
+    They are the atom, the accumulator tile, the number of tasks (a task is one core's tile) and, with tile registers,
+    the staging of A.
     """
     blocking = candidate.blocking
     block = blocking.rows, blocking.columns
@@ -205,9 +210,10 @@ def _properties(candidate: Candidate) -> list[tuple[str, object]]:
 
 
 def _why_slower(other: Candidate, best: Candidate, machine: Machine) -> str:
-    """Return text: the microseconds of the plan `other`, and the cause whose cycles grew most over the best plan.
+    """Return text: the microseconds of the plan `other`, and why it takes longer than the plan `best`.
 
-    The causes are those of Cost: products, memory, staging of A, storing of results.
+    The reason is the cause in Cost whose cycles grew most: products (multiply-adds), memory, staging of A; any other is
+    said to be the storing of results.
     """
     best_parts, other_parts = best.cost.parts(), other.cost.parts()
     cause = max(other_parts, key=lambda name: other_parts[name] - best_parts[name])

@@ -42,13 +42,14 @@ def result_or_refusal(step: Callable[[], T]) -> T | str:
 
 
 def tasks_line(plan: Schedule) -> str:
-    """Return the plan's statement `grid` as text, for an error to quote; else the statement of its last axis."""
+    """Return the plan's statement `grid` as text, for an error to quote; the statement of the last axis if none."""
     return plan.line("grid") or plan.lines()[len(plan.axes) - 1]
 
 
 def raster_line(plan: Schedule) -> str:
     """Return the plan's statement `raster` (grouping and order of tasks) as text, for an error to quote.
 
-    If the plan has no such statement, it is the statement `grid`; else the statement of the last axis.
+    If the plan has no such statement, it is the statement `grid`; if it has none either, the statement of the last
+    axis.
     """
     return plan.line("raster") or tasks_line(plan)

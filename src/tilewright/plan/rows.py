@@ -35,12 +35,14 @@ def task_widths_and_waves(
 ) -> tuple[dict[Expr, int], int]:
     """Return ({parallel dimension: extent of a task}, number of waves per task) for a GPU program without MMAs.
 
-    A task is one tile of the grid; waves are warps; a row is what a task has along the dimensions that the grid does
-    not split. There are four cases: rows of one element (`_elementwise_widths`); short rows that one lane computes
-    whole (`_lane_row_widths`); memory that is contiguous across rows (`widths_across_rows`, with the most waves); and
-    contiguous rows (`contiguous_row_widths`). The number of waves is halved while lanes would be idle. `widths` maps
-    each parallel dimension to the largest extent of a task in the first case. `size(d)` evaluates the extent of a
-    dimension d.
+    A task is one tile of the grid; waves are warps; a row is the part of a task along the dimensions that the grid does
+    not split. `widths` maps each parallel dimension (the grid may split it) to the largest extent of a task in the
+    first case. `size(d)` evaluates the extent of a dimension d. The first case that holds decides:
+    - a row has one element: the program is elementwise;
+    - rows are short, and neighbouring rows are adjacent in memory: one lane computes a whole row;
+    - memory is contiguous across rows: a task has as many rows as one load of a wave covers;
+    - else memory is contiguous along rows: a task is several short rows, or one long row. The number of waves is halved
+      while lanes would be idle.
     """
     row_elements, element_size = _longest_row(program, widths, size), smallest_element_bytes(program)
     traffic = _bytes_per_element(program, size)
@@ -57,11 +59,12 @@ def task_widths_and_waves(
 
 
 def _dims_beside_rows(program: Program, widths: Mapping[Expr, int], size: Size) -> list[Expr]:
-    """Return the parallel dimensions along which neighbouring rows are adjacent in memory; [] if rows are contiguous.
+    """Return the parallel dimensions along which neighbouring rows are adjacent in memory; [] if there are none.
 
-    The keys of `widths` are the parallel dimensions (the grid may split them); `size(d)` evaluates the extent of a
-    dimension d. If no memory access is contiguous across rows, but rows are windows that slide along the innermost
-    memory coordinate, it is the dimensions along which they slide.
+    A row is the part of a task (tile of the grid) along the dimensions that the grid does not split. The keys of
+    `widths` are the parallel dimensions (the grid may split them); `size(d)` evaluates the extent of a dimension d. If
+    no memory access is contiguous across rows, but rows are windows that slide along the innermost memory coordinate,
+    it is the dimensions along which they slide.
     """
     across = [d for d in _contiguous_across_rows(program, widths, size) if d in widths]
     return across or [d for d in _window_dims(program, widths) if d in _last_dims(program)]
@@ -123,10 +126,11 @@ def _lane_row_widths(
 def _widen(
     task_widths: dict[Expr, int], extents: Mapping[Expr, int], dims: Sequence[Expr], most: int, busy: float
 ) -> None:
-    """Double a task's extents in `task_widths`, in place, along `dims` in turn, the last first, up to `most` elements.
+    """Double a task's extents in `task_widths`, in place, along `dims` in turn, the last first, until none can double.
 
-    `task_widths` maps dimensions to extents of a task, `extents` to whole extents. An extent is doubled only if at
-    least the fraction `busy` of the elements that all tasks then cover is within the dimension.
+    `task_widths` maps dimensions to extents of a task (tile of the grid), `extents` to whole extents. An extent is
+    doubled only if the tile then has at most `most` elements and, in the tiles that then cover the dimension, at least
+    the fraction `busy` of the elements is within it.
     """
     growing = list(reversed(dims))
     while growing:
@@ -138,9 +142,10 @@ def _widen(
 
 
 def _longest_row(program: Program, widths: Mapping[Expr, int], size: Size) -> int:
-    """Return the number of elements in the program's longest row: the part of a tile along dimensions not in `widths`.
+    """Return the number of elements in the longest row of a program's tiles.
 
-    The keys of `widths` are the dimensions that the grid may split. `size(d)` evaluates the extent of a dimension d.
+    A row is the part of a tile along the dimensions that the grid does not split: those that are no keys of `widths`.
+    It is 1 without such dimensions. `size(d)` evaluates the extent of a dimension d.
     """
     tiles = [v.type.dims for op in program.walk() for v in op.results if isinstance(v.type, TileType)]
     return max((prod(max(1, size(d)) for d in dims if d not in widths) for dims in tiles), default=1)
@@ -189,9 +194,10 @@ def _elements_per_wave(machine: Machine, row_elements: int, element_size: int, w
 
 
 def _without_idle_waves(machine: Machine, waves: int, elements: int) -> int:
-    """Return the number of waves per task, halved while a lane would have fewer elements than the machine's minimum.
+    """Return `waves`, the number of waves per task, halved while a lane has fewer elements than the machine's minimum.
 
-    A task (tile of the grid) has `elements` elements. The number is not halved at the machine's least number of waves.
+    A task (tile of the grid) has `elements` elements; waves are warps. The number is not halved at or below the
+    machine's least number of waves.
     """
     tasks = machine.row_tasks
     while waves > tasks.least_waves and waves * (machine.lanes or 1) * tasks.least_values > elements:
@@ -202,9 +208,8 @@ def _without_idle_waves(machine: Machine, waves: int, elements: int) -> int:
 def _waves_per_task(wave_elements: int, element_traffic: int, machine: Machine) -> int:
     """Return the number of waves (warps) per task (tile of the grid): fewer than usual if a task moves many bytes.
 
-    The machine gives the usual and the smaller number. Bytes are many if their transfer takes at least LONGER (3) times
-    as long as starting a workgroup. A wave has `wave_elements` elements, each with `element_traffic` bytes of reads and
-    writes.
+    The machine gives both numbers. Bytes are many if their transfer takes at least LONGER (3) times as long as starting
+    a workgroup. A wave has `wave_elements` elements, each with `element_traffic` bytes of reads and writes.
     """
     start_bytes = machine.limits.start_cycles * machine.limits.far_rate * cores(machine)
     tasks = machine.row_tasks
@@ -255,12 +260,12 @@ def _rows_per_task(size: int, most: int) -> int:
 def widths_across_rows(
     program: Program, widths: Mapping[Expr, int], size: Size, machine: Machine, tasks_per_core: float = FEW
 ) -> dict[Expr, int]:
-    """Return {dimension: extent of a task} if neighbours in memory belong to neighbouring rows; {} if to one row.
+    """Return {dimension: extent of a task} if memory is contiguous across rows; {} if it is contiguous along rows.
 
-    A row is what a task (tile of the grid) has along the dimensions that the grid does not split. A task has as much of
-    the contiguous dimension as one load of a wave (warp) covers; this is halved while there are fewer than
-    `tasks_per_core` tasks per core, down to a cache line. Other dimensions have extent 1. `widths` has the dimensions
-    that the grid may split; `size(d)` evaluates the extent of a dimension d.
+    A row is the part of a task (tile of the grid) along the dimensions that the grid does not split. `widths` has the
+    other dimensions, which it may split. A task has as much of the contiguous one as one load of a wave (warp) covers;
+    this is halved while there are fewer than `tasks_per_core` tasks per core, down to a cache line. Other dimensions
+    have extent 1. `size(d)` evaluates the extent of a dimension d.
     """
     contiguous = [d for d in _contiguous_across_rows(program, widths, size) if d in widths]
     element_size, line, vector = (
@@ -303,7 +308,7 @@ def tasks_of(widths: Mapping[Expr, int], size: Size) -> int:
 
 
 def elements_per_line(program: Program, extent: int, machine: Machine) -> int:
-    """Return the number of elements of a program's smallest argument type per cache line, at most `extent`."""
+    """Return the number of elements in a cache line, at most `extent`, for the program's smallest argument type."""
     return min(extent, machine.lane_access.line_bytes // smallest_element_bytes(program))
 
 
@@ -363,7 +368,7 @@ def _elementwise_widths(
 def _contiguous_across_rows(program: Program, widths: Mapping[Expr, int], size: Size) -> list[Expr]:
     """Return the dimensions that are contiguous in memory in some read or write of a tile with rows, each once.
 
-    A tile has rows if a dimension with several elements is not in `widths` (the dimensions that the grid splits).
+    A tile has rows if a dimension with several elements is no key of `widths`, the dimensions that the grid may split.
     `size(d)` evaluates the extent of a dimension d.
     """
     contiguous: list[Expr] = []
@@ -380,7 +385,7 @@ def _contiguous_across_rows(program: Program, widths: Mapping[Expr, int], size: 
 
 
 def _has_unit_stride(e: Expr, axis: Symbol) -> bool:
-    """True if the memory coordinate `e` grows by 1 with the index `axis`; True too if `e` is not linear in `axis`."""
+    """True if the memory coordinate `e` has the coefficient 1 at the index `axis`; True too if it is not linear."""
     form = linear_form(e, [axis])
     return form is None or form[0].get(axis) is ONE
 

@@ -193,7 +193,7 @@ class Axis:
 
         If task splits name digits (mixed-radix parts of the axis), it is the product of the tasks along each named
         digit. Otherwise it is the padded extent divided by the size of the task split, rounded up. Without a task split
-        each element is a task.
+        each element counts as a task.
         """
         boxes = {c.digit: c.size for c in self.splits if c.level == "task" and c.digit is not None}
         if boxes:
@@ -431,10 +431,10 @@ class Schedule:
         return None if self.split_after is None else f"after {self.split_after}"
 
     def _statements(self) -> dict[str, str]:
-        """Return {first word: statement}, such as {"grid": "grid M, N"}, for the settings of this plan with one line.
+        """Return {first word: statement}, such as {"grid": "grid M, N"}, for the single-line settings of this plan.
 
-        These are grid, raster, loops, whole, split, parts, waves, atom, overlap and launch; a setting that has its
-        default value is left out.
+        These are grid, raster, loops, whole, split, parts, waves, atom, overlap and launch. A setting that has its
+        default value is left out; so is `raster` in a plan without `grid`.
         """
         raster = [*([str(self.raster)] if self.raster > 1 else []), *([self.order] if self.order != CYCLIC else [])]
         rest_of = {

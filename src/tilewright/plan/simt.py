@@ -37,13 +37,13 @@ class SimtMatch:
 def match_simt_product(
     program: Program, free: Collection[Op], size: Size, numbers: Substitution, machine: Machine
 ) -> SimtMatch | str:
-    """Return a SimtMatch: a program's single MMA, if lanes can compute it without MMA atoms (SIMT); or text: why not.
+    """Return a SimtMatch: the parameters of a program's single MMA if lanes can compute it without an atom (SIMT).
 
-    The MMA must be in a loop over K that only accumulates, have only one row or one column besides dimensions that A, B
-    and the result share, and read its larger operand from memory. That operand must be contiguous along a shared
-    dimension; without shared dimensions, lanes run along its rows, which must be one dimension. `free` are the loops
-    whose tile size does not change the result. `size(d)` evaluates the extent of a dimension d, `numbers(e)` replaces
-    the sizes in an expression e by numbers.
+    Return text, why not, otherwise. The MMA must be in a loop over K that only accumulates, have only one row or one
+    column besides dimensions that A, B and the result share, and read its larger operand from memory. That operand must
+    be contiguous along a shared dimension; without shared dimensions, lanes run along its rows, which must be one
+    dimension. `free` are the loops whose tile size does not change the result. `size(d)` evaluates the extent of a
+    dimension d, `numbers(e)` replaces the sizes in an expression e by numbers.
     """
     loops = [op for op in program.body.ops if op.name == "iterate" and op in free and only_adds(op)]
     products = list(mmas_by_name(program).values())
@@ -83,8 +83,8 @@ def match_simt_product(
 def _contiguous_dim(read: Op, numbers: Substitution) -> Expr | None:
     """Return the dimension of the tile along which the operation `read` has stride 1 in memory; None if there is none.
 
-    It is None too if the innermost memory coordinate depends on several indices. `numbers(e)` replaces the sizes in an
-    expression e by numbers.
+    None too if the innermost memory coordinate depends on several indices, or if the memory is a scalar. `numbers(e)`
+    replaces the sizes in an expression e by numbers.
     """
     dims = read.result.type.dims
     if not read.operands[0].type.dims:

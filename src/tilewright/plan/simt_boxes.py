@@ -56,7 +56,7 @@ class SimtProduct:
 
     @property
     def along_rows(self) -> bool:
-        """True if neighbouring lanes have neighbouring rows of M.
+        """True if neighbouring lanes compute neighbouring rows of M: a lane's vector has one element.
 
         False if neighbouring lanes have neighbouring vectors along a dimension that A, B and the result share.
         """
@@ -72,14 +72,15 @@ class SimtProduct:
 
     @property
     def results(self) -> int:
-        """The number of results in one lane's box (rectangle), per element of the lane's vector; 1 without boxes."""
+        """The number of results in one lane's box (rectangle), per element of the lane's vector; 1 without a box."""
         return prod(self.box_extents)
 
     @property
     def positions_per_load(self) -> int:
         """The number of neighbouring input positions that one vector load of a lane reads.
 
-        It is the largest number that divides both a vector and the contiguous positions of the lane's input window.
+        It is the greatest common divisor of two numbers: the elements in the widest vector load, and the contiguous
+        positions of the lane's input window.
         """
         return gcd(self.contiguous_positions, self.vector_bytes // self.element_bytes)
 
@@ -98,9 +99,9 @@ class SimtProduct:
 
     @property
     def live_registers(self) -> int:
-        """The number of registers per lane in use at once.
+        """The number of registers per lane in use at once: twice the accumulators, plus the input window.
 
-        It is the sum of the accumulators, as many registers for the widened operand, and the input window.
+        The accumulators count twice because the operand, widened to their type, takes as many registers.
         """
         return 2 * self.accumulator_registers + self.window_registers
 
@@ -109,14 +110,17 @@ def with_window(terms: SimtProduct, read: Op, digits: Sequence[Symbol], size: Si
     """Return the SIMT product `terms` with `window_positions`: how many inputs a lane's box reads in one K step.
 
     A SIMT product is an MMA that lanes compute without an MMA atom; a box is a rectangle of neighbouring results.
-    `read` is the read of operand A; `digits` are the dimensions of the mixed-radix parts of M, along which boxes
-    extend. If lanes run along rows of M, `contiguous_positions` and `lane_stride_bytes` (between the reads of
+    `read` is the read of operand A; `digits` are the dimensions that stand for the mixed-radix parts of M, along which
+    boxes extend. If lanes run along rows of M, `contiguous_positions` and `lane_stride_bytes` (between the reads of
     neighbouring lanes) are set too. `size(d)` evaluates the extent of a dimension d.
     """
     iterators = dict(zip(read.results[0].type.dims, read.attrs["over"], strict=True))
 
     def coordinates(*at: object) -> list[np.ndarray[tuple[int, ...], np.dtype[np.int64]]]:
-        """Return the values of each memory coordinate of the read; `at` are indices of the digits of M, then of K."""
+        """Return the value of each memory coordinate of the read, as a list of arrays.
+
+        `at` are the indices of the digits of M, then of K: numbers or arrays. All other indices are 0.
+        """
         known: dict[Symbol, object] = dict.fromkeys(iterators.values(), 0)
         known |= {iterators[d]: n for d, n in zip((*digits, terms.k), at, strict=True)}
         values = ({s: known[s] if s in known else size(s) for s in e.symbols} for e in read.attrs["at"])
@@ -138,9 +142,9 @@ def with_window(terms: SimtProduct, read: Op, digits: Sequence[Symbol], size: Si
 def resident_waves(machine: Machine, lane_registers: int, workgroup_waves: int) -> int:
     """Return the number of waves (warps) that run on one core at a time, as far as the register file has room.
 
-    A workgroup has `workgroup_waves` waves, and only whole workgroups run. A lane takes `lane_registers` registers,
-    plus half of the machine's working registers for addresses. It is 0 if not even one workgroup fits, and one
-    workgroup if the machine does not give its register file.
+    A workgroup has `workgroup_waves` waves, and only whole workgroups run; 0 if not even one fits. A lane takes
+    `lane_registers` registers, plus half of the machine's working registers for addresses. If the machine does not give
+    the size of its register file, it is `workgroup_waves`.
     """
     file_bytes = machine.spaces["register"].bytes
     if file_bytes is None:
@@ -156,7 +160,7 @@ def box_tasks(terms: SimtProduct, size: Size, element_size: int, machine: Machin
     """Return ({dimension: extent of a task}, number of waves per task) of a SIMT product with one box per lane.
 
     A task is one tile of the grid; waves are warps; a box is a rectangle of neighbouring results, each a vector.
-    `terms` are the product: lanes multiply, without an MMA atom. Neighbouring lanes read vectors of one cache line;
+    `terms` is the product, which lanes multiply without an MMA atom. Neighbouring lanes read vectors of one cache line;
     `element_size` is the number of bytes of the smallest element of an argument. The number of waves is halved while
     there are fewer tasks than cores. `size(d)` evaluates the extent of a dimension d.
     """
@@ -183,8 +187,8 @@ def box_tasks(terms: SimtProduct, size: Size, element_size: int, machine: Machin
 def _vectors_per_row(vectors: int, line_vectors: int) -> int:
     """Return the number of vectors of a row in one task (tile of the grid); neighbouring lanes take one vector each.
 
-    It is at most a cache line and at least 3/8 of one (or the whole row). Of these numbers it is the largest that keeps
-    at least 0.9 as many lanes busy as the best. A row has `vectors` vectors, a cache line `line_vectors`.
+    A row has `vectors` vectors, a cache line `line_vectors`. The number is at most a cache line and at least 3/8 of one
+    (or the whole row). Of these numbers it is the largest that keeps at least 0.9 as many lanes busy as the best.
 
     >>> [_vectors_per_row(n, 8) for n in (16, 12, 18, 65, 3)]
     [8, 4, 4, 8, 3]
@@ -200,11 +204,11 @@ def _padded_lanes(vectors: int) -> int:
 
 
 def max_unrolled_steps(terms: SimtProduct, widths: Mapping[Expr, int], waves: int, machine: Machine) -> int:
-    """Return the largest number of K steps (of `terms.k_step` elements each) that a SIMT product may unroll; 0 if none.
+    """Return the largest number of K steps that a SIMT product may unroll; 0 if it may unroll none.
 
-    `terms` are the product: lanes multiply, without an MMA atom. If each lane has a box (rectangle) of results, the
-    machine's limit of unrolled multiply-adds decides. Otherwise its limit of loaded values per lane decides: a task
-    (tile of the grid) of extents `widths` is spread over `waves` waves (warps).
+    `terms` is the product, which lanes multiply without an MMA atom; a K step has `terms.k_step` elements. If each lane
+    has a box (rectangle) of results, the machine's limit of unrolled multiply-adds decides. Otherwise its limit of
+    loaded values per lane decides: a task (tile of the grid) of extents `widths` is spread over `waves` waves (warps).
     """
     costs = machine.costs.terms
     if terms.box_dims:

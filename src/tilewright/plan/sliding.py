@@ -22,7 +22,10 @@ class Slide:
 
     @property
     def reach(self) -> int:
-        """The number of elements from the first filter tap to the last along this coordinate; 0 without a tap."""
+        """The distance from the first filter tap to the last along this coordinate, in elements; 0 without a tap.
+
+        It is (taps - 1) * `step`: 3 taps with dilation 2 give 4.
+        """
         return 0 if self.tap is None else (size(self.tap) - 1) * self.step
 
 
@@ -39,9 +42,10 @@ class Halo:
 
 
 def lane_digit(contraction: Contraction) -> Symbol | None:
-    """Return the digit that A, B and the result share, if A is contiguous along it; else None.
+    """Return the digit that A, B and the result share, if A is contiguous along it; None if there is none.
 
-    A digit is a mixed-radix part of a dimension, such as depthwise channels. Vectors can run along such a digit.
+    A digit is a mixed-radix part of a dimension, such as depthwise channels. It must be A's last coordinate, alone.
+    Vectors can run along such a digit.
     """
     last = contraction.a.coordinates[-1]
     return last if isinstance(last, Symbol) and last in contraction.batch else None
@@ -50,7 +54,8 @@ def lane_digit(contraction: Contraction) -> Symbol | None:
 def stride_between_rows(contraction: Contraction) -> int | None:
     """Return the number of elements in memory between neighbouring rows of A; None if the stride is no single number.
 
-    Rows are neighbours along the last digit (mixed-radix part) of M. The result is cached in the contraction.
+    Rows are neighbours along the last digit (mixed-radix part) of M. Also store the result in the contraction, for
+    later calls.
     """
     if "stride_between_rows" not in contraction.__dict__:  # asked for again and again
         contraction.__dict__["stride_between_rows"] = stride_along(
@@ -87,8 +92,8 @@ def stride_along(
 def halo_of(contraction: Contraction) -> Halo | None:
     """Return a Halo: how a contraction's operand A slides over lines and positions of an image; None if it does not.
 
-    The last two digits (mixed-radix parts) of M must be the lines and the positions (pixels of a line). The result is
-    cached in the contraction.
+    The last two digits (mixed-radix parts) of M must be the lines and the positions (pixels of a line). Also store the
+    result in the contraction, for later calls.
     """
     if "halo" not in contraction.__dict__:  # asked for again and again
         contraction.__dict__["halo"] = _compute_halo(contraction)
@@ -129,8 +134,9 @@ def _compute_halo(contraction: Contraction) -> Halo | None:
 def _line_pitch(slide: Slide, image_width: int) -> int:
     """Return the number of positions (pixels) from the start of one staged image line to the start of the next.
 
-    It is the line with its zero padding; the zeros between two lines are the padding of both. `slide` is the
-    coordinate along a line, `image_width` the extent of the tensor along it.
+    It is the line with its zero padding; zeros between two lines serve as the right padding of one and the left padding
+    of the other. `slide` is the coordinate along a line, `image_width` the tensor's extent along it. A line of 56 with
+    3 taps and padding 1 gives 57.
     """
     window_width, left_padding = size(slide.digit) + slide.reach, max(0, -slide.shift)
     right_padding = max(0, window_width - left_padding - image_width)

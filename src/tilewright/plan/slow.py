@@ -46,10 +46,11 @@ class SlowKernel:
 
 
 def slow_kernel(machine: Machine, cycles: float, floor: float, find_cause: FindCause | None) -> SlowKernel | None:
-    """Return the SlowKernel of a plan with the predicted `cycles`; None if it is not slow.
+    """Return the SlowKernel (predicted time, roofline, cause) of a plan with the predicted `cycles`; None if not slow.
 
-    It is slow if it takes more than 4 (SLOW_RATIO) times its roofline `floor`, and more than 20 us above it. Both count
-    the launch. A plan without a predicted time, 0 cycles, is not slow.
+    It is slow if it takes more than SLOW_RATIO (4) times its roofline `floor`, and more than 20 us above it. Both count
+    the launch. `find_cause` returns the cause; it is called only if the plan is slow. None too if `find_cause` is None,
+    or if the plan has no predicted time (0 cycles).
     """
     beyond = microseconds(cycles - floor, machine)
     if find_cause is None or floor <= 0 or cycles <= SLOW_RATIO * floor or beyond <= SLOW_MICROSECONDS:
@@ -58,7 +59,11 @@ def slow_kernel(machine: Machine, cycles: float, floor: float, find_cause: FindC
 
 
 def slow_lines(slow: SlowKernel | None) -> list[str]:
-    """Return the line of `explain` on a slow plan, with the place of its operation; [] for None."""
+    """Return [text] about a slow plan, one line for `explain`; [] for None.
+
+    The line has the predicted time, the roofline, the cause and, if known, the source location of the cause's
+    operation.
+    """
     if slow is None:
         return []
     op = slow.cause.op

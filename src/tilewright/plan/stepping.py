@@ -22,8 +22,8 @@ def unlooped_mmas(program: Program, dim: Expr) -> list[Op]:
 def why_no_k_loop(program: Program, dim: Expr) -> str | None:
     """Return text: why no loop over tiles of `dim` can be put around the MMAs that sum `dim`; None if a loop can.
 
-    It can if each operand with the dimension `dim` is read, or computed elementwise from reads, by accesses that do
-    not depend on the size of `dim`. MMAs that are in such a loop already are left out.
+    Each operand with the dimension `dim` must be read, or computed elementwise from reads, by accesses that do not
+    depend on the size of `dim`. MMAs that are in a loop over `dim` already are left out.
     """
     makers = program.makers()
     operands = [v for op in unlooped_mmas(program, dim) for v in op.operands[:2]]
@@ -33,7 +33,9 @@ def why_no_k_loop(program: Program, dim: Expr) -> str | None:
 def _why_not_by_tiles(value: Value, dim: Expr, makers: Mapping[Value, Op]) -> str | None:
     """Return text: why `value`, an MMA operand, cannot be computed one tile of `dim` at a time; None if it can.
 
-    `makers` maps each value of the program to the operation that computes or reads it.
+    A value without `dim` can. A value with `dim` must be read, or computed elementwise, by accesses that do not depend
+    on the size of `dim`; so must the values that it is computed from. `makers` maps each value of the program to the
+    operation that computes or reads it.
     """
     if not isinstance(value.type, TileType) or dim not in value.type.dims:
         return None

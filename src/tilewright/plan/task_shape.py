@@ -37,24 +37,27 @@ class TaskShape:
 
     @property
     def tasks(self) -> int:
-        """The number of tasks (tiles of the grid)."""
+        """The number of tasks (tiles of the grid): along M, times along N, times along the batch."""
         return self.row_tasks * self.column_tasks * self.around
 
     @property
     def row_tiles(self) -> int:
-        """The number of accumulator tiles along M, ragged ones included, of one repetition."""
+        """The number of accumulator tiles along M, ragged ones included, of one task for one element of its batch."""
         return self.lines * (self.blocks + bool(self.tail))
 
     @property
     def a_parts(self) -> int:
-        """The number of different parts of A: tasks along N share one, other tasks and repetitions have their own."""
+        """The number of different tiles of A that the tasks read: tasks along N share one.
+
+        Tasks along M and along the batch have tiles of A of their own, and so has each element of a task's batch.
+        """
         return self.row_tasks * self.around * self.repeats
 
 
 def task_shape(space: Contraction, blocking: Blocking) -> TaskShape:
-    """Return the TaskShape (number of tasks, accumulator tiles of the largest) of a blocking.
+    """Return the TaskShape (number of tasks, accumulator tiles of the largest task) of a blocking.
 
-    `space` is the product's index space, `blocking` has its tile sizes and loop order.
+    `space` is the contraction, `blocking` has its tile sizes and loop order.
     """
     line, rows, staged = size(space.rows[-1]), blocking.rows, 0
     lines, last_tail = 1, 0
@@ -84,7 +87,7 @@ def columns_of(space: Contraction, blocking: Blocking) -> int:
     """Return the number of columns that accumulator tiles cover: the extent of N, padded to whole atoms.
 
     If vectors run along a digit (mixed-radix part of a dimension) that A, B and the result share, it is that digit's
-    padded extent. `space` is the product's index space, `blocking` has the atom.
+    padded extent. `space` is the contraction, `blocking` has the atom.
     """
     digit = required_lane_digit(space) if blocking.by_lanes else space.columns[0]
     return round_up(size(digit), blocking.atom.shape[1])

@@ -135,7 +135,8 @@ def as_plan(plan: object) -> Schedule | None:
 def parse_plan(text: str) -> Schedule:
     """Return the Schedule (plan) that a text states; raise an ArgumentError for an illegal text.
 
-    Statements are separated by newlines or semicolons. Statements after `then` are the plan of a second kernel.
+    Statements are separated by newlines or semicolons. Statements after `then` are the plan of a second kernel; the
+    first must then say `split kernel`.
 
     >>> text = "axis m = (p 7, q 9 of 8): task p 2, loop 32, unit 16; grid m; loops m; x in place; atom a.b"
     >>> str(parse_plan(text)) == text
@@ -164,7 +165,7 @@ def _parse_kernel(statements: list[str]) -> Schedule:
     """Return the Schedule (plan) of one kernel from its statements; raise an ArgumentError for an illegal statement.
 
     Raise one too for a repeated statement, a plan without an axis, a pipeline without an MMA statement, `raster`
-    without `grid`, and an unknown axis in `grid`, `loops` or the point of a copy.
+    without `grid`, and an unknown axis in `grid`, in `loops` or as the point (time) of a copy.
     """
     axes: dict[str, Axis] = {}
     values: dict[str, ValuePlacement] = {}
@@ -230,8 +231,9 @@ def _parse_kernel(statements: list[str]) -> Schedule:
 def _check_axis_names(plan: Schedule, lines: dict[str, str]) -> None:
     """Raise an ArgumentError if `grid`, `loops` or the point of a copy names an axis or loop that the plan lacks.
 
-    The point says when a value is copied: `start`, `task`, or the axis for a step of which it is copied. `lines` maps
-    the first word of a statement to its text, which the error quotes.
+    The point is the time of a copy: `start`, `task`, or an axis (the value is copied for each step of that axis).
+    `loops` may number the loops of an axis, as in `K.2`. `lines` maps the first word of a statement to its text, which
+    the error quotes.
     """
     axes = {axis.name: axis for axis in plan.axes}
     for value in (v for v in plan.values if v.at not in (None, LAUNCH, BIND, *POINTS, *axes)):
@@ -252,10 +254,10 @@ def _check_axis_names(plan: Schedule, lines: dict[str, str]) -> None:
 
 
 def _parse_or_suggest(statement: str) -> list[Statement]:
-    """Return one statement of a plan as parsed data; if it is illegal, raise an ArgumentError with a suggestion.
+    """Return one statement of a plan as parsed data, the list of `_parse_statement`.
 
-    The result is the list of `_parse_statement`. The suggestion is the most similar legal statement that differs in one
-    word, if there is one, in version 2 of the plan language.
+    If the statement is illegal, raise an ArgumentError with a suggestion: the most similar legal statement that differs
+    in one word, if there is one, written in version 2 of the plan language.
     """
     try:
         return _parse_statement(statement)
@@ -269,19 +271,19 @@ def _parse_or_suggest(statement: str) -> list[Statement]:
 
 
 def _parse_statement(statement: str) -> list[Statement]:
-    """Return one statement of a plan as parsed data: a list of one part, or of two for some statements of version 1.
+    """Return one statement of a plan as parsed data: a list, usually of one item, such as an Axis or a Pipeline.
 
-    Version 1 is an older form of the plan language. Parts are what `_parse_part` returns, such as an Axis or a
-    Pipeline. Raise an ArgumentError for an illegal statement.
+    A statement of version 1, an older form of the plan language, is translated, and may give two items. Raise an
+    ArgumentError for an illegal statement.
     """
     return [_parse_part(part) for part in as_version_2(statement) or [statement]]
 
 
 def _parse_part(statement: str) -> Statement:
-    """Return one version-2 statement of a plan as parsed data: Axis, ValuePlacement, ProductUnit, Pipeline and so on.
+    """Return one version-2 statement of a plan as parsed data.
 
-    A LaneTile and an Occupancy are such data too. For any other statement it is a tuple: its first word, and its
-    arguments as texts. Raise an ArgumentError for an illegal statement.
+    It is an Axis, ValuePlacement, ProductUnit, Pipeline, LaneTile or Occupancy; for any other statement a tuple: its
+    first word, then its arguments as texts, such as ("grid", "M, N"). Raise an ArgumentError for an illegal statement.
     """
     if match := _AXIS.fullmatch(statement):
         return _parse_axis(*match.group(1, 2, 3))
@@ -307,7 +309,7 @@ def _parse_part(statement: str) -> Statement:
 
 
 def _notation_for(statement: str) -> str:
-    """Return text for an error message: the notation of the statement that the illegal `statement` resembles.
+    """Return text for an error message: how the statement that the illegal `statement` resembles is written.
 
     If it resembles none, it is the list of words that statements begin with.
     """
@@ -321,20 +323,26 @@ def _notation_for(statement: str) -> str:
 
 
 def _parse_in_place(match: re.Match[str]) -> ValuePlacement:
-    """Return the ValuePlacement of a value that is read in place; `match` is `_IN_PLACE`'s of `VALUE in place`."""
+    """Return the ValuePlacement of the statement `VALUE in place`: the value is read from memory, not copied.
+
+    `match` is the statement's match of the pattern `_IN_PLACE`.
+    """
     return ValuePlacement(match[1], None, "", match[3] or HINTS[0], (), match[2] is not None)
 
 
 def _parse_between(match: re.Match[str]) -> ValuePlacement:
-    """Return the ValuePlacement of a value between two MMAs; `match` is `_BETWEEN`'s of `p kept in register`."""
+    """Return the ValuePlacement of a value between two MMAs, from a statement such as `p kept in register`.
+
+    `match` is the statement's match of the pattern `_BETWEEN`.
+    """
     return ValuePlacement(match[1], None, match[2], match[4] or HINTS[0], (), match[3] is not None)
 
 
 def _parse_copied(match: re.Match[str]) -> ValuePlacement:
-    """Return the ValuePlacement of a value that is copied; `match` is `_COPIED`'s of, for example, `x tile at task`.
+    """Return the ValuePlacement of a value that is copied, from a statement such as `x tile at task`.
 
-    Raise an ArgumentError if the statement has neither a point (when the value is copied) nor a route (which copies
-    move it).
+    `match` is the statement's match of the pattern `_COPIED`. Raise an ArgumentError if the statement has neither a
+    point (when the value is copied) nor a route (which copies move it).
     """
     name, form, at, hops, reuse, hint = match.groups()
     if form is None:
@@ -348,7 +356,8 @@ def _parse_copied(match: re.Match[str]) -> ValuePlacement:
 def _parse_repacked(match: re.Match[str]) -> ValuePlacement:
     """Return the ValuePlacement of a statement `repack x: FORM`: a separate kernel copies operand x to this form.
 
-    `match` is the match of `_REPACKED`. Raise an ArgumentError for a number of blocks with too many digits.
+    `match` is the statement's match of the pattern `_REPACKED`. Raise an ArgumentError if the number of diagonal blocks
+    has more than 18 digits.
     """
     if match[2].startswith(DIAGONAL):
         _parse_size(match[2].split()[1], match[0])
@@ -378,9 +387,10 @@ def _parse_hop(text: str, statement: str) -> Hop:
 
 
 def _parse_pipeline(match: re.Match[str], statement: str) -> Pipeline:
-    """Return the Pipeline (producers, consumers, stages) of a statement `producer ...`; `match` is `_PIPELINE`'s of it.
+    """Return the Pipeline (producers, consumers, stages) of a statement `producer ...`.
 
-    Raise an ArgumentError, which quotes `statement`, for a part that is unknown, repeated or missing, such as `stages`.
+    `match` is the statement's match of the pattern `_PIPELINE`. Raise an ArgumentError for an unknown part, for a
+    repeated number of stages, and if `stages` or `epilogue stages` is missing; errors quote `statement` or the part.
     """
     counts: dict[str, int] = {}
     flags: set[str] = set()
@@ -428,7 +438,7 @@ def _parse_occupancy(statement: str) -> Occupancy:
 
 
 def _add_once(known: dict[str, Any], name: str, value: Any, statement: str) -> None:
-    """Set `known[name]` to `value`; raise an ArgumentError, which quotes `statement`, if `known` has `name`."""
+    """Set `known[name]` to `value`; raise an ArgumentError, which quotes `statement`, if `known` has `name` already."""
     if name in known:
         raise ArgumentError(f"plan: {name} is said twice; in `{shown(statement, SHOWN)}`")
     known[name] = value
@@ -496,15 +506,18 @@ def _parse_splits(text: str) -> tuple[Split, ...]:
 
 
 def _parse_box(text: str, part: str) -> tuple[int, ...]:
-    """Return the extents of the sides of a box (rectangle) from their text, such as `4x48`; () for empty text.
+    """Return the extents of the sides of a box (rectangle) from their text: (4, 48) for `4x48`; () for empty text.
 
-    Raise an ArgumentError, which quotes `part`, for a side below 1.
+    Raise an ArgumentError for a side below 1. `part` is the text around it, which the error quotes.
     """
     return tuple(_parse_count(side, part) for side in text.split("x")) if text else ()
 
 
 def _parse_count(digits: str, part: str) -> int:
-    """Return a number of at least 1 from its decimal digits; raise an ArgumentError, which quotes `part`, for 0."""
+    """Return the number, at least 1, that the text `digits` is; raise an ArgumentError, which quotes `part`, for 0.
+
+    More than 18 digits are an error too.
+    """
     count = _parse_size(digits, part)
     if count < 1:
         raise ArgumentError(f"plan: {shown(part, SHOWN)!r}: {digits} is no count: it is at least 1")
@@ -512,7 +525,10 @@ def _parse_count(digits: str, part: str) -> int:
 
 
 def _parse_size(digits: str, part: str) -> int:
-    """Return a number from its decimal digits; raise an ArgumentError, which quotes `part`, for more than 18 digits."""
+    """Return the number that the text `digits` is; raise an ArgumentError for more than 18 digits.
+
+    `part` is the text of the statement or a part of it, which the error quotes.
+    """
     if len(digits) > 18:
         raise ArgumentError(f"plan: {shown(part, SHOWN)!r}: {ELEMENTS.rule}")
     return int(digits)

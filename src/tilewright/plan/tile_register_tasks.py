@@ -40,9 +40,9 @@ class LineLayout:
 
     @property
     def computed_rows(self) -> int:
-        """The number of positions (rows of M) that one task computes: from its first line's start to its last's end.
+        """The number of positions (rows of M) that one task computes, without the padding after its last line.
 
-        A task is one tile of the grid. The padding between lines counts, the padding after the last line does not.
+        A task is one tile of the grid, made of whole image lines. The padding between lines counts.
         """
         return self.width - self.pitch + self.length
 
@@ -55,10 +55,11 @@ class LineLayout:
         return -(-self.total_lines // self.lines) * self.width
 
     def valid_position(self, rows: int | None = None) -> Expr:
-        """Return an index expression that takes all positions (rows of M) within image lines, and none in the padding.
+        """Return an expression, pitch * line + place, whose values are all positions (rows of M) in image lines.
 
-        Bounds checks use it. `rows` is the number of positions if M is one digit (mixed-radix part): the last task may
-        then run past them, and the expression does not.
+        It has new index symbols. Positions in the padding between lines are no values of it; bounds checks use it.
+        `rows` is the number of positions if M is one digit (mixed-radix part). If the last task runs past `rows`, and
+        lines have no padding, the expression is a single index below `rows` instead.
 
         >>> LineLayout(1, 2, 64, 64).valid_position(100).hi, LineLayout(3, 7, 5, 6).valid_position(54).hi
         (99, 40)
@@ -96,10 +97,10 @@ class TileRegisterMma:
 
 
 def lines_of_task(axis: Axis) -> LineLayout:
-    """Return a LineLayout: the lines of A that a task stages, from `axis`, the plan's axis of the MMA's M.
+    """Return a LineLayout: the image lines of A that a task copies to a buffer (stages).
 
-    The digits (mixed-radix parts) of the axis are lines, and positions in a line with padding. If the axis has one
-    digit, all rows of a task are one line.
+    `axis` is the plan's axis of the MMA's M. Its digits (mixed-radix parts) are lines, and positions in a line with
+    padding. If the axis has one digit, all rows of a task are one line.
 
     >>> from tilewright.plan.text import parse_plan
     >>> image, matrix = parse_plan("axis r = (p 56, q 57 of 56): task p 28; axis m = (m 100): task 48").axes
@@ -115,10 +116,11 @@ def lines_of_task(axis: Axis) -> LineLayout:
 
 
 def tap_shifts(read: Op, axes: Axes, layout: LineLayout) -> dict[Expr, tuple[int, int]]:
-    """Return the shift of each filter tap in staged A: {dimension of the tap: (lines, positions) per step of the tap}.
+    """Return {dimension of a filter tap: (lines, positions) by which one step of the tap shifts reads of staged A}.
 
-    `read` reads A as a sliding window over image lines with this `layout`; `axes` are M, N and K of the MMA. A tap that
-    is in one coordinate with the position in a line shifts positions; any other tap shifts lines.
+    `read` reads A as a sliding window over image lines with this `layout`; `axes` are M, N and K of the MMA. A tap in
+    the memory coordinate of the position in a line shifts positions, any other tap lines. Taps that shift lines come
+    first. The result is {} if the read has no explicit coordinates.
     """
     if "at" not in read.attrs:  # nothing slides
         return {}

@@ -23,7 +23,7 @@ WRITTEN = 72
 def tile_unit(space: Contraction, atom: MultiplyAtom, machine: Machine, fixed: Fixed) -> BlockUnit:
     """Return the BlockUnit of an atom of tile registers: accumulator tiles, task counts and stagings to try.
 
-    `space` is the index space of the product that it computes; the splits of K follow the author's constraints `fixed`.
+    `space` is the contraction that it computes. The splits of K follow the author's constraints `fixed`.
     """
     workers, lines = cores(machine), size(space.rows[-2 if len(space.rows) > 1 else -1])
     grid_sides = {1 << n for n in range(workers.bit_length())}  # tasks along one side of a grid of one task per core
@@ -43,8 +43,8 @@ def tile_unit(space: Contraction, atom: MultiplyAtom, machine: Machine, fixed: F
 def _accumulator_tiles(contraction: Contraction, atom: MultiplyAtom, machine: Machine) -> Iterator[tuple[int, int]]:
     """Yield (rows, columns), in elements, of each accumulator tile to try; tile and operands fit the tile registers.
 
-    These are the tiles with the most MMAs per load, the tiles whose columns cover all of N, and those whose rows cover
-    all of M.
+    These are the tiles with the most MMAs per load, the tiles whose columns just cover all of N, and those whose rows
+    just cover all of M. A tile has at most three registers on each side.
     """
     m, n, _ = atom.shape
     tile_registers = machine.limits.tile_registers
@@ -60,7 +60,7 @@ def _accumulator_tiles(contraction: Contraction, atom: MultiplyAtom, machine: Ma
 
 
 def registers(rows: int, columns: int) -> int:
-    """Return the number of tile registers that an accumulator tile of `rows` x `columns` registers needs in all.
+    """Return the number of tile registers for an accumulator tile of `rows` x `columns` registers and its operands.
 
     It is the sum of rows * columns accumulators, `rows` registers of A and `columns` registers of B.
     """
@@ -105,7 +105,8 @@ def _k_splits(contraction: Contraction, atom: MultiplyAtom, fixed: Fixed) -> tup
 def task_rows(contraction: Contraction, blocking: Blocking) -> tuple[int, int, int]:
     """Return (number of tasks along M, rows that the largest task computes, bytes of A that one task stages).
 
-    A task is one tile of the grid; `blocking` has the tile sizes. The bytes are 0 if A is read in place.
+    A task is one tile of the grid; staging is copying to a buffer. Rows in the padding between staged image lines
+    count. The bytes are 0 if A is read in place. `blocking` has the tile sizes and the kind of staging.
     """
     last, element_size = contraction.rows[-1], element_bytes(contraction.a.dtype)
     k_padded = round_up(size(contraction.depth[-1]), blocking.atom.shape[2])

@@ -21,9 +21,9 @@ def refuse_unlowered(plan: Schedule) -> None:
 
 
 def unlowered(plan: Schedule) -> Iterator[tuple[str, str]]:
-    """Yield (statement as text, feature that it needs) for each statement of a plan that the lowering does not support.
+    """Yield (statement as text, feature that it needs) for each statement that the lowering does not support.
 
-    The plan of a second kernel is included. Nothing is yielded if the whole plan can be lowered.
+    A statement is yielded once for each of its features. The plan of a second kernel is included.
     """
     for axis in plan.axes:
         for cut in axis.splits:

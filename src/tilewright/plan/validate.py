@@ -20,8 +20,9 @@ from tilewright.plan.sliding import can_load_in_place, halo_of
 def why_not_atom(contraction: Contraction, atom: MultiplyAtom) -> str | None:
     """Return text: why an atom cannot compute a contraction under any plan; None if it can.
 
-    The operands and the accumulator must have the atom's types. Tile registers need an accumulator that starts from
-    zero; any other atom must be a vector atom (of one row) that `why_no_vectors` allows.
+    The operands and the accumulator must have the atom's types. With tile registers, the accumulator must start from
+    zero. Any other atom must be a vector atom (of one row); if it adds several neighbours along K, their number must
+    divide K, without bounds checks there.
     """
     if (atom.a.dtype, atom.b.dtype) != (contraction.a.dtype, contraction.b.dtype):
         return (
@@ -49,15 +50,19 @@ def why_illegal(contraction: Contraction, blocking: Blocking, machine: Machine) 
 
 
 def _lacks_unit_splits(steps: Sequence[Split], digits: Sequence[Symbol]) -> bool:
-    """True if `steps` is anything but one split of size 1 for each of `digits`.
+    """True unless `steps` has exactly one split for each digit in `digits`, all of size 1.
 
-    `steps` are splits of K, `digits` are mixed-radix parts of K, such as filter taps.
+    `steps` are splits of K; `digits` are mixed-radix parts of K, such as filter taps.
     """
     return sorted(s.digit or "" for s in steps) != sorted(d.name for d in digits) or any(s.size != 1 for s in steps)
 
 
 def _why_bad_shape(contraction: Contraction, blocking: Blocking) -> str | None:
-    """Return text: why tasks (grid tiles) are not whole accumulator tiles, or K's splits are illegal; else None."""
+    """Return text: why tasks (grid tiles) are not whole accumulator tiles, or splits of K are illegal; else None.
+
+    Each digit (mixed-radix part of K) before the last must be split once, by 1. The last must be split once or twice,
+    in the end into atoms.
+    """
     if blocking.task_columns % blocking.columns:
         return f"a task's {blocking.task_columns} columns are no whole blocks of {blocking.columns}"
     if len(contraction.rows) == 1 and blocking.strip % blocking.rows:
@@ -79,7 +84,11 @@ def _why_bad_shape(contraction: Contraction, blocking: Blocking) -> str | None:
 
 
 def _why_bad_tiles(contraction: Contraction, blocking: Blocking, machine: Machine) -> str | None:
-    """Return text: why a blocking in tile registers is illegal (registers, staging of A, splits of K); else None."""
+    """Return text: why a blocking in tile registers is illegal (registers, staging of A, splits of K); else None.
+
+    The accumulator tile and its operands must fit the tile registers. A must be readable in the way that `blocking`
+    says: in place, or as image lines. Of two splits of K's last digit, the first must be the outermost loop.
+    """
     m, _, depth = blocking.atom.shape
     last, row_tiles, column_tiles = contraction.depth[-1], blocking.rows // m, blocking.vectors
     needed, available = tile_registers.registers(row_tiles, column_tiles), machine.limits.tile_registers
@@ -100,7 +109,11 @@ def _why_bad_tiles(contraction: Contraction, blocking: Blocking, machine: Machin
 
 
 def _why_bad_vectors(contraction: Contraction, blocking: Blocking, machine: Machine) -> str | None:
-    """Return text: why a blocking by vectors along N is illegal (registers, rows, hints, splits of K); else None."""
+    """Return text: why a blocking by vectors along N is illegal (registers, rows, hints, splits of K); else None.
+
+    The accumulator tile must fit the vector registers, the atom's limit of rows, and a line of M. Loads must have no
+    cache hint. K's last digit (mixed-radix part) must be split last: by a loop, then by the atom's K.
+    """
     column_vectors, atom = blocking.vectors, blocking.atom
     assert isinstance(atom, MultiplyAtom)
     needed, available = vectors.registers(blocking.rows, column_vectors, atom), machine.limits.registers
@@ -147,9 +160,10 @@ def _why_bad_lanes(contraction: Contraction, blocking: Blocking, machine: Machin
 
 
 def atom_of_plan(name: str, contraction: Contraction, machine: Machine) -> MultiplyAtom | LaneUnit:
-    """Return the unit that a plan names: a MultiplyAtom, or the LaneUnit (SIMD unit) if the name begins with `lanes.`.
+    """Return the unit that a plan's statement `atom NAME` names: a MultiplyAtom, or the LaneUnit (SIMD unit).
 
-    Raise an ArgumentError if there is no such unit, or if it cannot compute the contraction.
+    The LaneUnit's name begins with `lanes.`. Raise an ArgumentError if there is no such unit, or if it cannot compute
+    the contraction.
     """
     atom: MultiplyAtom | LaneUnit
     if name.startswith(f"{LANES}."):
@@ -169,10 +183,10 @@ def atom_of_plan(name: str, contraction: Contraction, machine: Machine) -> Multi
 
 
 def validate(plan: Schedule, contraction: Contraction, machine: Machine) -> Blocking:
-    """Return the Blocking (tile sizes and loop order) that a plan says for a contraction; raise an error if illegal.
+    """Check a plan for a contraction and return the Blocking (tile sizes, loop order, staging) that it states.
 
-    The ArgumentError says why: a statement of the plan breaks a rule, a size of the plan is open (known only at the
-    call), the plan names no atom, or the blocking is illegal on the machine or too large for it.
+    Raise an ArgumentError, which says why, if a statement breaks a rule, if a size of the plan is open (known only at
+    the call), if the plan names no atom, or if the blocking is illegal on the machine or too large for it.
     """
     if plan.open:
         raise ArgumentError(f"plan: {', '.join(sorted(plan.open))}: no size is open here")

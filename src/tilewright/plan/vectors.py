@@ -26,8 +26,8 @@ WIDE = (1, 2, 3, 4)
 def vector_unit(space: Contraction, atom: MultiplyAtom, machine: Machine, fixed: Fixed) -> BlockUnit:
     """Return the BlockUnit of a vector atom: accumulator tiles and task counts to try; vectors run along N.
 
-    `space` is the index space of the product that it computes. If the author's constraints `fixed` give a task's rows,
-    the rows of an accumulator tile divide them.
+    `space` is the contraction that it computes. If the author's constraints `fixed` give a task's rows, the rows of an
+    accumulator tile divide them.
     """
     line, workers = size(space.rows[-1]), cores(machine)
     row_counts = {1, 2, *(workers << n for n in range(5)), *map(size, space.rows[-2:-1])}  # single lines, too
@@ -40,8 +40,8 @@ def _accumulator_tiles(
 ) -> Iterator[tuple[int, int]]:
     """Yield (rows, columns), in elements, of each accumulator tile to try, with vectors along N.
 
-    N has `columns` columns, and tiles do not cross lines of `line` rows. With the author's rows of a task in `fixed`,
-    the rows of a tile divide these.
+    N has `columns` columns, and tiles do not cross lines of `line` rows. Every tile fits the vector registers, if it
+    has more than one row. If `fixed` has the author's rows of a task, the rows of a tile divide these.
     """
     lanes = atom.shape[1]
     for vectors in WIDE:
@@ -69,10 +69,11 @@ def why_no_vectors(contraction: Contraction, atom: MultiplyAtom) -> str | None:
 
 
 def registers(rows: int, vectors: int, atom: MultiplyAtom) -> int:
-    """Return the number of vector registers for a block (accumulator tile, `rows` x `vectors` vectors) and operands.
+    """Return the number of vector registers for a block of `rows` rows by `vectors` vectors, and its operands.
 
-    An atom that broadcasts one element of A needs one register for it. An atom that picks an element of A by its lane
-    number needs one register of A per row, and B of the next K step has registers too.
+    A block is an accumulator tile. An atom that broadcasts one element of A needs one register for it, and one for each
+    vector of B. An atom that picks an element of A by its lane number needs one register of A per row, and twice the
+    registers of B, for the next K step too.
     """
     return rows * vectors + (vectors + 1 if atom.picks == 1 else 2 * vectors + rows)
 
@@ -81,7 +82,7 @@ def max_picked_rows(atom: MultiplyAtom) -> int:
     """Return the largest number of rows of a block (accumulator tile) that an atom allows; 0 if the atom sets no limit.
 
     Some atoms pick elements of A from a few registers only. Half of these are loaded for the next K step while the atom
-    picks from the other half, so that the limit is half their number.
+    picks from the other half: the limit is half of their number.
     """
     return atom.picks_from // 2
 
@@ -119,8 +120,8 @@ def step_cycles(
 def _row_choices(line: int, most_rows: int) -> list[int]:
     """Return the numbers of rows of a block (accumulator tile) to try along `line` rows, each at most `most_rows`.
 
-    They are `most_rows`, and the numbers that split the line almost evenly into the fewest blocks possible, or into
-    one, two or three blocks more.
+    They are `most_rows`, and the numbers that split the line almost evenly into b, b + 1, b + 2 or b + 3 blocks, where
+    b is the least number of blocks: for 14 rows, at most 6 each, they are 3, 4, 5 and 6.
     """
     most_rows = max(1, min(line, most_rows))
     fewest_blocks = {-(-line // count) for count in range(-(-line // most_rows), -(-line // most_rows) + 4)}
@@ -132,8 +133,8 @@ def _k_splits(contraction: Contraction, atom: MultiplyAtom, fixed: Fixed) -> tup
 
     Each digit (mixed-radix part of K) of the taps has a split of size 1. It is unrolled if a bounds check of A depends
     on both the digit and the position in an image line, and if its taps times the unrolled channel steps are at most
-    WRITTEN (16); otherwise it is a loop. The split of the channels is a loop; its tile is the author's in `fixed`, or
-    up to 4 atom steps, or as many as one load of A feeds.
+    WRITTEN (16); otherwise it is a loop. The channels have a loop, whose tile is the author's in `fixed` if that
+    divides them; else a few atom steps: up to UNROLLED (4), or as many as one load of A feeds.
     """
     last, group = contraction.depth[-1], atom.shape[2]
     unroll_limit = max(UNROLLED, atom.picks)  # use all of a load of A

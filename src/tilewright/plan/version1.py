@@ -36,7 +36,7 @@ SUCCESSORS = {"tasks": "grid", "order": "loops", "roles": "producer", "apart": "
 def as_version_2(statement: str) -> list[str] | None:
     """Translate a statement of version 1 of the plan language: return the equivalent statements of version 2.
 
-    None if `statement` is no statement of version 1.
+    None if `statement` is no statement of version 1. Version 1 is an older notation; version 2 is the present one.
 
     >>> as_version_2("tasks M, N group 8 dynamic")
     ['grid M, N', 'raster 8, dynamic']
@@ -64,12 +64,18 @@ def as_version_2(statement: str) -> list[str] | None:
 
 
 def _hint_text(word: str) -> str:
-    """Return the text that adds the cache hint `word` to a statement; empty for `keep`, the default."""
+    """Return the text that adds the cache hint `word` to a statement, such as ", stream"; empty for "keep".
+
+    "keep" is the default hint.
+    """
     return "" if word == "keep" else f", {word}"
 
 
 def _pipeline_statement(match: re.Match[str]) -> str:
-    """Return version 2's statement `producer ...` as text, for version 1's `roles ...` as `_ROLES` matched it."""
+    """Return the statement `producer ...` of version 2 of the plan language for a statement `roles ...` of version 1.
+
+    `match` is the statement's match of the pattern `_ROLES`.
+    """
     producer, consumer, stages, joint, halo, resident, epilogue, per_group, pingpong = match.groups()
     parts = [
         f"producer {producer}",

@@ -21,8 +21,8 @@ TABLED = 1 << 22
 def coordinates_by_digits(op: Op, size: Size) -> tuple[list[Expr], dict[Symbol, int]]:
     """Return (coordinates of the write `op` in terms of digits, {digit: its extent}).
 
-    Digits are mixed-radix parts of the write's indices. An index is split by the numbers that divide it:
-    [i//56, 2*(i%56) + p] -> [i_1, 2*i_0 + p_0]. An index that is divided within a sum, as in (i + 1)//2, is one digit.
+    Digits are mixed-radix parts of the write's indices. An index is split by the numbers that divide it: [i//56,
+    2*(i%56) + p] -> [i_1, 2*i_0 + p_0]. An index that is divided only within a sum, as in (i + 1)//2, is one digit.
     `size(d)` evaluates the extent of a dimension d.
     """
     over = op.attrs["over"]
@@ -39,10 +39,11 @@ def coordinates_by_digits(op: Op, size: Size) -> tuple[list[Expr], dict[Symbol, 
 
 
 def writes_every_element(op: Op, size: Size) -> bool:
-    """True if the write `op` is proved to store to every element of its tensor; it may be out of bounds elsewhere.
+    """True if the write `op` is proved to store to every element of its tensor; it may store out of bounds too.
 
     It is proved if no index (or mixed-radix digit of one) is in two coordinates, and each coordinate takes all values
-    of its dimension. False if coordinates depend on data. `size(d)` evaluates the extent of a dimension d.
+    of its dimension. These values are enumerated, at most TABLED (4 Mi). False if coordinates depend on data, or if
+    `op` has no explicit coordinates. `size(d)` evaluates the extent of a dimension d.
     """
     memory: MemoryType = op.operands[1].type
     if "at" not in op.attrs or op.attrs.get("lookups") or None in memory.sizes:
@@ -63,9 +64,10 @@ def writes_every_element(op: Op, size: Size) -> bool:
 
 
 def _divisors(index: Symbol, at: Iterable[Expr]) -> set[int | Expr]:
-    """Return the numbers at which the coordinates `at` split `index` into digits: {1, 56} for [i//56, i%56].
+    """Return the set of numbers at which the coordinates `at` split `index` into digits: {1, 56} for [i//56, i%56].
 
-    Numbers that divide a sum with the index, as in (i + 1)//2, are left out. i//7//8 gives 1, 7 and 56.
+    (i//7) % 8 gives {1, 7, 56}. Numbers that divide a sum with the index, as in (i + 1)//2, are left out. The set is
+    empty if nothing divides the index.
     """
     divisors: set[int | Expr] = set()
     for node in (n for e in at for n in e.divisions(set()) if index in n.symbols):

@@ -276,7 +276,7 @@ def _why_not_first(program: Program, ops: list[Op]) -> str | None:
     inside = [x for op in ops for x in (op, *within(op))]
     if any(x.name in WRITES for x in inside):
         return "what runs first writes memory"
-    for memory in {x.operands[0] for x in inside if x.name == "read"}:
+    for memory in dict.fromkeys(x.operands[0] for x in inside if x.name == "read"):
         written = False
         for op in program.body.ops:
             around = (op, *within(op))

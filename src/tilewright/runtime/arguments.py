@@ -71,7 +71,11 @@ class Arguments:
         """Inputs that are the same array as an output, with that output."""
 
     def _made(self, shape: tuple[int, ...], value: Value) -> Any:
-        """Allocate an output of this shape: on the device of the first argument that is on one, else on the host."""
+        """Allocate an array of this shape for the output `value`, and return it.
+
+        It is on the device of the first argument that is on one, else on the host. On the host it is filled with zeros,
+        unless the program writes all of it.
+        """
         dtype: DType = value.type.dtype
         if self.near is not None:
             return made_like(list(self.values.values()), shape, dtype, self.near)
@@ -79,26 +83,28 @@ class Arguments:
 
     @property
     def is_empty(self) -> bool:
-        """True if no output has any elements, and at least one array has none: nothing is computed."""
+        """True if nothing must be computed: every output has 0 elements, and at least one array has 0 elements."""
         return any(isinstance(v, np.ndarray | DeviceArray) and v.size == 0 for v in self.values.values()) and all(
             self.values[v].size == 0 for v in self.outputs
         )
 
     @property
     def apart(self) -> tuple[Any, ...]:
-        """Return the arguments as passed, without the inputs that are the same array as an output."""
+        """Return the arguments as the caller passed them, except the inputs that are the same array as an output."""
         return tuple(given for v, given in zip(self.program.args, self.given, strict=True) if v not in self.in_place)
 
     def finish_logs(self, logs: dict[str, Any]) -> None:
-        """Convert logged arrays, in place, to the library of the arguments: torch tensors if these are."""
+        """Convert the logged numpy arrays `logs[label]["value"]`, in place, to torch tensors if the call's first array
+        is one.
+        """
         for entry in logs.values():
             if isinstance(entry, dict) and isinstance(entry.get("value"), np.ndarray):
                 entry["value"] = self.form.of(entry["value"])
 
     def finish(self) -> Any:
-        """Return the outputs that were allocated here, one array or a tuple, None without any.
+        """Return the outputs that were allocated for the call: one array, a tuple of several, or None without any.
 
-        They are arrays of the library of the arguments.
+        They are torch tensors if the call's first array is one.
         """
         outputs = tuple(a.given if isinstance(a, DeviceArray) else self.form.of(a) for a in self.made)
         return outputs[0] if len(outputs) == 1 else outputs or None
@@ -106,7 +112,11 @@ class Arguments:
     # -- what was given -------------------------------------------------------------------------------
 
     def _fill_in(self, given: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return one item for each argument of the program: None for an output that the call left out."""
+        """Return the call's arguments `given`, with None inserted for each output if the call left all outputs out.
+
+        The result has one item for each argument of the program. Raise ArgumentError if their number is wrong, or if an
+        argument that is no output is None.
+        """
         arguments = self.program.args
         if len(given) == len(arguments):
             for value, argument in zip(arguments, given, strict=True):
@@ -124,7 +134,11 @@ class Arguments:
         )
 
     def _checked(self, value: Value, argument: Any) -> Any:
-        """Return an argument as a number, numpy array or DeviceArray; raise ArgumentError if type or rank are wrong."""
+        """Return `argument` as a number (for a scalar), numpy array or DeviceArray of the program's argument `value`.
+
+        Raise ArgumentError if its element type or rank is wrong, or if it is an output with overlapping or read-only
+        elements. `lenient` reinterprets i8 as u8 and vice versa, and reshapes to constant extents.
+        """
         where = f"{self.program.name}: argument {value.name}"
         if not isinstance(value.type, MemoryType):
             return self._number(argument, value.type.dtype, where)
@@ -144,7 +158,10 @@ class Arguments:
         return array
 
     def _check_rank(self, array: Any, kind: MemoryType, where: str) -> None:
-        """Raise ArgumentError unless an array has as many dimensions as the argument's type; `where` names it."""
+        """Raise ArgumentError unless `array` has as many dimensions as `kind`, the argument's type.
+
+        `where` names the argument in the message.
+        """
         if array.ndim != len(kind.dims):
             dims = ", ".join(map(str, kind.dims))
             raise ArgumentError(
@@ -152,7 +169,11 @@ class Arguments:
             )
 
     def _number(self, argument: Any, wanted: DType, where: str) -> bool | int | float:
-        """Return a scalar argument as a number of the element type `wanted`; `where` names it in errors."""
+        """Return a scalar argument as a number of the element type `wanted`; an array without dimensions counts as its
+        element.
+
+        Raise ArgumentError if it is no number, or not one of the type; `where` names it in the message.
+        """
         number = argument
         refuse_traced(argument, where)
         if not isinstance(argument, np.generic) and getattr(argument, "ndim", None) == 0:
@@ -163,7 +184,9 @@ class Arguments:
         return scalar(number, wanted, where)
 
     def _check_dtype(self, array: Any, wanted: DType, where: str) -> None:
-        """Raise ArgumentError unless an array holds elements of type `wanted`; `where` names it."""
+        """Raise ArgumentError unless the elements of `array` have the type `wanted`; `where` names the argument in the
+        message.
+        """
         if array.dtype != wanted.numpy:
             actual = from_numpy(array.dtype)
             raise ArgumentError(f"{where} holds {actual or array.dtype}; it must hold {wanted}")
@@ -171,10 +194,11 @@ class Arguments:
     # -- sizes ----------------------------------------------------------------------------------------
 
     def _symbols(self, known: Mapping[Symbol, Expr]) -> dict[Symbol, int]:
-        """Return the values of all symbols that are known: bound ones, and those solved from the arrays' extents.
+        """Return {symbol: value} of the program's symbols: those bound to numbers, and those solved from the arrays'
+        extents.
 
-        `known` has the symbols that are bound to numbers or expressions. Expressions that stay open are kept in
-        `derived`.
+        `known` has the numbers or expressions to which symbols are bound. Expressions whose value stays unknown are
+        kept in `self.derived`. Raise ArgumentError for a value below its symbol's minimum.
         """
         numbers = {s: e.value for s, e in known.items() if isinstance(e, Const)}
         unsolved = {s: e for s, e in known.items() if not isinstance(e, Const)}
@@ -209,16 +233,19 @@ class Arguments:
         return numbers
 
     def _require_in_range(self, s: Symbol, number: int, what: str) -> None:
-        """Raise ArgumentError unless a symbol's value is in its range; `what` begins the message."""
+        """Raise ArgumentError unless `number`, the value of the symbol `s`, is in its range.
+
+        `what` starts the message, such as "dimension 2*K of x is 7, so K".
+        """
         if not s.lo <= number <= s.hi:
             raise ArgumentError(f"{self.program.name}: {what} comes out as {number}; it must be at least {s.lo}")
 
     def _free_sizes(self, told: Set[Symbol]) -> list[tuple[Expr, int, Value]]:
-        """Return (size, extent, argument) for symbols that no other dimension determines.
+        """Return [(symbol, extent, argument)]: dimensions whose symbol takes its value from the extent of an array's
+        memory.
 
-        They are sizes of dimensions whose memory has a free or constant extent of its own. `told` are the symbols with
-        a known value. The first array with such a dimension determines it; the program may make it smaller by
-        set_symbol.
+        They are dimensions whose memory has an extent of its own, which is free or constant; the extent of the array is
+        the second item. Symbols in `told`, whose value is found elsewhere, are left out.
         """
         return [
             (d, n, value)
@@ -229,7 +256,11 @@ class Arguments:
         ]
 
     def _extent(self, d: Expr | None, value: Value) -> int:
-        """Return the value of the extent `d` of an argument; raise ArgumentError if it is free or undetermined."""
+        """Return the value of `d`, an extent of the argument `value`.
+
+        Raise ArgumentError if `d` is None (only an array gives the extent), invalid, or depends on symbols without a
+        value.
+        """
         if d is None:
             raise ArgumentError(f"{self.program.name}: the size of {value.name} is free; pass the array")
         try:
@@ -244,7 +275,11 @@ class Arguments:
         return image.value
 
     def _check_shapes(self) -> None:
-        """Raise ArgumentError unless all extents are those of the program; `lenient` allows larger ones."""
+        """Raise ArgumentError if an extent of an array is not the one that the program says; `lenient` also allows
+        larger ones.
+
+        Extents that the program leaves free are not checked.
+        """
         for value, array in self.values.items():
             if not isinstance(value.type, MemoryType):
                 continue
@@ -260,7 +295,10 @@ class Arguments:
                     )
 
     def _check_assumptions(self) -> None:
-        """Raise ArgumentError if a symbol violates an `assume` record of the program; `lenient`: only warn."""
+        """Raise ArgumentError if the symbols' values violate an `assume` record of the program.
+
+        `lenient` arguments cause a warning instead, and set `self.warned`.
+        """
         for record in self.program.records:
             if record.name == "assume":
                 holds = Substitution({**self.derived, **self.symbols})(record.attrs["that"])
@@ -275,7 +313,11 @@ class Arguments:
                     warnings.warn(f"{message}: ignored, no result rests on it", IgnoredOptionWarning, stacklevel=2)
 
     def _aliases(self) -> dict[Value, Value]:
-        """Return the inputs that are the same array as an output, with that output; raise for any other overlap."""
+        """Return {argument: output} of the arguments that are the same array as an output.
+
+        Raise ArgumentError if an output shares memory with another argument in any other way, or if the program does
+        not allow it.
+        """
         aliases: dict[Value, Value] = {}
         for output in self.outputs:
             for value, array in self.values.items():
@@ -290,7 +332,11 @@ class Arguments:
         return aliases
 
     def _why_not_shared(self, output: Value, other: Value) -> str | None:
-        """Return why an output and another argument must not share memory; None if the program allows it."""
+        """Return the error text that says why `output` must not share memory with the argument `other`; None if it may.
+
+        It may if both are the same array, and every element is written only where the elements it is computed from are
+        read.
+        """
         if not is_same_array(self.values[output], self.values[other]):
             return "they are not the same elements, in the same order"
         if is_grid(self.program):
@@ -299,9 +345,9 @@ class Arguments:
 
 
 def _laid_out(array: Any, kind: MemoryType) -> Any:
-    """Return an array reshaped to the extents of its type `kind` if these are constants.
+    """Return `array` reshaped to the extents of its type `kind`, if these are constants with as many elements.
 
-    The array is returned as it is if it has the right rank, another number of elements, or is not contiguous.
+    Otherwise, and if it has the right rank or is not contiguous, return it unchanged.
     """
     extents = [e.value for e in kind.sizes if isinstance(e, Const)]
     if array.ndim == len(kind.dims) or len(extents) != len(kind.dims) or prod(extents) != array.size:
@@ -310,9 +356,10 @@ def _laid_out(array: Any, kind: MemoryType) -> Any:
 
 
 def solve(e: Expr, number: int) -> tuple[Symbol, int] | None:
-    """Return the symbol in `e` and its value for which e == number; None if it is not unique or not an integer.
+    """Return (symbol, value) for which `e` == `number`: `2*K + 1` and 7 give (K, 3).
 
-    `e` must be one symbol, plus a constant, times or exactly divided by a number.
+    None if `e` is not of this form (one symbol, times or exactly divided by a number, plus a constant), or if the value
+    would not be an integer.
     """
     if isinstance(e, Symbol):
         return e, number

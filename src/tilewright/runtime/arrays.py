@@ -26,7 +26,7 @@ def empty(shape: tuple[int, ...], dtype: Any) -> Array:
 
 
 def placed(array: Array) -> Array:
-    """Return the array, or a copy of it if it is not contiguous or does not start at a cache line."""
+    """Return `array` itself if it is contiguous and starts at a cache line, else a copy that does and is."""
     if array.ctypes.data % LINE == 0 and array.flags.c_contiguous:
         return array
     copy = empty(array.shape, array.dtype)

@@ -36,7 +36,7 @@ _stored: int | None = None  # bytes stored since this process last measured the 
 
 
 def key_of(*parts: str) -> str:
-    """Return the name of a cache entry: a hash of the texts that the entry depends on.
+    """Return the name of a cache entry: a SHA-256 hash of the texts `parts`, on which the entry depends.
 
     >>> key_of("program", "features") == key_of("program", "features"), key_of("ab", "c") == key_of("a", "bc")
     (True, False)
@@ -49,7 +49,11 @@ def key_of(*parts: str) -> str:
 
 
 def load(key: str) -> bytes | None:
-    """Return the content of a cache entry; None if it is absent, damaged, or may have been written by another user."""
+    """Return the content of the cache entry `key`, and update its time of use; None if it cannot be used.
+
+    That is so if there is no cache or no such entry, if the entry is damaged, or if another user may have written it
+    (then a warning is given).
+    """
     folder = _usable(environment.cache_folder(), key)
     if folder is None:
         return None
@@ -75,12 +79,15 @@ def load(key: str) -> bytes | None:
 
 
 def _open_no_link(path: str, flags: int) -> int:
-    """Open a file with these flags and return its descriptor; fail if it is a symbolic link."""
+    """Open the file `path` with these flags and return its descriptor; raise OSError if it is a symbolic link."""
     return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0))
 
 
 def store(key: str, payload: bytes) -> None:
-    """Write a cache entry; do nothing if the disk is full or read-only, or the folder cannot be made."""
+    """Write `payload` as the cache entry `key`, and remove old entries if the cache is too large.
+
+    Do nothing if there is no cache or the entry cannot be written; warn if its folder cannot be used.
+    """
     folder = _usable(environment.cache_folder(), key)
     if folder is None:
         return
@@ -100,10 +107,9 @@ def store(key: str, payload: bytes) -> None:
 
 
 def why_not_used(folder: Path, key: str = "") -> str | None:
-    """Return why a folder is not used as the cache; None if it is.
+    """Return a text that says why `folder` is not used as the cache; None if it is.
 
-    The folder must be the cache's. It and its subfolder for `key` must belong to this user, who alone may write to
-    them.
+    It is not if it contains other files, or if another user owns or may write it or its subfolder for the entry `key`.
     """
     why = refusal(folder)
     for place in (folder, folder / key[:2]):
@@ -114,7 +120,10 @@ def why_not_used(folder: Path, key: str = "") -> str | None:
 
 
 def _usable(folder: Path | None, key: str) -> Path | None:
-    """Return the folder if it may be used as the cache, else None after a warning."""
+    """Return `folder` if it may be used as the cache; otherwise warn and return None. None as `folder` gives None.
+
+    `key` is the entry that is needed.
+    """
     why = None if folder is None else why_not_used(folder, key)
     if why is not None:
         warn_once(why)
@@ -123,9 +132,9 @@ def _usable(folder: Path | None, key: str) -> Path | None:
 
 
 def _tidy(folder: Path, size: int) -> None:
-    """Limit the size of the cache, at a process's first entry and after each 1/32 of the allowed bytes.
+    """Remove old entries of the cache if it has become too large, after an entry of `size` bytes was stored.
 
-    `size` is the number of bytes that were just stored.
+    It is measured only at a process's first entry, and again when 1/32 of the allowed bytes were stored.
     """
     global _stored
     limit = environment.cache_bytes()
@@ -136,7 +145,10 @@ def _tidy(folder: Path, size: int) -> None:
 
 
 def entries(folder: Path) -> list[tuple[float, int, Path]]:
-    """Return (time of last use, bytes, path) of every entry, unfinished ones too; other files are skipped."""
+    """Return [(time of last use, bytes, path)] of every cache entry in `folder`, unfinished ones too.
+
+    Other files are skipped.
+    """
     states = []
     for file in files(folder):
         with suppress(OSError):
@@ -146,9 +158,9 @@ def entries(folder: Path) -> list[tuple[float, int, Path]]:
 
 
 def _keep_within(folder: Path, most: int) -> None:
-    """Remove unfinished entries of killed processes, then the least recently used ones beyond `most` bytes.
+    """Remove unfinished entries of killed processes; then, if the cache has more than `most` bytes, remove old entries.
 
-    Removal stops at 90 % of `most`.
+    The least recently used entries go first, until 90 % of `most` is left.
     """
     kept_entries = []
     for entry in entries(folder):
@@ -169,7 +181,10 @@ def _keep_within(folder: Path, most: int) -> None:
 
 
 def clear() -> int:
-    """Remove every entry and return how many there were; raise CacheError if the folder is not the cache's."""
+    """Remove every cache entry and return how many there were; 0 if there is no cache.
+
+    Raise CacheError if the folder contains files that the cache did not write.
+    """
     folder = environment.cache_folder()
     if folder is None or not is_folder(folder):
         return 0

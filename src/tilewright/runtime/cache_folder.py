@@ -28,12 +28,18 @@ _warned: set[str] = set()
 
 
 def is_unfinished(path: Path) -> bool:
-    """True if a file is a temporary file of a process that is writing an entry, or was killed while doing so."""
+    """True if the file's name is that of a temporary file, `.new-` and eight characters.
+
+    A process that writes a cache entry uses such a file, and leaves it behind if it is killed.
+    """
     return _UNFINISHED.fullmatch(path.name) is not None
 
 
 def files(folder: Path) -> Iterator[os.DirEntry[str]]:
-    """Yield every file of the cache below the folder, complete entries and temporary files; links are skipped."""
+    """Yield every file of the cache below `folder`: entries and temporary files.
+
+    Links, and files with other names, are skipped.
+    """
     for shelf in _listed(folder):
         if _SHELF.fullmatch(shelf.name) and shelf.is_dir(follow_symlinks=False):
             for file in _listed(Path(shelf.path)):
@@ -44,14 +50,18 @@ def files(folder: Path) -> Iterator[os.DirEntry[str]]:
 
 
 def _listed(folder: Path) -> list[os.DirEntry[str]]:
-    """Return the entries of a folder, sorted by name; none if it cannot be read."""
+    """Return the entries of a folder, sorted by name; [] if it cannot be read."""
     with suppress(OSError), os.scandir(folder) as scan:
         return sorted(scan, key=lambda entry: entry.name)
     return []
 
 
 def _is_own(file: os.DirEntry[str], shelf: str) -> bool:
-    """True if a file has the name of a cache entry of the subfolder `shelf`, or of a temporary file."""
+    """True if `file`, in the subfolder named `shelf`, has the name of a cache entry or of a temporary file, and is no
+    link.
+
+    Entries are named by 64 hexadecimal digits, of which the first two are the subfolder's name.
+    """
     named = _ENTRY.fullmatch(file.name) is not None and file.name.startswith(shelf)
     return (named or _UNFINISHED.fullmatch(file.name) is not None) and file.is_file(follow_symlinks=False)
 
@@ -60,7 +70,7 @@ def _is_own(file: os.DirEntry[str], shelf: str) -> bool:
 
 
 def is_folder(path: Path) -> bool:
-    """True if the path is a folder that this user can see."""
+    """True if the path is a folder; False if it does not exist or cannot be examined."""
     try:
         return stat.S_ISDIR(path.stat().st_mode)
     except OSError:
@@ -68,7 +78,10 @@ def is_folder(path: Path) -> bool:
 
 
 def refusal(folder: Path) -> str | None:
-    """Return why a folder must not be used as the cache; None if it is the cache's or does not exist."""
+    """Return a text that says why `folder` must not be used as the cache; None if it may be.
+
+    It may be if it does not exist, has Tilewright's marker file, or contains nothing but cache files.
+    """
     if not os.path.lexists(folder):
         return None
     if not is_folder(folder):
@@ -85,14 +98,14 @@ def refusal(folder: Path) -> str | None:
 
 
 def require(folder: Path) -> None:
-    """Raise CacheError unless the folder is the cache's or does not exist."""
+    """Raise CacheError if `refusal` gives a reason why `folder` must not be used as the cache."""
     why = refusal(folder)
     if why is not None:
         raise CacheError(why)
 
 
 def _is_marked(folder: Path) -> bool:
-    """True if the folder holds Tilewright's marker file."""
+    """True if the folder holds the marker file with which Tilewright marks its cache; False if that cannot be read."""
     try:
         lines = (folder / MARKER).read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -101,7 +114,11 @@ def _is_marked(folder: Path) -> bool:
 
 
 def _foreign(folder: Path) -> str | None:
-    """Return the first name in an unmarked folder that is not the cache's; None if there is none."""
+    """Return the path, relative to `folder`, of the first file or folder in it that the cache did not write; None if
+    none.
+
+    The folder has no marker file.
+    """
     for entry in _listed(folder):
         if _UNFINISHED.fullmatch(entry.name):
             continue
@@ -114,7 +131,11 @@ def _foreign(folder: Path) -> str | None:
 
 
 def claim(folder: Path) -> None:
-    """Create the folder, for this user alone, and mark it as the cache's; call `refusal` first."""
+    """Create `folder` if it does not exist, accessible to this user only, and write the cache's marker file if it lacks
+    it.
+
+    This does not check what the folder contains: call `refusal` first.
+    """
     if not is_folder(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -123,7 +144,7 @@ def claim(folder: Path) -> None:
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Write a temporary file and rename it to `path`, so that readers never see a part of `data`."""
+    """Write `data` to the file `path` atomically: to a temporary file in the same folder, which is then renamed."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=_PREFIX)
     try:
         with os.fdopen(handle, "wb") as file:
@@ -138,9 +159,10 @@ def replace_file(path: Path, data: bytes) -> None:
 
 
 def distrust(path: Path, state: os.stat_result) -> str | None:
-    """Return why machine code is not loaded from a path: another user may have written it; None if it may be.
+    """Return a text that says why machine code is not loaded from `path`; None if it may be.
 
-    `state` is the path's stat result. On systems without user numbers (`os.getuid`) every file is trusted.
+    It is not loaded from files of other users or that others may write. `state` is the path's stat result. On systems
+    without user numbers (`os.getuid`) every file is trusted.
     """
     if not hasattr(os, "getuid"):
         return None
@@ -153,7 +175,7 @@ def distrust(path: Path, state: os.stat_result) -> str | None:
 
 
 def warn_once(why: str) -> None:
-    """Warn, once a process for each reason, that the cache is not used."""
+    """Warn that the cache is not used, for the reason `why`; each reason is reported once per process."""
     if why not in _warned:
         _warned.add(why)
         warnings.warn(f"the cache of compiled programs is not used: {why}", CacheWarning, stacklevel=2)

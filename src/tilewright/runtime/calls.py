@@ -14,11 +14,13 @@ from tilewright.limits import did_you_mean, written
 def arranged(
     name: str, wanted: Sequence[str], outputs: Sequence[str], args: tuple[Any, ...], named: Mapping[str, Any]
 ) -> tuple[Any, ...]:
-    """Return a call's arguments in the order of the signature, None for outputs that are left out.
+    """Return the arguments of one call of `name` in the order of its signature, with None for outputs that are left
+    out.
 
-    `wanted` are the names of the signature, `outputs` those of its outputs, `args` and `named` the positional and
-    keyword arguments. Positional arguments are the first ones of the signature, or of the signature without its
-    outputs. `out` is the output, or a tuple of all outputs, unless the signature has an argument of that name.
+    `wanted` are the names in the signature, `outputs` those of its outputs. `args` and `named` are the call's
+    positional and keyword arguments. Positional arguments fill the signature from its start, or the signature without
+    outputs. The keyword `out` gives the output, or a tuple of all outputs. Raise ArgumentError if an argument is
+    missing, unknown, or given twice.
 
     >>> arranged("linear", ["x", "w", "y"], ["y"], ("image",), {"out": "result", "w": "weights"})
     ('image', 'weights', 'result')
@@ -53,9 +55,10 @@ def arranged(
 
 
 def signature_of(wanted: Mapping[str, str], outputs: Sequence[str], options: Sequence[str] = ()) -> Signature:
-    """Return the signature of an executable; outputs may be left out.
+    """Return the Python signature of an executable; outputs at its end may be left out.
 
-    `wanted` maps its arguments' names to their types as text; `options` are names of further keyword arguments.
+    `wanted` maps its arguments' names to their types as text, `outputs` are the names of outputs. `options` are the
+    names of further keyword arguments, beside `out`.
 
     >>> print(signature_of({"x": "f32[M, K]", "y": "f32[M]"}, ["y"]))
     (x: 'f32[M, K]', y: 'f32[M]' = None, *, out=None)
@@ -77,7 +80,9 @@ def signature_of(wanted: Mapping[str, str], outputs: Sequence[str], options: Seq
 
 
 def known_level(level: object, known: Collection[str], whose: str) -> str:
-    """Return `level` if it is one of the `known` level names, else raise ArgumentError; `whose` is in its text.
+    """Return `level` if it is one of the level names in `known`, else raise ArgumentError.
+
+    `whose` is the subject of the message, such as "gemm on cpu".
 
     >>> known_level("blok", ["plan", "block"], "gemm on cpu")
     Traceback (most recent call last):
@@ -90,9 +95,10 @@ def known_level(level: object, known: Collection[str], whose: str) -> str:
 
 
 def named_values(value: object, what: str, example: str) -> dict[str, Any]:
-    """Return a dictionary with text keys from one whose keys are texts or symbols, else raise ArgumentError.
+    """Return the dictionary `value` with its keys as names: a key may be a text or have a `name`, as symbols do.
 
-    `what` is the argument's name and `example` a valid value, for the error's text.
+    Raise ArgumentError for other keys, or if it is no dictionary. `what` is the argument's name and `example` a valid
+    value, for the message.
     """
     if not isinstance(value, Mapping):
         raise ArgumentError(f"{what}={written(value, 80)}: a dictionary of names and values, {example}")

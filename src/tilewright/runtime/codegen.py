@@ -30,12 +30,15 @@ class Helper:
         self.lock = threading.Lock()
 
     def start(self) -> None:
-        """Start the helper process unless it runs."""
+        """Start the helper process, unless it runs; raise CodeGenerationError if it does not start."""
         with self.lock:
             self._start()
 
     def _start(self) -> None:
-        """Start the helper process unless it runs in this process; the caller holds the lock."""
+        """Start the helper process, unless this process has one that runs; the caller holds the lock.
+
+        Raise CodeGenerationError if it does not start.
+        """
         if self.process is not None and self.owner == os.getpid() and self.process.poll() is None:
             return
         self._stop()
@@ -59,9 +62,10 @@ class Helper:
             raise CodeGenerationError("the helper that generates machine code did not start; it says why above")
 
     def ask(self, request: dict[str, Any], text: str) -> bytes:
-        """Return the helper's answer to a request, as bytes; `text` is the LLVM IR.
+        """Send LLVM IR to the helper process and return the code that it generates: object code, or assembly as text.
 
-        Raise CodeGenerationError with LLVM's message if it fails.
+        `request` has the options (see `codegen_server.generate`), `text` is the LLVM IR. Raise CodeGenerationError,
+        with LLVM's message, if that fails.
         """
         before = time.perf_counter()
         with self.lock:
@@ -73,7 +77,10 @@ class Helper:
         return payload
 
     def _exchange(self, request: dict[str, Any], data: bytes) -> tuple[dict[str, Any], bytes]:
-        """Send a request and return the answer's header and payload; restart a helper that ended, once."""
+        """Send a request to the helper process, and return (header, payload) of its answer; `data` is the LLVM IR.
+
+        A helper that ended is restarted, once. Raise CodeGenerationError if it ends again; the caller holds the lock.
+        """
         for _ in range(2):
             self._start()
             assert self.process is not None
@@ -93,12 +100,15 @@ class Helper:
         )
 
     def stop(self) -> None:
-        """End the helper process."""
+        """End the helper process, if there is one."""
         with self.lock:
             self._stop()
 
     def _stop(self) -> None:
-        """End the helper process; the caller holds the lock."""
+        """End the helper process, if there is one; the caller holds the lock.
+
+        A forked process only closes its pipes to the parent's helper.
+        """
         process, self.process = self.process, None
         if process is None:
             return
@@ -112,7 +122,7 @@ class Helper:
             process.returncode = 0  # the process belongs to the parent, which waits for it
 
     def after_fork(self) -> None:
-        """Forget the parent's helper, in a forked process, without ending it."""
+        """Forget the parent's helper in a forked process, without ending it, and replace the lock."""
         self.lock = threading.Lock()
         self._stop()
 

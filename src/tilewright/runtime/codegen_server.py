@@ -24,11 +24,11 @@ class PipeStream(Protocol):
     """A binary stream of messages; one call may read or write fewer bytes than it was asked to."""
 
     def read(self, size: int, /) -> bytes | None:
-        """Return at most `size` bytes; none at the end of the stream."""
+        """Return at most `size` bytes of the stream; no bytes, or None, at its end."""
         ...
 
     def write(self, data: Any, /) -> int | None:
-        """Write bytes and return how many were written."""
+        """Write `data`, or the first part of it, and return the number of bytes written; None if there were none."""
         ...
 
     def flush(self) -> None:
@@ -37,7 +37,7 @@ class PipeStream(Protocol):
 
 
 def write_message(stream: PipeStream, header: dict[str, Any], payload: bytes) -> None:
-    """Write one message to a stream: two sizes, a JSON header, a payload."""
+    """Write one message to a stream and flush it: the two byte counts, `header` as JSON, and `payload`."""
     header_bytes = json.dumps(header).encode()
     unsent = memoryview(struct.pack("<QQ", len(header_bytes), len(payload)) + header_bytes + payload)
     while unsent:
@@ -46,7 +46,7 @@ def write_message(stream: PipeStream, header: dict[str, Any], payload: bytes) ->
 
 
 def read_message(stream: PipeStream) -> tuple[dict[str, Any], bytes] | None:
-    """Return the header and the payload of the next message of a stream; None at its end."""
+    """Read one message from a stream and return (header, payload); None if the stream ends before all of it."""
     sizes = _read(stream, 16)
     if sizes is None:
         return None
@@ -59,7 +59,7 @@ def read_message(stream: PipeStream) -> tuple[dict[str, Any], bytes] | None:
 
 
 def _read(stream: PipeStream, count: int) -> bytes | None:
-    """Return `count` bytes of a stream, or None if it ends before."""
+    """Read exactly `count` bytes of a stream and return them; None if the stream ends before."""
     parts = []
     while count:
         part = stream.read(count)
@@ -71,10 +71,12 @@ def _read(stream: PipeStream, count: int) -> bytes | None:
 
 
 def generate(request: dict[str, Any], text: str) -> bytes:
-    """Return the object code (or assembly) of an LLVM module, given as text.
+    """Compile `text`, an LLVM module, and return its object code; or its assembly text if request["form"] is
+    "assembly".
 
-    The request has the triple, CPU, features, optimisation level, flags and passes. Flags are LLVM's own options, which
-    hold for the whole process, so each request must have all that it depends on.
+    `request` also has the target triple, the CPU and its features, LLVM's optimisation level, the passes to run, and
+    LLVM's own flags. Flags hold for the whole process, so each request must have all that it depends on. LLVM's errors
+    are raised as RuntimeError.
     """
     import llvmlite.binding as llvm
 
@@ -117,7 +119,11 @@ class _Child:
         self.request_out, self.answer_in = os.fdopen(request_out, "wb"), os.fdopen(answer_in, "rb")
 
     def answer(self, request: dict[str, Any], payload: bytes, out: PipeStream) -> None:
-        """Send a request to the child and write its answer, or how it ended, to `out`."""
+        """Send a request to the child, wait until the child ends, and write one message to `out`.
+
+        The message has the machine code, or else LLVM's error message or how the child crashed. `payload` is the LLVM
+        module as text.
+        """
         with contextlib.suppress(BrokenPipeError), self.request_out:
             write_message(self.request_out, request, payload)
         with self.answer_in:
@@ -134,9 +140,10 @@ class _Child:
 
 
 def _serve(sample: dict[str, Any], request_in: int, answer_out: int) -> None:
-    """Run a child from start to exit: warm up, read one request from `request_in`, write the answer to `answer_out`.
+    """Run the forked child: warm LLVM up, answer one request, and exit the process. This never returns.
 
-    Both are file descriptors; `sample` is the request before, used for the warm-up.
+    The request is read from the file descriptor `request_in`; the machine code, or LLVM's error message, is written to
+    `answer_out`. `sample` is the request before, used for the warm-up.
     """
     with contextlib.suppress(RuntimeError):
         generate(sample, _SMALL)
@@ -153,7 +160,10 @@ def _serve(sample: dict[str, Any], request_in: int, answer_out: int) -> None:
 
 
 def _answer(request: dict[str, Any], payload: bytes, out: PipeStream) -> None:
-    """Write the answer to a request to `out`, generated in this process."""
+    """Generate the machine code for a request in this process, and write it as a message to `out`.
+
+    If LLVM raises an error, the message has its text. `payload` is the LLVM module as text.
+    """
     try:
         write_message(out, {"ok": True}, generate(request, payload.decode()))
     except RuntimeError as fault:
@@ -161,9 +171,10 @@ def _answer(request: dict[str, Any], payload: bytes, out: PipeStream) -> None:
 
 
 def _detach(errors: int | None) -> None:
-    """Detach a new child from the helper's streams; `errors` is the file descriptor for its error output.
+    """Prepare a new child process: its standard input and output become /dev/null, and a crash leaves no core file.
 
-    The child is killed when the helper ends; an abort of LLVM leaves no core file.
+    Its error output goes to the file descriptor `errors`; None leaves it. On Linux the child is killed when the helper
+    ends.
     """
     import ctypes
     import resource
@@ -179,7 +190,10 @@ def _detach(errors: int | None) -> None:
 
 
 def _crash_report(errors: int | None, status: int) -> str:
-    """Return how a child ended, from its wait `status`, and LLVM's error output, from the file descriptor `errors`."""
+    """Return a text that says how a child ended, with LLVM's error output if there is any.
+
+    `status` is the child's wait status; `errors` is the file descriptor of its error output, or None.
+    """
     message = "" if errors is None else os.pread(errors, 1 << 16, 0).decode(errors="replace").strip()
     at = message.find("LLVM ERROR:")
     code = os.waitstatus_to_exitcode(status)
@@ -188,7 +202,10 @@ def _crash_report(errors: int | None, status: int) -> str:
 
 
 def main() -> None:
-    """Answer requests from standard input until it ends."""
+    """Run the helper process: answer requests from standard input until it ends, and then exit the process.
+
+    Each request is answered by a forked child, or in this process if the system cannot fork.
+    """
     import llvmlite.binding as llvm
 
     llvm.initialize_all_targets()

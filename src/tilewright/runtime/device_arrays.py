@@ -53,21 +53,26 @@ class DeviceArray:
 
     @property
     def nbytes(self) -> int:
-        """Return the bytes from the first element to the end of the last one, gaps included."""
+        """Return the number of bytes from the first element to the end of the last one, gaps included; 0 without
+        elements.
+        """
         last = sum((n - 1) * s for n, s in zip(self.shape, self.strides, strict=True)) if 0 not in self.shape else -1
         return (last + 1) * self.dtype.itemsize
 
     def reshape(self, shape: tuple[int, ...]) -> DeviceArray:
-        """Return an array of another shape on the same memory, which must be contiguous."""
+        """Return an array with the shape `shape` and contiguous strides on the same memory.
+
+        This array must be contiguous, and the shapes must have equally many elements; neither is checked.
+        """
         return replace(self, shape=shape, strides=packed_steps(shape))
 
     def strided(self, shape: tuple[int, ...], strides: tuple[int, ...]) -> DeviceArray:
-        """Return an array with this shape and these strides, in elements, on the same memory; elements may overlap."""
+        """Return an array with this shape and these strides (in elements) on the same memory; nothing is checked."""
         return replace(self, shape=shape, strides=strides)
 
     @property
     def packed(self) -> bool:
-        """True if the array is contiguous, last dimension fastest; an array without elements is."""
+        """True if the array is contiguous with the last dimension fastest, or has no elements."""
         if 0 in self.shape:
             return True
         running = 1
@@ -79,7 +84,7 @@ class DeviceArray:
 
     @property
     def given(self) -> Any:
-        """Return what a caller gets as a result: the torch tensor whose memory this is, or the array itself."""
+        """Return the array as callers get it: the torch tensor that owns the memory, or this object if none does."""
         tensor = getattr(sys.modules.get("torch"), "Tensor", None)
         return self.owner if tensor is not None and isinstance(self.owner, tensor) else self
 
@@ -108,14 +113,17 @@ class DeviceArray:
         }
 
     def _settle(self) -> None:
-        """Wait for pending work on the array, if the memory's owner can wait."""
+        """Wait until pending work on the array is done; do nothing if the memory's owner has no method `wait`."""
         wait = getattr(self.owner, "wait", None)
         if wait is not None:
             wait()
 
     @property
     def coincides(self) -> bool:
-        """True if two elements may have the same address: a stride does not go past what smaller ones reach.
+        """True if two elements may have the same address: a stride is below the reach of the smaller strides.
+
+        The reach is the number of elements that the dimensions with smaller strides span. Negative strides are not
+        expected.
 
         >>> [DeviceArray(0, (3, 4), (s, 1), np.dtype("f4"), None).coincides for s in (3, 4, 5)]
         [True, False, False]
@@ -129,7 +137,9 @@ class DeviceArray:
 
 
 def followed_stream(arrays: Sequence[Any]) -> int | None:
-    """Return the stream that all work on arrays goes to; None if no array follows one.
+    """Return the stream that all work on `arrays` must go to: that of the first DeviceArray with `follows_stream` set.
+
+    None if there is no such array.
 
     >>> followed_stream([DeviceArray(0, (1,), (1,), np.dtype("f4"), None, stream=7, follows_stream=True)])
     7
@@ -148,9 +158,10 @@ def packed_steps(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def array_of(argument: Any, where: str) -> Any:
-    """Return a DeviceArray if the argument is on a device, else a numpy array that shares its memory.
+    """Return a DeviceArray if the argument is in GPU memory, else a numpy array; both share its memory.
 
-    `where` names the argument in errors.
+    Arguments in GPU memory are torch tensors and objects with CUDA's array interface or DLPack. A DeviceArray is
+    returned itself. Raise ArgumentError for anything that is no plain array; `where` names the argument in the message.
     """
     if isinstance(argument, DeviceArray):
         return argument
@@ -175,9 +186,10 @@ def array_of(argument: Any, where: str) -> Any:
 
 
 def _of_torch(tensor: Any, torch: Any, where: str) -> DeviceArray:
-    """Return a tensor on a GPU as a DeviceArray; `where` names it in errors.
+    """Return a torch tensor on a GPU as a DeviceArray on the same memory; `torch` is the module.
 
-    A tensor that requires gradients is detached if none are recorded now, else refused.
+    A tensor that requires gradients is detached. Raise ArgumentError if `refuse_tensor` refuses it, or if its element
+    type is unknown here; `where` names it in the message.
     """
     refuse_tensor(tensor, torch, where)
     owner = tensor.detach() if tensor.requires_grad else tensor
@@ -191,7 +203,9 @@ def _of_torch(tensor: Any, torch: Any, where: str) -> DeviceArray:
 
 
 def share_memory(one: Any, other: Any) -> bool:
-    """True if two arrays, of the host or of a device, share memory; on a device, if their byte ranges overlap.
+    """True if two arrays may share memory: numpy arrays exactly, arrays on one GPU if their address ranges overlap.
+
+    Arrays on different devices, or one on the host and one on a GPU, never do.
 
     >>> make = lambda pointer: DeviceArray(pointer, (4,), (1,), np.dtype("f4"), None)
     >>> share_memory(make(0), make(16)), share_memory(make(0), make(12))
@@ -206,7 +220,8 @@ def share_memory(one: Any, other: Any) -> bool:
 
 
 def is_same_array(one: Any, other: Any) -> bool:
-    """True if two arrays have the same address, shape, strides and element type.
+    """True if two arrays have the same address, shape, strides and element type; strides along extents of 1 do not
+    count.
 
     >>> x = np.zeros((4, 1, 3))
     >>> is_same_array(x, x[:, ::-1]), is_same_array(x, x[::-1]), is_same_array(x[1:], x[:-1])
@@ -223,9 +238,9 @@ def is_same_array(one: Any, other: Any) -> bool:
 
 
 def common_device(name: str, arrays: list[Any]) -> int:
-    """Return the number of the device that all arrays are on, 0 if all are on the host; raise if there are several.
+    """Return the number of the GPU that the DeviceArrays in `arrays` are on; 0 if there are none.
 
-    `name` is that of the program, for the error.
+    Raise ArgumentError if they are on several GPUs; `name` is the program's, for the message.
     """
     numbers = sorted({a.device for a in arrays if isinstance(a, DeviceArray)})
     if len(numbers) > 1:
@@ -236,9 +251,12 @@ def common_device(name: str, arrays: list[Any]) -> int:
 def made_like(
     others: list[Any], shape: tuple[int, ...], kind: Any, near: Callable[[Sequence[Any]], Any] | None = None
 ) -> Any:
-    """Allocate an array of `shape` and element type `kind`: on the device of the first array on one, else on the host.
+    """Allocate an array of this shape and element type on the device of the first DeviceArray in `others`, and return
+    it.
 
-    `near` returns the memory of the device of some arrays; it allocates if they are not torch tensors.
+    Without one, it is a numpy array of zeros. On a GPU the array is uninitialised: a torch tensor, as a DeviceArray, if
+    that first array is one; otherwise `near(others)`, the memory of their device, allocates it (without `near`: numpy
+    zeros).
     """
     torch = sys.modules.get("torch")
     first = next((a for a in others if isinstance(a, DeviceArray)), None)

@@ -45,7 +45,10 @@ _pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
 
 
 def from_dlpack(argument: Any, where: str) -> Any:
-    """Return a numpy array that shares the memory of an argument with `__dlpack__`; `where` names it in errors.
+    """Return a numpy array that shares the memory of `argument`, an object with `__dlpack__` in host memory, also of
+    bf16.
+
+    Raise ArgumentError if it is on another device or cannot be exported; `where` names it in the message.
 
     >>> from_dlpack(np.arange(3), "x")
     array([0, 1, 2])
@@ -66,7 +69,10 @@ def from_dlpack(argument: Any, where: str) -> Any:
 
 
 def _device(argument: Any, where: str) -> tuple[int, int]:
-    """Return DLPack's (kind, number) of the device that an argument is on; `where` names it in errors."""
+    """Return (kind, number) of the device that an argument is on, in DLPack's numbers: kind 1 is the CPU, 2 is CUDA.
+
+    Raise ArgumentError if its library cannot tell; `where` names the argument in the message.
+    """
     try:
         kind, number = argument.__dlpack_device__()
     except _FAULTS as fault:  # such as an array that its library has deleted
@@ -77,10 +83,11 @@ def _device(argument: Any, where: str) -> tuple[int, int]:
 
 
 def on_a_gpu(argument: Any, where: str) -> tuple[int, int, tuple[int, ...], tuple[int, ...], Any, Any] | None:
-    """Return (device number, pointer, shape, strides in elements, element type, capsule) of an array on a GPU.
+    """Return (device number, pointer, shape, strides in elements, element type, capsule) of an array in CUDA memory.
 
-    None if it is elsewhere. The memory stays valid as long as the capsule is kept. Work that its library has queued is
-    done before later work on the default stream. `where` names the argument in errors.
+    None if the array is elsewhere. The memory stays valid as long as the capsule is kept. Work on it that its library
+    has queued is done before later work on the default stream. Raise ArgumentError if it cannot be exported; `where`
+    names the argument in the message.
     """
     kind, number = _device(argument, where)
     if kind != _CUDA:
@@ -99,7 +106,10 @@ def on_a_gpu(argument: Any, where: str) -> tuple[int, int, tuple[int, ...], tupl
 
 
 def form_of(dtype: np.dtype[Any], ndim: int) -> int:
-    """Return the 64-bit word of a DLTensor that has its number of dimensions and element type (code, bits, lanes).
+    """Return 64 bits of a DLTensor as an integer: its rank in the low half, its element type in the high half.
+
+    The element type is (code, bits, lanes), as `element_word` returns it. Types that DLPack lacks have the code for
+    opaque elements.
 
     >>> hex(form_of(np.dtype("float32"), 3))
     '0x1200200000003'
@@ -109,7 +119,8 @@ def form_of(dtype: np.dtype[Any], ndim: int) -> int:
 
 
 def element_word(dtype: np.dtype[Any]) -> int | None:
-    """Return the 32-bit word of a DLTensor that has its element type (code, bits, lanes); None if DLPack has none.
+    """Return the 32 bits of a DLTensor that hold an element type (code, bits, lanes) as an integer; None if DLPack
+    lacks it.
 
     >>> hex(element_word(np.dtype("float32"))), element_word(np.dtype("datetime64[s]"))
     ('0x12002', None)
@@ -123,7 +134,10 @@ def element_word(dtype: np.dtype[Any]) -> int | None:
 
 
 def _element(tensor: _Tensor, where: str) -> Any:
-    """Return the numpy element type of a DLTensor; raise ArgumentError if there is none. `where` names the argument."""
+    """Return the numpy element type of a DLTensor; raise ArgumentError if there is none.
+
+    `where` names the argument in the message.
+    """
     import ml_dtypes
 
     if (tensor.code, tensor.bits, tensor.lanes) == (_BFLOAT, 16, 1):
@@ -137,9 +151,9 @@ def _element(tensor: _Tensor, where: str) -> Any:
 
 
 def _bfloats(argument: Any, where: str) -> Any:
-    """Return a numpy array of bf16 that shares an argument's memory; None if it is not bf16 on the CPU.
+    """Return a numpy array of bf16 that shares the memory of `argument`; None if it is not bf16 on the CPU.
 
-    numpy reads the memory as 16-bit integers, and a view makes bf16 of them.
+    It is also None if the argument cannot be exported through DLPack. `where` names the argument in errors.
     """
     import ml_dtypes
 
@@ -191,12 +205,20 @@ _capsule = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p,
 
 
 def _release(description: int) -> None:
-    """Release the owner of an exported DLManagedTensor, given by its address."""
+    """Drop the owner of an array that was exported through DLPack; the library that took the array calls this at its
+    end.
+
+    `description` is the address of the exported DLManagedTensor.
+    """
     _given.pop(description, None)
 
 
 def _release_untaken(capsule: int) -> None:
-    """Release the owner of a capsule that is deleted before any library took it; it still has its first name then."""
+    """Drop the owner of an exported array if no library took it; called when the capsule at address `capsule` is
+    deleted.
+
+    A library that takes the array renames the capsule, so the first name shows that none did.
+    """
     if _is_named(capsule, _NAME):
         _release(_address(capsule, _NAME))
 
@@ -207,7 +229,10 @@ _END, _UNTAKEN = (ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(f) for f in (_release
 def gpu_capsule(
     owner: Any, pointer: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: Any, number: int
 ) -> Any:
-    """Return a DLPack capsule of an array on GPU `number`; `owner` is kept alive until it is released.
+    """Return a DLPack capsule that describes an array in the memory of GPU `number`.
+
+    `pointer` is its address; `strides` are in elements. `owner` is kept alive until the library that takes the capsule
+    releases it, or until the capsule is deleted untaken.
 
     >>> capsule = gpu_capsule("somebody", 4096, (2, 3), (3, 1), np.dtype("f2"), 1)
     >>> taken = _Tensor.from_address(_pointer(capsule, _NAME))
@@ -231,5 +256,5 @@ def gpu_capsule(
 
 
 def gpu_device(number: int) -> tuple[int, int]:
-    """Return DLPack's (kind, number) of a GPU."""
+    """Return DLPack's (kind, number) of the GPU `number`, where the kind is CUDA's, 2."""
     return _CUDA, number

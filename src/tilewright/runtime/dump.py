@@ -24,18 +24,21 @@ class Dump:
 
     @classmethod
     def of(cls, name: str) -> Dump:
-        """Return the dump of the program `name` to the folder that the environment variable names, if it does."""
+        """Return a Dump for the program `name`: it writes to the folder in TILEWRIGHT_DUMP, or nothing if that is not
+        set.
+        """
         return cls(environment.dump_folder(), name)
 
     @property
     def wanted(self) -> bool:
-        """True if texts are written to files."""
+        """True if `write` writes files, because a folder is set."""
         return self.folder is not None
 
     def write(self, step: str, level: str, text: Callable[[], str]) -> None:
-        """Log a pass, by its name `step`, and write the program's text after it to a file.
+        """Log the pass `step`, and write the program's text after it to a numbered file if a folder is set.
 
-        `level` is the level of the text (tile, block, ...), `text` a function that returns it.
+        `level` is the IR level of the text ("tile", "block") and becomes the file's suffix. `text` is a function that
+        returns the text; it is called only if a file is written. Raise ArgumentError if that fails.
         """
         _LOG.debug("%s: %s, %s", self.name, step, level)
         if self.folder is None:

@@ -37,7 +37,11 @@ def eager(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def _disabled(function: Callable[P, R], disabled: list[Callable[P, R]]) -> Callable[P, R]:
-    """Return the function as disabled by torch.compile, and append it to `disabled`; itself without torch.compile."""
+    """Return the function wrapped by torch._dynamo.disable, and append it to `disabled`, which caches it for the
+    caller.
+
+    Return the function itself while torch.compile is not fully imported.
+    """
     try:
         disable = getattr(modules.get(_DYNAMO), "disable", None)  # absent while it is being imported
         if disable is None:
@@ -49,7 +53,7 @@ def _disabled(function: Callable[P, R], disabled: list[Callable[P, R]]) -> Calla
 
 
 def _marked(function: Callable[P, R]) -> Callable[P, R]:
-    """Set torch's attributes on a function that make torch.compile break its graphs there, and return it."""
+    """Set torch's attributes on a function so that torch.compile breaks its graph at calls of it, and return it."""
     marks: Any = function
     marks._torchdynamo_disable, marks._torchdynamo_disable_msg = True, _WHY
     return function

@@ -26,11 +26,14 @@ class Variable:
     read: Callable[[str], Any]
 
     def text(self) -> str | None:
-        """Return the text that the variable is set to; None if it is not set."""
+        """Return the text that the environment variable is set to; None if it is not set."""
         return os.environ.get(self.name)
 
     def value(self) -> Any:
-        """Return the parsed value; None if the variable is not set or empty. Raise ArgumentError if it is invalid."""
+        """Return the environment variable's value, parsed by `read`; None if it is not set or empty.
+
+        Raise ArgumentError if the text cannot be parsed.
+        """
         text = self.text()
         if text is None or text == "":
             return None
@@ -41,14 +44,17 @@ class Variable:
 
 
 def _count(text: str, most: int = 1 << 31) -> int:
-    """Return a text as an integer from 1 to `most`; raise ValueError for any other text."""
+    """Return `text` as an integer; raise ValueError unless it is a decimal number from 1 to `most`."""
     if not text.strip().isdecimal() or len(text) > 20 or not 1 <= int(text) <= most:
         raise ValueError(f"it is a number from 1 to {most}")
     return int(text)
 
 
 def _folder(text: str) -> Path | None:
-    """Return the folder that a text names; None for `off`."""
+    """Return the folder that `text` names, with "~" expanded; None for "off".
+
+    The folder need not exist. Raise ValueError for the home folder of an unknown user.
+    """
     if text == "off":
         return None
     try:
@@ -59,7 +65,10 @@ def _folder(text: str) -> Path | None:
 
 
 def _writable(text: str) -> Path | None:
-    """Return the folder that a text names, which must exist or be creatable; None for `off`."""
+    """Return the folder that `text` names, with "~" expanded; None for "off".
+
+    Raise ValueError unless it is an existing folder, or could be created.
+    """
     folder = _folder(text)
     if folder is None:
         return None
@@ -95,7 +104,7 @@ VARIABLES = (CACHE_DIR, CACHE_MB, DUMP, THREADS)
 
 
 def cache_folder() -> Path | None:
-    """Return the folder of compiled programs; None if none are stored."""
+    """Return the folder of compiled programs; None if TILEWRIGHT_CACHE_DIR is "off" or the user has no home folder."""
     if os.environ.get(CACHE_DIR.name) == "off":
         return None
     folder: Path | None = CACHE_DIR.value()
@@ -103,7 +112,10 @@ def cache_folder() -> Path | None:
 
 
 def _usual_cache_folder() -> Path | None:
-    """Return the default folder of compiled programs; None for a user without a home folder."""
+    """Return the default folder of compiled programs; None for a user without a home folder.
+
+    It is `tilewright` in $XDG_CACHE_HOME, if that is an absolute path, or else in ~/.cache.
+    """
     caches = os.environ.get("XDG_CACHE_HOME", "")
     if Path(caches).is_absolute():  # its specification says that any other value is ignored
         return Path(caches) / "tilewright"
@@ -114,17 +126,17 @@ def _usual_cache_folder() -> Path | None:
 
 
 def cache_bytes() -> int:
-    """Return the most bytes that compiled programs may take on disk."""
+    """Return the most bytes that compiled programs may take on disk: TILEWRIGHT_CACHE_MB, or 512 MB."""
     return int(CACHE_MB.value() or 512) << 20
 
 
 def dump_folder() -> Path | None:
-    """Return the folder that program texts are dumped to; None if none are dumped."""
+    """Return the folder that TILEWRIGHT_DUMP names for program texts; None if none are written."""
     folder: Path | None = DUMP.value()
     return folder
 
 
 def threads() -> int:
-    """Return the number of workers of a program on a CPU."""
+    """Return the number of workers of a program on a CPU: TILEWRIGHT_THREADS, or one for each core of this process."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return int(THREADS.value() or min(cores or 1, WORKERS.most))

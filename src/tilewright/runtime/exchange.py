@@ -43,7 +43,9 @@ class Exchange:
 
 
 def exchange_of(kind: Any) -> Exchange | None:
-    """Return the exchange functions of an array type; None if its library has none, or of another version.
+    """Return the addresses of the DLPack exchange functions of `kind`, an array class such as torch.Tensor.
+
+    None if its library has none, or none of this version of DLPack.
 
     >>> exchange_of(int) is None
     True

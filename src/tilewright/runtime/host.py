@@ -48,12 +48,12 @@ class HostDevice(Protocol):
     """The most elements of a workspace."""
 
     def prepare(self, program: Program, params: Mapping[str, int]) -> Launchable:
-        """Return a program, for these values of its parameters, ready to be bound to arrays."""
+        """Compile `program` for the values `params` of its parameters, and return it ready to be bound to arrays."""
 
     def near(self, arrays: Sequence[Any], passing: bool = False) -> Memories:
         """Return the memory of the device that `arrays` are on.
 
-        `passing`: tensors from it are used only during one call.
+        `passing` says that tensors from it are used only during one call.
         """
 
 
@@ -77,13 +77,15 @@ class _ScriptWriter:
         self._check_written(len(program.args))
 
     def number(self, e: Any) -> int:
-        """Return the value of an integer expression for these sizes."""
+        """Return the value of the integer expression `e` for these sizes."""
         return int(evaluated(e, self.values))
 
     def _block(self, block: Block, once: bool) -> None:
-        """Append the steps of a block to the script.
+        """Append the steps of a block's operations to the script, as steps that run once if `once`, else as steps of
+        each launch.
 
-        `once` is True within the host program's `bind` block, which runs once for constant arguments.
+        `once` is True inside the host program's `bind` block. Only the branch of an `if` that is taken adds steps; a
+        `return` ends the script. Workspaces and views add slots (numbered tensors) instead of steps.
         """
         for op in block.ops:
             if self.ended:
@@ -117,16 +119,21 @@ class _ScriptWriter:
                     self._uses.append((once, op, self._used(op)))
 
     def _extents(self, op: Op, shape: Sequence[Any]) -> tuple[int, ...]:
-        """Return a tensor's extents as integers; raise ExecutionError if one is negative or the tensor is too large."""
+        """Return `shape`, extents of a tensor as expressions, as integers.
+
+        Raise ExecutionError, which names `op`, if one is negative or the tensor has more elements than the device
+        allows.
+        """
         extents, room = tuple(self.number(e) for e in shape), self.executor.device.room
         if min(extents, default=0) < 0 or room.refuses(prod(extents)):
             raise ExecutionError(f"{at_line(op)}: {extents}: no extent is negative, and {room.rule}", op.loc)
         return extents
 
     def _restride(self, op: Op, once: bool) -> None:
-        """Append the view that a `restride` operation makes; raise ExecutionError if it exceeds its source.
+        """Add a slot (numbered tensor) for the result of a `restride`: a view of its operand with other strides.
 
-        `once` is True within the host program's `bind` block.
+        Raise ExecutionError if the view goes past the end of the operand. `once` is True inside the host program's
+        `bind` block.
         """
         kind, source_type = op.results[0].type, op.operands[0].type
         shape, strides = self._extents(op, kind.shape), tuple(map(self.number, kind.strides))
@@ -144,9 +151,11 @@ class _ScriptWriter:
         once: bool,
         strides: tuple[int, ...] | None = None,
     ) -> None:
-        """Append a new slot (numbered tensor) for the result of an operation: a workspace, or a view of slot `source`.
+        """Add a slot (numbered tensor) to the script for the result of `op`: a workspace, or a view of the slot
+        `source`.
 
-        `once` is True within the host program's `bind` block.
+        A view has the extents `shape` and, unless None, these strides in elements. `once` is True inside the host
+        program's `bind` block. Raise ExecutionError for a workspace whose type has strides.
         """
         kind = op.results[0].type
         if kind.strides is not None and source is None:
@@ -159,7 +168,10 @@ class _ScriptWriter:
             self.script.held.add(slot)
 
     def _launch(self, op: Op) -> Step:
-        """Return the step of a launch; its program is prepared for the launch's settings."""
+        """Return the step of the `launch` operation `op`, whose program is compiled here for the launch's settings.
+
+        Raise ExecutionError unless the number of workers is at least 1 and within the limit.
+        """
         settings = {name: self.number(e) for name, e in op.attrs.get("settings", ())}
         workers = self.number(op.attrs["workers"])
         if not 1 <= workers <= WORKERS.most:
@@ -170,15 +182,22 @@ class _ScriptWriter:
         return Launched(program, tuple(self.slots[v] for v in op.operands), workers, tuple(late.items()))
 
     def _fill(self, op: Op) -> Step:
-        """Return the step that fills a tensor with a number."""
+        """Return the step of the `fill` operation `op`: it fills a tensor with a number."""
         return Filled(self.slots[op.operands[0]], op.attrs["value"])
 
     def _check(self, op: Op) -> Step:
-        """Return the step that raises an error if an element of a tensor is not 0."""
+        """Return the step of the `check` operation `op`: it raises an error if one element of a tensor is not 0.
+
+        `op` names the tensor, the element and the error's text.
+        """
         return Checked(self.slots[op.operands[0]], ((op.attrs["place"], op.attrs["says"], op.loc),))
 
     def _table(self, op: Op) -> Step:
-        """Return the step that fills a tensor with values of an expression, computed here."""
+        """Return the step of the `table` operation `op`: it copies a table of numbers to a tensor.
+
+        The numbers are computed here, from an expression of each element's indices. Raise ExecutionError if one does
+        not fit the tensor's element type.
+        """
         kind = op.operands[0].type
         shape = tuple(self.number(e) for e in kind.shape)
         names = dict(zip((s.name for s in op.attrs["over"]), np.indices(shape), strict=True))
@@ -190,16 +209,18 @@ class _ScriptWriter:
         return Tabled(self.slots[op.operands[0]], values.astype(kind.dtype.numpy))
 
     def _used(self, op: Op) -> list[tuple[Value, bool, bool]]:
-        """Return (tensor, is read, is written) of each operand of an operation."""
+        """Return [(tensor, is read, is written)] for the operands of `op`: a `launch`, `fill`, `table` or `check`."""
         if op.name == "launch":
             roles = [a.type.role for a in self.executor.module.programs[op.attrs["program"]].args]
             return [(v, r in ("in", "inout"), r != "in") for v, r in zip(op.operands, roles, strict=True)]
         return [(op.operands[0], op.name == "check", op.name != "check")]
 
     def _check_written(self, arguments: int) -> None:
-        """Raise UninitialisedFault if a workspace is read before it is written; set the script's sets of slots.
+        """Raise UninitialisedFault if a step reads a workspace that no earlier step has written.
 
-        Slots below `arguments` are arguments of the host program, the others workspaces and views.
+        Also record in the script which arguments steps of the `bind` block use (`fixed`), which tensors they write
+        (`held`), and whether they write workspaces only (`lasting`). `arguments` is the number of the host program's
+        arguments, which have the first slots (numbers of tensors).
         """
         unwritten = {root for root in self.roots if root >= arguments}
         for once, op, uses in sorted(self._uses, key=lambda use: not use[0]):
@@ -268,18 +289,29 @@ class HostExecutor(ScriptExecutor):
         self._scripts: Callable[..., Script] = lru_cache(SCRIPTS)(self._written)
 
     def prepare(self) -> None:
-        """Prepare the programs of all launches whose settings are constants; the others are prepared at bind."""
+        """Compile the programs of all launches whose settings are constants; the others are compiled when arrays are
+        bound.
+
+        Settings that are passed at each launch do not count.
+        """
         for op in self.module.host.walk():
             if op.name == "launch" and not any(e.symbols for _, e in self._closed(op)):
                 self.prepared(op.attrs["program"], {name: int(e) for name, e in self._closed(op)})
 
     def _closed(self, op: Op) -> list[tuple[str, Any]]:
-        """Return the (name, value) settings of a launch that are compiled into its program, not passed to it."""
+        """Return [(name, expression)] of the settings of a `launch` that are compiled into its program.
+
+        The other settings give open parameters of the program, and are passed at each launch.
+        """
         passed = {s.name for s in open_parameters(self.module.programs[op.attrs["program"]])}
         return [(name, e) for name, e in op.attrs.get("settings", ()) if name not in passed]
 
     def prepared(self, name: str, settings: Mapping[str, int]) -> tuple[Launchable, dict[str, int]]:
-        """Return a program compiled for these settings, once, and the settings that are passed at each launch."""
+        """Return (the program `name` compiled for these settings, {name: value} of the settings passed at each launch).
+
+        The program is compiled at the first call with these values and then reused. Settings for its open parameters do
+        not count: they are the second item.
+        """
         program = self.module.programs[name]
         passed = {s.name for s in open_parameters(program)}
         bound = {n: v for n, v in settings.items() if n not in passed}
@@ -290,13 +322,15 @@ class HostExecutor(ScriptExecutor):
         return launchable, {n: v for n, v in settings.items() if n in passed}
 
     def _written(self, values: tuple[tuple[str, int], ...]) -> Script:
-        """Return the script (list of steps) for sizes, given as (name, value) pairs."""
+        """Return the script (list of steps) for `values`, which are the (name, value) pairs of the open sizes."""
         return _ScriptWriter(self, dict(values)).script
 
     def sizes(self, arrays: Sequence[Array], params: Mapping[str, int] | None = None) -> tuple[tuple[str, int], ...]:
-        """Return (name, value) of each open size of a call; raise ArgumentError if arrays do not fit the program.
+        """Return (name, value) of each open size (known only at the call) for `arrays`, a call's arguments; () without
+        any.
 
-        `params` gives sizes that no shape determines.
+        `params` is {name: value} of sizes that no shape determines. Raise ArgumentError if the arrays do not fit the
+        program.
         """
         self.require(arrays)
         if not self._open:
@@ -306,16 +340,22 @@ class HostExecutor(ScriptExecutor):
         return tuple(sizes_of(host, named, params).items())
 
     def script(self, arrays: Sequence[Array], params: Mapping[str, int] | None = None) -> Script:
-        """Return the script (list of steps) for a call's arrays; raise ArgumentError if they do not fit.
+        """Return the script (list of steps) for the sizes of `arrays`, a call's arguments; scripts are cached by sizes.
 
-        `params` gives sizes that no shape determines.
+        `params` is {name: value} of sizes that no shape determines. Raise ArgumentError if the arrays do not fit the
+        program.
         """
         return self._scripts(self.sizes(arrays, params))
 
     def script_of(self, sizes: tuple[tuple[str, int], ...]) -> Script:
-        """Return the script (list of steps) for values of the open sizes, given as (name, value) pairs."""
+        """Return the script (list of steps) for `sizes`, the (name, value) pairs of the open sizes; scripts are cached
+        by sizes.
+        """
         return self._scripts(sizes)
 
     def near(self, arrays: Sequence[Any], passing: bool = False) -> Memories:
-        """Return the memory of the device that arrays are on; `passing`: it is used only during one call."""
+        """Return the memory of the device that `arrays` are on.
+
+        `passing` says that the memory is used only during one call.
+        """
         return self.device.near(arrays, passing)

@@ -31,9 +31,9 @@ LARGE_PAGE = 2 << 20
 
 
 def private_pages(count: int) -> mmap.mmap:
-    """Return zeroed memory of at least `count` bytes, page-aligned, copied on write after a fork.
+    """Map zeroed memory of at least `count` bytes and return it: page-aligned, and copied on write after a fork.
 
-    Large memory uses huge pages if the system has them.
+    Memory of 256 KB or more uses huge pages if the system has them.
     """
     if not hasattr(mmap, "MAP_PRIVATE"):  # as on Windows, where no process is forked
         return mmap.mmap(-1, count)
@@ -58,7 +58,10 @@ class _Block:
 
 @cache
 def _lease(size: int) -> Any:
-    """Return the class of leases of blocks of this size: buffers whose destructor returns the block to its pool."""
+    """Return the class of leases for blocks of `size` bytes; cached.
+
+    A lease is the base object of an output array: a buffer on a block, whose destructor returns the block to its pool.
+    """
 
     def end(self: Any) -> None:
         """Return the block to its pool."""
@@ -89,7 +92,12 @@ class OutputPool:
         self._free: dict[int, list[_Block]] = {}
 
     def maker(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Callable[[], Array]:
-        """Return a function that returns a new, uninitialised, page-aligned array of this shape and type."""
+        """Return a function that allocates: each call returns a new, uninitialised, page-aligned array of this shape
+        and type.
+
+        Its block comes from the pool, or from the system if no unused block has the size. It returns to the pool when
+        the array and all its views are deleted.
+        """
         size = size_class(prod(shape) * dtype.itemsize)
         with self.lock:
             free = self._free.setdefault(size, [])
@@ -111,9 +119,11 @@ class OutputPool:
         return make
 
     def take_back(self, block: _Block) -> None:
-        """Keep a block whose array is deleted, perhaps instead of others; unmap it if it does not fit.
+        """Keep the block of a deleted array for a later array, and unmap other unused blocks if the pool would exceed
+        its limit.
 
-        This may run at any moment, even while this thread holds the lock: if the lock is taken, the block is unmapped.
+        The block itself is unmapped if it is larger than the limit or if the lock is taken. (Destructors call this at
+        any moment, perhaps while this thread holds the lock.)
         """
         if block.size > self.most or not self.lock.acquire(blocking=False):
             return
@@ -126,19 +136,21 @@ class OutputPool:
             self.lock.release()
 
     def _make_room(self, size: int) -> None:
-        """Unmap unused blocks until one of `size` bytes fits, blocks of other sizes first."""
+        """Unmap unused blocks until `size` more bytes are within the pool's limit; blocks of another size go first."""
         for other, free in sorted(self._free.items(), key=lambda item: item[0] == size):
             while free and self.kept + size > self.most:
                 free.pop()
                 self.kept -= other
 
     def after_fork(self) -> None:
-        """Replace the lock, which another thread may have held at the fork."""
+        """Replace the pool's lock in a forked process, since another thread of the parent may have held it."""
         self.lock = threading.Lock()
 
 
 def size_class(count: int) -> int:
-    """Return the bytes of the block for `count` bytes: a power of two, or one of three steps between two.
+    """Return `count` bytes rounded up to the size of a pool block.
+
+    Sizes are the powers of two, with three sizes between two of them, and multiples of a page.
 
     >>> [size_class(n) for n in (16 << 10, (16 << 10) + 1, 3 << 20, 2**22 - 1)]
     [16384, 20480, 3145728, 4194304]
@@ -153,7 +165,10 @@ if hasattr(os, "register_at_fork"):
 
 
 def maker(shape: tuple[int, ...], dtype: np.dtype[Any], zeroed: bool = False) -> Callable[[], Array]:
-    """Return a function that returns a new output of this shape and type; `zeroed`: filled with zeros.
+    """Return a function that allocates: each call returns a new array of this shape and type, for an output.
+
+    It is uninitialised; with `zeroed` it is filled with zeros. Arrays of 4 KB and more come from the pool, smaller ones
+    from numpy.
 
     >>> maker((2, 2), np.dtype(np.int8), zeroed=True)()
     array([[0, 0],

@@ -15,7 +15,7 @@ _WORK: Any = 1_000_000
 
 
 def share_memory(a: Array, b: Array) -> bool:
-    """True if two arrays have an element in common, or if that is too costly to decide.
+    """True if two arrays share memory. It is also True if an exact answer would take too long.
 
     >>> x = np.zeros(8)
     >>> share_memory(x[::2], x[1::2]), share_memory(x[::2], x[1::3])
@@ -30,7 +30,7 @@ def share_memory(a: Array, b: Array) -> bool:
 
 
 def overlaps_itself(array: Array) -> bool:
-    """True if two elements of an array share memory, wholly or in part.
+    """True if two elements of `array` share memory, wholly or in part, as in a broadcast view.
 
     >>> from numpy.lib.stride_tricks import as_strided
     >>> x = np.zeros(8, np.float32)
@@ -56,7 +56,10 @@ def overlaps_itself(array: Array) -> bool:
 
 
 def require_own_memory(array: Array, where: str) -> None:
-    """Raise ArgumentError unless an array is writeable and no two elements overlap; `where` names it."""
+    """Raise ArgumentError if `array`, which a kernel writes, is read-only or has two elements that share memory.
+
+    `where` names the array in the message.
+    """
     if not array.flags.writeable:
         raise ArgumentError(f"{where} is written, but the array given is read-only")
     if overlaps_itself(array):
@@ -67,9 +70,10 @@ def require_own_memory(array: Array, where: str) -> None:
 
 
 def require_apart(name: str, args: Sequence[tuple[str, str | None]], arrays: Sequence[Array]) -> None:
-    """Raise ArgumentError if an array that is written may share memory with another one.
+    """Raise ArgumentError if an array that is written may share memory with another one: their address ranges overlap.
 
-    `name` is that of the program, `args` are the (name, role) pairs of the arrays' arguments.
+    `args` has (name, role) for each of `arrays`; arrays of any role but "in" are written. `name` is the program's, for
+    the message.
     """
     for place, (written, role) in enumerate(args):
         for other in range(len(arrays)):

@@ -21,7 +21,9 @@ _iinfo: Any = ml_dtypes.iinfo
 
 
 def scalar(value: bool | float, wanted: DType, where: str) -> bool | int | float:
-    """Return a number as the element type `wanted` holds it; raise ArgumentError if it cannot. `where` names it.
+    """Return `value`, a scalar argument, as the element type `wanted` holds it; raise ArgumentError if it cannot.
+
+    Floats are rounded to nearest; integers and bool must be exact. `where` names the argument in the message.
 
     >>> from tilewright.ir import dtypes
     >>> scalar(3.0, dtypes.i32, "n"), scalar(0.1, dtypes.f32, "x"), scalar(1, dtypes.bool_, "on")
@@ -38,7 +40,7 @@ def scalar(value: bool | float, wanted: DType, where: str) -> bool | int | float
 
 
 def _limits(wanted: DType) -> tuple[Any, Any]:
-    """Return the smallest and the largest finite number of an element type."""
+    """Return (smallest, largest) finite number of the element type `wanted`."""
     if wanted.kind == "bool":
         return 0, 1
     info = _finfo(wanted.numpy) if wanted.is_float else _iinfo(wanted.numpy)
@@ -46,7 +48,7 @@ def _limits(wanted: DType) -> tuple[Any, Any]:
 
 
 def _allowed(wanted: DType) -> str:
-    """Return the error text that names the numbers of an element type."""
+    """Return a text for an error message that says which numbers the type `wanted` holds: "an integer in -128..127"."""
     lo, hi = _limits(wanted)
     if wanted.kind == "bool":
         return "False or True, 0 or 1"
@@ -54,7 +56,7 @@ def _allowed(wanted: DType) -> str:
 
 
 def _exact(value: bool | float, wanted: DType) -> bool | int | None:
-    """Return the number as an integer or bool that an integer type holds exactly; None if it does not."""
+    """Return `value` as an int, or as a bool for type bool; None if it is not integral or out of the type's range."""
     if isinstance(value, float) and not value.is_integer():
         return None
     lo, hi = _limits(wanted)
@@ -65,7 +67,10 @@ def _exact(value: bool | float, wanted: DType) -> bool | int | None:
 
 
 def _rounded(value: bool | float, wanted: DType) -> float | None:
-    """Return the number rounded to a float type; None if the type cannot hold it."""
+    """Return `value` rounded to the nearest number of the float type `wanted`.
+
+    None if it is beyond the type's largest number, or is an infinity or NaN that the type lacks.
+    """
     try:
         number = float(value)
     except OverflowError:

@@ -27,9 +27,10 @@ class Launchable(Protocol):
     """A program that a device has compiled."""
 
     def launch(self, arrays: list[Array], workers: int | None, params: Mapping[str, int] | None) -> Call:
-        """Return a call that runs the program on `arrays`, with values `params` of its open parameters.
+        """Return a function that runs the program on `arrays` when it is called.
 
-        `workers` None: the device's choice.
+        `workers` is the number of threads or workgroups that share the program's tasks; None: the device's choice.
+        `params` is {name: value} of its open parameters (known only at the call).
         """
 
 
@@ -37,52 +38,56 @@ class Memories(Protocol):
     """Allocates, copies and fills a device's tensors; host arrays are numpy's, others are of the device's own type."""
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
-        """Return an uninitialised tensor that the device's programs can use."""
+        """Allocate an uninitialised tensor of this shape and element type that the device's programs can use, and
+        return it.
+        """
 
     def takes(self, array: Any) -> bool:
-        """True if programs can use an array without a copy: it is contiguous and aligned to their loads."""
+        """True if programs can use `array` without a copy: it is contiguous and aligned as their loads need."""
 
     def copy(self, source: Any, goal: Any) -> None:
         """Copy the elements of `source` to `goal`; either may be on the host."""
 
     def fill(self, array: Any, value: Any) -> None:
-        """Set all elements of an array to a number."""
+        """Set all elements of `array` to the number `value`."""
 
     def numpy(self, array: Any) -> Array:
-        """Return the current elements of an array as a numpy array."""
+        """Return the current elements of `array`, a tensor of the device, as a numpy array."""
 
     def settle(self) -> None:
-        """Wait for all work of the device, so that other streams may use the results."""
+        """Wait until all work that the device was given is done."""
 
     def hold(self, arrays: Sequence[Any]) -> None:
-        """Keep arrays that a launch reads alive as long as the CUDA graph that is being captured, if there is one."""
+        """Keep `arrays`, which a launch reads, alive as long as the CUDA graph that is being captured; do nothing if
+        none is.
+        """
 
 
 class HostMemory:
     """Allocates, copies and fills numpy arrays, for devices that run programs on the host's memory."""
 
     def near(self, arrays: Sequence[Any], passing: bool = False) -> Memories:
-        """Return this object: all arrays are in the host's memory."""
+        """Return this object itself: all arrays are in the host's memory, and `arrays` and `passing` have no effect."""
         return self
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
-        """Return an uninitialised array that starts at a cache line."""
+        """Return an uninitialised numpy array whose first element is at the start of a cache line."""
         return empty(shape, dtype)
 
     def takes(self, array: Any) -> bool:
-        """True if an array is contiguous and aligned to its element size."""
+        """True if `array` is contiguous and aligned to its element size, so that programs need no copy of it."""
         return bool(array.flags.c_contiguous and array.flags.aligned)
 
     def copy(self, source: Any, goal: Any) -> None:
-        """Copy the elements of `source` to `goal`."""
+        """Copy the elements of `source` to `goal`, both numpy arrays."""
         goal[...] = source
 
     def fill(self, array: Any, value: Any) -> None:
-        """Set all elements of an array to a number."""
+        """Set all elements of `array` to the number `value`."""
         array.fill(value)
 
     def numpy(self, array: Any) -> Array:
-        """Return the array itself."""
+        """Return `array` itself, which is a numpy array already."""
         same: Array = array
         return same
 
@@ -90,7 +95,7 @@ class HostMemory:
         """Do nothing: work on the host is done when its call returns."""
 
     def hold(self, arrays: Sequence[Any]) -> None:
-        """Do nothing: there are no graphs that repeat launches."""
+        """Do nothing: the host has no captured graphs for which `arrays` must be kept alive."""
 
 
 # -- scripts ------------------------------------------------------------------------------------------------
@@ -107,7 +112,10 @@ class SlotMemory:
     strides: tuple[int, ...] | None = None
 
     def seen(self, memory: Any) -> Any:
-        """Return the view of `memory`, the tensor of the slot `source`, with this slot's shape and strides."""
+        """Return a view with this slot's shape and strides of `memory`, the tensor of the slot `source`.
+
+        Without strides `memory` is reshaped. With strides, a view of a numpy array is read-only.
+        """
         if self.strides is None:
             return memory.reshape(self.shape)
         if isinstance(memory, np.ndarray):
@@ -126,7 +134,10 @@ class Launched:
     params: tuple[tuple[str, int], ...]
 
     def on(self, memory: Sequence[Any], _: Memories) -> Call:
-        """Return a call that launches the program; `memory` has the tensors by slot."""
+        """Return a function that launches the step's program on its arguments.
+
+        `memory` has all tensors of the script by slot number; the second argument is not used.
+        """
         return self.program.launch([memory[n] for n in self.slots], self.workers, dict(self.params))
 
 
@@ -138,7 +149,10 @@ class Filled:
     value: Any
 
     def on(self, memory: Sequence[Any], where: Memories) -> Call:
-        """Return a call that fills the tensor; `memory` has the tensors by slot, `where` fills them."""
+        """Return a function that fills the step's tensor with its number.
+
+        `memory` has all tensors of the script by slot number; `where` is the device's memory, which does the filling.
+        """
         return partial(where.fill, memory[self.slot], self.value)
 
 
@@ -150,7 +164,10 @@ class Tabled:
     values: Array
 
     def on(self, memory: Sequence[Any], where: Memories) -> Call:
-        """Return a call that fills the tensor; `memory` has the tensors by slot, `where` copies them."""
+        """Return a function that copies the step's values to its tensor.
+
+        `memory` has all tensors of the script by slot number; `where` is the device's memory, which does the copying.
+        """
         return partial(where.copy, self.values, memory[self.slot])
 
 
@@ -165,7 +182,12 @@ class Checked:
     faults: tuple[tuple[int, str, Any], ...]
 
     def on(self, memory: Sequence[Any], where: Memories) -> Call:
-        """Return a call that checks the elements; `memory` has the tensors by slot, `where` copies them to the host."""
+        """Return a function that raises ExecutionError if one of the step's elements is not 0, with the first one's
+        message.
+
+        `memory` has all tensors of the script by slot number; `where` is the device's memory, which copies them to the
+        host.
+        """
         faults, slot = self.faults, memory[self.slot]
 
         def check() -> None:
@@ -201,9 +223,11 @@ class Script:
     """The arguments that steps inside `bind` read or write."""
 
     def places(self, arguments: int) -> list[tuple[int, ...]] | None:
-        """Return for each launch the slots of its arrays, with views replaced by what they view.
+        """Return for each launch the slot numbers of its arrays, such as [(0, 3), (3, 1)]; None if any step is no
+        launch.
 
-        `arguments` is the number of the program's arguments. None if a call does anything but launch.
+        `arguments` is the number of the program's arguments, which have the first slots. The slot of a view is replaced
+        by the slot that it is a view of. Steps that run once (in `bind`) do not count.
         """
         roots = {n: n for n in range(arguments)}
         for slot_memory in self.memory:
@@ -227,7 +251,11 @@ class Kept:
     """Arguments that launches read besides, and that must not be changed by others."""
 
     def fits(self, script: Script) -> bool:
-        """True if a script, perhaps for other sizes, has the same steps and workspaces in its `bind` block."""
+        """True if this result can be used by `script`: the script has the same steps and workspaces in its `bind`
+        block.
+
+        These steps must write workspaces only (`script.lasting`). The script may be for other sizes.
+        """
         if not script.lasting or self.steps != tuple(script.once):
             return False
         return self.made == tuple(m for m in script.memory if m.slot in script.held)
@@ -258,18 +286,24 @@ class ScriptExecutor:
     arguments: tuple[HostArgument, ...]
 
     def script(self, arrays: Sequence[Array], params: Mapping[str, int] | None = None) -> Script:
-        """Return the script (list of steps) for a call's arrays; raise ArgumentError if they do not fit.
+        """Return the script (list of steps) for the shapes of `arrays`, a call's arguments. Subclasses implement this.
 
-        `params` gives sizes that no shape determines.
+        They raise ArgumentError if the arrays do not fit. `params` is {name: value} of sizes that no shape determines.
         """
         raise NotImplementedError
 
     def near(self, arrays: Sequence[Any], passing: bool = False) -> Memories:
-        """Return the memory of the device that arrays are on; `passing`: it is used only during one call."""
+        """Return the memory of the device that `arrays` are on. Subclasses implement this.
+
+        `passing` says that the memory is used only during one call.
+        """
         raise NotImplementedError
 
     def require(self, arrays: Sequence[Array]) -> None:
-        """Raise ArgumentError unless the number, shapes and element types of arrays are the program's."""
+        """Raise ArgumentError unless there is one array for each argument, of its element type and shape.
+
+        Only the rank is compared if the extents differ from call to call.
+        """
         if len(arrays) != len(self.arguments):
             raise ArgumentError(f"{self.name} takes {len(self.arguments)} arguments, not {len(arrays)}")
         for arg, array in zip(self.arguments, arrays, strict=True):
@@ -278,16 +312,20 @@ class ScriptExecutor:
                 raise ArgumentError(f"{arg.name} is {array.dtype} of shape {array.shape}; {self.name} takes {arg.kind}")
 
     def keep(self, arrays: Sequence[Array], params: Mapping[str, int] | None = None) -> Kept:
-        """Run the steps of the program's `bind` block for these arrays and return the result, for use by `bind`.
+        """Run the steps of the program's `bind` block on `arrays` and return their result, for later calls of `bind`.
 
-        `params` gives sizes that no shape determines.
+        The result has the workspaces that these steps wrote, such as packed weights. `params` is {name: value} of sizes
+        that no shape determines.
         """
         script, where = self.script(arrays, params), self.near(arrays)
         staged, _ = self._staged(arrays, where)
         return self._keep(script, self._memory(script, staged, None, where), where)
 
     def _keep(self, script: Script, memory: list[Any], where: Memories) -> Kept:
-        """Run the steps of a script that run once and return their result; `memory` has the tensors by slot."""
+        """Run the steps of the script's `bind` block, and return a Kept with the workspaces that they wrote.
+
+        `memory` has all tensors of the script by slot number; `where` is the device's memory.
+        """
         for step in script.once:
             step.on(memory, where)()
         if script.once:
@@ -303,12 +341,12 @@ class ScriptExecutor:
         *,
         passing: bool = False,
     ) -> Call:
-        """Return a call that runs the program on these arrays, with the contents that they have by then.
+        """Return a function that runs the program on `arrays`, with the contents that they have at each call.
 
-        `params` gives sizes that no shape determines. Steps of the program's `bind` block run now, unless `kept` has
-        their result. Arrays that programs cannot use as they are stored are copied before each launch, and back after
-        it. `passing`: the call is made once, now, and its workspaces may be reused afterwards. Several threads may make
-        the call; a lock serialises them.
+        Steps of the program's `bind` block run now, unless `kept` has their result. Arrays that programs cannot use as
+        they are stored are copied before each launch, and copied back after it if they are written. `params` is {name:
+        value} of sizes that no shape determines. `passing` says that the function is called once, now, so that its
+        workspaces may be reused. Several threads may call the function.
         """
         return self.bind_whole(arrays, params, kept, passing=passing)[0]
 
@@ -320,10 +358,10 @@ class ScriptExecutor:
         *,
         passing: bool = False,
     ) -> tuple[Call, Whole | None]:
-        """Return (the call that `bind` returns, its launches and arrays).
+        """Return (the function that `bind` returns, a Whole that describes its launches and arrays). For the parameters
+        see `bind`.
 
-        The second item is None if the call does anything but copy arrays and launch programs. For the parameters see
-        `bind`.
+        The second item is None if the function does anything but copy arrays and launch programs, or launches nothing.
         """
         script, where = self.script(arrays, params), self.near(arrays, passing)
         staged, copies = self._staged(arrays, where)
@@ -354,9 +392,11 @@ class ScriptExecutor:
         return Bound(calls, None if script.once else whole), whole
 
     def _staged(self, arrays: Sequence[Any], where: Memories) -> tuple[list[Any], list[tuple[Any, Any, bool]]]:
-        """Return the arrays, copied if programs cannot use them, and (array, copy, is written) of each copy.
+        """Return (arrays, copies): the arguments in a form that programs can use, and the copies that were made for
+        this.
 
-        `where` makes the copies.
+        `where` makes a copy of each array that programs cannot use as it is stored. `copies` lists (array, its copy,
+        True if the program writes it). Raise ArgumentError if an array cannot be copied.
         """
         memory, copies = list(arrays), []
         for place, (arg, array) in enumerate(zip(self.arguments, arrays, strict=True)):
@@ -370,7 +410,11 @@ class ScriptExecutor:
         return memory, copies
 
     def _memory(self, script: Script, staged: list[Any], kept: Kept | None, where: Memories) -> list[Any]:
-        """Return the tensors by slot: arguments (`staged`), then views and workspaces, new ones or those of `kept`."""
+        """Return all tensors of the script by slot number: the arguments, then the views and workspaces.
+
+        `staged` is the list of arguments, to which the others are appended. A workspace is the one in `kept`, if that
+        has its slot; otherwise `where`, the device's memory, allocates a new one.
+        """
         memory = staged
         for slot_memory in script.memory:
             if slot_memory.source is not None:

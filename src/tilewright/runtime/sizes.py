@@ -26,11 +26,12 @@ def sizes_of(
     given: Mapping[str, int] | None = None,
     conditions: Iterable[Condition] = (),
 ) -> dict[str, int]:
-    """Return the value of every open parameter and size, by name; raise ArgumentError if arrays contradict them.
+    """Return {name: value} of the program's open parameters and sizes (known only at the call).
 
-    A parameter is determined by an array's extent that is the parameter itself, by the stride of a device array along a
-    dimension of several elements, or by `given`. All extents of the arrays are then checked, and `conditions`, which
-    copy atoms need. `arrays` are by argument name; missing ones are not checked.
+    A value comes from an extent of an array that is the parameter itself, from a stride of a device array (along a
+    dimension of several elements), or from `given`. `arrays` is {argument name: array}; arguments without an array are
+    not checked. Raise ArgumentError if a parameter gets no value or two different ones, if a value is out of its range,
+    or if an extent, a `require` of the program or one of `conditions` (which copy atoms need) does not hold.
 
     >>> from tilewright.ir.block import parse_block
     >>> program = parse_block('''block f(%x: in global f32 (M, 2*K), %y: out global f32 (M))
@@ -77,9 +78,10 @@ def sizes_of(
 
 
 def _extents_and_strides(kind: Any, array: Any) -> list[tuple[str, Any, int]]:
-    """Return (description, expression in the argument's type, value) of each extent and stride of an array.
+    """Return [(description, expression, value)] of the extents of `array`, and of its strides if it is a device array.
 
-    `kind` is the argument's type. Strides are listed for device arrays only, along dimensions of several elements.
+    `kind` is the argument's type, which has the expressions. A description is "dimension 0" or "the stride of dimension
+    0". Strides along dimensions of one element are left out.
     """
     items = [(f"dimension {dim}", e, n) for dim, (e, n) in enumerate(zip(kind.shape, array.shape, strict=True))]
     if kind.strides is not None and isinstance(array, DeviceArray):
@@ -89,7 +91,11 @@ def _extents_and_strides(kind: Any, array: Any) -> list[tuple[str, Any, int]]:
 
 
 def _given(program: Program, parameters: tuple[Symbol, ...], given: Mapping[str, int]) -> dict[str, int]:
-    """Return the values of `given` as integers; raise ArgumentError for unknown names and values out of range."""
+    """Return `given`, the values of parameters that a call passes by name, as {name: int}.
+
+    `parameters` are the program's open parameters. Raise ArgumentError for any other name, and for a value that is no
+    integer or out of range.
+    """
     by_name = {s.name: s for s in parameters}
     for name, value in given.items():
         if name not in by_name:
@@ -101,9 +107,10 @@ def _given(program: Program, parameters: tuple[Symbol, ...], given: Mapping[str,
 
 
 def _has_declared_rank(program: Program, name: str, array: Array, shape: tuple[Any, ...]) -> bool:
-    """True if an array's rank is that of its argument; False for another rank at the loop level, where memory is flat.
+    """True if `array` has as many dimensions as `shape`, the declared shape of the argument `name`.
 
-    Raise ArgumentError otherwise.
+    If not, return False for a program of the loop level, where memory is flat; raise ArgumentError for any other
+    program.
     """
     if array.ndim == len(shape):
         return True
@@ -116,7 +123,12 @@ def _has_declared_rank(program: Program, name: str, array: Array, shape: tuple[A
 
 
 def _check_extents(program: Program, arrays: Mapping[str, Array], values: Mapping[str, int]) -> None:
-    """Raise ArgumentError unless the extents of all arrays are those for `values` of the parameters."""
+    """Raise ArgumentError if an extent of an array differs from its argument's declared one for `values` of the
+    parameters.
+
+    `arrays` is {argument name: array}. Arguments without an array, and arrays of another rank, are skipped. At the loop
+    level, where memory is flat, differing extents are allowed.
+    """
     for arg in program.args:
         array = arrays.get(arg.name or "")
         if array is None or array.ndim != len(arg.type.shape):
@@ -129,9 +141,10 @@ def _check_extents(program: Program, arrays: Mapping[str, Array], values: Mappin
 
 
 def extent(e: Any, values: Mapping[str, int], name: str, dim: int) -> int:
-    """Return the value of the extent `e` for given parameters; raise ArgumentError if it is invalid.
+    """Evaluate `e`, an extent, for `values` of the parameters and return it as an int.
 
-    `name` and `dim` are the argument and dimension, for the error's text.
+    Raise ArgumentError if it has no value or is negative. `name` and `dim`, the argument and its dimension, are for the
+    message.
     """
     try:
         value = int(evaluated(e, values))
@@ -143,7 +156,7 @@ def extent(e: Any, values: Mapping[str, int], name: str, dim: int) -> int:
 
 
 def _check_requirements(program: Program, values: Mapping[str, int]) -> None:
-    """Raise ArgumentError if the parameters' values violate a `require` record of the program."""
+    """Raise ArgumentError if `values` of the parameters violate a `require` record of the program."""
     for record in program.records:
         if record.name == "require" and not evaluated(record.attrs["that"], values):
             current = ", ".join(f"{name} = {n}" for name, n in values.items())
@@ -151,5 +164,5 @@ def _check_requirements(program: Program, values: Mapping[str, int]) -> None:
 
 
 def _text(parameter: Symbol) -> str:
-    """Return the text of a parameter with its range."""
+    """Return a parameter with its range as text, such as "M in 1..100"."""
     return attr_text("parameters", ((parameter, None),))

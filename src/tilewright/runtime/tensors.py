@@ -30,7 +30,11 @@ _BY_BITS = {
 
 
 def as_array(argument: Any, where: str) -> Any:
-    """Return a numpy array that shares the argument's memory; `where` names the argument in errors.
+    """Return a numpy array that shares the memory of `argument`: an array of numpy, a torch tensor on the CPU, or an
+    object with DLPack.
+
+    A numpy array is returned itself. Raise ArgumentError for anything else, for masked arrays, and for tensors that are
+    traced or not plain memory. `where` names the argument in the message.
 
     >>> as_array(np.ma.masked_array([1.0, 2.0], [False, True]), "x")
     Traceback (most recent call last):
@@ -56,12 +60,12 @@ def as_array(argument: Any, where: str) -> Any:
 
 
 def _name(where: str) -> str:
-    """Return the argument's name, the last word of `where`."""
+    """Return the last word of `where`, which is the argument's name: "gemm: argument x" -> "x"."""
     return where.rsplit(" ", 1)[-1]
 
 
 def torch_of(argument: Any) -> Any:
-    """Return the module torch if the argument is one of its tensors, else None."""
+    """Return the module torch if the argument is one of its tensors, else None; torch is never imported here."""
     torch = sys.modules.get("torch")
     tensor = getattr(torch, "Tensor", None)  # absent while torch is still being imported
     return torch if tensor is not None and isinstance(argument, tensor) else None
@@ -71,7 +75,12 @@ def torch_of(argument: Any) -> Any:
 
 
 def from_torch(tensor: Any, torch: Any, where: str) -> Any:
-    """Return a numpy array that shares the memory of a tensor on the CPU; `where` names it in errors."""
+    """Return a numpy array that shares the memory of a torch tensor; `torch` is the module.
+
+    A tensor that requires gradients is detached. Types that numpy lacks (bf16, f8) become ml_dtypes' types. Raise
+    ArgumentError if the tensor is not on the CPU, if `refuse_tensor` refuses it, or if numpy cannot read it. `where`
+    names it in the message.
+    """
     device_type = tensor.device.type
     if device_type != "cpu":
         reason = "where tensors have no values" if device_type == "meta" else "and this target runs on the CPU"
@@ -90,18 +99,20 @@ def from_torch(tensor: Any, torch: Any, where: str) -> Any:
 
 
 def refuse_tensor(tensor: Any, torch: Any, where: str) -> None:
-    """Raise ArgumentError if a tensor's memory does not hold its values or a gradient would be lost.
+    """Raise ArgumentError if a torch tensor cannot be passed to a kernel; return nothing otherwise.
 
-    `where` names it.
+    It cannot if its memory does not hold its values (sparse tensors, negated views), or if torch records gradients for
+    it now. `where` names the tensor in the message; `torch` is the module.
     """
     refuse_gradients(tensor, torch, where)
     refuse_form(tensor, torch, where)
 
 
 def refuse_form(tensor: Any, torch: Any, where: str) -> None:
-    """Raise ArgumentError if a tensor's memory does not hold its values, as of sparse tensors or negated views.
+    """Raise ArgumentError if a torch tensor's memory does not hold its values; return nothing otherwise.
 
-    `where` names it.
+    Such tensors are sparse, nested or quantised tensors, and conjugated or negated views. `where` names the tensor in
+    the message; `torch` is the module.
     """
     why = _refusal(tensor, torch)
     if why is not None:
@@ -110,7 +121,11 @@ def refuse_form(tensor: Any, torch: Any, where: str) -> None:
 
 
 def refuse_gradients(tensor: Any, torch: Any, where: str) -> None:
-    """Raise ArgumentError if gradients of operations on a tensor are recorded now; `where` names it."""
+    """Raise ArgumentError if a torch tensor requires gradients and torch records gradients now; return nothing
+    otherwise.
+
+    `where` names the tensor in the message; `torch` is the module.
+    """
     if tensor.requires_grad and torch.is_grad_enabled():
         raise ArgumentError(
             f"{where} needs gradients (requires_grad), which are not computed here; pass {_name(where)}.detach(), or "
@@ -119,7 +134,11 @@ def refuse_gradients(tensor: Any, torch: Any, where: str) -> None:
 
 
 def _refusal(tensor: Any, torch: Any) -> tuple[str, str] | None:
-    """Return (why a tensor's memory does not hold its values, method that makes a plain tensor); None if it does."""
+    """Return (problem, method call) if a torch tensor's memory does not hold its values; None if it does.
+
+    `problem` is a text such as "is a nested tensor". The method call is the text of one that makes a plain tensor, such
+    as ".to_dense()".
+    """
     if tensor.layout is not torch.strided:
         return f"is sparse or packed (its layout is {tensor.layout})", ".to_dense()"
     if getattr(tensor, "is_nested", False):
@@ -137,12 +156,20 @@ def _refusal(tensor: Any, torch: Any) -> tuple[str, str] | None:
 
 
 def version_of(tensor: Any) -> tuple[int, int] | None:
-    """Return a pair that changes with each write to a tensor and with its memory; None if torch counts no writes."""
+    """Return (write counter, address) of a torch tensor; None for an inference tensor, whose writes torch does not
+    count.
+
+    The pair changes with each write that torch counts, and if the tensor gets other memory.
+    """
     return None if tensor.is_inference() else (tensor._version, tensor.data_ptr())
 
 
 def count_writes(written: Iterable[Any]) -> None:
-    """Tell torch that a kernel wrote to tensors, so that autograd and `version_of` notice."""
+    """Increment torch's write counter of each tensor in `written`, since a kernel wrote to it.
+
+    Autograd and `version_of` then notice the write. Arrays of other libraries are skipped, as is a torch without this
+    function.
+    """
     for argument in written:
         torch = torch_of(argument)
         increment = getattr(getattr(getattr(torch, "autograd", None), "graph", None), "increment_version", None)
@@ -162,17 +189,28 @@ class Form:
         self._torch = None if first is None else torch_of(first)
 
     def require(self, kind: DType, where: str) -> None:
-        """Raise ArgumentError if torch, as the results' library, lacks an element type; `where` names the result."""
+        """Raise ArgumentError if results are torch tensors, and torch has no element type for `kind`.
+
+        `where` names the result in the message.
+        """
         if self._torch is not None and torch_dtype(self._torch, kind) is None:
             raise ArgumentError(f"{where} holds {kind}, for which torch has no type; pass numpy arrays")
 
     def of(self, array: Any) -> Any:
-        """Return a numpy array as an array of the results' library, sharing memory; itself if that lacks its type."""
+        """Return `array`, a result, as an array of the results' library (the library of the first array argument).
+
+        If that is torch, this is a tensor that shares the memory. Otherwise, or if torch lacks the element type, it is
+        `array` itself.
+        """
         finish = self.finisher(array.dtype)
         return array if finish is None else finish(array)
 
     def finisher(self, dtype: np.dtype[Any]) -> Callable[[Any], Any] | None:
-        """Return a function that converts numpy arrays of an element type to the results' library; None: not needed."""
+        """Return a function that converts results (numpy arrays of type `dtype`) to torch tensors that share their
+        memory.
+
+        None if results stay numpy arrays: the first array argument is no torch tensor, or torch lacks the element type.
+        """
         kind = from_numpy(dtype)
         if self._torch is None or kind is None or torch_dtype(self._torch, kind) is None:
             return None
@@ -185,13 +223,17 @@ class Form:
 
 
 def torch_dtype_of(torch: Any, dtype: np.dtype[Any]) -> Any:
-    """Return torch's element type for numpy arrays of type `dtype`; None if it has none."""
+    """Return torch's element type for numpy's `dtype`, such as torch.float32; None if torch has none. `torch` is the
+    module.
+    """
     kind = from_numpy(dtype)
     return None if kind is None else torch_dtype(torch, kind)
 
 
 def torch_dtype(torch: Any, kind: DType) -> Any:
-    """Return torch's element type for `kind`; None if it has none."""
+    """Return torch's element type for `kind`, such as torch.bfloat16 for bf16; None if torch has none. `torch` is the
+    module.
+    """
     if kind.name in _BY_BITS:
         return getattr(torch, _BY_BITS[kind.name][0], None)
     return getattr(torch, kind.numpy.name, None) if kind.numpy.kind in "fiub" else None

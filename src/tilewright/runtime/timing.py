@@ -17,9 +17,10 @@ ROUNDS = 20
 
 
 def benchmark(launch: Callable[[], None], seconds: float = 0.2) -> dict[str, float]:
-    """Return the seconds of a launch, `shortest` and `median`, and `calls`, the number of launches that were timed.
+    """Time calls of `launch` for about `seconds`, after one untimed call.
 
-    `seconds` is the time to spend; at least one launch is timed, after one that is not.
+    Return {"shortest": seconds of the fastest call, "median": seconds, "calls": how many were timed}; at least one is.
+    Raise ArgumentError if `seconds` is no number of 0 or more.
 
     >>> found = benchmark(lambda: None, seconds=0.001)
     >>> 0 < found["shortest"] <= found["median"], found["calls"] >= 1
@@ -41,9 +42,8 @@ def benchmark(launch: Callable[[], None], seconds: float = 0.2) -> dict[str, flo
 def interleaved_medians(samplers: Sequence[Callable[[], float]], rounds: int = ROUNDS) -> list[float]:
     """Return the median sample of each sampler, a function that runs something once and returns its seconds.
 
-    Each of `rounds` rounds takes one sample of each sampler in a new random order, so that none always follows the same
-    one. The median is the time under load: a busy GPU lowers its clock, and the shortest sample of a long program was
-    taken before that.
+    Each of `rounds` rounds takes one sample of every sampler, in a new random order, so that none always follows the
+    same one. Medians are times under load: a busy GPU lowers its clock.
 
     >>> samples = iter([5.0, 1.0, 2.0])
     >>> interleaved_medians([lambda: next(samples), lambda: 7.0], rounds=3)

@@ -15,7 +15,9 @@ from tilewright.runtime import cache as cache_of_programs
 
 @cache
 def toolchain() -> str:
-    """Return the compiler's version and file hash, llvmlite's and LLVM's version, as a text for cache keys.
+    """Return one text of all versions that machine code depends on, for cache keys; computed once.
+
+    It has the compiler's version and the hash of its files, and the versions of llvmlite and LLVM.
 
     >>> toolchain().split(" ")[0] == __version__, "LLVM" in toolchain()
     (True, True)
@@ -29,11 +31,10 @@ def toolchain() -> str:
 
 
 def content_of(folder: Path) -> str:
-    """Return a hash of the names and contents of all Python files below a folder, independent of its path and times.
+    """Return a hash of the names and contents of all Python files below `folder`, independent of the folder's path.
 
-    A change of the compiler thus invalidates cached code, and equal checkouts share it. The hash is cached by the
-    files' sizes and times of change, unless a file was changed so recently that a further change might get the same
-    time.
+    The hash is kept in the disk cache, by the files' sizes and times of change. It is not kept if a file was changed in
+    the last 3 seconds, since a further change might get the same time.
     """
     states = sorted(_states(str(folder), ""))
     key = cache_of_programs.key_of("content", str(folder), f"{states}")
@@ -55,10 +56,10 @@ _JUST_NOW = 3_000_000_000
 
 
 def _states(folder: str, inside: str) -> Iterator[tuple[str, int, int, int]]:
-    """Yield (name, bytes, time of writing, time of any change) of every Python file below a folder.
+    """Yield (name, bytes, time of writing, time of any change) of every Python file in `folder` and its subfolders.
 
-    `inside` is the prefix of names. A program can set the first time, as copying does, but on most systems not the
-    second.
+    Times are in nanoseconds. Names begin with `inside`, the path of `folder` below the top one. Programs that copy
+    files can set the time of writing, but mostly not the time of any change.
     """
     with os.scandir(folder) as entries:
         for entry in entries:

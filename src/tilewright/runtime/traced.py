@@ -22,7 +22,9 @@ _OPERATOR = (
 
 
 def refuse_traced(argument: Any, where: str) -> None:
-    """Raise TracedArgument if torch or JAX traces the argument; `where` names it.
+    """Raise TracedArgument if torch or JAX traces the argument, so that it has no values; return nothing otherwise.
+
+    `where` names the argument in the message.
 
     >>> refuse_traced(1.0, "x")
     """
@@ -38,12 +40,18 @@ def refuse_traced(argument: Any, where: str) -> None:
 
 
 def is_transforming(torch: Any) -> bool:
-    """True if torch follows calls now: by a trace, a dispatch mode, or a function transform."""
+    """True if torch now records or transforms calls: by a trace, a dispatch mode (FakeTensorMode), or vmap, grad and
+    the like.
+
+    `torch` is the module.
+    """
     return _torch_state(torch).is_transforming()
 
 
 def following_of(torch: Any) -> Callable[[], bool]:
-    """Return the function `is_transforming` for this torch module, for repeated calls."""
+    """Return a function without arguments that returns `is_transforming(torch)`, faster than that one; `torch` is the
+    module.
+    """
     return _torch_state(torch).is_transforming
 
 
@@ -51,7 +59,9 @@ def following_of(torch: Any) -> Callable[[], bool]:
 
 
 def _traced_by_jax(argument: Any, jax: Any) -> str | None:
-    """Return why an argument is refused, if it is a tracer of JAX; else None."""
+    """Return the error text that says why an argument is refused, if it is a tracer of JAX; else None. `jax` is the
+    module.
+    """
     tracer = getattr(getattr(jax, "core", None), "Tracer", None)
     if tracer is None or not isinstance(argument, tracer):
         return None
@@ -66,7 +76,7 @@ def _traced_by_jax(argument: Any, jax: Any) -> str | None:
 
 
 def _proxy_of_torch(argument: Any) -> str | None:
-    """Return why an argument is refused, if it is a proxy of torch.fx; else None."""
+    """Return the error text that says why an argument is refused, if it is a proxy of torch.fx; else None."""
     proxy = getattr(sys.modules.get("torch.fx"), "Proxy", None)
     if proxy is None or not isinstance(argument, proxy):
         return None
@@ -77,9 +87,11 @@ def _proxy_of_torch(argument: Any) -> str | None:
 
 
 def _traced_by_torch(argument: Any, torch: Any, tensor: Any) -> str | None:
-    """Return why a tensor is refused, with its tracer and the way out; None if it is plain and nothing records calls.
+    """Return the error text that says why a torch tensor is refused, with a way out; None for a plain tensor that
+    nothing records.
 
-    `tensor` is the class torch.Tensor.
+    It is refused if its class overrides torch's operations, if a function transform (vmap, grad) or a trace is at work,
+    or if it has a forward-mode tangent. `torch` is the module, `tensor` the class torch.Tensor.
     """
     ask = _torch_state(torch)
     if type(argument) is not tensor:
@@ -102,9 +114,9 @@ def _traced_by_torch(argument: Any, torch: Any, tensor: Any) -> str | None:
 
 
 def _own_dispatch(argument: Any, tensor: Any) -> str | None:
-    """Return why a tensor of a subclass is refused, if its memory does not hold its values; else None.
+    """Return the error text that says why a tensor is refused if its class overrides `__torch_dispatch__`; else None.
 
-    `tensor` is the class torch.Tensor.
+    Such a tensor's memory does not hold its values (FakeTensor, for example). `tensor` is the class torch.Tensor.
     """
     kind = type(argument)
     if kind.__torch_dispatch__ is tensor.__torch_dispatch__:
@@ -115,7 +127,11 @@ def _own_dispatch(argument: Any, tensor: Any) -> str | None:
 
 
 def _transformed(argument: Any, ask: _TorchState) -> str:
-    """Return why a tensor is refused, with the function transform that it is under and the way out."""
+    """Return the error text that says why a tensor is refused, with a way out. The tensor is under a function
+    transform.
+
+    `ask` tells which one: vmap; grad, vjp or jvp; or functionalize.
+    """
     if ask.is_batched(argument):
         return (
             "a tensor under torch.vmap, which stands for a batch of them; call this outside, on the whole batch, or "
@@ -130,7 +146,10 @@ def _transformed(argument: Any, ask: _TorchState) -> str:
 
 
 def _recorder(ask: _TorchState) -> str | None:
-    """Return the name of the tracer that records calls now; None if there is none."""
+    """Return the name of the torch tracer that records calls now, such as "torch.jit.trace"; None if there is none.
+
+    `ask` is the torch module's state.
+    """
     if ask.is_jit_tracing():
         return "torch.jit.trace"
     proxies = sys.modules.get("torch.fx.experimental.proxy_tensor")
@@ -175,9 +194,11 @@ class _TorchState:
         """True if a trace, mode or transform follows calls now."""
 
     def _transforming(self, is_included: Callable[[Any], bool], key: Any) -> Callable[[], bool]:
-        """Return the function `is_transforming`, which every plain call uses and which is therefore short.
+        """Return a function without arguments: True if a trace, a dispatch mode or a function transform is active in
+        torch now.
 
-        Modes before dispatch show by a dispatch key `key`; `is_included` tells if it is active.
+        Every plain call uses it, so it is short. `key` is torch's dispatch key for modes before dispatch;
+        `is_included(key)` is True while one is active.
         """
         is_jit_tracing, count_modes, current_transform = self.is_jit_tracing, self.count_modes, self.current_transform
         forward: Any = self._forward if hasattr(self._forward, "_current_level") else _NoLevel
@@ -195,15 +216,15 @@ class _TorchState:
         return is_transforming
 
     def is_faking(self) -> bool:
-        """True if every new tensor is one without values (FakeTensorMode)."""
+        """True while torch's FakeTensorMode is active, in which new tensors have no values."""
         return self._mode(self._faking) is not None
 
     def forward_level(self) -> int:
-        """Return the level of forward-mode differentiation; -1 if there is none."""
+        """Return the nesting level of torch's forward-mode differentiation; -1 if none is active."""
         return getattr(self._forward, "_current_level", -1)
 
 
 @lru_cache(maxsize=4)
 def _torch_state(torch: Any) -> _TorchState:
-    """Return the tracing questions for a torch module, created once."""
+    """Return the _TorchState of a torch module, created at the first call."""
     return _TorchState(torch)

@@ -14,7 +14,7 @@ INTERPRETER = "interpreter"
 
 
 def is_native(target: str) -> bool:
-    """True if programs for this target become machine code of a CPU.
+    """True if `target` names a CPU: "cpu" or "cpu:NAME". Its programs become machine code.
 
     >>> is_native("cpu"), is_native("cpu:aarch64.neon"), is_native("interpreter")
     (True, True, False)
@@ -23,7 +23,7 @@ def is_native(target: str) -> bool:
 
 
 def is_gpu(target: str) -> bool:
-    """True if the target is a GPU: the one at hand, or a GPU by name.
+    """True if `target` names a GPU: "gpu" or "cuda" (the GPU at hand), or either followed by ":NAME".
 
     >>> is_gpu("gpu"), is_gpu("cuda"), is_gpu("gpu:hopper"), is_gpu("cpu")
     (True, True, True, False)

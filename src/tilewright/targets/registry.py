@@ -44,8 +44,9 @@ _MAKERS = {GPU: tuple(dict.fromkeys(_GPUS.values())), CUDA: ("nvidia",)}
 
 @cache
 def machine(name: str) -> Machine:
-    """Return the machine of that name, such as "hopper" or "x86.avx512"; the same object at every call. Raise
-    UnknownName for any other name."""
+    """Return the machine (GPU or CPU) of that name, such as "hopper" or "x86.avx512"; the same object at every call.
+    Raise UnknownName if there is no machine of that name.
+    """
     from tilewright.machine import UnknownName
 
     result = None
@@ -59,7 +60,9 @@ def machine(name: str) -> Machine:
 
 
 def native(target: str) -> CpuTarget:
-    """Return the CPU target for "cpu" (the CPU at hand) or "cpu:NAME" (a machine by name)."""
+    """Return the CPU target for "cpu" (the CPU at hand) or "cpu:NAME" (a machine by name). Raise ArgumentError if NAME
+    is no CPU of the registry.
+    """
     if target == CPU:
         from tilewright.targets.cpu.target import host
 
@@ -68,7 +71,9 @@ def native(target: str) -> CpuTarget:
 
 
 def _named_cpu(target: str) -> CpuTarget:
-    """Return the target for "cpu:NAME"; raise ArgumentError if NAME is no CPU that Tilewright knows."""
+    """Return the CPU target for "cpu:NAME", where NAME is a machine of the registry. Raise ArgumentError if there is no
+    such machine, or if it is no CPU.
+    """
     from tilewright.machine import UnknownName
     from tilewright.targets.cpu.target import named
 
@@ -83,9 +88,10 @@ def _named_cpu(target: str) -> CpuTarget:
 
 
 def gpu(target: str, described: Machine | None) -> GpuTarget:
-    """Return the GPU target for "gpu", "cuda", or either followed by ":NAME". Without a NAME the machine is
-    `described`, the one that a program is written for; "cuda" takes NVIDIA's machines only. Raise ArgumentError if no
-    code generator fits."""
+    """Return the GPU target for "gpu", "cuda", or either followed by ":NAME" (the name of a machine). Without a NAME
+    the machine is `described`, the machine that a program is written for (None: the program names none). "cuda" accepts
+    NVIDIA's machines only. Raise ArgumentError if there is no such GPU, or no code generator for it.
+    """
     kind, _, name = target.partition(":")
     name = name or (described.name if described is not None else "")
     names = [known for known, maker in _GPUS.items() if maker in _MAKERS[kind]]
@@ -102,15 +108,18 @@ def gpu(target: str, described: Machine | None) -> GpuTarget:
 
 
 def stored_kernels(machine: Machine) -> tuple[ModuleType, str]:
-    """Return the module that writes and reads launches of exported kernels for a GPU, and the folder name of the GPU's
-    maker."""
+    """Return the Python module that writes and reads launches of exported kernels for `machine`, and the folder name of
+    its maker, such as "nvidia". `machine` must be a GPU.
+    """
     maker = _GPUS[machine.name]
     return import_module(f"tilewright.targets.{maker}.stored"), maker
 
 
 def gpu_machine(target: str) -> Machine:
-    """Return the machine that tile kernels are planned for: the one that the target names, else the newest described
-    machine that the GPU at hand can run. Raise TargetError if there is none."""
+    """Return the machine that tile kernels are planned for. It is the one that the target names; for plain "gpu" or
+    "cuda", the newest machine of the registry whose code the GPU at hand can run. Raise TargetError if the GPU at hand
+    runs none. Raise ArgumentError if the name is unknown.
+    """
     if target not in _MAKERS:
         return gpu(target, None).machine
     reasons = []
@@ -128,8 +137,10 @@ def gpu_machine(target: str) -> Machine:
 
 
 def check_target(target: object, others: tuple[str, ...]) -> None:
-    """Raise ArgumentError unless `target` is a known CPU target or GPU target, or one of `others` (further targets that
-    the caller accepts, such as "interpreter"). GPU targets count only if `others` has "gpu"."""
+    """Raise ArgumentError unless `target` is a CPU target ("cpu", "cpu:NAME") or one of `others`. If `others` has
+    "gpu", all GPU targets are accepted too. NAME must be a machine of the registry. `others` are the further targets
+    that the caller accepts, such as "interpreter".
+    """
     known = isinstance(target, str) and (is_native(target) or target in others or (GPU in others and is_gpu(target)))
     if not known:
         choices = ", ".join(map(repr, (CPU, *others, *((CUDA,) if GPU in others else ()))))

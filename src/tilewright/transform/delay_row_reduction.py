@@ -32,8 +32,9 @@ from tilewright.transform.new_ops import Inserting
 
 
 def sums_by_lanes(program: Program, machine: Machine) -> Program:
-    """Return the program with its loops changed in place: loop-carried row sums that several lanes share are kept as
-    one partial sum per lane until the loop ends.
+    """Change loops of a block program, in place, and return the program. If several lanes share the rows of a
+    loop-carried row sum (as in an online softmax), each lane then carries a partial sum of its own columns, and the
+    lanes' sums are added once, after the loop. The loop must only scale the sum by a number per row and add to it.
     """
     with building():
         for op in list(program.walk()):
@@ -57,13 +58,13 @@ class _Sum:
 
     @property
     def value(self) -> Value:
-        """The register tensor that carries the sum."""
+        """The register tensor that carries the sum from one iteration to the next: the target of the last copy."""
         return self.carried.operands[1]
 
 
 def _carried_row_sums(program: Program, block: Block, loop: Op) -> Iterator[_Sum]:
-    """Yield the row sums that a loop in `block` carries: set to 0 before it, and in each iteration only scaled by a
-    number per row and added to.
+    """Yield a _Sum (its operations) for each row sum that `loop`, an operation of `block`, carries in registers: it is
+    set to 0 before the loop, and in each iteration only scaled by a number per row and added to.
     """
     body = loop.blocks[0].ops
     for reduced in [op for op in body if op.name == "reduce" and _is_sum_of_rows(op)]:
@@ -88,8 +89,8 @@ def _carried_row_sums(program: Program, block: Block, loop: Op) -> Iterator[_Sum
 
 
 def _is_sum_of_rows(op: Op) -> bool:
-    """True if a `reduce` sums the rows of a matrix in registers with a known layout over lanes, and does not
-    accumulate.
+    """True if the `reduce` `op` sums the rows of a matrix in registers (along dimension 1, without `accumulate`) to a
+    vector in registers, and the matrix has an explicit layout over lanes.
     """
     kinds = [v.type for v in op.operands]
     registers = all(isinstance(kind, RegisterType) for kind in kinds)
@@ -99,13 +100,17 @@ def _is_sum_of_rows(op: Op) -> bool:
 
 
 def _only_use(program: Program, value: Value, maker: Op) -> Op | None:
-    """Return the only operation other than `maker` that uses a value; None if there is none or several."""
+    """Return the one operation of the program, other than `maker`, that has `value` as an operand; None if there is
+    none, or more than one.
+    """
     users = [op for op in program.walk() if value in op.operands and op is not maker]
     return users[0] if len(users) == 1 else None
 
 
 def _applies(op: Op, name: str) -> bool:
-    """True if an operation is a map that applies the function `name` to its two operands, and nothing else."""
+    """True if `op` is a map whose formula is the function `name` (such as "add") of its two operands, and
+    nothing else.
+    """
     formula: Formula | None = op.attrs.get("formula")
     if op.name != "map" or formula is None or formula.name != name or len(op.operands[1:]) != 2:
         return False
@@ -113,7 +118,7 @@ def _applies(op: Op, name: str) -> bool:
 
 
 def _is_zero(op: Op) -> bool:
-    """True if an operation is a map that sets its result to 0."""
+    """True if `op` is a map that sets all elements to the number 0, perhaps converted to a type."""
     formula: Formula | None = op.attrs.get("formula")
     while formula is not None and formula.name == "cast":
         formula = formula.parts[0]
@@ -128,7 +133,10 @@ class _Rewriting:
         self.new = Inserting(program)
 
     def run(self) -> None:
-        """Rewrite the loop and the operations around it, in place; nothing changes if lanes do not share rows."""
+        """Rewrite the loop and the operations around it, in place, so that each lane carries a partial sum: a matrix
+        with one number per row and lane replaces the vector of row sums. Do nothing if lanes do not share the rows
+        evenly, or if the layout of the vector is not known.
+        """
         row_sum, source = self.row_sum, self.row_sum.reduced.operands[0]
         places, kind = self._row_distribution(source), self._per_lane_type(row_sum.value.type)
         if places is None or kind is None:
@@ -167,8 +175,9 @@ class _Rewriting:
         self._replace(self.block, self.loop, [self.loop, final_reduce])
 
     def _row_distribution(self, source: Value) -> Any:
-        """Return (lanes per row, columns per lane, function from the symbols of a lane and an index c to the lane's
-        c-th column) of a matrix in registers. None if lanes do not share rows uniformly.
+        """Return (lanes per row, columns per lane, function (lane, c) -> expression of the lane's c-th column) for the
+        matrix `source` in registers. Return None if a row is in one lane, if the first lanes do not share the first row
+        evenly, or if there is no such expression.
         """
         spread = placement(source.type, self.machine)
         row, column = spread.coordinates
@@ -190,8 +199,9 @@ class _Rewriting:
         )
 
     def _per_lane_type(self, kind: RegisterType) -> RegisterType | None:
-        """Return the type of a matrix with one number per row and lane, from the type `kind` of a vector with one
-        number per row that several lanes hold. None if the layout of `kind` is not known.
+        """Return the type of a register matrix with one number for each row and each lane that shares the row, made
+        from `kind`: the type of a vector with one number per row, repeated in these lanes. Return None if `kind` has no
+        explicit layout.
         """
         layout = kind.distribution.layout if kind.distribution is not None else None
         if not isinstance(layout, Layout):
@@ -208,6 +218,6 @@ class _Rewriting:
         return RegisterType(kind.dtype, (as_expr(rows), as_expr(lanes)), Distribution(layout=Layout(shape, stride)))
 
     def _replace(self, block: Block, old: Op, new: list[Op]) -> None:
-        """Replace the operation `old` of a block by the operations `new`, in place."""
+        """Replace the operation `old` of `block` by the operations `new`, in place; [] deletes it."""
         place = block.ops.index(old)
         block.ops[place : place + 1] = new

@@ -25,9 +25,10 @@ from tilewright.lower.block.lower import Lowered
 
 
 def fuse_horizontally(name: str, parts: Sequence[Lowered]) -> Lowered | None:
-    """Return one program named `name` that does the tasks of all `parts` in one launch; None if there are fewer than
-    two parts, or if a part is not one flat loop over tasks. Its launch constraints are those of the part with the most
-    waves.
+    """Return one program named `name` that does the tasks of all programs in `parts` in one launch, one part after the
+    other. Its launch constraints are those of the part with the most waves. Return None for fewer than two parts, and
+    if a part is not one loop over tasks numbered from 0, or has packing steps, earlier programs, logs or run-time
+    errors.
     """
     ranges = [_task_range(part) for part in parts]
     if len(parts) < 2 or any(r is None for r in ranges):
@@ -49,8 +50,8 @@ def fuse_horizontally(name: str, parts: Sequence[Lowered]) -> Lowered | None:
 
 
 def _task_range(part: Lowered) -> Range | None:
-    """Return the Range of the task loop of a program that is one flat loop over tasks from 0; None for any other
-    program.
+    """Return the Range of the task loop of `part`; None unless the program is one loop over tasks numbered 0, 1, 2, ...
+    with a constant count, without packing steps, earlier programs, logs or run-time errors.
     """
     ops = part.program.body.ops
     if part.packs or part.logs or part.faults or part.before or len(ops) != 1 or ops[0].name != "tasks":
@@ -66,8 +67,8 @@ def _task_range(part: Lowered) -> Range | None:
 
 
 def _branch_of(part: Lowered, task_of_part: Symbol, task: Symbol, before: int, count: int) -> Op:
-    """Return an `if` operation that does the work of `part` for the task numbers from `before` up to `before` +
-    `count`. `task_of_part` is the symbol of the task number in `part`, `task` the symbol over all parts.
+    """Return an `if` operation that does the work of `part` when the symbol `task` is from `before` to `before` +
+    `count` - 1. Inside it `task_of_part`, the task symbol of `part`, is replaced by `task` - `before`.
     """
     clamped: Expr = minimum(
         maximum(task - before, 0), count - 1
@@ -79,7 +80,7 @@ def _branch_of(part: Lowered, task_of_part: Symbol, task: Symbol, before: int, c
 
 
 def _records(parts: Sequence[Lowered]) -> list[Op]:
-    """Return the records (launch constraints) of the part whose workgroups have the most waves."""
+    """Return the records (launch constraints) of the program in `parts` whose workgroups have the most waves."""
 
     def waves(part: Lowered) -> int:
         record = part.program.record("waves")

@@ -30,8 +30,9 @@ _BETWEEN = {"alloc", "fill", "let"}
 
 
 def with_joint_loops(program: Program, loads: Mapping[Op, str]) -> tuple[Program, dict[Op, str]]:
-    """Return (the program with consecutive K loops fused in place, the loads that are left). `loads` maps each copy
-    from an argument to shared memory to its kind; loops without a common load are not fused.
+    """Fuse consecutive K loops of a block program, in place, if both load the same tile: it is then loaded once.
+    `loads` is {copy from an argument to shared memory: its kind}. Return (the program, `loads` without the copies that
+    were dropped).
     """
     left = dict(loads)
     with building():
@@ -43,8 +44,8 @@ def with_joint_loops(program: Program, loads: Mapping[Op, str]) -> tuple[Program
 
 
 def _join_first_pair(block: Block, loads: dict[Op, str]) -> bool:
-    """Fuse the first two consecutive loops of a block that can be fused, in place, and return True; False if there are
-    none. `loads` maps each load to its kind, and is updated.
+    """Fuse the first two consecutive loops of `block` that can be fused and load a tile in common, in place, and return
+    True; return False if there are none. `loads` ({load: its kind}) is updated for the fused loop.
     """
     loops = [n for n, op in enumerate(block.ops) if op.name == "for"]
     for first, second in pairwise(loops):
@@ -66,8 +67,9 @@ def _join_first_pair(block: Block, loads: dict[Op, str]) -> bool:
 
 
 def _can_join(one: Op, two: Op, loads: Mapping[Op, str]) -> bool:
-    """True if two loops have the same steps, only load tiles and multiply, and use no result of each other. `loads`
-    maps each load to its kind.
+    """True if the loops `one` and `two` have the same range and attributes, contain only views, loads to shared memory,
+    barriers and MMAs, and neither uses what the other writes. `loads` is {load: its kind}; all loads must be of the
+    kind `ring`.
     """
     if any(len(loop.blocks) != 1 or len(loop.attrs["ranges"]) != 1 for loop in (one, two)):
         return False
@@ -84,9 +86,9 @@ def _can_join(one: Op, two: Op, loads: Mapping[Op, str]) -> bool:
 
 
 def _joint_body(one: Op, two: Op) -> tuple[Block, set[Value], dict[Op, Op | None]]:
-    """Return (the fused body of two loops, the tiles of the second loop that it no longer needs, {copy of the second
-    loop: that copy in the fused body, or None if it is dropped}). A tile is not needed if the first loop copies the
-    same elements to a tile of the same type.
+    """Return (body, dropped, copies) for the fusion of two loops. `body` has the operations of both. `dropped` are the
+    tiles of loop `two` that are not needed, because loop `one` copies the same elements to a tile of the same type.
+    `copies` is {copy of loop `two`: its clone in `body`, or None if it is dropped}.
     """
     (body,), (other,) = one.blocks, two.blocks
     (steps,), (others,) = (loop.attrs["ranges"] for loop in (one, two))
@@ -115,17 +117,17 @@ def _joint_body(one: Op, two: Op) -> tuple[Block, set[Value], dict[Op, Op | None
 
 
 def _copies_alike(one: Op, two: Op) -> bool:
-    """True if two copies read the same elements into tiles of the same type."""
+    """True if the copies `one` and `two` have the same source and attributes, and targets of the same type."""
     return (
         one.operands[0] is two.operands[0] and one.attrs == two.attrs and one.operands[1].type == two.operands[1].type
     )
 
 
 def _written(loop: Op) -> set[Value]:
-    """Return the values that copies and MMAs of a loop write: tiles and accumulators."""
+    """Return the targets of the copies (tiles) and of the MMAs (accumulators) in a loop's body."""
     return {op.operands[1] if op.name == "copy" else op.operands[0] for op in loop.blocks[0].ops if op.name in _WRITES}
 
 
 def _used(loop: Op) -> set[Value]:
-    """Return the operands of all operations in a loop's body."""
+    """Return the operands of all operations in a loop's body, results of copies and MMAs included."""
     return {v for op in loop.blocks[0].ops for v in op.operands}

@@ -25,7 +25,8 @@ NAMING = ("alloc", "view", "bitcast", "let")
 
 
 def in_order(program: Program) -> None:
-    """Insert barriers, in place, between operations of waves that access the same elements of an argument.
+    """Insert a barrier, in place, wherever an operation of a block program accesses an argument that an earlier one may
+    have written, or writes one that it may have read. Arguments that are only read get none.
 
     >>> from tilewright.ir.block import parse_block
     >>> program = parse_block('''block f(%x: in global f32 (64), %y: out global f32 (64))
@@ -66,13 +67,15 @@ class _Ordering:
         self._touched: dict[Value, _Touched] = {}
 
     def run(self, block: Block) -> None:
-        """Insert barriers into the program's body, if the program writes an argument."""
+        """Insert the barriers into `block`, the program's body, in place; do nothing if the program writes no
+        argument.
+        """
         if self._shared:
             self._block(block, ())
 
     def _block(self, block: Block, loops: tuple[Range, ...]) -> None:
-        """Insert barriers into a block; `loops` are the ranges of loops around it of which another iteration
-        follows.
+        """Insert barriers into `block`, in place, in program order. `loops` are the ranges of those loops around it
+        whose previous iteration counts too: accesses in it are ordered with those in this one.
         """
         place = 0
         while place < len(block.ops):
@@ -88,9 +91,12 @@ class _Ordering:
             place += 1
 
     def _inner(self, op: Op, loops: tuple[Range, ...]) -> None:
-        """Insert barriers into the blocks of an operation, which may not run at all, or, in a loop, several times.
+        """Insert barriers into the blocks of `op`, in place. A block may run or not, so what was accessed before `op`
+        and what was accessed at the end of each block both count afterwards. `loops` are the ranges of the loops around
+        `op`.
 
-        The body of a loop is visited twice, so that accesses of one iteration are ordered with those of the next.
+        The body of a `for` or `while` is visited twice, so that accesses of one iteration are ordered with those of the
+        next.
         """
         before = dict(self._touched)
         ranges = tuple(op.attrs.get("ranges", ()))
@@ -111,9 +117,10 @@ class _Ordering:
                     merged.written |= touched.written
 
     def _must_follow(self, op: Op, loops: tuple[Range, ...]) -> bool:
-        """True if a barrier is needed before `op`: it reads what an operation has written, or writes what one has read.
+        """True if a barrier is needed before `op`: since the last barrier another operation has written an argument
+        that `op` uses, or read one that `op` writes.
 
-        That may be `op` itself in another iteration of `loops`.
+        Also true if `op` may access elements that it wrote itself in another iteration of `loops`.
         """
         changed = {self._chain.root(v) for v in written(op)}
         for tensor in {self._chain.root(v) for v in op.operands} & self._shared:
@@ -125,7 +132,10 @@ class _Ordering:
         return False
 
     def _is_disjoint_between_iterations(self, op: Op, tensor: Value, loops: tuple[Range, ...]) -> bool:
-        """True if `op` never accesses elements of `tensor` that it wrote in another iteration of `loops`."""
+        """True if `op` surely accesses no element of `tensor` that it wrote in another iteration of `loops`: for each
+        loop, its views have no coordinate with the loop's variable, or one whose values in consecutive iterations do
+        not overlap. False for coordinates that are data.
+        """
         if "where" in op.attrs:
             return False
         views = [v for v in op.operands if self._chain.root(v) is tensor]
@@ -141,8 +151,8 @@ class _Ordering:
         return True
 
     def _coordinates(self, value: Value) -> tuple[tuple[Symbol, ...], tuple[Expr, ...]]:
-        """Return (iterators of a view, coordinates in the tensor below all views, as expressions of them); ((), ()) if
-        no view.
+        """Return (iterators, coordinates) of the view `value`: `coordinates` are those in the tensor below all views,
+        as expressions of `iterators`. Return ((), ()) if `value` is no view.
         """
         op = self._chain.made.get(value)
         if op is None or op.name not in ("view", "bitcast"):
@@ -157,7 +167,9 @@ class _Ordering:
         return over, tuple(map(images, below))
 
     def _note(self, op: Op) -> None:
-        """Note which arguments an operation reads and writes."""
+        """Record which of the arguments that the program writes `op` reads and writes; nothing for views, allocations
+        and operations with blocks.
+        """
         if op.name in NAMING or op.blocks:
             return
         changed = {self._chain.root(v) for v in written(op)}
@@ -167,5 +179,5 @@ class _Ordering:
 
 
 def _copied(touched: dict[Value, _Touched]) -> dict[Value, _Touched]:
-    """Return a copy of {tensor: operations that have accessed it}."""
+    """Return a copy of `touched`, {tensor: operations that have accessed it}, with copies of the sets of operations."""
     return {tensor: _Touched(set(operations.read), set(operations.written)) for tensor, operations in touched.items()}

@@ -28,21 +28,21 @@ EARLY = "programmatic"
 
 
 def can_be_early(machine: Machine) -> bool:
-    """True if the machine can start a launch while the previous one ends."""
+    """True if the machine can start a launch while the previous one on the stream still ends."""
     return EARLY in machine.launches
 
 
 def launching(machine: Machine, early: bool) -> float:
-    """Return the cycles that a launch takes; an `early` one takes at most as long as a launch that directly follows
-    another.
+    """Return the cycles that a launch takes on the machine. An `early` launch, which begins while the previous one
+    ends, takes at most as long as a launch that directly follows another.
     """
     limits = machine.limits
     return min(limits.launch_cycles, limits.following_cycles) if early else limits.launch_cycles
 
 
 def with_known_launch(plan: Schedule, machine: Machine) -> Schedule:
-    """Return the plan as the machine can launch it. On a machine without early launches, refuse a plan that asks for
-    one, and remove the word `launch` from others.
+    """Return `plan` unchanged if the machine has early launches (which begin while the previous one ends). On other
+    machines return it without a statement about launches; raise an ArgumentError if it asks for an early one.
     """
     if can_be_early(machine):
         return plan
@@ -53,8 +53,9 @@ def with_known_launch(plan: Schedule, machine: Machine) -> Schedule:
 
 
 def with_launch(choice: GeneralChoice, stated: bool | None) -> GeneralChoice:
-    """Return a choice whose plans say whether they launch early, with their predicted times adjusted. `stated` is what
-    the plan says (None: early); on machines without early launches the choice is unchanged.
+    """Return a planner's choice with a statement, in each of its plans, whether they launch early (while the previous
+    launch ends); predicted cycles shrink by what that saves. `stated` is what the user's plan says (None: early). On
+    machines without early launches return the choice unchanged.
     """
     machine = choice.machine
     if not can_be_early(machine):
@@ -71,8 +72,8 @@ def with_launch(choice: GeneralChoice, stated: bool | None) -> GeneralChoice:
 
 
 def launched(lowered: Lowered, early: bool | None) -> Lowered:
-    """Return a block program, and the programs before it, with records that say whether they launch early. Programs
-    that pack an argument get no such record, because they are for any machine.
+    """Return the block program in `lowered`, and those that run before it, with a `launch` record (start while the
+    previous launch ends) if `early` is true, and without one if not. Programs that pack an argument never get one.
     """
     program = lowered.program
     records = [record for record in program.records if record.name != "launch"]

@@ -15,8 +15,8 @@ class Inserting:
         self.names = {v.name for op in program.walk() for v in op.results}
 
     def op(self, spec: str, operands: tuple[Value, ...] = (), name: str | None = None, /, **attrs: Any) -> Op:
-        """Return a new operation of kind `spec`. Result types follow from its operands and attributes; results get
-        unused names made from `name`.
+        """Return a new block operation named `spec` (such as "view") with these operands and attributes; it is not
+        inserted anywhere. Types of its results are inferred; results get unused names made from `name`.
         """
         op = Op(BLOCK.ops[spec], operands, attrs, (), ())
         types = op.spec.result_types(op) if op.spec.result_types is not None else ()
@@ -24,7 +24,9 @@ class Inserting:
         return op
 
     def fresh(self, name: str | None) -> str | None:
-        """Return a name that no value of the program has: `name`, or `name` with a number; None if `name` is None."""
+        """Return a value name that the program does not use yet, and mark it as used: `name`, or `name` with a number
+        (`x_2`). Return None if `name` is None.
+        """
         if name is None:
             return None
         count, candidate = 1, name

@@ -39,9 +39,9 @@ _EARLY = ("alloc", "fill", "wait", "view", "let", "mma", "release")
 
 
 def pipeline_mmas(program: Program, machine: Machine, turns: bool = False) -> Program:
-    """Return the program with its loops of two or more MMAs software-pipelined, in place: iteration i+1's first MMA is
-    issued before iteration i's last one. Loops that cannot be pipelined stay as they are. With `turns`, groups of waves
-    start the MMAs of an iteration one after the other.
+    """Software-pipeline the loops of a block program that have two or more MMAs, in place, and return the program: the
+    first MMA of an iteration is started before the last MMA of the iteration before. Loops for which that is not
+    possible stay as they are. With `turns`, groups of waves start the MMAs of an iteration one after the other.
     """
     with building():
         new = Inserting(program)
@@ -84,8 +84,10 @@ class _Rotation:
                 self.roots[result] = self.roots.get(inner, inner)
 
     def run(self) -> list[Op] | None:
-        """Return the operations that replace the loop: a prologue, the rotated loop, an epilogue; None if the loop
-        cannot be rotated.
+        """Return the operations that replace the loop: the first iteration without its last MMA, a loop in which each
+        further iteration does the last MMA of the iteration before, and the last MMA. Return None if the loop has
+        several ranges, a step other than 1, `unroll` or `peel`, if it may have no iteration, or if its operations
+        cannot be reordered.
         """
         ranges: tuple[Range, ...] = self.loop.attrs["ranges"]
         if len(ranges) != 1 or self.loop.attrs.get("unroll") or self.loop.attrs.get("peel") or ranges[0].step != 1:
@@ -101,9 +103,9 @@ class _Rotation:
         return ops + self._clone_ops([*parts.last, *parts.release], {loop.symbol: loop.hi - 1})
 
     def _rotated_loops(self, parts: _Parts, following: Range) -> list[Op]:
-        """Return the loops over the iterations in the range `following`: one loop, or two if a branch is taken from
-        some iteration on. The first of two loops is without the branch; the second has its operations without the
-        condition.
+        """Return the pipelined loops over the iterations in `following`: one loop, or two if a branch such as a causal
+        mask is taken from some iteration on. The first of two loops is without the branch; the second always does its
+        operations. `parts` are the parts of the loop's body.
         """
         (loop,) = self.loop.attrs["ranges"]
         branch = _late_branch(parts.rest, loop.symbol)
@@ -115,8 +117,9 @@ class _Rotation:
         return [self._rotated_loop(parts, Range.of(loop.symbol.name, lo, hi), {op: taken}) for lo, hi, taken in ranges]
 
     def _rotated_loop(self, parts: _Parts, rounds: Range, taken: dict[Op, bool]) -> Op:
-        """Return the rotated loop over the range `rounds`: each iteration does the last MMA of the iteration before.
-        `taken` is {branch whose condition is known in this range: True if it is taken}.
+        """Return one pipelined loop over the range `rounds`: each iteration also does the last MMA of the iteration
+        before. `parts` are the parts of the original body. `taken` is {branch: True if it is taken} for branches whose
+        condition is known in this range.
         """
         (loop,) = self.loop.attrs["ranges"]
         now, before = {loop.symbol: rounds.symbol}, {loop.symbol: rounds.symbol - 1}
@@ -141,7 +144,10 @@ class _Rotation:
         return Op(self.loop.spec, (), attrs, (), (Block((), body),), self.loop.loc)
 
     def _parts(self) -> _Parts | None:
-        """Return the loop's body as _Parts; None if operations that would pass each other use the same values."""
+        """Return the loop's body as _Parts: operations with the first MMA, those between, and the last MMA with what
+        only it needs. Return None if it has fewer than two MMAs, has loops, MMAs or waits inside branches, or if
+        operations that would change order use the same values.
+        """
         ops = self.loop.blocks[0].ops
         mma_positions = [n for n, op in enumerate(ops) if op.name == "mma"]
         inside = [op for op in ops for b in op.blocks for op in walk_block(b)]
@@ -184,17 +190,16 @@ class _Rotation:
         return _Parts(first, others[count:], last, release, allocations)
 
     def _takes_long(self, mma: Op) -> bool:
-        """True if an MMA takes at least as many cycles as lanes take to evaluate a function of every element of its
-        operand A. Then half of the next A is computed before the MMA is waited for, an order that assemblers do not
-        find.
+        """True if `mma`, an MMA operation, takes at least as many cycles as lanes need to evaluate a function (exp,
+        ...) of every element of its operand A. Then half of the next A is computed before the MMA is waited for.
         """
         atom, limits = self.machine.multiply_atom(mma.attrs["atom"]), self.machine.limits
         rows, k = numbers(mma.operands[1].type.shape, "mma")
         return rows / atom.shape[0] * k / atom.shape[2] * atom.cycles >= rows * k / limits.function_rate
 
     def _edge(self, value: Value) -> list[Op]:
-        """Return two operations: a view of the left half of the matrix `value`, and an `edge` on this view. Code before
-        the edge computes that half; other code comes after it.
+        """Return two new operations: a view of the left half of the matrix `value`, and an `edge` on this view, which
+        keeps computations of that half before it and others after it.
         """
         rows, columns = value.type.shape
         over = (index("i0", rows), index("i1", columns // 2))
@@ -204,8 +209,9 @@ class _Rotation:
     def _clone_ops(
         self, ops: Iterable[Op], meanings: Mapping[Symbol, Expr], values: dict[Value, Value] | None = None
     ) -> list[Op]:
-        """Return clones of `ops` with symbols replaced by `meanings`. `values` maps results to their clones and is
-        extended; a branch whose condition is known is replaced by the operations of the block that is taken.
+        """Return clones of `ops` with symbols replaced by `meanings` and with new result names. `values` is {result:
+        its clone}; it replaces operands and is extended. An `if` whose condition is known is replaced by clones of the
+        block that is taken.
         """
         images, known = Substitution(dict(meanings)), {} if values is None else values
         clones: list[Op] = []
@@ -228,8 +234,8 @@ class _Rotation:
 
 def _late_branch(ops: list[Op], loop_variable: Symbol) -> tuple[Op, Expr] | None:
     """Return (branch, first iteration in which it is taken) if exactly one `if` among `ops` depends on `loop_variable`.
-    None if there is none, if its condition is not linear in `loop_variable` with a positive coefficient, or if it has
-    an else block.
+    Its condition must be linear in it with a positive coefficient: 2*k - 5 >= 0 -> first iteration 3. Return None for
+    any other condition, for several such branches or none, and for an `if` with an else block.
     """
     branches = [op for op in ops if op.name == "if" and loop_variable in op.attrs["when"].symbols]
     when = branches[0].attrs["when"] if len(branches) == 1 else None
@@ -241,8 +247,8 @@ def _late_branch(ops: list[Op], loop_variable: Symbol) -> tuple[Op, Expr] | None
 
 
 def _source_of_a(parts: _Parts, wait: int) -> Value | None:
-    """Return the f32 matrix from which operand A of the last MMA is rounded, if it is computed before operation number
-    `wait` of `parts.rest`; None if there is no such matrix, or if there are several.
+    """Return the f32 register matrix from which operand A of the last MMA is rounded, if the first `wait` operations of
+    `parts.rest` compute it. Return None if there is no such matrix with an even number of columns, or more than one.
     """
     operand_a = next(op.result for op in parts.held)
     maps_to_a = [op for op in parts.rest[wait:] if op.name == "map" and op.operands[0] is operand_a]
@@ -252,7 +258,7 @@ def _source_of_a(parts: _Parts, wait: int) -> Value | None:
 
 
 def _has_halves(value: Value) -> bool:
-    """True if a value is a matrix of f32 in registers with an even number of columns."""
+    """True if `value` is a matrix of f32 in registers whose number of columns is constant and even."""
     kind = value.type
     if not isinstance(kind, RegisterType) or kind.dtype is not f32 or len(kind.shape) != 2:
         return False
@@ -260,7 +266,7 @@ def _has_halves(value: Value) -> bool:
 
 
 def _operands_within(op: Op) -> Iterable[Value]:
-    """Yield the operands of an operation and of all operations inside it."""
+    """Yield the operands of `op`, then those of all operations inside its blocks."""
     yield from op.operands
     for block in op.blocks:
         for inner in walk_block(block):

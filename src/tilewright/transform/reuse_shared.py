@@ -39,28 +39,26 @@ class SharedRoom:
     until: int
 
     def takes(self, kind: TensorType) -> bool:
-        """True if a tensor of type `kind` can share the allocation: it has the same element type and number of
-        dimensions.
-        """
+        """True if a tensor of type `kind` can share the allocation: same element type, same number of dimensions."""
         return kind.dtype is self.first.dtype and len(kind.shape) == len(self.sizes)
 
     def growth(self, kind: TensorType) -> int:
-        """Return by how much the allocation would have to grow for a tensor of type `kind`: the sum over all
-        dimensions.
+        """Return how much the allocation would have to grow for a tensor of type `kind`: the sum of what each extent
+        lacks. (64, 8) for a tensor (60, 16) -> 8.
         """
         return sum(max(0, int(n) - m) for n, m in zip(kind.shape, self.sizes, strict=True))
 
     def add(self, op: Op, until: int) -> None:
-        """Add the tensor that `op` allocates, which is used until the operation with index `until`, and grow the
-        allocation to its shape.
+        """Record that the tensor which `op` allocates shares this allocation, up to the operation with index `until`.
+        The allocation's extents grow to those of the tensor.
         """
         self.sizes = [max(int(n), m) for n, m in zip(op.attrs["type"].shape, self.sizes, strict=True)]
         self.tensors.append(op)
         self.until = until
 
     def place(self, block: Block) -> dict[Op, Op]:
-        """Insert the allocation at the start of a block; return {operation that allocated a tensor: view of the shared
-        allocation that replaces it}.
+        """Insert the shared allocation at the start of `block`, in place, and return {`alloc` operation of a tensor:
+        view of the shared allocation that is to replace it}.
         """
         shape = tuple(map(as_expr, self.sizes))
         kind = self.first if self.first.shape == shape else TensorType("shared", self.first.dtype, shape)
@@ -75,8 +73,9 @@ class SharedRoom:
 
 
 def reuse_shared_memory(program: Program, machine: Machine) -> None:
-    """Change a block program, in place, so that tensors in shared memory that are never needed at the same time share
-    one allocation.
+    """Let tensors in shared memory that are never needed at the same time share one allocation of the task, by changing
+    the block program in place. Only tensors of constant size without a swizzle are considered; nothing changes in a
+    program without tasks.
     """
     tasks = next((op for op in program.body.ops if op.name == "tasks"), None)
     if tasks is None:
@@ -101,9 +100,10 @@ def reuse_shared_memory(program: Program, machine: Machine) -> None:
 
 
 def _lives(block: Block, places: Places, before: int = 0) -> Iterator[tuple[Op, range]]:
-    """Yield (an allocation in a block, the range of operation indices from its first to its last use). Operations are
-    numbered in program order from `before` on; a loop or branch that uses a tensor from outside uses it from its start
-    to its end.
+    """Yield (`alloc` operation, range of the indices of the operations from its first to its last use) for the tensors
+    that are allocated in `block` and the blocks inside it. Operations are numbered in program order, from `before` on.
+    A tensor that is used inside a loop or branch, but allocated outside, is needed for all of that. `places` finds the
+    tensor below views.
     """
     spans: dict[Op, range] = {}
     used: dict[Value, list[Op]] = {}
@@ -122,5 +122,5 @@ def _lives(block: Block, places: Places, before: int = 0) -> Iterator[tuple[Op, 
 
 
 def _is_plain(kind: object) -> bool:
-    """True if a type is that of a tensor in memory without a swizzle, whose size is known."""
+    """True if `kind` is the type of a tensor in memory with constant extents and without a swizzle."""
     return isinstance(kind, TensorType) and kind.swizzle is None and all(isinstance(n, Const) for n in kind.shape)

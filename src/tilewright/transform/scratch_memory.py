@@ -15,9 +15,10 @@ WITHOUT_SCRATCH = ("mma", "fill", "copy", "map", "view", "alloc")
 
 
 def shared_overflow(program: Program, machine: Machine, *, roles: bool) -> str:
-    """Return a text that says why a block program needs more shared memory than a workgroup has; empty if it fits.
+    """Return a text that says why a block program needs more shared memory than a workgroup of `machine` has; "" if it
+    fits.
 
-    `roles` says that waves have roles: then no tensor moves to registers, and scratch memory counts too.
+    `roles` says that waves have roles: only then scratch memory of operations counts too.
     """
     if overflow := past_shared_memory(program, machine):
         return overflow.what
@@ -25,10 +26,11 @@ def shared_overflow(program: Program, machine: Machine, *, roles: bool) -> str:
 
 
 def _scratch_overflow(program: Program, machine: Machine) -> str:
-    """Return a text that says by how much the loop program of a block program exceeds shared memory; empty if it fits.
+    """Return a text that says how many bytes of shared memory a block program needs with scratch memory; "" if that
+    fits.
 
-    Only programs that may exceed it are lowered: those whose allocations, with an operand of the largest operation that
-    needs scratch memory, are too large.
+    Only programs that may not fit are lowered to find out: those whose allocations, and the largest operand of an
+    operation that may need scratch memory, are too large together.
     """
     limit = machine.spaces["shared"].bytes
     if limit is None or _allocated(program) + _largest_scratch(program) <= limit:
@@ -38,13 +40,15 @@ def _scratch_overflow(program: Program, machine: Machine) -> str:
 
 
 def _allocated(program: Program) -> int:
-    """Return the bytes of all tensors that a block program allocates in shared memory."""
+    """Return the number of bytes of all tensors in memory that a block program allocates."""
     kinds = (op.attrs["type"] for op in program.walk() if op.name == "alloc")
     return sum(kind.cosize() * kind.dtype.numpy.itemsize for kind in kinds if isinstance(kind, TensorType))
 
 
 def _largest_scratch(program: Program) -> int:
-    """Return the bytes of the largest register tensor of an operation that may pass it through scratch memory."""
+    """Return the number of bytes of the largest register tensor that is an operand of an operation which may need
+    scratch memory; 0 if there is none.
+    """
     return max(
         (
             prod(int(e) for e in kind.shape) * kind.dtype.numpy.itemsize

@@ -27,9 +27,9 @@ Iterations = tuple[Expr, Expr]
 
 
 def without_empty_rounds(program: Program) -> None:
-    """Narrow the loops of a block program, in place, to the iterations in which no operand of their MMAs is all zeros.
-    Nested loops of which one was narrowed become one loop if they contain nothing else, so that MMAs of short loops
-    follow each other without a wait.
+    """Narrow the loops of a block program, in place, to the iterations in which no operand of their MMAs is all zeros,
+    because it lies out of bounds. Only loops of one range with step 1 that load tiles and multiply them are narrowed. A
+    nest of loops with nothing else in them, one of which was narrowed, becomes one loop over several ranges.
     """
     makers, roots = program.makers(), _roots(program)
     narrowed: set[Op] = set()
@@ -46,8 +46,9 @@ def without_empty_rounds(program: Program) -> None:
 
 
 def _join_inner(loop: Op, narrowed: set[Op]) -> None:
-    """Turn a nest of loops, of which one was narrowed, into one loop with several ranges, in place; loops that contain
-    more than the next loop stay.
+    """Turn `loop` and the loops nested in it into one loop over several ranges, in place, if one of them is in
+    `narrowed`. Stop at a loop that contains more than another loop, that has attributes other than its ranges, or whose
+    limits depend on the outer loops. The joint loop is added to `narrowed`.
     """
     while len(loop.blocks) == 1 and len(loop.blocks[0].ops) == 1:
         (inner,) = loop.blocks[0].ops
@@ -63,8 +64,8 @@ def _join_inner(loop: Op, narrowed: set[Op]) -> None:
 
 
 def _narrow(loop: Op, before: Range, after: Range) -> None:
-    """Replace the range `before` of a loop by `after`, in place; its body uses the new range's symbol, which knows the
-    new limits.
+    """Replace the range `before` of `loop` by `after`, in place; in its body the loop variable of `before` becomes that
+    of `after`.
     """
     loop.attrs["ranges"] = (after,)
     images = Substitution({before.symbol: after.symbol})
@@ -76,8 +77,8 @@ def _narrow(loop: Op, before: Range, after: Range) -> None:
 
 
 def _only_multiplies(loop: Op, program: Program, roots: Mapping[Value, Value]) -> bool:
-    """True if a loop only fills tiles that nothing outside it uses, and multiplies. `roots` maps a value to the
-    allocation or argument that it is a view of.
+    """True if `loop` has only views, copies, barriers, loops and at least one MMA, and fills by copies only tiles that
+    nothing outside of it uses. `roots` is {value: allocation or argument below its views}.
     """
     inside = [op for block in loop.blocks for op in walk_block(block)]
     filled = {roots[op.operands[1]] for op in inside if op.name == "copy"}
@@ -89,8 +90,9 @@ def _only_multiplies(loop: Op, program: Program, roots: Mapping[Value, Value]) -
 
 
 def _needed_iterations(loop: Op, makers: Mapping[Value, Op], roots: Mapping[Value, Value]) -> Iterations | None:
-    """Return the iterations of a loop in which, for all of its MMAs, both operands can be other than zero; None if that
-    is true for all iterations. `makers` is {value: operation that defines it}, `roots` maps views to allocations.
+    """Return (first, end): the iterations of `loop` in which no tile that all of its MMAs use is all zeros. Return None
+    if no tile limits them. `makers` is {value: operation that defines it}, `roots` is {value: allocation or argument
+    below its views}.
     """
     inside = list(walk_block(loop.blocks[0]))
     copies: dict[Value, list[Op]] = {}
@@ -111,8 +113,9 @@ def _needed_iterations(loop: Op, makers: Mapping[Value, Op], roots: Mapping[Valu
 
 
 def _limits(copy: Op, loop: Op, makers: Mapping[Value, Op]) -> Iterator[Iterations]:
-    """Yield (first, end) of the loop's iterations in which a copy is not completely out of bounds, one pair per
-    coordinate of its source that limits them. `makers` is {value: operation that defines it}.
+    """Yield (first, end) for each coordinate of the copy's source that limits the iterations of `loop`: in any other
+    iteration all of its elements are out of bounds, and the tile is all zeros. Nothing is yielded unless the copy fills
+    in 0 out of bounds. `makers` is {value: operation that defines it}.
     """
     view = makers.get(copy.operands[0])
     if copy.attrs.get("otherwise") != 0 or view is None or view.name != "view":
@@ -128,8 +131,9 @@ def _limits(copy: Op, loop: Op, makers: Mapping[Value, Op]) -> Iterator[Iteratio
 
 
 def _checked_coordinates(view: Op, makers: Mapping[Value, Op]) -> Iterator[tuple[Expr, Expr]]:
-    """Yield (coordinate, extent) for each coordinate that may be out of bounds, of a view and of the views that it is a
-    view of. `makers` is {value: operation that defines it}.
+    """Yield (coordinate, extent) for each coordinate of `view` that needs a bounds check, then for those of the views
+    below it. All coordinates are expressions of the axes of `view` and of loop variables. `makers` is {value: operation
+    that defines it}.
     """
     places = view.attrs["at"]
     yield from ((e, n) for (e, loose), n in zip(places, view.operands[0].type.shape, strict=True) if loose)
@@ -140,13 +144,15 @@ def _checked_coordinates(view: Op, makers: Mapping[Value, Op]) -> Iterator[tuple
 
 
 def _symbols_of(loop: Op) -> set[Symbol]:
-    """Return the symbols of the loops inside a loop."""
+    """Return the variables of the loops inside `loop`, without its own."""
     inside = walk_block(loop.blocks[0])
     return {r.symbol for op in inside if op.name == "for" for r in op.attrs["ranges"]}
 
 
 def _roots(program: Program) -> dict[Value, Value]:
-    """Return {value: the allocation or argument that it is a view of, else the value itself}."""
+    """Return {value: the allocation or argument below its views} for all results of the program; a value that is no
+    view is mapped to itself.
+    """
     roots: dict[Value, Value] = {}
     for op in program.walk():
         for result in op.results:

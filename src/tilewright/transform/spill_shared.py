@@ -24,9 +24,10 @@ from tilewright.machine import Machine
 
 
 def spill_to_workspaces(lowered: Lowered, machine: Machine) -> Lowered:
-    """Return the program in `lowered`, and those that run before it, with shared tensors moved to workspaces in global
-    memory until the rest fits in shared memory. Tensors whose size is known only at the call are moved first, then the
-    largest ones.
+    """Return the program in `lowered`, and those that run before it, with tensors in shared memory moved to new
+    workspaces in global memory until the rest fits, or until none may be moved. Tensors whose size is known only at the
+    call are moved first, in any case; then the largest ones. The programs are changed in place; workspaces become
+    further arguments.
     """
     before = tuple(spill_to_workspaces(earlier, machine) for earlier in lowered.before)
     moved = replace(lowered, before=before) if before != lowered.before else lowered
@@ -53,19 +54,19 @@ def spill_to_workspaces(lowered: Lowered, machine: Machine) -> Lowered:
 
 
 def _is_number(e: Expr) -> bool:
-    """True if an expression is a constant."""
+    """True if the expression `e` is a constant."""
     return isinstance(e, Const)
 
 
 def _bytes(op: Op) -> int:
-    """Return the number of bytes of a shared allocation."""
+    """Return the number of bytes of the tensor that the `alloc` `op` allocates."""
     kind = op.attrs["type"]
     return int(kind.room()) * int(kind.dtype.numpy.itemsize)
 
 
 def _movable(program: Program, tasks: Op, machine: Machine) -> list[Op]:
-    """Return the shared allocations inside `tasks` that may be moved to global memory, the last ones first: no operands
-    of MMAs or copy atoms, no swizzled tensors, and none that lanes hold in registers.
+    """Return the `alloc` operations inside `tasks` whose tensors may be moved from shared to global memory, the last
+    ones first: no operands of MMAs or of copies by an atom, no swizzled tensors, and none that lanes hold in registers.
     """
     chain = Places(program, program.makers())
     in_registers = frames_of(program, chain, machine).tensors
@@ -85,8 +86,8 @@ def _movable(program: Program, tasks: Op, machine: Machine) -> list[Op]:
 
 
 def _may_overflow(program: Program, machine: Machine) -> bool:
-    """True if the program's shared allocations take more than half of shared memory, so that scratch memory of
-    operations may make it overflow.
+    """True if the tensors that the program allocates take more than half of shared memory: with scratch memory of
+    operations, the program may then exceed it.
     """
     most = machine.spaces["shared"].bytes
     assert most is not None
@@ -95,7 +96,9 @@ def _may_overflow(program: Program, machine: Machine) -> bool:
 
 
 def _largest(allocations: list[Op], wanted_bytes: int) -> Iterator[Op]:
-    """Yield the largest allocations, in decreasing order, until they have `wanted_bytes` bytes together."""
+    """Yield the largest of `allocations` (`alloc` operations), in decreasing order, until together they have at least
+    `wanted_bytes` bytes.
+    """
     for op in sorted(allocations, key=_bytes, reverse=True):
         yield op
         wanted_bytes -= _bytes(op)
@@ -104,8 +107,8 @@ def _largest(allocations: list[Op], wanted_bytes: int) -> Iterator[Op]:
 
 
 def _move_to_workspaces(program: Program, tasks: Op, chosen: list[Op]) -> list[Value]:
-    """Replace the allocations `chosen` by views of new arguments in global memory, which have a part for each task;
-    return these arguments.
+    """Replace the allocations `chosen` by views of new tensors in global memory, in place, and return these tensors
+    (new arguments of the program). Each has a part for every task of `tasks`.
     """
     ranges = tasks.attrs["ranges"]
     numbers = tuple((r.symbol - r.lo, False) for r in ranges)
@@ -123,8 +126,8 @@ def _move_to_workspaces(program: Program, tasks: Op, chosen: list[Op]) -> list[V
 
 
 def put_views(program: Program, views: dict[Op, Op]) -> None:
-    """Replace allocations by views ({allocation: view}), in place, and update the types of views and
-    bitcasts of them.
+    """Replace allocations by views in a program, in place: `views` is {`alloc` operation: view}. Types of views and
+    bitcasts of these tensors are inferred again.
     """
     _replace((program.body,), views)
     for op in program.walk():
@@ -134,7 +137,7 @@ def put_views(program: Program, views: dict[Op, Op]) -> None:
 
 
 def _replace(blocks: Iterable[Block], views: dict[Op, Op]) -> None:
-    """Replace allocations by views ({allocation: view}) in blocks and in the blocks inside them, in place."""
+    """Replace allocations by views ({`alloc` operation: view}) in `blocks` and in the blocks inside them, in place."""
     for block in blocks:
         block.ops[:] = [views.get(op, op) for op in block.ops]
         for op in block.ops:

@@ -44,12 +44,13 @@ LOAD, MULTIPLY = "load", "multiply"
 def with_roles(
     program: Program, loads: Mapping[Op, str], stores: Collection[Op], roles: Pipeline, machine: Machine
 ) -> tuple[Program, tuple[str, ...]]:
-    """Return (the program split into a role that loads and a role that multiplies, notes on copies that waves do
-    element by element). `loads` maps each copy from an argument to shared memory to its kind: `ring`, `halo`, or
-    `start` (once); `stores` are the copies back to arguments; `roles` is the plan's pipeline.
+    """Return (program, notes): the block program split into a producer role that loads tiles and a consumer role that
+    multiplies them, and texts on copies that waves do element by element. `loads` is {copy from an argument to shared
+    memory: its kind, `ring`, `halo` or `start` (once)}, `stores` are the copies back to arguments, `roles` is the
+    plan's pipeline.
 
-    Raise a ProgramError if shared memory is too small, or if no bulk copy does one of the loads; a producer of several
-    waves copies these element by element instead.
+    Raise a ProgramError if shared memory is too small, or if no bulk copy can do one of the loads; a producer of
+    several waves copies these element by element instead.
     """
     with building():
         split = _Split(program, loads, stores, roles, machine).run()
@@ -73,8 +74,8 @@ class _Channel:
     value: Value | None = None
 
     def uses(self, op: Op, roots: Mapping[Value, Value]) -> bool:
-        """True if an operation, or one inside it, uses a tile of this channel. `roots` maps a view to the tensor that
-        it is a view of.
+        """True if `op`, or an operation inside it, uses a tile of this channel. `roots` is {value: tensor below its
+        views}.
         """
         return any(roots.get(v, v) in self.tiles for inner in _within(op) for v in inner.operands)
 
@@ -115,8 +116,9 @@ class _Split:
         self.values: dict[Value, Value] = {}
 
     def _channels(self, copies: Mapping[Op, str], side: int) -> dict[int, list[_Channel]]:
-        """Return {identity of a body: channels of the copies in it}. `copies` maps each copy to its kind (ring, halo,
-        start or stored); `side` is the number of a copy's operand that is the tile.
+        """Return {identity of a block: channels filled or emptied in it}, one block for each tile. `copies` is {copy:
+        its kind, `ring`, `halo`, `start` or `stored`}; `side` is the number of a copy's operand that is the tile. Tiles
+        first used by the same operation share a channel. Also records the blocks in `_bodies`.
         """
         channels_of: dict[int, dict[Op, _Channel]] = {}
         for tile in dict.fromkeys(self.roots[op.operands[side]] for op in self.program.walk() if op in copies):
@@ -140,15 +142,19 @@ class _Split:
         return {body: list(dict.fromkeys(channels.values())) for body, channels in channels_of.items()}
 
     def _touches(self, op: Op, tile: Value) -> bool:
-        """True if an operation, or one inside it, uses a tile, directly or through views."""
+        """True if `op`, or an operation inside it, uses `tile`, directly or through views."""
         return any(self.roots.get(v, v) is tile for inner in _within(op) for v in inner.operands)
 
     def _is_once(self, op: Op) -> bool:
-        """True if an operation is one of the fills that run once, before the first task, or a view for such a fill."""
+        """True if `op` is one of the fills before the first task, which run once, or makes a view that such a fill
+        uses.
+        """
         return op in self.once or any(not self.once.isdisjoint(_users(self.program.body, r)) for r in op.results)
 
     def _body(self, tile: Value) -> Block:
-        """Return the innermost block in which a tile is both filled and used: each iteration of it takes one stage."""
+        """Return the innermost block in which `tile` is both filled and used: each time it runs, one stage is filled
+        and emptied.
+        """
         block = self.program.body
         while True:
             users = [op for op in block.ops if self._touches(op, tile) and not self._is_once(op)]
@@ -158,7 +164,9 @@ class _Split:
             (block,) = inside
 
     def run(self) -> Program:
-        """Return the program split into two roles."""
+        """Return a new program with two roles made from the program: one that loads, one that multiplies. Channels of
+        stages replace the tiles between them.
+        """
         for arg in self.program.args:
             self.b.args.append(arg)
         self.b.records += [r for r in self.program.records if r.name != "waves"]
@@ -178,8 +186,8 @@ class _Split:
         return program
 
     def _open_channel(self, channel: _Channel, producer: str) -> None:
-        """Emit the shared memory of a channel's stages and the channel itself; `producer` is the name of the role that
-        fills it.
+        """Emit the shared memory of a channel's stages, and the `channel` operation itself, which becomes
+        `channel.value`. `producer` is the name of the role that fills the stages; the multiplying role empties them.
         """
         rings = []
         for tile in channel.tiles:
@@ -195,7 +203,9 @@ class _Split:
         channel.value = self.b.emit("channel", rings, attrs, names=(f"{name}_{count}",)).result
 
     def _fill_stages(self, tile: Value, ring: Value) -> None:
-        """Emit the fills that are done to a tile before the first task, for all stages in `ring`."""
+        """Emit the fills of `tile` that the program does before the first task, for all stages at once in `ring`, the
+        tensor of stages that replaces the tile. Raise a ProgramError if a fill is not to a view of the tile.
+        """
         for op in (op for op in self.program.body.ops if op in self.once and self.roots[op.operands[0]] is tile):
             (filled_part,) = op.operands
             view = next((v for v in self.program.body.ops if filled_part in v.results and v.name == "view"), None)
@@ -207,8 +217,9 @@ class _Split:
             self.b.emit("fill", (all_stages,), dict(op.attrs), loc=op.loc)
 
     def _stage_strides(self, tile: TensorType) -> tuple[Expr, ...] | None:
-        """Return the strides of a tensor of stages, with each stage of a swizzled or strided tile aligned; None if
-        stages are packed.
+        """Return the strides, in elements, of a tensor of stages that each have the type `tile`: first the size of a
+        stage, rounded up to the alignment of shared memory, then the tile's own strides. Return None if stages are
+        packed, because the tile has no explicit strides and no swizzle that needs alignment.
         """
         steps = tile.steps
         size = int(tile.shape[0] * steps[0]) * tile.dtype.bits // 8
@@ -220,8 +231,8 @@ class _Split:
     # -- the role that loads ------------------------------------------------------------------------------
 
     def _emit_loading(self, block: Block) -> None:
-        """Emit a block for the loading role: the loads in it, the views and loops that they need, and `acquire` and
-        `commit` of their stages.
+        """Emit `block` for the loading role: its loads, the views and loops that they need, and `acquire` and `commit`
+        of the stages that they fill. Raise a ProgramError for a load inside a `while`.
         """
         channels = self.filled.get(id(block), [])
         needed = self._needed(block)
@@ -243,7 +254,7 @@ class _Split:
                     self._emit_handover("commit", channel)
 
     def _needed(self, block: Block) -> set[Value]:
-        """Return the values on which the loads inside a block depend."""
+        """Return the values in `block` that the loads inside it use, directly or to define their operands."""
         needed = {v for op in walk_block(block) if op in self.loads for v in op.operands}
         for op in reversed(list(walk_block(block))):
             if needed.intersection(op.results):
@@ -253,8 +264,9 @@ class _Split:
     # -- the role that multiplies -------------------------------------------------------------------------
 
     def _emit_multiplying(self, block: Block) -> None:
-        """Emit a block for the multiplying role: its operations without the loads, with `wait` and `release` of the
-        loaded stages, and `acquire` and `commit` of the stages for results.
+        """Emit `block` for the multiplying role: its operations without the loads, with `wait` and `release` of the
+        loaded stages, and `acquire` and `commit` of the stages for results. Barriers that channels make needless are
+        left out.
         """
         filled, emptied = self.filled.get(id(block), []), self.emptied.get(id(block), [])
         is_synchronised = True
@@ -285,8 +297,9 @@ class _Split:
                     self._emit_handover("release", channel)
 
     def _emit_pingpong(self, op: Op) -> None:
-        """Emit `tasks` as ping-pong, where halves of the waves take tasks in turn. Its first block goes up to the last
-        use of loaded tiles; the second block, the end of a task, runs beside the other half's task.
+        """Emit the `tasks` operation `op` as ping-pong, where halves of the waves take tasks in turn, with two blocks.
+        The first goes up to the last use of loaded tiles. The second, the end of a task, runs at the same time as the
+        other half's first block, and has the channels for results.
         """
         (body,) = op.blocks
         filled = list(_all_channels(self.filled))
@@ -306,17 +319,19 @@ class _Split:
         self.b.emit("tasks", (), {**op.attrs, "overlap": "pingpong"}, blocks=(first, second), loc=op.loc)
 
     def _is_loading(self, op: Op) -> bool:
-        """True if an operation, with all operations inside it, only loads."""
+        """True if `op`, or what is inside it, has loads and nothing else (views, `let`, barriers and loops aside)."""
         inner = [x for x in _within(op) if x.name not in ("view", "let", "barrier", "for")]
         return bool(inner) and all(x in self.loads for x in inner)
 
     def _users(self, channel: _Channel, block: Block) -> list[Op]:
-        """Return the operations of a block that use a channel's tiles, without those that only load."""
+        """Return the operations of `block` that use the channel's tiles, directly or inside, except those that only
+        load.
+        """
         return [op for op in block.ops if not self._is_loading(op) and channel.uses(op, self.roots)]
 
     def _views_again(self, channel: _Channel, block: Block, end: Op) -> None:
-        """Emit again the views of a channel's tiles that precede the operation `end` in a block, now as views of the
-        current stage.
+        """Emit again the views of a channel's tiles that precede the operation `end` in `block`: they are now views of
+        the stage that was just taken.
         """
         for op in block.ops[: block.ops.index(end)]:
             if op.name == "view" and self.roots.get(op.result) in channel.tiles:
@@ -325,8 +340,8 @@ class _Split:
     # -- both ---------------------------------------------------------------------------------------------
 
     def _take_stage(self, name: str, channel: _Channel) -> None:
-        """Emit `acquire` or `wait` (`name`) of a channel's stage; from here on the channel's tiles are the memory of
-        this stage.
+        """Emit `acquire` or `wait` (`name` is that word) of a channel. From here on the channel's tiles stand for the
+        memory of the stage that it gives.
         """
         assert channel.value is not None
         names = [f"{t.name}_{'free' if name == 'acquire' else 'ready'}" for t in channel.tiles]
@@ -334,13 +349,14 @@ class _Split:
         self.values |= zip(channel.tiles, op.results, strict=True)
 
     def _emit_handover(self, name: str, channel: _Channel) -> None:
-        """Emit `commit` or `release` (`name`) of a channel's stage."""
+        """Emit `commit` or `release` (`name` is that word) of the channel's current stage."""
         assert channel.value is not None
         self.b.emit(name, (channel.value,))
 
     def _clone_remapped(self, op: Op, inside: Callable[[Block], None] | None = None) -> None:
-        """Emit a clone of an operation, with its operands replaced by their values in the current role. `inside(block)`
-        emits each of its blocks; None: it has none.
+        """Emit a clone of `op`, with its operands replaced by what stands for them in the current role; its results
+        stand for those of `op` from here on. `inside(block)` emits each block of `op`; with None the clone has no
+        blocks.
         """
         blocks = []
         for block in op.blocks if inside is not None else ():
@@ -355,8 +371,8 @@ class _Split:
 
 
 def _assign_copy_atoms(program: Program, machine: Machine, *, required: bool) -> tuple[str, ...]:
-    """Set a bulk copy atom on every copy between an argument and a stage; return notes that say why a copy has none.
-    Raise a ProgramError for a load without an atom if `required`.
+    """Name a bulk copy atom, in place, on every copy between memory and a stage of a channel that one can do. Return
+    notes on the other copies, with the reasons. If `required`, raise a ProgramError for such a copy into a stage.
     """
     makers, notes = program.makers(), []
     places = Places(program, makers)
@@ -397,13 +413,13 @@ def _assign_copy_atoms(program: Program, machine: Machine, *, required: bool) ->
 
 
 def _all_channels(channels_of_body: Mapping[int, list[_Channel]]) -> Iterator[_Channel]:
-    """Yield the channels of all bodies, from {identity of a body: its channels}."""
+    """Yield all channels in `channels_of_body`, {identity of a block: its channels}."""
     for channels in channels_of_body.values():
         yield from channels
 
 
 def _drop_unused_views(program: Program) -> None:
-    """Delete, in place, the views that no operation uses."""
+    """Delete, in place, the views whose result no operation uses, also views that only such views use."""
     used: set[Value] = set()
 
     def drop_in(block: Block) -> None:
@@ -420,12 +436,16 @@ def _drop_unused_views(program: Program) -> None:
 
 
 def _role_attrs(name: str, waves: int, registers: int) -> dict[str, object]:
-    """Return the attributes of a `role` operation: its name, number of waves, and registers per lane."""
+    """Return the attributes of a `role` operation as a dictionary: its name, its number of waves, and its registers per
+    lane.
+    """
     return {"name": name, "waves": as_expr(waves), "registers": as_expr(registers)}
 
 
 def _roots(program: Program) -> dict[Value, Value]:
-    """Return {value: the allocation or argument that it is a view or bitcast of, else the value itself}."""
+    """Return {value: the allocation or argument below its views and bitcasts} for all results of the program; any other
+    value is mapped to itself.
+    """
     roots: dict[Value, Value] = {}
     for op in program.walk():
         for result in op.results:
@@ -434,17 +454,19 @@ def _roots(program: Program) -> dict[Value, Value]:
 
 
 def _users(block: Block, value: Value) -> set[Op]:
-    """Return the operations of a block that have `value` as an operand; operations inside them do not count."""
+    """Return the operations directly in `block` that have `value` as an operand; operations inside loops or branches do
+    not count.
+    """
     return {op for op in block.ops if value in op.operands}
 
 
 def _is_shared(value: Value) -> bool:
-    """True if a value is a tensor in shared memory."""
+    """True if `value` is a tensor in shared memory."""
     return isinstance(value.type, TensorType) and value.type.space == "shared"
 
 
 def _within(op: Op) -> Iterator[Op]:
-    """Yield an operation and all operations inside it."""
+    """Yield `op`, then all operations inside its blocks."""
     yield op
     for block in op.blocks:
         yield from walk_block(block)

@@ -33,9 +33,10 @@ class Conflicts(NamedTuple):
 def bank_conflicts(offsets: Iterable[Any], element_bytes: int, bank_bytes: int = 4, banks: int = 32) -> int:
     """Return how many passes one simultaneous access to elements at these offsets takes; 1 means no conflict.
 
-    That is the largest number of different words of `bank_bytes` that fall into one of the `banks`. Elements narrower
-    than a word share it, wider ones take several. An access without elements takes 0 passes. An access to more bytes
-    than all banks together are wide takes several passes in any arrangement.
+    That is the largest number of different words of `bank_bytes` that fall into one of the `banks`. `offsets` count
+    elements of `element_bytes`; elements narrower than a word share it, wider ones take several. An access without
+    elements takes 0 passes. An access to more bytes than all banks together are wide takes several passes in any
+    arrangement.
 
     >>> bank_conflicts(range(0, 1024, 32), element_bytes=4)   # a stride of all 32 banks
     32
@@ -55,10 +56,11 @@ def bank_conflicts(offsets: Iterable[Any], element_bytes: int, bank_bytes: int =
 def layout_conflicts(
     layout: Layout | ComposedLayout, element_bytes: int, bank_bytes: int = 4, banks: int = 32
 ) -> Conflicts:
-    """Return in how many passes one whole column (mode 0 varies) and one whole row (mode 1 varies) are read.
+    """Return (passes for a column, passes for a row): in how many passes a banked memory serves a whole one at once.
 
-    Both are the worst over all columns and rows, at every coordinate of further modes. As in its picture, a layout of
-    rank 1 is one row. The memory has `banks` banks, each `bank_bytes` wide.
+    Mode 0 varies in a column, mode 1 in a row. Both numbers are the worst over all columns and rows, at every
+    coordinate of further modes. A layout of rank 1 is one row. Elements have `element_bytes`; the memory has `banks`
+    banks, each `bank_bytes` wide.
 
     >>> from tilewright.algebra import parse_layout
     >>> layout_conflicts(parse_layout("(8,64):(64,1)"), element_bytes=2)
@@ -78,6 +80,8 @@ def layout_conflicts(
 def words_of(offset: Any, element_bytes: int, bank_bytes: int) -> range:
     """Return the range of memory words that the element at `offset` occupies; words are `bank_bytes` wide.
 
+    `offset` counts elements of `element_bytes`. Raise LayoutError if it is no integer.
+
     >>> words_of(3, element_bytes=2, bank_bytes=4), words_of(3, element_bytes=8, bank_bytes=4)
     (range(1, 2), range(6, 8))
     """
@@ -88,14 +92,14 @@ def words_of(offset: Any, element_bytes: int, bank_bytes: int) -> range:
 
 
 def check_banks(element_bytes: int, bank_bytes: int, banks: int) -> None:
-    """Raise LayoutError unless all three arguments are whole numbers above 0."""
+    """Raise LayoutError unless all three arguments are integers of at least 1."""
     for name, value in (("element_bytes", element_bytes), ("bank_bytes", bank_bytes), ("banks", banks)):
         if not is_int(value) or value < 1:
             raise LayoutError(f"{name} is {value!r}: it must be a whole number, at least 1")
 
 
 def counted(count: int, one: str, many: str) -> str:
-    """Return a count with its noun: `one` is the singular, `many` the plural.
+    """Return a count with its noun as text: `one` is the noun's singular, `many` its plural.
 
     >>> counted(1, "pass", "passes"), counted(8, "pass", "passes")
     ('1 pass', '8 passes')

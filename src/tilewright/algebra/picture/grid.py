@@ -57,7 +57,7 @@ class Picture:
     caption: list[str]
 
     def cells(self) -> Iterator[Cell]:
-        """Yield the cells of all panels, row by row."""
+        """Yield the cells of all panels, panel by panel and row by row."""
         for panel in self.panels:
             for line in panel.cells:
                 yield from line
@@ -72,10 +72,11 @@ def layout_picture(
     banks: int = 32,
     title: str | None = None,
 ) -> Picture:
-    """Return the picture of a layout, with one cell for each coordinate; options as for `layout_svg`.
+    """Return the `Picture` of a layout (text and colour of each cell), with one cell for each coordinate.
 
-    `threads` is a (thread, value) layout: cells are then coloured by thread, otherwise by bank (with `element_bytes`)
-    or by offset. The memory has `banks` banks, each `bank_bytes` wide.
+    `threads` is a (thread, value) layout: cells are then coloured by thread, otherwise by memory bank (with
+    `element_bytes`) or by offset. The memory has `banks` banks, each `bank_bytes` wide. Without `title` the layout's
+    text is the title. Raise LayoutError if there are too many cells.
 
     >>> picture = layout_picture(Layout((2, 2), (2, 1)))
     >>> [cell.lines for cell in picture.cells()]
@@ -110,9 +111,11 @@ def partition_picture(
     banks: int = 32,
     title: str | None = None,
 ) -> Picture:
-    """Return the picture of a thread/value partition of a tile of this shape; options as for `partition_svg`.
+    """Return the `Picture` (text and colour of each cell) of a thread/value partition of a tile of this shape, (M, N).
 
-    `partition` maps (thread, value) to the linear index in the tile, `memory` is the tile's layout in memory.
+    `partition` maps (thread, value) to the linear index in the tile. With `element_bytes`, a caption says how many
+    passes an access takes, for a tile stored as `memory` (packed if None) in `banks` banks, each `bank_bytes` wide.
+    Without `title` there is one made of partition and shape. Raise LayoutError if the arguments do not fit.
 
     >>> picture = partition_picture(Layout((2, 2), (2, 1)), (2, 2))
     >>> [cell.lines for cell in picture.cells()]
@@ -137,7 +140,10 @@ def partition_picture(
 
 
 def _check_memory(memory: Layout | ComposedLayout | None, shape: Any) -> None:
-    """Raise LayoutError unless the layout `memory` (None: not given) can be drawn and fits the tile of this shape."""
+    """Raise LayoutError unless the layout `memory` can be drawn and has the extents of the tile `shape`.
+
+    None (no layout given) passes.
+    """
     if memory is not None:
         check_drawable(memory, memory.shape)
     if memory is not None and [len(axis) for axis in axes_of(memory.shape)] != [len(axis) for axis in axes_of(shape)]:
@@ -150,7 +156,8 @@ _Values = list[tuple[str, list[list[Any]]]]
 
 
 def _cells_by_value(panels: _Values) -> list[list[list[Cell]]]:
-    """Return the grid of cells of each panel, coloured by value; `panels` are pairs (label, rows of values).
+    """Return the cells of each panel as [panel][row][column], coloured by value; `panels` are pairs (label, rows of
+    values).
 
     Offsets are coloured by their position between the smallest and the largest, coordinates by their order.
     """
@@ -159,7 +166,10 @@ def _cells_by_value(panels: _Values) -> list[list[list[Cell]]]:
 
 
 def _positions(values: Sequence[Any]) -> dict[Any, float]:
-    """Return the position of each value on the colour ramp, from 0 to 1."""
+    """Return {value: position on the colour ramp, from 0 to 1}.
+
+    Numbers lie in proportion between the smallest and the largest; coordinates are evenly spaced in their order.
+    """
     if any(isinstance(value, tuple) for value in values):
         ordered = sorted(set(values), key=lambda value: leaves(value)[::-1])
         return {value: rank / max(1, len(ordered) - 1) for rank, value in enumerate(ordered)}
@@ -168,7 +178,11 @@ def _positions(values: Sequence[Any]) -> dict[Any, float]:
 
 
 def _cells_by_bank(panels: _Values, element_bytes: int, bank_bytes: int, banks: int) -> list[list[list[Cell]]]:
-    """Return the grid of cells of each panel, coloured by memory bank; `panels` are pairs (label, rows of offsets)."""
+    """Return the cells of each panel as [panel][row][column], coloured by memory bank, with offset and bank as text.
+
+    `panels` are pairs (label, rows of offsets); offsets count elements of `element_bytes`. The memory has `banks`
+    banks, each `bank_bytes` wide.
+    """
 
     def cell(offset: Any) -> Cell:
         words = words_of(offset, element_bytes, bank_bytes)
@@ -180,9 +194,10 @@ def _cells_by_bank(panels: _Values, element_bytes: int, bank_bytes: int, banks: 
 
 
 def _cells_by_thread(panels: _Values, owners: list[list[Owner]]) -> list[list[list[Cell]]]:
-    """Return the grid of cells of each panel, coloured by thread; `panels` are pairs (label, rows of values).
+    """Return the cells of each panel as [panel][row][column], coloured by the thread that holds the element.
 
-    `owners` is ordered by linear index, which runs down the columns, then from panel to panel.
+    `panels` are pairs (label, rows of values). `owners` holds the (thread, value) pairs of each element by linear
+    index, which runs down the columns, then from panel to panel.
     """
     grids = []
     index = 0
@@ -198,9 +213,11 @@ def _cells_by_thread(panels: _Values, owners: list[list[Owner]]) -> list[list[li
 
 
 def _owned_cell(owners: Sequence[Owner], value: str = "") -> Cell:
-    """Return a cell in the colour of its first owner's thread; its text is the owners on two lines.
+    """Return the cell of an element that `owners`, (thread, value) pairs, hold, in the colour of the first one's
+    thread.
 
-    If `value` is not empty, it is the first line, and the owners are the second.
+    Its text is thread and value on two lines, such as "T3" and "V1"; if `value` is not empty, `value` on the first line
+    and both on the second. Without owners the cell has no colour.
     """
     lines = owner_lines(owners)
     if value:
@@ -212,9 +229,10 @@ def _owned_cell(owners: Sequence[Owner], value: str = "") -> Cell:
 
 
 def _layout_caption(layout: Layout | ComposedLayout, element_bytes: int, bank_bytes: int, banks: int) -> list[str]:
-    """Return the caption lines that say in how many passes a row and a column of the layout are read.
+    """Return the caption lines that say in how many passes a row and a column of the layout are read from a banked
+    memory.
 
-    The memory has `banks` banks, each `bank_bytes` wide.
+    It has `banks` banks, each `bank_bytes` wide; offsets count elements of `element_bytes`.
     """
     column, row = layout_conflicts(layout, element_bytes, bank_bytes, banks)
     passes = f"a row: {passes_text(row)}, a column: {passes_text(column)}, {banks_text(bank_bytes, banks)}"
@@ -228,9 +246,10 @@ def _partition_caption(
     bank_bytes: int,
     banks: int,
 ) -> list[str]:
-    """Return the caption lines that say how many passes each value of the partition takes, stored as `memory`.
+    """Return the caption lines that say how many passes an access of all threads to each of their values takes.
 
-    The memory has `banks` banks, each `bank_bytes` wide.
+    `partition` maps (thread, value) to an index in the tile, which is stored as the layout `memory` says, in elements
+    of `element_bytes`, in a memory of `banks` banks, each `bank_bytes` wide.
     """
     passes = conflicts_text(partition_conflicts(partition, memory, element_bytes, bank_bytes, banks))
     thread_count = counted(size(partition.shape, 0), "thread", "threads")

@@ -27,9 +27,11 @@ class Owner(NamedTuple):
 
 
 def owners_of(partition: Layout | ComposedLayout, shape: Any) -> list[list[Owner]]:
-    """Return the list of owners of each element of a tile of this shape, by linear index.
+    """Return, for each element of a tile of this shape by linear index, the list of its owners: pairs (thread, value
+    number).
 
-    Owners are ordered by thread, then by value; `partition` is a layout (thread, value) -> linear index.
+    Owners are ordered by thread, then by value; an element that no thread holds has []. `partition` is a layout
+    (thread, value) -> linear index. Raise LayoutError if an index is outside the tile.
 
     >>> owners_of(Layout((2, 2), (1, 2)), (2, 2))
     [[Owner(thread=0, value=0)], [Owner(thread=1, value=0)], [Owner(thread=0, value=1)], [Owner(thread=1, value=1)]]
@@ -42,7 +44,9 @@ def owners_of(partition: Layout | ComposedLayout, shape: Any) -> list[list[Owner
 
 
 def owner_lines(owners: Sequence[Owner]) -> tuple[str, ...]:
-    """Return the owners of one element as two short texts: the first thread and its value, each with how many more.
+    """Return the owners, (thread, value) pairs, of one element as two short texts; () if there are none.
+
+    They name the first thread and its value, each with how many more there are.
 
     >>> owner_lines([Owner(3, 1)]), owner_lines([Owner(t, 1) for t in range(4)]), owner_lines([])
     (('T3', 'V1'), ('T0 +3', 'V1'), ())
@@ -56,7 +60,7 @@ def owner_lines(owners: Sequence[Owner]) -> tuple[str, ...]:
 
 
 def _more_text(count: int) -> str:
-    """Return " +count", or "" for a count of 0."""
+    """Return " +3" for the count 3, and "" for the count 0."""
     return f" +{count}" if count else ""
 
 
@@ -67,10 +71,11 @@ def partition_conflicts(
     bank_bytes: int = 4,
     banks: int = 32,
 ) -> list[int]:
-    """Return, for each value number, how many passes its access takes when all threads access that value at once.
+    """Return, for each value number, how many passes it takes when all threads access their value of that number at
+    once.
 
-    `partition` maps (thread, value) to the linear index in the tile; `memory` is the layout of the tile in a memory of
-    `banks` banks, each `bank_bytes` wide.
+    `partition` maps (thread, value) to the linear index in the tile; `memory` is the layout of the tile, in elements of
+    `element_bytes`, in a memory of `banks` banks, each `bank_bytes` wide.
 
     >>> rows = Layout((32, 4), (1, 32))               # thread t holds row t of a tile of 32 x 4
     >>> partition_conflicts(rows, Layout((32, 4), (4, 1)), element_bytes=4)
@@ -86,7 +91,9 @@ def partition_conflicts(
 
 
 def conflicts_text(passes: Sequence[int]) -> str:
-    """Return the passes of each value as one sentence; consecutive values with equal passes are combined.
+    """Return the `passes` of each value number as one text; consecutive values with equal passes are combined.
+
+    With more than 8 such runs the text gives only the smallest and the largest number.
 
     >>> conflicts_text([1, 1, 1]), conflicts_text([1, 1, 2]), conflicts_text([1, 2] * 8)
     ('every value: 1 pass', 'V0 to V1: 1 pass, V2: 2 passes', 'from 1 pass to 2 passes (V1)')
@@ -105,9 +112,9 @@ def _values_text(run: Sequence[int]) -> str:
 
 
 def _indices_by_value(partition: Layout | ComposedLayout, shape: Any) -> list[list[int]]:
-    """Return, for each value number, the linear indices in the tile that threads 0, 1, ... hold under it.
+    """Return, for each value number, the linear indices in the tile that threads 0, 1, ... hold as that value.
 
-    Raise LayoutError unless `partition` has two modes, (thread, value), and all indices lie in the tile.
+    Raise LayoutError unless `partition` has two modes, (thread, value), and all indices lie in the tile of this shape.
     """
     if rank(partition) != 2:
         raise LayoutError(f"{partition} has rank {rank(partition)}: a partition has two modes, (thread, value)")

@@ -25,7 +25,9 @@ _THREAD_SHADES = 4
 
 @lru_cache(maxsize=4096)  # a picture has many cells of few colours
 def ramp(position: float) -> str:
-    """Return the colour, as #rrggbb, at a position from 0 (blue) to 1 (light yellow) on the ramp for offsets.
+    """Return the colour, as #rrggbb, at a position from 0 (blue) to 1 (light yellow) on the colour ramp for offsets.
+
+    Positions outside are clamped.
 
     >>> ramp(0), ramp(1)
     ('#677ac8', '#fcf391')
@@ -36,7 +38,8 @@ def ramp(position: float) -> str:
 
 
 def thread_colour(thread: int) -> str:
-    """Return the colour of a thread: neighbours differ in hue, and 32 threads of a warp all differ.
+    """Return the colour, as #rrggbb, of thread number `thread`; neighbours differ in hue, and 32 threads of a warp all
+    differ.
 
     >>> thread_colour(0), thread_colour(1), len({thread_colour(t) for t in range(32)})
     ('#56b4e9', '#e69f00', 32)
@@ -46,7 +49,8 @@ def thread_colour(thread: int) -> str:
 
 
 def bank_colour(bank: int, banks: int) -> str:
-    """Return the colour of memory bank number `bank` of `banks`: neighbours share a hue, in different shades.
+    """Return the colour, as #rrggbb, of memory bank number `bank` of `banks`; neighbours share a hue, in different
+    shades.
 
     >>> len({bank_colour(b, 32) for b in range(32)}), bank_colour(31, 32)
     (32, '#505050')
@@ -58,7 +62,8 @@ def bank_colour(bank: int, banks: int) -> str:
 
 @lru_cache(maxsize=4096)
 def text_colour(fill: str) -> str:
-    """Return black or white, whichever is easier to read on the colour `fill`; the contrast is at least 4.5.
+    """Return black or white, as #rrggbb, whichever is easier to read on the colour `fill`; the contrast is at least
+    4.5.
 
     >>> text_colour("#2a2a2a"), text_colour("#fcf391")
     ('#ffffff', '#000000')
@@ -93,6 +98,6 @@ def _rgb(colour: str) -> tuple[int, int, int]:
 
 
 def _mix(one: str, other: str, share: float) -> str:
-    """Return the colour between `one` and `other`, both #rrggbb; `share` is that of `other`, from 0 to 1."""
+    """Return the colour between `one` and `other`, all #rrggbb; `share` is the weight of `other`, from 0 to 1."""
     mixed = (round(a + (b - a) * share) for a, b in zip(_rgb(one), _rgb(other), strict=True))
     return "#" + "".join(f"{part:02x}" for part in mixed)

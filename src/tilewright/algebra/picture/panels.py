@@ -34,7 +34,9 @@ class PictureAxis:
 
     @classmethod
     def of(cls, mode: Any) -> PictureAxis:
-        """Return the picture axis along a layout mode whose shape is `mode`, an int or a nested tuple."""
+        """Return the picture axis along a layout mode with the shape `mode`: a cell for each element, and lines between
+        sub-modes.
+        """
         extents = [s for s in leaves(mode) if s > 1]
         periods = list(accumulate(extents[:-1], mul))
         return cls(tuple(sum(i % p == 0 for p in periods) if i else 0 for i in range(extent(mode))))
@@ -44,7 +46,8 @@ class PictureAxis:
 
 
 def axes_of(shape: Any) -> tuple[PictureAxis, PictureAxis]:
-    """Return the rows and the columns of a shape's picture; a shape of one mode is one row.
+    """Return (rows, columns), the picture axes of a shape: mode 0 runs down, mode 1 across. A shape of one mode is one
+    row.
 
     >>> [len(axis) for axis in axes_of(((2, 2), 6, 5))], [len(axis) for axis in axes_of(7)]
     ([4, 6], [1, 7])
@@ -56,7 +59,10 @@ def axes_of(shape: Any) -> tuple[PictureAxis, PictureAxis]:
 
 
 def panels_of(layout: Layout | ComposedLayout) -> Iterator[tuple[str, list[list[Any]]]]:
-    """Yield (label, rows of values) of each panel of a layout's picture, in the order of the linear index.
+    """Yield (label, rows of values) for each panel of a layout's picture: one for each coordinate of the modes after
+    the second.
+
+    Panels come in the order of the linear index.
 
     >>> list(panels_of(Layout((2, 3))))
     [('', [[0, 2, 4], [1, 3, 5]])]
@@ -80,7 +86,9 @@ def panels_of(layout: Layout | ComposedLayout) -> Iterator[tuple[str, list[list[
 
 
 def check_drawable(what: object, shape: Any) -> None:
-    """Raise LayoutError, naming the object `what`, if a picture of this shape would have too many cells to be read."""
+    """Raise LayoutError if a picture of this shape would have too many cells to be read; `what` is named in the
+    message.
+    """
     modes = _as_modes(shape)
     rows, columns = (1, extent(modes)) if len(modes) < 2 else (extent(modes[0]), extent(modes[1]))
     cells = extent(shape)
@@ -98,7 +106,9 @@ def _as_modes(shape: Any) -> tuple[Any, ...]:
 
 
 def _value_at(layout: Layout | ComposedLayout, coordinate: tuple[int, ...]) -> Any:
-    """Return the layout's value at a coordinate as a plain int, or as a coordinate tuple."""
+    """Return the layout's value at a coordinate as a plain int, or as a coordinate tuple; raise LayoutError for other
+    values.
+    """
     value = layout(*coordinate)
     if isinstance(value, tuple):
         return value

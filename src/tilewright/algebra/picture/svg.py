@@ -47,15 +47,16 @@ def layout_svg(
     banks: int = 32,
     title: str | None = None,
 ) -> str:
-    """Return a layout as an SVG document: one cell for each coordinate, with the offset in it.
+    """Return a layout as the text of an SVG document: one cell for each coordinate, with the offset in it.
 
     Mode 0 runs down, mode 1 across, and each coordinate of further modes has its own panel; a layout of rank 1 is one
     row. Nested modes are drawn flat, with lines where their sub-modes start anew. Colours follow the offset, from blue
     to yellow.
 
-    With `element_bytes` the colours and the second line of each cell show the memory bank, and a caption says in how
-    many passes a row or a column can be read. With `threads`, a (thread, value) layout into the linear index of
-    `layout`, they show which thread holds the element, and the passes are those of all threads at once.
+    With `element_bytes` the colours and the second line of each cell show the memory bank (of `banks`, each
+    `bank_bytes` wide), and a caption says in how many passes a row or a column can be read. With `threads`, a (thread,
+    value) layout into the linear index of `layout`, they show which thread holds the element, and the passes are those
+    of all threads at once.
 
     >>> svg = layout_svg(Layout((4, 8), (8, 1)), element_bytes=4)
     >>> "a row: 1 pass, a column: 1 pass, 32 banks of 4 bytes" in svg
@@ -77,13 +78,14 @@ def partition_svg(
     banks: int = 32,
     title: str | None = None,
 ) -> str:
-    """Return a partition of a tile among threads as an SVG document, with thread and value in each cell: T3 and V1.
+    """Return a partition of a tile among threads as the text of an SVG document, with thread and value in each cell.
 
     `tv_layout` maps (thread, value) to the linear index, first mode fastest, in the tile of the given shape (M, N). An
-    element of several threads shows the first and how many more: T0 +3. One without an owner is hatched.
+    element of several threads shows the first and how many more: T0 +3. One that no thread holds is hatched.
 
-    With `element_bytes` a caption says how many passes each value takes when all threads access it at once; the layout
-    `memory` says how the tile is stored (packed, first mode fastest, if it is None).
+    With `element_bytes` a caption says how many passes each value takes when all threads access it at once, in a memory
+    of `banks` banks, each `bank_bytes` wide; the layout `memory` says how the tile is stored (packed, first mode
+    fastest, if it is None).
 
     >>> svg = partition_svg(Layout((4, 2), (2, 1)), (2, 4))
     >>> "T3" in svg, "V1" in svg, "T4" in svg
@@ -102,7 +104,7 @@ def partition_svg(
 
 
 def picture_svg(picture: Picture) -> str:
-    """Return a picture as the text of an SVG document.
+    """Return a `Picture` (text and colour of all cells) as the text of an SVG document.
 
     >>> picture_svg(layout_picture(Layout((2, 2)))).count("<rect")
     4
@@ -127,7 +129,9 @@ def picture_svg(picture: Picture) -> str:
 
 
 def _head(picture: Picture, width: float, height: float) -> Iterator[str]:
-    """Yield the first lines of an SVG document of this width and height: root element, title and style sheet."""
+    """Yield the first lines of an SVG document of this width and height: the root element, the title and the style
+    sheet.
+    """
     size = f'width="{_number(width)}" height="{_number(height)}" viewBox="0 0 {_number(width)} {_number(height)}"'
     yield f'<svg xmlns="http://www.w3.org/2000/svg" class="tilewright-picture" role="img" {size} font-family="{_FONT}">'
     yield f"<title>{_escape(picture.title)}</title>"
@@ -135,7 +139,7 @@ def _head(picture: Picture, width: float, height: float) -> Iterator[str]:
 
 
 def _text_width(picture: Picture) -> float:
-    """Return the width of the document that its title and its caption need."""
+    """Return the width of the document, with margins, that the picture's title and caption need."""
     texts = [(picture.title, _TITLE), *((line, _TEXT) for line in picture.caption)]
     return 2 * _MARGIN + max(len(text) * size * _CHARACTER for text, size in texts)
 
@@ -154,7 +158,9 @@ class _Sheet:
 
     @classmethod
     def of(cls, picture: Picture) -> _Sheet:
-        """Return the sheet (positions of all cells) whose cells are large enough for every text of the picture."""
+        """Return the sheet (positions of all cells) for a picture, with cells that are large enough for
+        all its texts.
+        """
         cell_width, cell_height = _cell_size(picture)
         left = float(round(_MARGIN + len(str(len(picture.rows) - 1)) * _SMALL * _CHARACTER + 7))  # sharp edges
         head = _SMALL + 6
@@ -163,12 +169,12 @@ class _Sheet:
 
     @property
     def width(self) -> float:
-        """Return the width of the document that the panels need, with margins."""
+        """Return the width of the document, with margins, that the cells of a panel need."""
         return self.lefts[-1] + self.cell_width + _MARGIN
 
     @property
     def height(self) -> float:
-        """Return the height of a panel with its column numbers."""
+        """Return the height of a panel, from the column numbers above it to the lower end of its last row."""
         return self.tops[-1] + self.cell_height
 
     def draw(self, panel: Panel, top: float) -> Iterator[str]:
@@ -205,7 +211,7 @@ class _Sheet:
                 yield _line_element(f"M{_number(self.left)} {_number(y - _gap(weight) / 2)}H{_number(right)}", weight)
 
     def _cell(self, cell: Cell, x: float, y: float) -> str:
-        """Return the SVG elements of a cell whose upper left corner is at (x, y)."""
+        """Return the SVG elements of a cell, its rectangle and its text, with its upper left corner at (x, y)."""
         width, height = self.cell_width, self.cell_height
         if not cell.fill:
             return _unowned_cell(cell, x, y, width, height)
@@ -243,14 +249,14 @@ def _cell_lines(cell: Cell, x: float, y: float, ink: str) -> str:
 
 
 def _rect_attributes(x: float, y: float, width: float, height: float) -> str:
-    """Return the SVG attributes of a rectangle of this size whose upper left corner is at (x, y)."""
+    """Return the SVG attributes of a rectangle, `width` x `height`, whose upper left corner is at (x, y)."""
     return f'x="{_number(x)}" y="{_number(y)}" width="{_number(width)}" height="{_number(height)}"'
 
 
 def _unowned_cell(cell: Cell, x: float, y: float, width: float, height: float) -> str:
-    """Return the SVG elements of a cell without an owner, whose upper left corner is at (x, y).
+    """Return the SVG elements of a cell of an element that no thread holds, with its upper left corner at (x, y).
 
-    It has an outline, and its text in it or, without text, hatching.
+    It has an outline of `width` x `height`, and its text in it or, without text, hatching.
     """
     box = _rect_attributes(x + 0.5, y + 0.5, width - 1, height - 1)
     step = height / 2
@@ -263,7 +269,10 @@ def _unowned_cell(cell: Cell, x: float, y: float, width: float, height: float) -
 
 
 def _cell_starts(axis: PictureAxis, cell: float, start: float) -> list[float]:
-    """Return the position at which each cell along an axis starts, from `start` on; `cell` is the size of a cell."""
+    """Return the position at which each cell along an axis starts, the first at `start`; `cell` is the size of a cell.
+
+    Cells have gaps between them, wider where a line is drawn.
+    """
     starts = [start]
     for weight in axis.weights[1:]:
         starts.append(starts[-1] + cell + _gap(weight))
@@ -271,25 +280,30 @@ def _cell_starts(axis: PictureAxis, cell: float, start: float) -> list[float]:
 
 
 def _gap(weight: int) -> float:
-    """Return the width of the gap between two cells with a line of this weight between them (0: no line)."""
+    """Return the width of the gap between two cells; `weight` is that of the line between them (0: no line, a narrow
+    gap).
+    """
     return _GAP + 2 + 2 * min(weight, 3) if weight else _GAP
 
 
 def _line_element(path: str, weight: int) -> str:
-    """Return the SVG element of a line along `path`, thicker for a larger weight."""
+    """Return the SVG element of a line along `path` (SVG path data); a larger weight, up to 3, makes it thicker."""
     return f'<path d="{path}" class="line" stroke-width="{_number(0.5 + min(weight, 3))}"/>'
 
 
 def _text_element(content: str, x: float, y: float, attributes: str = "") -> str:
-    """Return the SVG element of the text `content` at (x, y) with further attributes."""
+    """Return the SVG element of the text `content`, escaped, at (x, y); `attributes` are further SVG attributes as
+    text.
+    """
     blank = " " if attributes else ""
     return f'<text x="{_number(x)}" y="{_number(y)}"{blank}{attributes}>{_escape(content)}</text>'
 
 
 def _heading(content: str, x: float, middle: float, size: float, kind: str, attributes: str = "") -> str:
-    """Return the SVG element of the text `content` outside the cells, at the left end `x` of a line.
+    """Return the SVG element of `content`, a text outside the cells such as the title, whose line begins at `x`.
 
-    `middle` is the vertical middle of the line, `kind` the CSS class, `size` the font size; `attributes` are added.
+    `middle` is the vertical middle of the line, `size` the font size, `kind` the CSS class; `attributes` are further
+    SVG attributes as text.
     """
     return _text_element(
         content, x, middle + size * _CENTRE, f'class="{kind}" font-size="{_number(size)}" {attributes}'.strip()
@@ -297,10 +311,10 @@ def _heading(content: str, x: float, middle: float, size: float, kind: str, attr
 
 
 def _number(x: float) -> str:
-    """Return a coordinate as text with at most two decimals and no trailing zeros."""
+    """Return the number `x` as text with at most two decimals and no trailing zeros: 2.50 -> "2.5"."""
     return f"{x:.2f}".rstrip("0").rstrip(".")
 
 
 def _escape(text: str) -> str:
-    """Return text escaped for XML; characters that XML cannot hold become the replacement character."""
+    """Return `text` escaped for XML; characters that XML cannot hold become the replacement character U+FFFD."""
     return html.escape(re.sub("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "\ufffd", text))

@@ -19,7 +19,7 @@ _NO_OWNER = "."
 
 
 def layout_table(layout: Layout | ComposedLayout, **options: Any) -> PictureTable:
-    """Return a layout as a coloured table that `rich` prints; `options` are those of `layout_svg`.
+    """Return a layout as a coloured table that the library `rich` prints; `options` are those of `layout_svg`.
 
     >>> from rich.console import Console
     >>> Console(width=40, color_system=None).print(layout_table(Layout((2, 4), (4, 1))))
@@ -32,7 +32,7 @@ def layout_table(layout: Layout | ComposedLayout, **options: Any) -> PictureTabl
 
 
 def partition_table(tv_layout: Layout | ComposedLayout, shape: Any, **options: Any) -> PictureTable:
-    """Return a thread/value partition of a tile of this shape as a coloured table that `rich` prints.
+    """Return a thread/value partition of a tile of this shape as a coloured table that the library `rich` prints.
 
     `tv_layout` maps (thread, value) to the linear index in the tile; `options` are those of `partition_svg`.
 
@@ -80,7 +80,7 @@ class PictureTable:
         return 2 + len(str(len(self.picture.rows) - 1))
 
     def _bands(self, width: int) -> Iterator[range]:
-        """Yield the columns as consecutive ranges that fit into `width` characters, at least one column each."""
+        """Yield the columns as consecutive ranges, each of which fits into `width` characters or is a single column."""
         columns, first_column, width_used = self.picture.columns, 0, self._number_width
         for column in range(len(columns)):
             width_needed = self._cell_width + (columns.weights[column] > 0)
@@ -91,7 +91,9 @@ class PictureTable:
         yield range(first_column, len(columns))
 
     def _band_lines(self, panel: Panel, columns: range) -> Iterator[Text]:
-        """Yield the lines of a panel for some of its columns, with the column numbers above them."""
+        """Yield the lines of a panel for the given columns: the column numbers, then each row, with rules between
+        sub-modes.
+        """
         yield self._line("", columns, [(self._cell_text((str(column),)), "dim") for column in columns], " ")
         rule = [("─" * self._cell_width, "dim") for _ in columns]
         for row, cells in enumerate(panel.cells):
@@ -101,9 +103,10 @@ class PictureTable:
             yield self._line(str(row), columns, texts, "│")
 
     def _line(self, number: str, columns: range, cells: list[tuple[str, str]], separator: str) -> Text:
-        """Return one line: a row number and cells, which are pairs (text, style), one for each of the columns.
+        """Return one line of the table: the row number `number` and `cells`, pairs (text, style), one for each of the
+        columns.
 
-        `separator` is drawn wherever a sub-mode starts anew.
+        `separator` is drawn before a column at which a sub-mode starts anew.
         """
         from rich.text import Text
 
@@ -116,10 +119,14 @@ class PictureTable:
         return line
 
     def _cell_text(self, lines: tuple[str, ...]) -> str:
-        """Return the text lines of a cell as one text of the cell's width, right-aligned; "." if there are none."""
+        """Return a cell's text lines joined to one text, right-aligned to the width of a cell; "." if
+        there are none.
+        """
         return f" {' '.join(lines) or _NO_OWNER} ".rjust(self._cell_width)
 
 
 def _cell_style(fill: str) -> str:
-    """Return the `rich` style of a cell with this fill colour: readable text on the colour; "dim" without one."""
+    """Return the `rich` style of a cell with the fill colour `fill`: readable text on the colour; "dim" if `fill` is
+    "".
+    """
     return f"{text_colour(fill)} on {fill}" if fill else "dim"

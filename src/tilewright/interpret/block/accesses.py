@@ -25,7 +25,9 @@ _NOBODY = -1
 
 
 def are_compatible(kind: str, other: str) -> bool:
-    """True if two accesses of kinds `kind` and `other` ("read", "write" or an atomic operation) need no order.
+    """True if two accesses to one element need no order; `kind` and `other` are "read", "write" or an atomic operation.
+
+    They need none if both read, or both are the same atomic operation.
 
     >>> [are_compatible(*kinds) for kinds in (("read", "read"), ("add", "add"), ("add", "max"), ("write", "write"))]
     [True, True, False, False]
@@ -47,8 +49,11 @@ class Watch:
         self._first: dict[tuple[str, int], int] = {}  # (kind, slot) -> the layer where its last access went
 
     def note(self, kind: str, places: Array, clock: Clock, op: Op) -> tuple[int, Op] | None:
-        """Record that an actor (a wave or a copy, with vector clock `clock`) accesses the elements `places` of the
-        buffer in operation `op`. Return (element, operation of the earlier access) if it races with one, else None.
+        """Record an access to the elements `places` of the buffer, unless it races with an earlier access.
+
+        Return None, or for a race (element, operation of the earlier access); then nothing is recorded. `kind` is
+        "read", "write" or an atomic operation, `clock` the vector clock of the actor (a wave or an asynchronous copy),
+        and `op` the operation that accesses.
         """
         for other, layers in self.layers.items():
             if not are_compatible(kind, other):
@@ -61,8 +66,11 @@ class Watch:
         return None
 
     def _store_access(self, kind: str, places: Array, clock: Clock, access: int) -> None:
-        """Store access number `access` as the last access of this `kind` to the elements `places`, replacing accesses
-        that are ordered before it; unordered ones are kept in further layers.
+        """Store the number `access` as the last access of this `kind` to the elements `places`; no race is tested.
+
+        It replaces earlier accesses that are ordered before the actor of the vector clock `clock`. Unordered ones, such
+        as reads by other waves, are kept: the new access then goes into another layer (array with one number for each
+        element).
         """
         layers = self.layers.setdefault(kind, [])
         if kind == WRITE and layers:  # all before are ordered
@@ -100,8 +108,12 @@ class Sharing:
         ] = {}  # for each kind, the task that accessed each element; EVERYONE: several tasks did
 
     def note(self, kind: str, places: Array, task: int) -> tuple[int, str] | None:
-        """Record that task number `task` accesses the elements `places` by an access of this `kind`. Return (element,
-        kind of the other access) if it races with an access of another task, else None.
+        """Record an access to the elements `places` of the buffer by task number `task`, unless it races with an access
+        by another task.
+
+        Return None, or for a race (element, kind of the earlier access); then nothing is recorded. `kind` is "read",
+        "write" or an atomic operation. `task` is EVERYONE outside of tasks: a write there races with itself, since
+        every worker does it.
         """
         if task == EVERYONE and not are_compatible(kind, kind) and places.size:
             return int(places[0]), kind

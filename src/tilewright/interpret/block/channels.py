@@ -51,14 +51,20 @@ class Fill:
 
     @property
     def full(self) -> bool:
-        """True if consumers may read the fill: all producer waves have committed, and all copies into it are done."""
+        """True if consumers may read the stage: all producer waves have committed this fill, and all copies into it are
+        done.
+
+        A fill is one use of a pipeline stage, from acquire to release.
+        """
         committed = bool(self.producers) and len(self.committed) == self.producers
         return committed and self.brought == self.expected and all(c.done for c in self.landing)
 
     @property
     def free(self) -> bool:
-        """True if the stage may be filled again: all consumer waves have released it, and all copies from it are
+        """True if the stage may be filled again: all consumer waves have released this fill, and all copies from it are
         done.
+
+        A fill is one use of a pipeline stage, from acquire to release.
         """
         return bool(self.consumers) and len(self.released) == self.consumers and all(c.done for c in self.leaving)
 
@@ -76,14 +82,21 @@ class Channel:
         ] = {}  # (operation, role, wave) -> number of its next fill, moment of its last
 
     def fill(self, number: int) -> Fill:
-        """Return fill number `number` (the use of a stage from acquire to release), creating it if it is new."""
+        """Return the record of fill number `number`, counted from 0; a fill is one use of a stage, from acquire to
+        release.
+
+        Records that do not exist yet are created.
+        """
         while len(self.fills) <= number:
             self.fills.append(Fill(len(self.fills)))
         return self.fills[number]
 
     def next_of(self, op: Op, agent: Agent) -> int:
-        """Return the number of the fill to which `op` (acquire, commit, wait or release) of the wave `agent` applies.
-        Raise a RaceFault if another actor of the wave executed the same operation without being ordered before.
+        """Return the number of the fill (one use of a stage) to which the wave `agent` applies `op` next.
+
+        `op` is an acquire, commit, wait or release; each wave counts them from 0. Raise a RaceFault if the last such
+        operation of the wave is not ordered before `op`: a deferred iteration end, for instance, runs beside the wave
+        itself.
         """
         number, last_moment = self.at.get((op.name, agent.role, agent.wave), (0, BEGINNING))
         if not agent.clock.knows(last_moment):
@@ -95,14 +108,18 @@ class Channel:
         return number
 
     def take(self, op: Op, agent: Agent) -> None:
-        """Advance the counter of fills to which the wave `agent` has applied `op` (acquire, commit, wait or
-        release).
+        """Count that the wave `agent` has applied `op` (acquire, commit, wait or release) to its next fill, and when.
+
+        Raise a RaceFault if the last such operation of the wave is not ordered before `op`.
         """
         self.at[op.name, agent.role, agent.wave] = self.next_of(op, agent) + 1, agent.clock.stamp
 
     def given_back(self, op: Op, agent: Agent) -> Fill | None:
-        """Return the oldest fill that the wave `agent` holds, which `op` (commit or release) hands on; None if it holds
-        none.
+        """Return the fill (one use of a stage) that the wave `agent` hands on by `op`, and count the operation.
+
+        It is the oldest fill that the wave has acquired and not committed (`op` is a commit), or has waited for and not
+        released (`op` is a release). Return None, and count nothing, if there is none. Raise a RaceFault if `op` is not
+        ordered after the acquire or wait.
         """
         fill = self.fill(self.next_of(op, agent))
         acquisition = (fill.acquired if op.name == "commit" else fill.waited).get(agent.wave)
@@ -117,22 +134,33 @@ class Channel:
         return fill
 
     def may_acquire(self, number: int) -> bool:
-        """True if the stage for fill number `number` is free to be written."""
+        """True if a producer may start fill number `number` (one use of a stage): the stage's previous fill is free
+        again.
+
+        That fill has then been released by all consumers, and no copy reads it. The first fill of each stage may always
+        start.
+        """
         return number < self.stages or self.fill(number - self.stages).free
 
     def tensors(self, agent: Agent) -> list[TensorMemory]:
-        """Return the shared-memory tensors of the channel as bound in the wave `agent`; their first dimension is the
-        stage.
+        """Return a list of the channel's shared-memory tensors, as the wave `agent` sees them.
+
+        Their first dimension counts the stages.
         """
         return [agent.handles[operand] for operand in self.op.operands]
 
     def views(self, number: int, hold: Hold, agent: Agent) -> tuple[TensorMemory, ...]:
-        """Return the tensors of the stage of fill number `number`; accesses to them are checked against `hold`."""
+        """Return the tensors of one stage: that of fill number `number` (one use of a stage), as the wave `agent` sees
+        them.
+
+        The tensors store `hold`, the wave's right to access the stage; each access to them is checked against it.
+        """
         return tuple(tensor.stage(number % self.stages, hold) for tensor in self.tensors(agent))
 
     def begin(self, fill: Fill, agent: Agent) -> None:
-        """Mark the start of writing `fill`, once: elements that earlier fills wrote to its stage become
-        uninitialised.
+        """Mark the start of writing `fill` (one use of a stage) in the memory that the wave `agent` sees.
+
+        Elements that earlier fills wrote to the stage become uninitialised. Do nothing at the second call for a fill.
         """
         if fill.begun:
             return
@@ -146,8 +174,11 @@ class Channel:
                 tensor.buffer.given = False
 
     def check_end(self) -> None:
-        """Raise a ProtocolFault if a fill was left incomplete at the end of the program: acquired but not committed,
-        waited for but not released, committed but never read, or still read by a copy.
+        """Raise a ProtocolFault if a fill (one use of a stage) is incomplete at the end of the program.
+
+        It is incomplete if it was acquired but not committed, committed but never waited for, or read by an
+        asynchronous copy but not released. A fill that was waited for must also be released, unless the program never
+        releases a fill of this channel.
         """
         for fill in self.fills:
             for wave, (op, _) in fill.acquired.items():
@@ -183,7 +214,7 @@ class Hold:
         self.channel, self.fill, self.agent, self.side, self.op = channel, fill, agent, side, op
 
     def check(self, op: Op) -> None:
-        """Raise a ProtocolFault if `op` accesses the stage after the wave has committed or released it."""
+        """Raise a ProtocolFault if `op` accesses the stage too late: the wave has committed or released it already."""
         finished_waves = self.fill.committed if self.side == "producer" else self.fill.released
         if self.agent in finished_waves:
             word = "committed" if self.side == "producer" else "released"

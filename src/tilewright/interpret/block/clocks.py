@@ -48,8 +48,11 @@ class Clock:
         self._last_access: tuple[Op | None, int, int] = (None, 0, 0)
 
     def now(self) -> Array:
-        """Return a copy of this vector clock for other actors to learn, and begin a new step, which the copy does not
-        cover.
+        """Return a copy of this vector clock for other actors to learn, including finished parts of collective
+        operations.
+
+        Also begin a new step of this actor (a wave or copy). The copy does not cover it, so that what the actor does
+        next is not ordered before what the others do.
         """
         known = self.known.copy()
         for slot, step in self.parts:
@@ -58,8 +61,9 @@ class Clock:
         return known
 
     def meet(self, other: Array) -> None:
-        """Merge the vector clock `other` into this one: all steps known in it are ordered before the actor's next
-        action.
+        """Merge the vector clock `other`, an array of steps by slot, into this one by elementwise maximum.
+
+        All steps that it knows are then ordered before this actor's next action.
         """
         prefix = self.known[: len(other)]
         np.maximum(prefix, other, out=prefix)
@@ -67,22 +71,30 @@ class Clock:
             self.parts = [part for part in self.parts if not self.knows(part)]
 
     def fork(self) -> Clock:
-        """Return the vector clock of a new actor (such as an asynchronous copy) that this actor starts."""
+        """Return the vector clock of a new actor (such as an asynchronous copy) that this actor starts.
+
+        What this actor did before is ordered before the new actor. Also begin a new step of this actor, which is not.
+        """
         child = self.clocks.begin(self.task, self.known)
         self.known[self.slot] += 1
         return child
 
     def join(self, other: Clock) -> None:
-        """Order everything that `other`, an actor started by this one that has ended, did or knew before this actor's
-        next action.
+        """Order what the actor of `other` did or knew before this actor's next action.
+
+        `other` is the vector clock of an actor that this one started and that has ended. Its finished parts of
+        collective operations become parts of this one, to be passed on at the next synchronisation.
         """
         self.meet(other.known)
         self.parts = [part for part in dict.fromkeys((*self.parts, *other.parts)) if not self.knows(part)]
 
     @contextmanager
     def part(self) -> Iterator[Clock]:
-        """Context manager that yields the vector clock of a new actor, under which a wave does its part of a collective
-        operation on memory. No other wave is ordered after that part until the next synchronisation.
+        """Context manager that yields the vector clock of a new actor, for a wave's part of a collective memory
+        operation.
+
+        At the end of the `with` the new actor ends. No wave, not even this one, is ordered after its accesses until the
+        next synchronisation.
         """
         part = self.fork()
         yield part
@@ -90,12 +102,14 @@ class Clock:
         self.parts.append(part.stamp)
 
     def end(self) -> None:
-        """End the actor (a wave or asynchronous copy) of this clock: it does nothing more."""
+        """End the actor (a wave or asynchronous copy) of this clock: it does nothing more, and its slot may be
+        reused.
+        """
         self.clocks.end(self)
 
     @property
     def stamp(self) -> Stamp:
-        """The current moment of the actor, as (slot in vector clocks, step)."""
+        """The current moment of this actor, as (its slot in vector clocks, its step)."""
         return self.slot, int(self.known[self.slot])
 
     def knows(self, stamp: Stamp) -> bool:
@@ -104,15 +118,17 @@ class Clock:
         return bool(self.known[slot] >= step)
 
     def learn(self, stamp: Stamp) -> None:
-        """Order the moment `stamp`, a (slot, step) of some actor, before this actor's next action, but not what that
-        actor knew.
+        """Order the moment `stamp`, a (slot, step) of some actor, before this actor's next action.
+
+        Earlier moments of other actors that the actor knew then are not ordered by this.
         """
         slot, step = stamp
         self.known[slot] = max(self.known[slot], step)
 
     def access(self, op: Op) -> int:
-        """Return the number of the memory access that the actor makes now in operation `op`; accesses of one operation
-        in one step share a number.
+        """Return a number for the memory access that this actor makes now in operation `op`; the number is recorded.
+
+        Accesses in one operation and one step of the actor share a number.
         """
         last_op, step, number = self._last_access
         now = int(self.known[self.slot])
@@ -147,8 +163,10 @@ class Clocks:
     # -- actors ---------------------------------------------------------------------------------------
 
     def begin(self, task: int = 0, known: Array | None = None) -> Clock:
-        """Return the vector clock of a new actor (a wave or asynchronous copy) that executes task number `task` and
-        knows the steps in the clock `known`.
+        """Return the vector clock of a new actor (a wave or asynchronous copy) that executes task number `task`.
+
+        `known` is the clock array of the actor that starts it: everything known there is ordered before the new actor.
+        With None, nothing is.
         """
         if not self._free:
             self._free_slots()
@@ -161,16 +179,19 @@ class Clocks:
         return clock
 
     def end(self, clock: Clock) -> None:
-        """End the actor (a wave or asynchronous copy) of `clock`; its slot is reused once all actors know its last
-        step.
+        """End the actor (a wave or asynchronous copy) of `clock`.
+
+        Its slot is given to a new actor once all active actors know its last step.
         """
         del self.acting[clock.slot]
         self._last[clock.slot] = clock.known[clock.slot]
         self._ended.append(clock.slot)
 
     def _free_slots(self) -> None:
-        """Free the slots of ended actors whose last step all active actors know. If fewer than half of the slots are
-        freed, double their number. Actors that begin later are started by active ones, so they know at least as much.
+        """Free the slots of ended actors whose last step all active actors know, for use by new actors.
+
+        If fewer than half of all slots become free, also double the number of slots, which lengthens every active
+        clock.
         """
         size = len(self._last)
         known_to_all = np.min([clock.known for clock in self.acting.values()], axis=0, initial=np.iinfo(np.int32).max)
@@ -186,7 +207,9 @@ class Clocks:
     # -- accesses -------------------------------------------------------------------------------------
 
     def note(self, slot: int, step: int, op: Op) -> int:
-        """Record a memory access by the actor in `slot` at `step`, in operation `op`, and return its access number."""
+        """Record a memory access in operation `op` by the actor in `slot` at its step `step`; return the new access
+        number.
+        """
         number = len(self._ops)
         if number == len(self._slots):
             self._slots, self._steps = _longer(self._slots), _longer(self._steps)
@@ -195,21 +218,27 @@ class Clocks:
         return number
 
     def op(self, access: int) -> Op:
-        """Return the operation that made access number `access`."""
+        """Return the operation that made the access with number `access`."""
         operation = self._ops[access]
         assert operation is not None
         return operation
 
     def ordered(self, accesses: Array, clock: Clock) -> bool:
-        """True if all these access numbers are of accesses ordered before the next action of the actor of `clock`."""
+        """True if every access in `accesses`, an array of access numbers, is ordered before the next action of one
+        actor.
+
+        `clock` is the vector clock of that actor.
+        """
         if accesses.size and (accesses == accesses[0]).all():  # mostly one operation made them all
             access = accesses[0]
             return bool(self._steps[access] <= clock.known[self._slots[access]])
         return not self.unordered(accesses, clock).any()
 
     def unordered(self, accesses: Array, clock: Clock) -> Array:
-        """Return for each of these access numbers True if the access is not ordered before the next action of the actor
-        of `clock`.
+        """Return a bool array: True for each number in `accesses` whose access is not ordered before an actor's next
+        action.
+
+        `clock` is the vector clock of that actor.
         """
         count = len(self._ops)
         if count < accesses.size:  # each is looked at once, not wherever it was made
@@ -220,5 +249,5 @@ class Clocks:
 
 
 def _longer(vector: Array) -> Array:
-    """Return the array at twice its length, padded with zeros."""
+    """Return a copy of the array `vector` of twice its length; the new half is zeros."""
     return np.concatenate([vector, np.zeros_like(vector)])

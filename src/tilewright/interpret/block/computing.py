@@ -20,8 +20,12 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def mma(agent: Agent, op: Op) -> Steps:
-    """Execute an `mma` for the wave `agent`: add to the part of C that it holds the product of the rows of A and
-    columns of B that this part needs. Yields once, so that other waves may run before.
+    """Execute `op`, an `mma` (C += A*B), for the wave `agent`: update the elements of C that the wave holds in
+    registers.
+
+    The product is computed in f64 or i64, after A and B are rounded as the atom does (f32 to tf32, for instance). With
+    `skip`, products with an element out of bounds are left out. The generator yields once at first, so that other waves
+    may run.
     """
     yield None
     c, a, b = (agent.handles[v] for v in op.operands)
@@ -47,14 +51,20 @@ def mma(agent: Agent, op: Op) -> Steps:
 
 
 def _in_bounds(operand: Any, rows: Array, columns: Array, op: Op) -> Array:
-    """Return for each (row, column) of the operand True if it is in bounds of its tensor."""
+    """Return a bool array: True for each (row, column) of `operand` that lies in bounds of the tensor below it.
+
+    `operand` is a matrix in memory or registers; in registers, all are in bounds. `rows` and `columns` are index arrays
+    that broadcast to one shape. `op` is named in error messages.
+    """
     shape = np.broadcast_shapes(rows.shape, columns.shape)
     in_bounds = None if isinstance(operand, Registers) else operand.locate((rows, columns), op)[2]
     return np.ones(shape, bool) if in_bounds is None else np.broadcast_to(np.asarray(in_bounds), shape)
 
 
 def _product_in_bounds(left: Array, right: Array, left_in_bounds: Array, right_in_bounds: Array) -> Array:
-    """Return the matrix product of only those elements that are in bounds. They cannot be replaced by zeros, since zero
+    """Return the matrix product of `left` and `right`; each term in which an element is out of bounds is left out.
+
+    The masks `left_in_bounds` and `right_in_bounds` have the shapes of the matrices. Zeros instead would not do: zero
     times infinity is not zero.
     """
     total = np.zeros((left.shape[0], right.shape[1]), left.dtype)
@@ -65,8 +75,10 @@ def _product_in_bounds(left: Array, right: Array, left_in_bounds: Array, right_i
 
 
 def _operand_values(agent: Agent, op: Op, operand: Any, rows: Array, columns: Array, otherwise: Any) -> Array:
-    """Return the values of an `mma` operand at these rows and columns; `otherwise` replaces elements out of bounds.
-    Raise a ProgramError if the operand is in registers and the wave does not hold an element.
+    """Return the elements of `operand`, a matrix in memory or registers, at `rows` and `columns`, which broadcast.
+
+    In memory, elements out of bounds become `otherwise`; an OutOfBoundsFault is raised if that is None. In registers, a
+    ProgramError is raised if the wave `agent` does not hold an element. `op` is the `mma`.
     """
     if not isinstance(operand, Registers):
         return load(operand, (rows, columns), op, agent.clock, otherwise)
@@ -81,8 +93,11 @@ def _operand_values(agent: Agent, op: Op, operand: Any, rows: Array, columns: Ar
 
 
 def map_(agent: Agent, op: Op) -> Steps:
-    """Execute a `map` for the wave `agent`: set its elements of the target to the formula's values. A wave's elements
-    are those it holds in registers, of target or sources; else a share of the memory.
+    """Execute `op`, a `map`, for the wave `agent`: set the wave's elements of the target to the values of the formula.
+
+    With a target in registers, these are the elements that the wave holds of it. Otherwise they are those that it holds
+    of the first source in registers, or its share of the target if all tensors are in memory. The generator yields once
+    at first, so that other waves may run.
     """
     yield None
     target = agent.handles[op.operands[0]]
@@ -110,7 +125,10 @@ def map_(agent: Agent, op: Op) -> Steps:
     loaded: dict[int, Any] = {}
 
     def leaf(f: Formula) -> Any:
-        """Return (the wave's values of the operand that `f` names, their element type)."""
+        """Return (values of the operand number `f.value` at the wave's elements, their element type).
+
+        `f` is an operand leaf of the formula. Each operand is loaded once.
+        """
         if f.value not in loaded:
             source = sources[f.value]
             if isinstance(source, Registers):
@@ -137,11 +155,10 @@ def map_(agent: Agent, op: Op) -> Steps:
 
 
 def _sources(agent: Agent, op: Op) -> Steps:
-    """Return the source operands of the reduction or scan `op` as whole arrays. If a source overlaps a target in
-    memory, wait until all waves have read it.
+    """Return the source operands of `op`, a reduction or scan, as a list of whole arrays, for the wave `agent`.
 
-    For that wait, a wave reads as an actor of its own, so that only the reads of this operation are ordered before its
-    writes, and nothing else.
+    If a source overlaps a target in memory, also wait until all waves have read the sources, so that no wave writes a
+    target before. Only these reads are ordered before the writes; other accesses are not ordered by the wait.
     """
     half = len(op.operands) // 2
     handles = [agent.handles[v] for v in op.operands]
@@ -159,8 +176,10 @@ def _sources(agent: Agent, op: Op) -> Steps:
 
 
 def _whole_array(agent: Agent, op: Op, source: Any, clock: Clock) -> Steps:
-    """Return `source` as a whole array. If it is in registers, the waves exchange what they hold; raise a ProgramError
-    if no wave holds some element.
+    """Return the tensor `source`, an operand of `op`, as a whole array. From memory it is loaded under `clock`.
+
+    If it is in registers, the waves of the group exchange the elements that they hold. Raise a ProgramError if no wave
+    holds some element.
     """
     if not isinstance(source, Registers):
         return load(source, tuple(np.indices(source.shape)), op, clock)
@@ -177,8 +196,11 @@ def _whole_array(agent: Agent, op: Op, source: Any, clock: Clock) -> Steps:
 
 
 def _put(agent: Agent, op: Op, target: Any, values: Array, clock: Clock) -> None:
-    """Write the array `values` to `target`: each wave the elements that it holds in registers, or its share of the
-    memory.
+    """Write the elements of the array `values` that belong to the wave `agent` to `target`, which has the array's
+    shape.
+
+    In registers, they are the elements that the wave holds. In memory, they are its share, written under the vector
+    clock `clock`. `op` is the operation that writes.
     """
     if isinstance(target, Registers):
         held = target.mine
@@ -192,8 +214,9 @@ _FUNCTIONS: dict[str, Any] = {"sum": np.add, "prod": np.multiply, "max": np.maxi
 
 
 def _combine(op: Op, left: tuple[Array, ...], right: tuple[Array, ...]) -> tuple[Array, ...]:
-    """Combine two tuples of arrays, one array for each source of `op`, by the combining function of the reduction or
-    scan.
+    """Return `left` combined with `right` elementwise by the combining function of `op`, a reduction or scan.
+
+    Each is a tuple with one array for each source of `op`, and so is the result.
     """
     function = op.attrs["with"]
     if isinstance(function, str):
@@ -201,8 +224,8 @@ def _combine(op: Op, left: tuple[Array, ...], right: tuple[Array, ...]) -> tuple
     kinds = [op.operands[i].type.dtype for i in range(len(left))]
 
     def leaf(f: Formula) -> Any:
-        """Return (the array of the argument that `f` names, its element type): a0 is the first of `left`, b0 the first
-        of `right`.
+        """Return (array, element type) of the formula's argument `f`: a0 is the first array of `left`, b0 that of
+        `right`.
         """
         number = int(f.value[1:])
         return (left if f.value[0] == "a" else right)[number], kinds[number]
@@ -211,8 +234,9 @@ def _combine(op: Op, left: tuple[Array, ...], right: tuple[Array, ...]) -> tuple
 
 
 def _in_accumulator_type(op: Op, values: list[Array]) -> list[Array]:
-    """Return `values` in the type in which `op` carries them: sums and products in the accumulator type, others
-    unchanged.
+    """Return `values`, arrays of the sources of `op`, in the type in which it combines them.
+
+    For sum and prod that is the accumulator type of the element type (f16 -> f32); others are returned unchanged.
     """
     if op.attrs["with"] in ("sum", "prod"):
         return [values[0].astype(op.operands[0].type.dtype.accumulator.numpy)]
@@ -220,8 +244,11 @@ def _in_accumulator_type(op: Op, values: list[Array]) -> list[Array]:
 
 
 def reduce(agent: Agent, op: Op) -> Steps:
-    """Execute a `reduce` for the wave `agent`: combine elements along a dimension, from the first on. `accumulate`
-    starts from the target's values.
+    """Execute `op`, a `reduce`, for the wave `agent`: combine the sources' elements along a dimension, from the first
+    to the last.
+
+    With `accumulate`, the result is also combined with the target's old values, which come first. Each wave writes its
+    elements of the targets. The generator yields once at first, so that other waves may run.
     """
     yield None
     count = len(op.operands) // 2
@@ -243,8 +270,10 @@ def reduce(agent: Agent, op: Op) -> Steps:
 
 
 def _target_values(agent: Agent, op: Op, target: Any, clock: Clock) -> Steps:
-    """Return the values of `target` before the reduction, at full shape; of memory, only the elements of this wave's
-    share are valid.
+    """Return the values that `target` has before the reduction `op`, as an array of its whole shape.
+
+    Of registers, all elements are valid: the waves exchange them. Of memory, only those of the share of the wave
+    `agent` are, loaded under `clock`; a wave without a share gets a single 0.
     """
     if isinstance(target, Registers):
         return (yield from _whole_array(agent, op, target, clock))
@@ -258,8 +287,10 @@ def _target_values(agent: Agent, op: Op, target: Any, clock: Clock) -> Steps:
 
 
 def scan(agent: Agent, op: Op) -> Steps:
-    """Execute a `scan` for the wave `agent`: store the running combination along a dimension. With `exclusive`, an
-    element's own value is left out.
+    """Execute `op`, a `scan`, for the wave `agent`: compute the running combination of the sources along a dimension.
+
+    With `exclusive`, an element's own value is left out: sum of [1, 2, 3] -> [0, 1, 3]. Each wave writes its elements
+    of the targets. The generator yields once at first, so that other waves may run.
     """
     yield None
     count = len(op.operands) // 2
@@ -280,8 +311,9 @@ def scan(agent: Agent, op: Op) -> Steps:
 
 
 def _identity(op: Op) -> Any:
-    """Return the identity of the scan's combining function: 0 for sum, 1 for prod, the least value for max, the
-    greatest for min.
+    """Return the value that the combining function of `op` starts from: 0 for sum, 1 for prod.
+
+    For max it is the least value of the element type, for min the greatest (-inf or inf for floats).
     """
     kind = op.operands[0].type.dtype
     if op.attrs["with"] in ("sum", "prod"):
@@ -293,8 +325,10 @@ def _identity(op: Op) -> Any:
 
 
 def broadcast(agent: Agent, op: Op) -> Steps:
-    """Execute a `broadcast` for the wave `agent`: repeat the source along a dimension. Registers are set from registers
-    of the same lane.
+    """Execute `op`, a `broadcast`, for the wave `agent`: repeat the source along one new dimension of the target.
+
+    Registers are set from registers of the same lane, or from memory. Memory is set from memory only; a ProgramError is
+    raised for a source in registers. The generator yields once at first, so that other waves may run.
     """
     yield None
     source, target = (agent.handles[v] for v in op.operands)
@@ -325,8 +359,11 @@ def broadcast(agent: Agent, op: Op) -> Steps:
 
 
 def convert_layout(agent: Agent, op: Op) -> Steps:
-    """Execute a `convert_layout` for the wave `agent`: the waves exchange their registers, and each stores the elements
-    of its target distribution.
+    """Execute `op`, a `convert_layout`, for the wave `agent`: redistribute a tensor from one register layout to
+    another.
+
+    The waves exchange all elements, and each stores those that it holds in the target. The generator yields once at
+    first, so that other waves may run.
     """
     yield None
     source, target = (agent.handles[v] for v in op.operands)

@@ -26,8 +26,10 @@ from tilewright.ir.tensors import numbers
 
 
 def points(agent: Agent, ranges: tuple[Range, ...]) -> Iterator[dict[str, int]]:
-    """Yield the values of the loop variables by name for each iteration, the last variable fastest, and set them in
-    `agent.values`. Limits may depend on earlier variables.
+    """Yield {loop variable: value} for each iteration of the loop nest `ranges`, the last variable fastest.
+
+    Also set the variables in `agent.values`, since limits may depend on earlier variables. `agent` is the wave that
+    executes the loop.
     """
     if not ranges:
         yield {}
@@ -41,8 +43,11 @@ def points(agent: Agent, ranges: tuple[Range, ...]) -> Iterator[dict[str, int]]:
 
 
 def for_(agent: Agent, op: Op) -> Steps:
-    """Execute a `for` for the wave `agent`: the body for each value of the loop variables, with `finally` at the end of
-    each iteration, deferred if `overlap` says so.
+    """Execute `op`, a `for` loop, for the wave `agent`: the body, then the `finally` block, for each value of the loop
+    variables.
+
+    With `overlap defer`, the `finally` block of an iteration runs during the next one. Raise an ExecutionError if the
+    first range has more iterations than the interpreter may still execute.
     """
     first = op.attrs["ranges"][0]
     lo, hi = (evaluated(e, agent.values) for e in (first.lo, first.hi))
@@ -53,8 +58,11 @@ def for_(agent: Agent, op: Op) -> Steps:
 def _iterations(
     agent: Agent, op: Op, iterations: Iterable[dict[str, int]], synchronises: tuple[bool, ...] = (False, False)
 ) -> Steps:
-    """Execute the loop `op`; `iterations` has the loop variables of each iteration. A deferred end overlaps with the
-    next iteration. `synchronises` = (body, end) says after which of the two blocks the waves synchronise.
+    """Execute the blocks of the loop `op` once for each entry of `iterations`, {loop variable: value}.
+
+    With `overlap defer`, the `finally` block of an iteration runs during the next one. `synchronises` is (after body,
+    after `finally`): whether the waves of the group synchronise there. Without `defer`, they do so once, at the end of
+    an iteration.
     """
     deferred_end: Agent | None = None
     deferred = op.attrs.get("overlap") == "defer"
@@ -80,8 +88,10 @@ def _iterations(
 
 
 def _defer(agent: Agent, op: Op, synchronises: bool) -> Agent:
-    """Start the end of an iteration as an agent (an interpreted wave) of its own, on a copy of the registers, and
-    return it. `synchronises` says whether the waves synchronise after it.
+    """Start the `finally` block of an iteration of `op` as a new agent (interpreted wave), and return the agent.
+
+    It runs beside the wave `agent`, on copies of its registers and loop variables. If `synchronises`, it meets the
+    deferred blocks of the other waves at its end.
     """
     deferred = Agent(agent.worker, agent.group, agent.wave, agent.role, agent.clock.fork())
     deferred.clock.parts = list(agent.clock.parts)
@@ -93,7 +103,10 @@ def _defer(agent: Agent, op: Op, synchronises: bool) -> Agent:
 
 
 def _run_deferred(deferred: Agent, op: Op, synchronises: bool) -> Steps:
-    """Run the `finally` block of `op` for the deferred agent, and mark the agent as done."""
+    """Run the `finally` block of the loop `op` for `deferred`, the agent started for it, and mark the agent as done.
+
+    If `synchronises`, it meets the deferred blocks of the other waves at its end.
+    """
     yield from deferred.run(op.blocks[1])
     if synchronises:
         yield from deferred.meet(op, "deferred")
@@ -101,15 +114,20 @@ def _run_deferred(deferred: Agent, op: Op, synchronises: bool) -> Steps:
 
 
 def _join(agent: Agent, deferred: Agent, op: Op) -> Steps:
-    """Wait until the agent `deferred`, the deferred end of an iteration, has finished, and order it before what the
-    wave does next.
+    """Wait until `deferred`, the agent that runs the `finally` block of the iteration before, has finished.
+
+    What it did is then ordered before what the wave `agent` does next. `op` is the loop.
     """
     yield Waiting(lambda: deferred.steps is None, lambda: "waits for the deferred end of the round before", op)
     agent.clock.join(deferred.clock)
 
 
 def while_(agent: Agent, op: Op) -> Steps:
-    """Execute a `while` for the wave `agent`: the body as long as its register flag is not zero."""
+    """Execute `op`, a `while` loop, for the wave `agent`: repeat the body as long as any element of its condition is
+    not 0.
+
+    Raise a ProgramError if the condition is not in registers, and an ExecutionError after too many iterations.
+    """
     flag = agent.handles[op.operands[0]]
     while True:
         agent.worker.budget.spend(op)
@@ -122,15 +140,21 @@ def while_(agent: Agent, op: Op) -> Steps:
 
 
 def if_(agent: Agent, op: Op) -> Steps | None:
-    """Return the execution of the block of an `if` that its condition selects; None if there is no such block."""
+    """Return the generator that executes `op`, an `if`, for the wave `agent`: the block that its condition selects.
+
+    Return None if the condition is false and there is no `else`.
+    """
     if evaluated(op.attrs["when"], agent.values):
         return agent.run(op.blocks[0])
     return agent.run(op.blocks[1]) if len(op.blocks) == 2 else None
 
 
 def share_of(worker: int, workers: int, total: int, schedule: str, seed: int) -> list[int]:
-    """Return the numbers of the tasks, of `total`, that worker number `worker` of `workers` executes, in order. `seed`
-    decides the owners if `schedule` is "dynamic".
+    """Return the numbers of the tasks that worker number `worker` executes, in order, of `total` tasks of all
+    `workers`.
+
+    `schedule` "contiguous" gives a consecutive run. "dynamic" draws a random owner for each task from `seed`. Any
+    other, such as "strided", gives every workers-th task.
 
     >>> share_of(1, 3, 8, "strided", 0), share_of(1, 3, 8, "contiguous", 0)
     ([1, 4, 7], [3, 4, 5])
@@ -146,8 +170,12 @@ def share_of(worker: int, workers: int, total: int, schedule: str, seed: int) ->
 
 
 def tasks(agent: Agent, op: Op) -> Steps:
-    """Execute a `tasks` loop for the wave `agent`: the tasks of its worker. If tasks allocate shared memory, the waves
-    synchronise after each task.
+    """Execute `op`, a `tasks` loop, for the wave `agent`: the body for each task that its worker (workgroup) gets by
+    the schedule.
+
+    If the body allocates shared memory, the waves synchronise after each task. With `overlap pingpong`, two halves of
+    the waves alternate. Raise a ProgramError if a limit of the loop is not constant, and an ExecutionError for too many
+    tasks.
     """
     ranges = op.attrs["ranges"]
     for r in ranges:
@@ -185,8 +213,11 @@ def tasks(agent: Agent, op: Op) -> Steps:
 
 
 def _tasks_of_table(agent: Agent, op: Op, total: int) -> list[int]:
-    """Return the task numbers in the worker's rows of the table operand; negative entries are skipped. Raise a fault if
-    the table names a task twice, or one of `total` or beyond.
+    """Return the numbers of the tasks that the worker of the wave `agent` executes, from the task table, operand 0 of
+    `op`.
+
+    They are the entries of its rows (every workers-th row); negative entries are skipped. Raise an OutOfBoundsFault if
+    the table names a task of `total` or beyond, and a ProtocolFault if it names one twice.
     """
     table = agent.handles[op.operands[0]]
     entries = load(table, grid(table.shape), op, agent.clock)
@@ -201,12 +232,13 @@ def _tasks_of_table(agent: Agent, op: Op, total: int) -> list[int]:
 
 
 def _task_class(agent: Agent, schedule: str, total: int, number: int, outside: int, table: int) -> int:
-    """Return a number that is the same for tasks which one worker executes, however many workers there are.
+    """Return a class number for a task of the wave `agent`: equal for tasks that are on one worker for any number of
+    workers.
 
-    `number` is the task's number of `total`, `outside` the class of the task around the loop, `table` the identity of a
-    task table. Strided, tasks with the same number in any strided loops share a class; contiguous, only in loops with
-    equally many tasks; of a table, only with the same table; dynamic, only in the same loop for other roles of the
-    workgroup.
+    Accesses of tasks with equal numbers do not race. `number` is the task's number, of `total`; `outside` is the class
+    of the task around the loop. Equal are tasks of one `number` in loops of one `schedule`: in all strided loops, in
+    contiguous loops of one `total`, in table loops of one `total` and `table` (an id), and in the n-th dynamic loop of
+    each role.
     """
     same_loop = {"contiguous": (total,), "dynamic": (agent.deals,), "table": (total, table)}.get(schedule, ())
     classes = agent.worker.classes
@@ -214,15 +246,20 @@ def _task_class(agent: Agent, schedule: str, total: int, number: int, outside: i
 
 
 def _enter_task(agent: Agent, task: int, point: dict[str, int]) -> dict[str, int]:
-    """Set the agent's current task to class number `task` and return `point`, the values of the loop variables."""
+    """Set the current task of the wave `agent` to `task`, a class number for finding races; return `point` unchanged.
+
+    `point` is {loop variable: value}.
+    """
     agent.clock.task = task
     return point
 
 
 def _pingpong(agent: Agent, op: Op, own_tasks: list[tuple[int, dict[str, int]]], synchronises: bool) -> Steps:
-    """Execute a ping-pong loop for the wave `agent`: two halves of the role's waves alternate between `own_tasks`,
-    pairs (task class, loop variables). Bodies run in task order; an end overlaps with the next body. `synchronises`:
-    waves synchronise after each task.
+    """Execute the ping-pong loop `op` for the wave `agent`: two halves of the role's waves take turns at the tasks.
+
+    `own_tasks` is a list of (task class, {loop variable: value}). Bodies run one after another in this order; the
+    `finally` block of a task overlaps with the next body. If `synchronises`, the waves of a half meet after each task.
+    Raise a ProgramError for an odd number of waves.
     """
     worker, role_group = agent.worker, agent.group
     if role_group.waves % 2:
@@ -254,18 +291,23 @@ def _pingpong(agent: Agent, op: Op, own_tasks: list[tuple[int, dict[str, int]]],
 
 
 def role(agent: Agent, op: Op) -> Steps:
-    """Raise a ProgramError: a `role` is valid only on the outermost level, where the worker handles it."""
+    """Raise a ProgramError: `role` is allowed only at the top level of a program, where the worker itself executes
+    it.
+    """
     raise ProgramError(f"{at_line(op)}: roles stand on the outermost level of a program", op.loc)
 
 
 def barrier(agent: Agent, op: Op) -> Steps:
-    """Execute a `barrier` for the wave `agent`: wait for all waves of its group (the workgroup, or a role)."""
+    """Execute `op`, a `barrier`, for the wave `agent`: wait for all waves of its group (the workgroup, or its role).
+
+    What any of them did before is ordered before what each does afterwards. The generator yields once before it waits.
+    """
     yield None
     yield from agent.meet(op)
 
 
 def edge(agent: Agent, op: Op) -> Steps | None:
-    """Do nothing: an `edge` constrains code generation only."""
+    """Return None without doing anything: an `edge` operation is a fence for the order of generated code only."""
     return None
 
 
@@ -273,8 +315,9 @@ def edge(agent: Agent, op: Op) -> Steps | None:
 
 
 def channel(agent: Agent, op: Op) -> Steps | None:
-    """Execute a `channel` for the wave `agent`: bind its result to the channel of the worker, or of the role that
-    declares it. The first wave creates it for all.
+    """Execute `op`, a `channel`, for the wave `agent`: bind its result to the `Channel`, a ring of pipeline stages.
+
+    All waves of the worker share it, or those of the role that declares it. The first wave creates it. Return None.
     """
     key = ("channel", id(op), agent.group.key)
     channel_state = agent.worker.shared.get(key)
@@ -285,7 +328,12 @@ def channel(agent: Agent, op: Op) -> Steps | None:
 
 
 def acquire(agent: Agent, op: Op) -> Steps:
-    """Execute an `acquire` for the wave `agent`: wait until the stage of its next fill is free, and take it."""
+    """Execute `op`, an `acquire`, for the wave `agent`: wait until the stage of its next fill is free, and take it for
+    writing.
+
+    A fill is one use of a stage. The results of `op` are bound to the tensors of the stage. If a cluster shares the
+    channel, the stage must be free in all of its workgroups. Raise a ProtocolFault in a role that is not the producer.
+    """
     ring: Channel = agent.handles[op.operands[0]]
     _require_role(agent, op, ring, "producer")
     number = ring.next_of(op, agent)
@@ -307,15 +355,20 @@ def acquire(agent: Agent, op: Op) -> Steps:
 
 
 def _not_free(ring: Channel, number: int) -> str:
-    """Return the text, for a deadlock report, why the stage of `ring` for fill `number` is not free."""
+    """Return a text that says, in a deadlock report, why the stage of `ring` for fill number `number` is not free.
+
+    It names the stage's previous fill and how many waves have released it.
+    """
     previous_fill = ring.fill(number - ring.stages)
     state = f"{len(previous_fill.released)} of {previous_fill.consumers or '?'} waves have released it"
     return f"waits for stage {number % ring.stages} of %{ring.name} to be free: of fill {previous_fill.number}, {state}"
 
 
 def _bind_stage(agent: Agent, op: Op, ring: Channel, fill: Fill, side: str) -> None:
-    """Bind the results of `op` to the tensors of the stage of `fill`, which the wave holds as `side`, "producer" or
-    "consumer".
+    """Bind the results of `op` (acquire or wait), for the wave `agent`, to the tensors of the stage of `fill`.
+
+    `ring` is the channel, `fill` one use of its stage, and `side` "producer" or "consumer". Each access to the tensors
+    is checked: it must come before the commit or release.
     """
     hold = Hold(ring, fill, agent.wave, side, op)
     for value, tensor in zip(op.results, ring.views(fill.number, hold, agent), strict=True):
@@ -323,8 +376,9 @@ def _bind_stage(agent: Agent, op: Op, ring: Channel, fill: Fill, side: str) -> N
 
 
 def _require_role(agent: Agent, op: Op, ring: Channel, side: str) -> None:
-    """Raise a ProtocolFault if the role that executes `op` is not the `side` ("producer" or "consumer") of the channel
-    `ring`.
+    """Raise a ProtocolFault if the wave `agent` executes `op` in a role that is not the `side` of the channel `ring`.
+
+    `side` is "producer" or "consumer". A wave outside of roles may execute both.
     """
     expected_role = ring.op.attrs[side]
     if agent.role and agent.role != expected_role:
@@ -334,7 +388,12 @@ def _require_role(agent: Agent, op: Op, ring: Channel, side: str) -> None:
 
 
 def commit(agent: Agent, op: Op) -> Steps:
-    """Execute a `commit` for the wave `agent`: hand on the oldest fill that it acquired and has not committed."""
+    """Execute `op`, a `commit`, for the wave `agent`: hand the oldest fill that it acquired and has not committed to
+    the consumers.
+
+    A fill is one use of a stage. Raise a ProtocolFault if there is none, or in a role that is not the producer. The
+    generator yields once at first, so that other waves may run.
+    """
     yield None
     ring: Channel = agent.handles[op.operands[0]]
     _require_role(agent, op, ring, "producer")
@@ -346,7 +405,12 @@ def commit(agent: Agent, op: Op) -> Steps:
 
 
 def wait(agent: Agent, op: Op) -> Steps:
-    """Execute a `wait` for the wave `agent`: wait until its next fill is full, and take it."""
+    """Execute `op`, a `wait`, for the wave `agent`: wait until its next fill (one use of a stage) is full, and take it
+    for reading.
+
+    The results of `op` are bound to the tensors of the stage. Raise a ProtocolFault in a role that is not the consumer,
+    or if the stage's previous fill is not full either, since a barrier's parity cannot tell the two apart.
+    """
     ring: Channel = agent.handles[op.operands[0]]
     _require_role(agent, op, ring, "consumer")
     number = ring.next_of(op, agent)
@@ -367,13 +431,21 @@ def wait(agent: Agent, op: Op) -> Steps:
 
 
 def _not_full(ring: Channel, fill: Fill) -> str:
-    """Return the text, for a deadlock report, why `fill` of the channel `ring` is not full."""
+    """Return a text that says, in a deadlock report, why `fill`, one use of a stage of the channel `ring`, is not full.
+
+    It says how many waves have committed it.
+    """
     state = f"{len(fill.committed)} of {fill.producers or '?'} waves have committed it"
     return f"waits for fill {fill.number} of %{ring.name}: {state}"
 
 
 def release(agent: Agent, op: Op) -> Steps:
-    """Execute a `release` for the wave `agent`: give back the oldest fill that it waited for and has not released."""
+    """Execute `op`, a `release`, for the wave `agent`: give the oldest fill that it waited for and has not released
+    back.
+
+    A fill is one use of a stage. Raise a ProtocolFault if there is none, or in a role that is not the consumer. The
+    generator yields once at first, so that other waves may run.
+    """
     yield None
     ring: Channel = agent.handles[op.operands[0]]
     _require_role(agent, op, ring, "consumer")

@@ -22,8 +22,10 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = elementwise.UNARY | elementwise.BINA
 def compute(
     formula: Formula, leaf: Callable[[Formula], Typed], to: DType, coordinates: Mapping[str, Any] | None = None
 ) -> Array:
-    """Return the values of `formula` as elements of type `to`. `leaf` returns (array, element type) of an operand or
-    argument; `coordinates` are the values of index symbols by name.
+    """Return the values of `formula` as an array of elements of type `to`.
+
+    `leaf` is a function from an operand or argument leaf to (array, element type). `coordinates` is {name of an index
+    symbol: its values}. Each step is computed in the element type of its operands, with the compiled code's rounding.
     """
     with np.errstate(all="ignore"):
         value, _ = _compute(formula, leaf, coordinates or {}, to)
@@ -33,8 +35,10 @@ def compute(
 def _compute(
     f: Formula, leaf: Callable[[Formula], Typed], coordinates: Mapping[str, Any], default_type: DType | None
 ) -> Typed:
-    """Return (values of the formula `f`, their element type); the type of a literal is None. Literals take the type of
-    the other operands, or else `default_type`. `coordinates` are the values of index symbols by name.
+    """Return (values of the formula `f`, their element type); the element type of a plain number is None.
+
+    `leaf` is a function from an operand or argument leaf to (array, element type); `coordinates` is {name of an index
+    symbol: its values}. Plain numbers take the element type of the other operands, or else `default_type`.
     """
     if f.name in ("operand", "argument"):
         return leaf(f)
@@ -65,8 +69,10 @@ def _in_common_type(
     coordinates: Mapping[str, Any],
     default_type: DType | None,
 ) -> tuple[list[Any], DType | None]:
-    """Return (values of all `parts`, their common element type). Literals take the type of the other parts, or else
-    `default_type`.
+    """Return ([values of each formula in `parts`], their common element type).
+
+    Plain numbers take the element type of the other parts, or else `default_type`, or else f32. `leaf` and
+    `coordinates` give the values of operands and index symbols.
     """
     typed_values = [_compute(part, leaf, coordinates, default_type) for part in parts]
     kind = next((k for _, k in typed_values if k is not None), default_type)
@@ -75,7 +81,10 @@ def _in_common_type(
 
 
 def _cast(value: Any, to: DType) -> Array:
-    """Return `value` as elements of type `to`: floats become integers towards zero."""
+    """Return `value`, a number or array, as an array of elements of type `to`.
+
+    Floats become integers by rounding towards zero; they are not clamped.
+    """
     array = np.asarray(value)
     if array.dtype.kind == "f" and not to.is_float and to.kind != "bool":
         array = np.trunc(array.astype(np.float64))

@@ -28,7 +28,7 @@ _ATOMICS: dict[str, Any] = {"add": np.add, "min": np.minimum, "max": np.maximum}
 
 
 def at_line(op: Op) -> str:
-    """Return the text and source line of `op`, for messages."""
+    """Return the text of `op` with its source line, for error messages: "`fill %x 0` (line 3)"."""
     line = "" if op.loc is None else f" ({op.loc})"
     return f"`{op_text(op)}`{line}"
 
@@ -51,8 +51,9 @@ class Buffer:
         self.staged: Array | None = None  # which elements were written through a stage of a channel
 
     def alike(self, **changes: Any) -> Buffer:
-        """Return a buffer over the same memory with the attributes in `changes` replaced: the data as another element
-        type, or nothing initialised.
+        """Return a new Buffer over the same memory, with the attributes in `changes` replaced by their values.
+
+        Examples are `data` as another element type, or `initialised` with no element marked.
         """
         copy = object.__new__(Buffer)
         copy.__dict__ = {**self.__dict__, **changes}
@@ -60,8 +61,10 @@ class Buffer:
         return copy
 
     def read(self, places: Array, clock: Clock, op: Op) -> Array:
-        """Return the elements `places` for operation `op` of the actor with vector clock `clock`. Raise a fault if one
-        is not initialised, or if the read races with another access.
+        """Return the elements number `places` of the buffer, for operation `op` of the actor with vector clock `clock`.
+
+        Also record the access. Raise an UninitialisedFault if an element was never written, and a RaceFault if the read
+        races with another access.
         """
         self._require_written(places, op)
         self._record_access(READ, places, clock, op)
@@ -71,9 +74,11 @@ class Buffer:
     def write(
         self, places: Array, values: Any, clock: Clock, op: Op, staged: bool = False, in_order: bool = False
     ) -> None:
-        """Set the elements `places` to `values`. Raise a fault if the write races with another access, or if one
-        element gets two different values; with `in_order` that is allowed, and the last value stays. `staged` marks a
-        write to a channel's stage.
+        """Set the elements number `places` to `values`, for operation `op` of the actor with vector clock `clock`.
+
+        Also record the access, and mark the elements as initialised, and as written through a pipeline stage if
+        `staged`. Raise a RaceFault if the write races with another access, or gives one element two different values.
+        With `in_order`, the last value stays instead.
         """
         self._record_access(WRITE, places, clock, op)
         self.data[places] = values
@@ -86,8 +91,12 @@ class Buffer:
             self._require_one_value(places, values, op)
 
     def combine(self, places: Array, values: Array, how: str, clock: Clock, op: Op) -> None:
-        """Combine each of `values` into its element by the atomic operation `how`, one after another. Raise a fault if
-        an element is not initialised, or for a race.
+        """Combine each of `values` into its element, of those number `places`, by the atomic operation `how`, one by
+        one.
+
+        `how` is "add", "min" or "max"; `op` is the operation, by the actor with vector clock `clock`. Also record the
+        access. Raise an UninitialisedFault if an element was never written, and a RaceFault if the access races with
+        another.
         """
         self._require_written(places, op)
         self._record_access(how, places, clock, op)
@@ -96,14 +105,17 @@ class Buffer:
             self.data[place] = function(self.data[place], value)
 
     def _require_written(self, places: Array, op: Op) -> None:
-        """Raise an UninitialisedFault if one of the elements `places` was never written."""
+        """Raise an UninitialisedFault if one of the elements number `places`, which `op` reads, was never written."""
         if not self.given and not self.initialised[places].all():
             place = int(np.asarray(places)[~self.initialised[places]][0])
             raise UninitialisedFault(f"{at_line(op)} reads element {place} of {self.name}, which nothing wrote", op.loc)
 
     def _record_access(self, kind: str, places: Array, clock: Clock, op: Op) -> None:
-        """Record an access of this `kind` (read, write or an atomic operation) to the elements `places`. Raise a
-        RaceFault if it races with an access of another task or actor.
+        """Record an access by `op` to the elements number `places`; raise a RaceFault if it races with an earlier
+        access.
+
+        `kind` is "read", "write" or an atomic operation, `clock` the vector clock of the actor (a wave or an
+        asynchronous copy). Races are looked for between tasks and between actors. Do nothing where no race is possible.
         """
         if self.sharing is None and self.watch is None:
             return
@@ -126,7 +138,11 @@ class Buffer:
             )
 
     def _require_one_value(self, places: Array, values: Any, op: Op) -> None:
-        """Raise a RaceFault if one element was given two different values by the write that was just done."""
+        """Raise a RaceFault if the write of `values` to `places`, which `op` has just done, gave one element two
+        values.
+
+        The test is that each element now holds the value given for it.
+        """
         stored = self.data[places]
         written = np.asarray(values).astype(stored.dtype, copy=False)
         if np.array_equal(stored, written):
@@ -154,17 +170,22 @@ class TensorMemory:
 
     @classmethod
     def whole(cls, buffer: Buffer, kind: TensorType) -> TensorMemory:
-        """Return the tensor of type `kind` at the start of `buffer`."""
+        """Return the tensor of type `kind` that begins at the start of `buffer`."""
         return cls(buffer, numbers(kind.shape, kind), numbers(kind.steps, kind), kind.swizzle)
 
     def stage(self, number: int, hold: Hold) -> TensorMemory:
-        """Return entry `number` of the first dimension, a stage of a channel, whose accesses `hold` must allow."""
+        """Return a tensor that is entry `number` of the first dimension: one stage of a channel, in the same memory.
+
+        The tensor stores `hold`, a wave's right to access the stage; each access to it is checked against that.
+        """
         offset = self.offset + number * self.strides[0]
         return TensorMemory(self.buffer, self.shape[1:], self.strides[1:], self.swizzle, offset, hold, True)
 
     def locate(self, coordinates: tuple[Any, ...], op: Op) -> tuple[TensorMemory, Any, Any]:
-        """Return (this tensor, elements of its buffer at `coordinates`, None); None says that all coordinates are in
-        bounds.
+        """Return (this tensor, element numbers in its buffer at `coordinates`, None).
+
+        The None says that all coordinates are in bounds, which is not tested here; a view tests them. `coordinates` has
+        one number or array for each dimension. `op` is not used.
         """
         element: Any = self.offset
         for coordinate, stride in zip(coordinates, self.strides, strict=True):
@@ -174,7 +195,9 @@ class TensorMemory:
         return self, element, None
 
     def check(self, op: Op) -> None:
-        """Raise a ProtocolFault if the tensor is a stage of a channel that must not be accessed now by `op`."""
+        """Raise a ProtocolFault if the tensor is a channel's stage that has been committed or released before the
+        access `op`.
+        """
         if self.hold is not None:
             self.hold.check(op)
 
@@ -194,16 +217,22 @@ class TensorWindow:
 
     @property
     def hold(self) -> Hold | None:
-        """The hold of the channel stage in which the view lies; None if it lies in none."""
+        """The right of a wave to access the channel stage in which the view lies; None if the view lies in no stage."""
         return self.base.hold
 
     def check(self, op: Op) -> None:
-        """Raise a ProtocolFault if the view lies in a stage of a channel that must not be accessed now by `op`."""
+        """Raise a ProtocolFault if the view lies in a channel's stage that was committed or released before the access
+        `op`.
+        """
         self.base.check(op)
 
     def locate(self, coordinates: tuple[Any, ...], op: Op) -> tuple[TensorMemory, Any, Any]:
-        """Return (the tensor below, elements of its buffer at `coordinates`, True for each that is in bounds); the last
-        is None if all are. Raise an OutOfBoundsFault for a coordinate out of bounds that is not marked with ?.
+        """Return (the tensor that the view lies in, element numbers in its buffer at `coordinates`, mask of those in
+        bounds).
+
+        `coordinates` has one number or array for each dimension of the view. The mask is None if all are in bounds;
+        element numbers out of bounds are clipped. Raise an OutOfBoundsFault, for the access `op`, if a coordinate that
+        is not marked with `?` is out of bounds.
         """
         values = {**self.values, **dict(zip(self.names, coordinates, strict=True))}
         in_bounds: Any = None
@@ -233,7 +262,9 @@ class TensorWindow:
 
 
 def one_memory(one: TensorMemory | TensorWindow, other: TensorMemory | TensorWindow) -> bool:
-    """True if two tensors lie in the same piece of memory."""
+    """True if the tensors or views `one` and `other` lie in the same piece of memory (their elements may still
+    differ).
+    """
     while isinstance(one, TensorWindow):
         one = one.base
     while isinstance(other, TensorWindow):
@@ -242,7 +273,9 @@ def one_memory(one: TensorMemory | TensorWindow, other: TensorMemory | TensorWin
 
 
 def overlapping(one: TensorMemory | TensorWindow, other: TensorMemory | TensorWindow, op: Op) -> bool:
-    """True if two tensors have an element of memory in common. `op` is the operation that error messages name."""
+    """True if the tensors or views `one` and `other` have an element of memory in common; `op` is named in error
+    messages.
+    """
     if not one_memory(one, other):
         return False
     (_, elements, in_bounds), (_, other_elements, other_in_bounds) = (
@@ -260,8 +293,11 @@ def require_no_overlap(
     at: tuple[Any, ...],
     op: Op,
 ) -> None:
-    """Raise a RaceFault if an elementwise operation writes an element of memory that it reads for another element. `to`
-    and `at` are the coordinates, in `target` and `source`, of the operation's elements.
+    """Raise a RaceFault if the elementwise operation `op` writes an element of memory that it also reads for another
+    element.
+
+    `to` are the coordinates in `target`, and `at` those in `source`, of the elements of the operation. Reading and
+    writing an element for the same result is allowed.
     """
     if not one_memory(target, source):
         return
@@ -283,7 +319,7 @@ def require_no_overlap(
 
 
 def within(c: Any, size: int) -> bool:
-    """True if the coordinate `c`, or each coordinate of an array, lies in 0..size (exclusive)."""
+    """True if 0 <= c < size for the coordinate `c`, or for each coordinate if `c` is an array."""
     if isinstance(c, np.ndarray):
         return not c.size or bool(c.min() >= 0 and c.max() < size)
     return bool(0 <= c < size)
@@ -291,8 +327,9 @@ def within(c: Any, size: int) -> bool:
 
 @lru_cache(maxsize=1024)
 def grid(shape: tuple[int, ...]) -> tuple[Array, ...]:
-    """Return the coordinates of all elements of `shape`: one read-only array per dimension, which together broadcast to
-    the shape. The result is cached.
+    """Return the coordinates of all elements of a tensor with this shape, one read-only array for each dimension.
+
+    The arrays broadcast to the shape: (2, 3) -> arrays of shapes (2, 1) and (1, 3). The result is cached.
     """
     axes = tuple(np.ogrid[tuple(slice(0, n) for n in shape)]) if shape else ()
     for axis in axes:
@@ -302,21 +339,24 @@ def grid(shape: tuple[int, ...]) -> tuple[Array, ...]:
 
 @lru_cache(maxsize=1024)
 def box(axes: tuple[Any, ...], what: str) -> tuple[tuple[int, ...], Mapping[str, Array]]:
-    """Return (extents of the symbols `axes`, their coordinates by name as `grid` returns them), cached. `what` names
-    the operation for errors.
+    """Return (extents of the symbols `axes`, {name of each symbol: array of its values}).
+
+    The arrays broadcast to the extents, as those of `grid` do. `what` names the operation in error messages. The result
+    is cached.
     """
     shape = numbers(tuple(s.upper + 1 for s in axes), what)
     return shape, dict(zip((s.name for s in axes), grid(shape), strict=True))
 
 
 def full(array: Any, shape: tuple[int, ...]) -> Array:
-    """Return `array` broadcast to `shape`."""
+    """Return `array`, a number or array, broadcast to `shape`."""
     values = np.asarray(array)
     return values if values.shape == shape else np.broadcast_to(values, shape)
 
 
 def spread_over(places: Any, inside: Any, shape: tuple[int, ...]) -> tuple[Array, Array]:
-    """Return (`places`, True for each that is in bounds), both broadcast to `shape`. `inside` is None if all are in
-    bounds.
+    """Return (`places`, mask of those in bounds), both broadcast to `shape`.
+
+    `inside` is the mask before; None says that all places are in bounds.
     """
     return full(places, shape), np.ones(shape, bool) if inside is None else full(inside, shape)

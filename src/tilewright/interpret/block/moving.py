@@ -35,7 +35,9 @@ Memory = TensorMemory | TensorWindow
 
 
 def alloc(agent: Agent, op: Op) -> Steps | None:
-    """Execute an `alloc`: bind its result to uninitialised memory or registers."""
+    """Execute `op`, an `alloc`, for the wave `agent`: bind its result to uninitialised shared memory or registers.
+    Return None.
+    """
     kind = op.attrs["type"]
     allocate = agent.worker.registers if isinstance(kind, RegisterType) else agent.worker.shared_tensor
     agent.handles[op.results[0]] = allocate(agent, op, kind)
@@ -43,14 +45,22 @@ def alloc(agent: Agent, op: Op) -> Steps | None:
 
 
 def view(agent: Agent, op: Op) -> Steps | None:
-    """Execute a `view`: bind its result to a view of the operand; no element is accessed."""
+    """Execute `op`, a `view`, for the wave `agent`: bind its result to a view of the operand. Return None.
+
+    No element is accessed. A view of registers must name each element at most once and stay in bounds, or a
+    ProgramError is raised.
+    """
     base = agent.handles[op.operands[0]]
     agent.handles[op.results[0]] = agent.worker.view(base, op, agent.values)
     return None
 
 
 def bitcast(agent: Agent, op: Op) -> Steps | None:
-    """Execute a `bitcast`: bind its result to the same bits as another element type."""
+    """Execute `op`, a `bitcast`, for the wave `agent`: bind its result to the operand's bits as another element type.
+    Return None.
+
+    Raise a ProgramError for a view in memory.
+    """
     base, numpy_type = agent.handles[op.operands[0]], op.attrs["dtype"].numpy
     if isinstance(base, Registers):
         agent.handles[op.results[0]] = base.bitcast(numpy_type)
@@ -63,7 +73,9 @@ def bitcast(agent: Agent, op: Op) -> Steps | None:
 
 
 def let(agent: Agent, op: Op) -> Steps | None:
-    """Do nothing: expressions contain the definition of a `let` name."""
+    """Return None without doing anything: a `let` operation names an expression, and its users contain that
+    expression.
+    """
     return None
 
 
@@ -71,8 +83,10 @@ def let(agent: Agent, op: Op) -> Steps | None:
 
 
 def load(memory: Memory, coordinates: tuple[Any, ...], op: Op, clock: Clock, otherwise: Any = None) -> Array:
-    """Return the elements of `memory` at `coordinates`; `otherwise` replaces those out of bounds. Raise an
-    OutOfBoundsFault if it is None and an element is out of bounds.
+    """Return the elements of `memory`, a tensor or view, at `coordinates`, for operation `op`; also record the access.
+
+    Elements out of bounds become `otherwise`; if that is None, raise an OutOfBoundsFault. `clock` is the vector clock
+    of the actor that reads. Raise other faults for a race, uninitialised elements, or a stage that may not be accessed.
     """
     memory.check(op)
     tensor, places, in_bounds = memory.locate(coordinates, op)
@@ -92,8 +106,11 @@ def load(memory: Memory, coordinates: tuple[Any, ...], op: Op, clock: Clock, oth
 def store(
     memory: Memory, coordinates: tuple[Any, ...], values: Any, op: Op, clock: Clock, in_order: bool = False
 ) -> None:
-    """Set the elements of `memory` at `coordinates` to `values`; those out of bounds are dropped. With `in_order`, one
-    element may be set several times, and the last value stays.
+    """Set the elements of `memory`, a tensor or view, at `coordinates` to `values`, for operation `op`; record the
+    access.
+
+    Values out of bounds are dropped. `clock` is the vector clock of the actor that writes. Raise a fault for a race, a
+    stage that may not be accessed, or two values for one element; with `in_order`, the last value stays instead.
     """
     memory.check(op)
     if not coordinates:  # a single element; no value for it: another wave holds it
@@ -112,16 +129,19 @@ def store(
 
 
 def idle(agent: Agent, shape: tuple[int, ...]) -> bool:
-    """True if the wave has no part in a collective operation on memory of this shape: a single element is handled by
-    one wave.
+    """True if the wave `agent` has no share in a collective operation on memory of shape `shape`.
+
+    That is so only for a single element (no dimensions), which one wave of the group handles.
     """
     waves = agent.group.waves
     return not shape and waves > 1 and (agent.wave + agent.worker.seed) % waves != 0
 
 
 def share(agent: Agent, shape: tuple[int, ...]) -> tuple[Array, ...]:
-    """Return the coordinates of the elements of this shape that the wave handles in a collective operation on
-    memory.
+    """Return the coordinates of the elements of a tensor of shape `shape` that the wave `agent` handles.
+
+    They are one array for each dimension. The waves of a group divide a collective operation on memory into equal runs
+    of elements; the seed decides which wave gets which. A single wave gets all elements, as arrays that broadcast.
     """
     if agent.group.waves == 1:
         return grid(shape)
@@ -133,9 +153,11 @@ def share(agent: Agent, shape: tuple[int, ...]) -> tuple[Array, ...]:
 
 
 def part(agent: Agent, *tiles: Registers | Memory) -> AbstractContextManager[Clock]:
-    """Return a context manager for the clock of the wave's part of an operation on `tiles`. With registers it is the
-    wave's own clock; for memory alone it is the clock of a new actor, since it is not said which wave handles which
-    element.
+    """Return a context manager that yields the vector clock under which the wave `agent` accesses memory in an
+    operation.
+
+    `tiles` are operands. If one is in registers, it is the wave's own clock. Otherwise a new actor's: which wave
+    handles which element is not specified, so no wave may rely on the order.
     """
     return nullcontext(agent.clock) if any(isinstance(tile, Registers) for tile in tiles) else agent.part()
 
@@ -144,7 +166,11 @@ def part(agent: Agent, *tiles: Registers | Memory) -> AbstractContextManager[Clo
 
 
 def fill(agent: Agent, op: Op) -> Steps | None:
-    """Execute a `fill` for the wave `agent`: set its elements of the target to the number."""
+    """Execute `op`, a `fill`, for the wave `agent`: set the wave's elements of the target to the number.
+
+    The elements of registers that it holds are set at once, and None is returned. For memory, return the generator that
+    sets its share, or None if it has no share.
+    """
     target = agent.handles[op.operands[0]]
     value = op.attrs["value"]
     if isinstance(target, Registers):
@@ -156,14 +182,21 @@ def fill(agent: Agent, op: Op) -> Steps | None:
 
 
 def _fill_memory(agent: Agent, op: Op, target: Memory) -> Steps:
-    """Set the wave's share of the memory `target` to the number of the `fill`."""
+    """Set the share that the wave `agent` has of the memory `target` to the number of `op`, a `fill`.
+
+    The generator yields once at first, so that other waves may run.
+    """
     yield None
     with agent.part() as clock:
         store(target, share(agent, target.shape), op.attrs["value"], op, clock)
 
 
 def copy(agent: Agent, op: Op) -> Steps | None:
-    """Execute a `copy` for the wave `agent`: at once, or as an asynchronous copy if its atom is asynchronous."""
+    """Return the generator that executes the `copy` operation `op` for the wave `agent`.
+
+    The copy is asynchronous if its atom is; without an atom it is synchronous. Raise a ProgramError if it names an
+    atom, but the program names no machine.
+    """
     atom = op.attrs.get("by")
     machine = agent.worker.machine
     asynchronous = False
@@ -177,8 +210,10 @@ def copy(agent: Agent, op: Op) -> Steps | None:
 
 
 def _copy(agent: Agent, op: Op) -> Steps:
-    """Execute a synchronous `copy` for the wave `agent`: the elements that it holds in registers, or its share of the
-    memory.
+    """Execute `op`, a synchronous `copy`, for the wave `agent`. The generator yields once at first, so that other waves
+    may run.
+
+    With registers as target or source, the wave copies the elements that it holds there; between memories, its share.
     """
     yield None
     source, target = (agent.handles[v] for v in op.operands)
@@ -201,8 +236,10 @@ def _copy(agent: Agent, op: Op) -> Steps:
 
 
 def _registers_to_registers(source: Registers, target: Registers, op: Op) -> Array:
-    """Return the new values of the wave's registers of `target`, each from the registers of the same lane in
+    """Return the new values of the wave's registers of `target`, in order, each from a register of the same lane in
     `source`.
+
+    Raise a ProgramError if a lane does not hold an element in `source`. `op` is the copy.
     """
     if source.ids.shape == target.ids.shape and np.array_equal(source.ids, target.ids):
         return source.read(target.mine, op)
@@ -211,8 +248,11 @@ def _registers_to_registers(source: Registers, target: Registers, op: Op) -> Arr
 
 
 def _start_async_copy(agent: Agent, op: Op) -> Steps:
-    """Start an asynchronous copy between memories from the first wave of the group. It finishes later; the commit of
-    the stage that it writes, or the release of the stage that it reads, waits for it.
+    """Start `op`, an asynchronous copy between memories, if the wave `agent` is the first of its group; others do
+    nothing.
+
+    The scheduler executes the copy at some later time. If it writes or reads a channel's stage, the stage becomes full
+    or free only after that. Raise a ProgramError if an operand is in registers.
     """
     source, target = (agent.handles[v] for v in op.operands)
     if isinstance(source, Registers) or isinstance(target, Registers):
@@ -246,7 +286,10 @@ def _start_async_copy(agent: Agent, op: Op) -> Steps:
 
 
 def _without_hold(memory: Memory) -> Memory:
-    """Return the same memory without its hold on a channel stage, which was checked when the copy started."""
+    """Return `memory`, a tensor or view, without the check that a channel's stage may be accessed.
+
+    An asynchronous copy is checked when it starts; it may finish after the commit or release.
+    """
     if isinstance(memory, TensorWindow):
         return TensorWindow(_without_hold(memory.base), memory.op, memory.values, memory.shape)
     return replace(memory, hold=None)
@@ -258,8 +301,11 @@ def _without_hold(memory: Memory) -> Memory:
 def _memory_coordinates(
     agent: Agent, op: Op, coordinates: tuple[Any, ...], clock: Clock
 ) -> tuple[tuple[Any, ...], Any]:
-    """Return (coordinates in the memory operand of a gather, scatter or atomic, True for each that is in bounds) for
-    `coordinates` of the tile. The second is None if all are in bounds.
+    """Return (coordinates in memory, mask of those in bounds) for the elements of the tile at `coordinates`.
+
+    `op` is a gather, scatter or atomic of the wave `agent`: its coordinates in memory are computed from integers that
+    are loaded first, under the vector clock `clock`. The mask is None if all are in bounds; those out of bounds are
+    clipped. Raise an OutOfBoundsFault for one that is not marked with `?`.
     """
     names = [s.name for s in op.attrs["over"]]
     values: dict[str, Any] = {**agent.values, **dict(zip(names, coordinates, strict=True))}
@@ -297,8 +343,12 @@ def _memory_coordinates(
 
 
 def gather(agent: Agent, op: Op) -> Steps:
-    """Execute a `gather` for the wave `agent`: set its elements of the tile from data-dependent coordinates of memory;
-    `else` replaces those out of bounds.
+    """Execute `op`, a `gather`, for the wave `agent`: set the wave's elements of the tile from data-dependent
+    coordinates of memory.
+
+    Its elements are those that it holds in registers, or its share of a tile in memory. Elements out of bounds become
+    the `else` number, or an OutOfBoundsFault is raised without one. The generator yields once at first, so that other
+    waves may run.
     """
     yield None
     tile, memory = (agent.handles[v] for v in op.operands[:2])
@@ -309,7 +359,12 @@ def gather(agent: Agent, op: Op) -> Steps:
 
 
 def _gather(agent: Agent, op: Op, tile: Registers | Memory, memory: Memory, clock: Clock) -> None:
-    """Gather the wave's elements of `tile` from `memory` under `clock`."""
+    """Set the elements of `tile` that belong to the wave `agent` from data-dependent coordinates of `memory`.
+
+    `op` is the gather; `clock` is the vector clock of the actor that accesses memory. Raise an OutOfBoundsFault for an
+    element out of bounds without an `else` number, and a RaceFault if an element of memory is overwritten and also read
+    for another element.
+    """
     coordinates = tile.coordinates(tile.mine) if isinstance(tile, Registers) else share(agent, tile.shape)
     memory_coordinates, in_bounds = _memory_coordinates(agent, op, coordinates, clock)
     shape = np.broadcast_shapes(*(np.shape(c) for c in (*memory_coordinates, *coordinates)))
@@ -331,8 +386,12 @@ def _gather(agent: Agent, op: Op, tile: Registers | Memory, memory: Memory, cloc
 
 
 def scatter(agent: Agent, op: Op) -> Steps:
-    """Execute a `scatter` for the wave `agent`: write its elements of the tile to data-dependent coordinates of memory.
-    If several elements have the same coordinates, the last stays.
+    """Execute `op`, a `scatter`, for the wave `agent`: write the wave's elements of the tile to data-dependent
+    coordinates of memory.
+
+    Its elements are those that it holds in registers, or its share of a tile in memory. If several have the same
+    coordinates, the last one stays; elements out of bounds are dropped. The generator yields once at first, so that
+    other waves may run.
     """
     yield None
     if _has_no_part(agent, op):
@@ -345,8 +404,11 @@ def scatter(agent: Agent, op: Op) -> Steps:
 
 
 def atomic(agent: Agent, op: Op) -> Steps:
-    """Execute an `atomic` for the wave `agent`: combine its elements of the tile into data-dependent coordinates of
-    memory, one after another.
+    """Execute `op`, an `atomic`, for the wave `agent`: combine its elements of the tile into data-dependent coordinates
+    of memory.
+
+    Its elements are those that it holds in registers, or its share of a tile in memory. They are combined one after
+    another; elements out of bounds are dropped. The generator yields once at first, so that other waves may run.
     """
     yield None
     if _has_no_part(agent, op):
@@ -365,8 +427,11 @@ def atomic(agent: Agent, op: Op) -> Steps:
 def _require_tile_disjoint(
     agent: Agent, op: Op, coordinates: tuple[Any, ...], memory_coordinates: tuple[Array, ...], mask: Array
 ) -> None:
-    """Raise a RaceFault if a scatter or atomic writes an element of memory that it also reads from the tile for another
-    element.
+    """Raise a RaceFault if `op`, a scatter or atomic, writes an element of memory that it reads from the tile for
+    another one.
+
+    `coordinates` are those of the wave's elements in the tile, `memory_coordinates` those in memory of the elements
+    that `mask` selects. A tile in registers is not tested. `agent` is the wave.
     """
     tile, memory = (agent.handles[v] for v in op.operands[:2])
     if not isinstance(tile, Registers):
@@ -376,16 +441,19 @@ def _require_tile_disjoint(
 
 
 def _has_no_part(agent: Agent, op: Op) -> bool:
-    """True if the wave has nothing to do in a scatter or atomic: the tile is a single element in memory that another
-    wave handles.
+    """True if the wave `agent` has nothing to do in `op`, a scatter or atomic.
+
+    That is so if the tile is a single element in memory, and another wave of the group handles it.
     """
     tile = agent.handles[op.operands[0]]
     return not isinstance(tile, Registers) and idle(agent, tile.shape)
 
 
 def _own_elements(agent: Agent, op: Op, clock: Clock) -> tuple[tuple[Any, ...], Array]:
-    """Return (coordinates, values) of the elements that this wave handles of the tile, the first operand of a scatter
-    or atomic.
+    """Return (coordinates, values) of the elements of the tile, operand 0 of `op`, that the wave `agent` handles.
+
+    `op` is a scatter or atomic. In registers they are those that the wave holds, each in one lane only; in memory, its
+    share, loaded under the vector clock `clock`.
     """
     tile = agent.handles[op.operands[0]]
     if isinstance(tile, Registers):
@@ -398,8 +466,10 @@ def _own_elements(agent: Agent, op: Op, clock: Clock) -> tuple[tuple[Any, ...], 
 def _target_coordinates(
     agent: Agent, op: Op, at: tuple[Any, ...], values: Array, clock: Clock
 ) -> tuple[tuple[Array, ...], Array]:
-    """Return (memory coordinates of the elements in bounds, mask of these elements) for a scatter or atomic of `values`
-    at the tile coordinates `at`.
+    """Return (coordinates in memory of the elements in bounds, mask of these elements) for `op`, a scatter or atomic.
+
+    `at` are the tile coordinates and `values` the values of the elements of the wave `agent`. Integers that the
+    coordinates depend on are loaded under the vector clock `clock`.
     """
     memory_coordinates, in_bounds = _memory_coordinates(agent, op, at, clock)
     mask = np.ones(values.shape, bool) if in_bounds is None else np.broadcast_to(in_bounds, values.shape)
@@ -407,7 +477,12 @@ def _target_coordinates(
 
 
 def debug_log(agent: Agent, op: Op) -> Steps:
-    """Execute a `debug_log` for the wave `agent`: record the whole tensor under its label; the first wave does so."""
+    """Execute `op`, a `debug_log`, for the wave `agent`: append (label, the whole tensor as an array) to the worker's
+    log.
+
+    Each wave reads the tensor (from registers, they exchange it), but only the first appends it. The generator yields
+    once at first, so that other waves may run.
+    """
     yield None
     source = agent.handles[op.operands[0]]
     if isinstance(source, Registers):

@@ -21,8 +21,11 @@ from tilewright.ir.core import Op
 
 
 def channels_of(agent: Agent, channel: Channel) -> list[Channel]:
-    """Return `channel` in every workgroup of the cluster that shares it and has created it, the agent's own workgroup
-    first.
+    """Return [`channel`, ...]: the channel of the wave `agent`, and its counterparts in the other workgroups of the
+    cluster.
+
+    A counterpart is the `Channel` that the same operation declares there; workgroups that have not created it yet are
+    left out. If no multicast copy fills the channel, there are none.
     """
     value = channel.op.results[0]
     if value not in agent.worker.cluster.shared:
@@ -32,23 +35,29 @@ def channels_of(agent: Agent, channel: Channel) -> list[Channel]:
 
 
 def _channel_in(worker: Worker, channel: Channel) -> Channel | None:
-    """Return the channel of workgroup `worker` that is declared by the same operation as `channel`; None if it is not
-    created yet.
+    """Return the `Channel` of workgroup `worker` that the same operation declares as `channel`, one of another
+    workgroup.
+
+    Return None if it is not created yet.
     """
     return next((c for c in worker.shared.values() if isinstance(c, Channel) and c.op is channel.op), None)
 
 
 def _wave_with_channel(worker: Worker, channel: Channel) -> Agent | None:
-    """Return a wave of workgroup `worker` in which `channel` and its memory are already bound; None if there is
-    none.
+    """Return a wave (`Agent`) of workgroup `worker` that has executed the declaration of `channel` and of its memory.
+
+    Return None if there is none yet. `channel` may be that of another workgroup.
     """
     wanted = (channel.op.results[0], *channel.op.operands)
     return next((a for a in worker.agents if all(v in a.handles for v in wanted)), None)
 
 
 def copy(agent: Agent, op: Op) -> Steps | None:
-    """Execute a `copy` for the wave `agent`; as a multicast copy if it says so and the cluster has several
-    workgroups.
+    """Return the generator that executes the `copy` operation `op` for the wave `agent`, or None if it has nothing to
+    do.
+
+    A copy marked `multicast` in a cluster of several workgroups is a multicast copy, which the first wave of a
+    workgroup does for all its waves. Every other copy is an ordinary one.
     """
     if op.attrs.get("multicast") and len(agent.peers()) > 1:
         return _start_multicast(agent, op) if agent.wave == 0 else None
@@ -56,8 +65,12 @@ def copy(agent: Agent, op: Op) -> Steps | None:
 
 
 def _start_multicast(agent: Agent, op: Op) -> Steps:
-    """Start the workgroup's part of a multicast copy, which writes to the same stage in all workgroups of the cluster;
-    it finishes later.
+    """Start this workgroup's part of the multicast copy `op`: it writes a part of the source to the stages of all
+    workgroups.
+
+    The parts divide the first dimension evenly. Wait first until all workgroups have created the channel. The scheduler
+    executes the copy at some later time; the stage is full when all parts have arrived. `agent` is the workgroup's
+    first wave.
     """
     source, target = (agent.handles[v] for v in op.operands)
     target.check(op)
@@ -100,8 +113,10 @@ def _start_multicast(agent: Agent, op: Op) -> Steps:
 
 
 def _require_same_elements(agent: Agent, op: Op, hold: Hold, source: Any) -> None:
-    """Raise a ProtocolFault if the multicast copy `op` reads other elements than the same copy of another workgroup of
-    the cluster. `hold` is this workgroup's right to the target stage.
+    """Raise a ProtocolFault if two workgroups of the cluster read different elements in the same multicast copy `op`.
+
+    Also record the elements of this workgroup, that of the wave `agent`: all those of the view `source`. `hold` is the
+    workgroup's right to write the target stage, which identifies the copy.
     """
     tensor, places, in_bounds = source.locate(grid(source.shape), op)
     full, mask = spread_over(places, in_bounds, source.shape)
@@ -123,8 +138,10 @@ def _require_same_elements(agent: Agent, op: Op, hold: Hold, source: Any) -> Non
 def _in_other_workgroup(
     memory: TensorMemory | TensorWindow, own_tensors: list[TensorMemory], other_tensors: list[TensorMemory], hold: Hold
 ) -> TensorMemory | TensorWindow:
-    """Return the part of another workgroup's channel stage that corresponds to `memory`, a part of this workgroup's
-    stage. `own_tensors` and `other_tensors` are the channel's tensors in the two workgroups.
+    """Return the part of another workgroup's stage that corresponds to `memory`, a part of this workgroup's stage.
+
+    `own_tensors` and `other_tensors` are the channel's tensors in the two workgroups, in the same order. `hold` is the
+    right to write this workgroup's stage; the result is not checked against it.
     """
     if isinstance(memory, TensorWindow):
         return TensorWindow(

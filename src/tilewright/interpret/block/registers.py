@@ -32,25 +32,30 @@ class Registers:
     name: str
 
     def coordinates(self, chosen: Array) -> tuple[Array, ...]:
-        """Return the coordinates of the elements in the registers that the mask `chosen` selects, one array per
-        dimension. Those of `mine` are cached.
+        """Return the coordinates of the elements in some registers of the wave, one array for each dimension of the
+        view.
+
+        `chosen` is a bool mask over (lane, value) that selects the registers, all of which must be in the view.
         """
         return self._own_coordinates if chosen is self.mine else self._coordinates(chosen)
 
     def _coordinates(self, chosen: Array) -> tuple[Array, ...]:
-        """Return the coordinates of the elements in the registers that the mask `chosen` selects, one array per
-        dimension.
+        """Return the coordinates of the elements in some registers of the wave, one array for each dimension of the
+        view.
+
+        `chosen` is a bool mask over (lane, value) that selects the registers. Unlike `coordinates`, this caches
+        nothing.
         """
         return np.unravel_index(self.ids[chosen], self.shape) if self.shape else ()
 
     @cached_property
     def mine(self) -> Array:
-        """For each register of the wave, True if it is in the view."""
+        """A bool mask over (lane, value): True for each register of the wave that is in the view."""
         return self.ids >= 0
 
     @cached_property
     def _own_coordinates(self) -> tuple[Array, ...]:
-        """The coordinates of the elements in all registers of the view."""
+        """The coordinates of the elements in all registers of the view, one array for each dimension; computed once."""
         return self._coordinates(self.mine)
 
     @cached_property
@@ -60,15 +65,18 @@ class Registers:
 
     @cached_property
     def rows_and_columns(self) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-        """For a matrix: ((rows of which the wave holds elements, sorted), (for each register, the position of its row
-        among them)), and the same pair for columns.
+        """For a matrix, ((rows, row of each register), (columns, column of each register)).
+
+        `rows` are the row numbers of which the wave holds an element, sorted; the second array has, for each register
+        of the view, the position of its row in `rows`. Columns likewise.
         """
         rows, columns = self._own_coordinates
         return _distinct(rows, self.shape[0]), _distinct(columns, self.shape[1])
 
     def read(self, chosen: Array, op: Op) -> Array:
-        """Return the values of the registers that the mask `chosen` selects. Raise an UninitialisedFault if one was
-        never written.
+        """Return the values of the registers that the bool mask `chosen` over (lane, value) selects, as a flat array.
+
+        Raise an UninitialisedFault, naming `op`, if one of them was never written.
         """
         if chosen is self.mine and self._has_all_registers and self.initialised.all():
             return self.data.flatten()
@@ -81,7 +89,9 @@ class Registers:
         return selected
 
     def write(self, chosen: Array, values: Any) -> None:
-        """Set the registers that the mask `chosen` selects to `values`."""
+        """Set the registers that the bool mask `chosen` over (lane, value) selects to `values`, and mark them as
+        initialised.
+        """
         if chosen is self.mine and self._has_all_registers and np.size(values) == self.data.size:
             self.data[...] = np.reshape(values, self.data.shape)
             self.initialised[...] = True
@@ -90,7 +100,11 @@ class Registers:
         self.initialised[chosen] = True
 
     def table(self, op: Op) -> tuple[Array, Array]:
-        """Return (value of every element of the view by its number, True for each that this wave holds)."""
+        """Return (value of each element of the view by its number, mask of the elements that this wave holds).
+
+        Elements are numbered with the last dimension fastest; those that the wave does not hold are 0. Raise an
+        UninitialisedFault, naming `op`, if a register was never written.
+        """
         size = int(np.prod(self.shape, dtype=np.int64))
         is_held, values = np.zeros(size, bool), np.zeros(size, self.data.dtype)
         in_view = self.mine
@@ -99,8 +113,11 @@ class Registers:
         return values, is_held
 
     def at_lanes(self, lanes: Array, ids: Array, op: Op) -> Array:
-        """Return for each entry of `ids`, element numbers, the value in the registers of the lane in the same entry of
-        `lanes`. Raise a ProgramError if that lane does not hold the element.
+        """Return, for each position i, the value of element number `ids[i]` of the view, from a register of lane
+        `lanes[i]`.
+
+        Raise a ProgramError, naming `op`, if that lane does not hold the element, and an UninitialisedFault if the
+        register was never written.
         """
         size = max(1, int(np.prod(self.shape, dtype=np.int64)))
         lane, value = np.nonzero(self.mine)
@@ -125,8 +142,10 @@ class Registers:
         return elements
 
     def view(self, op: Op, values: dict[str, int], shape: tuple[int, ...]) -> Registers:
-        """Return the view that the operation `op` makes of these registers. `values` are loop variables by name,
-        `shape` is the view's shape.
+        """Return the view that `op`, a `view` operation, makes of these registers; both share the values.
+
+        `values` is {loop variable: value}, and `shape` the shape of the view. Raise a ProgramError if a coordinate is
+        out of bounds, or if the view names an element twice.
         """
         coordinates = np.indices(shape)
         symbol_values = {
@@ -149,17 +168,20 @@ class Registers:
         return Registers(self.data, self.initialised, ids, self.first, shape, self.name)
 
     def bitcast(self, dtype: np.dtype[Any]) -> Registers:
-        """Return the same registers as another element type."""
+        """Return the same registers, seen as elements of the numpy type `dtype`; both share the values."""
         return Registers(self.data.view(dtype), self.initialised, self.ids, self.first, self.shape, self.name)
 
     def snapshot(self) -> Registers:
-        """Return a copy of the registers, for a deferred end of an iteration."""
+        """Return a copy of the registers with values of its own, for a `finally` block that runs during the next
+        iteration.
+        """
         return Registers(self.data.copy(), self.initialised.copy(), self.ids, self.first, self.shape, self.name)
 
 
 def _distinct(numbers: Array, extent: int) -> tuple[Array, Array]:
-    """Return (the distinct values of `numbers`, sorted; for each number its position among them). All are below
-    `extent`.
+    """Return (the distinct values of `numbers`, sorted; for each number its position among them).
+
+    [4, 2, 4] -> ([2, 4], [1, 0, 1]). All numbers must be in 0..extent - 1.
     """
     occurs = np.zeros(extent, bool)
     occurs[numbers] = True

@@ -63,15 +63,15 @@ def interpret(
     steps: int = STEPS.most,
     handlers: Mapping[str, Any] = HANDLERS,
 ) -> list[tuple[str, Array]]:
-    """Run `program`, whose parameters are bound, on `arrays` by argument name; outputs are written in place.
+    """Run `program`, whose parameters are bound, on `arrays`, {argument name: array}; outputs are written in place.
 
-    `workers` share the tasks. They run one after another in an order that `seed` decides; workgroups of a cluster run
-    together, so `workers` is rounded up to whole clusters. A program without tasks has one worker. After `steps`
-    operations and loop iterations a program that still runs is ended with an ExecutionError. Return the (label, array)
-    pairs that `debug_log` recorded.
+    Return a list of the (label, array) pairs that `debug_log` recorded. `workers` workgroups share the tasks, in an
+    order that `seed` decides. `workers` is rounded up to whole clusters, and is 1 for a program without tasks.
+    `machine` defines the atoms, and `handlers` is {operation name: function that executes it for a wave}. After `steps`
+    operations and loop iterations, a program that still runs is ended with an ExecutionError.
 
     Raise an `InterpreterFault` for a race, a deadlock, a read of uninitialised memory, an access out of bounds, a
-    channel used out of order, or an output that is not written completely.
+    channel used out of order, or an output that is not written completely; an ArgumentError for wrong arguments.
     """
     has_tasks = any(op.name == "tasks" for op in program.walk())
     bound: dict[Value, TensorMemory] = {}
@@ -101,8 +101,10 @@ def interpret(
 
 
 def _buffer(arg: Value, arrays: Mapping[str, Array], has_tasks: bool) -> Buffer:
-    """Return the memory of the argument `arg`, filled from its array. Raise an ArgumentError if the array is missing or
-    has another type. With `has_tasks`, accesses of different tasks are recorded to find races.
+    """Return a new buffer for the argument `arg`, filled with a copy of its array; `arrays` is {argument name: array}.
+
+    Raise an ArgumentError if the array is missing or has another shape or type, and LimitExceeded if it is too large.
+    With `has_tasks`, the buffer of a written argument records accesses by task, to find races.
     """
     kind: TensorType = arg.type
     name = arg.name or "argument"
@@ -124,7 +126,7 @@ def _buffer(arg: Value, arrays: Mapping[str, Array], has_tasks: bool) -> Buffer:
 
 
 def _element_offsets(kind: TensorType) -> Any:
-    """Return the offset in memory of each element of a tensor of type `kind`, after its swizzle."""
+    """Return an array with the offset in memory of each element of a tensor of type `kind`, by strides and swizzle."""
     shape, steps = numbers(kind.shape, kind), numbers(kind.steps, kind)
     offsets: Any = np.zeros(shape, np.int64)
     if not offsets.size:  # of any extents beside the one that is 0
@@ -135,8 +137,9 @@ def _element_offsets(kind: TensorType) -> Any:
 
 
 def _copy_back(arg: Value, tensor: TensorMemory, arrays: Mapping[str, Array]) -> None:
-    """Copy an argument that may be written from its `tensor` to its array. Raise a NotWrittenFault if an `out` argument
-    was not written completely.
+    """Copy the buffer of `tensor`, the argument `arg`, back to its array; `arrays` is {argument name: array}.
+
+    Do nothing for an `in` argument. Raise a NotWrittenFault if an `out` argument was not written completely.
     """
     kind: TensorType = arg.type
     if kind.role == "in":

@@ -85,16 +85,19 @@ class Agent:
         self.waiting: Waiting | None = None
 
     def peers(self) -> list[Worker]:
-        """Return the workgroups of the cluster, the agent's own included."""
+        """Return the workgroups (`Worker`s) of the agent's cluster, its own included."""
         return self.worker.cluster.workers
 
     @property
     def name(self) -> str:
-        """The name of the agent in reports, such as `load wave 0`."""
+        """The name of the agent (interpreted wave) in reports, such as `load wave 0`, or `wave 0` outside of roles."""
         return f"{self.role} wave {self.wave}" if self.role else f"wave {self.wave}"
 
     def run(self, block: Block) -> Steps:
-        """Execute the operations of `block` in order. This generator yields where other agents may run."""
+        """Execute the operations of `block` in order. The generator yields where other waves may run.
+
+        Raise an ExecutionError if the interpreter may execute no more operations.
+        """
         handlers, budget = self.worker.handlers, self.worker.budget
         for op in block.ops:
             budget.spend(op)
@@ -103,15 +106,20 @@ class Agent:
                 yield from steps
 
     def part(self) -> AbstractContextManager[Clock]:
-        """Return a context manager for the clock under which the wave does its part of a collective operation on
-        memory: its own clock if it is alone in its group, that of a new actor otherwise.
+        """Return a context manager that yields the vector clock for the wave's part of a collective operation on
+        memory.
+
+        It is the wave's own clock if it is alone in its group. Otherwise it is that of a new actor, so that no other
+        wave is ordered after the part before the next synchronisation.
         """
         return nullcontext(self.clock) if self.group.waves == 1 else self.clock.part()
 
     def exchange(self, op: Op, payload: Any, part: str = "") -> Steps:
-        """Wait for the other waves of the group at operation `op` and return the `payload` of each, by wave number.
-        `part` distinguishes several exchanges of one operation. The exchange orders no accesses, since a machine need
-        not wait where no data is needed.
+        """Wait for the other waves of the group at operation `op`; return a list of the `payload` of each, by wave
+        number.
+
+        `part` distinguishes several exchanges of one operation. Exchanging does not order memory accesses: waves that
+        need no data would not wait for each other on a machine.
         """
         group, key = self.group, (id(op), part)
         count = group.counts.get((key, self.wave), 0)
@@ -129,8 +137,10 @@ class Agent:
         return [meeting[wave] for wave in range(group.waves)]
 
     def meet(self, op: Op, part: str = "") -> Steps:
-        """Synchronise with the other waves of the group at `op` (a barrier): all that any of them did before is ordered
-        before what each does afterwards. `part` distinguishes several barriers of one operation.
+        """Synchronise with the other waves of the group at operation `op`, as a barrier does.
+
+        All that any of them did before is ordered before what each does afterwards. `part` distinguishes several
+        barriers of one operation.
         """
         clocks = yield from self.exchange(op, self.clock.now(), part)
         for clock in clocks:
@@ -146,7 +156,9 @@ class Budget:
         self.steps = self.left = steps
 
     def spend(self, op: Op) -> None:
-        """Count one operation or one loop iteration. Raise an ExecutionError if the budget is used up."""
+        """Count one operation or loop iteration, `op`, against the budget. Raise an ExecutionError if nothing was
+        left.
+        """
         self.left -= 1
         if self.left < 0:
             raise ExecutionError(
@@ -154,8 +166,9 @@ class Budget:
             )
 
     def require(self, count: int, what: str, op: Op) -> None:
-        """Raise an ExecutionError at once if `count` iterations are to come and the budget has fewer left. `what` names
-        them in the message.
+        """Raise an ExecutionError if `count`, the trip count of the loop `op`, exceeds what is left of the budget.
+
+        Nothing is counted. `what` names the iterations in the message, such as "tasks".
         """
         if count > self.left:
             raise ExecutionError(f"{at_line(op)}: {shown(count)} {what}; {STEPS.rule}", op.loc)
@@ -175,7 +188,10 @@ class Cluster:
         self.counts: dict[Any, int] = {}
 
     def run(self) -> None:
-        """Run all waves of all workgroups to the end. Raise the first fault."""
+        """Run all waves of all workgroups of the cluster to the end, and raise the first fault that they meet.
+
+        At the end, also raise a ProtocolFault for a copy that nothing waits for, or for an incomplete use of a channel.
+        """
         for worker in self.workers:
             worker.begin()
         self._schedule()
@@ -183,8 +199,10 @@ class Cluster:
             worker.check_end()
 
     def _schedule(self) -> None:
-        """Run the agents in random order until all have ended, finishing copies at random moments. Raise a
-        DeadlockFault if none can go on.
+        """Run the agents (interpreted waves) in random order until all have ended; finish copies in flight at random
+        moments.
+
+        Raise a DeadlockFault if no agent can go on and no copy is in flight.
         """
         live = [a for worker in self.workers for a in worker.agents]
         while live:
@@ -204,8 +222,10 @@ class Cluster:
                     worker.finish(copy)
 
     def _advance(self, agent: Agent, live: list[Agent]) -> list[Agent]:
-        """Run one agent for a few steps or until it must wait, and return the agents that it started. An agent that
-        ends is removed from `live`.
+        """Run `agent` (an interpreted wave) for one to six steps, or until it must wait or ends.
+
+        Return the list of agents that it started. An agent that ends is removed from `live`, the list of running
+        agents.
         """
         assert agent.steps is not None
         worker = agent.worker
@@ -224,7 +244,9 @@ class Cluster:
         return worker.agents[started_before:]
 
     def _deadlock_fault(self, live: list[Agent]) -> DeadlockFault:
-        """Return the fault that lists what each agent in `live` waits for."""
+        """Return a DeadlockFault whose message says what each agent (interpreted wave) in `live` waits for, and
+        where.
+        """
         lines = []
         for agent in live:
             assert agent.waiting is not None
@@ -272,8 +294,9 @@ class Worker:
     # -- running ------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Create an agent for each wave, which has executed nothing yet, and start recording accesses where races are
-        possible.
+        """Create an agent (interpreted wave) for each wave of this workgroup; none of them executes anything yet.
+
+        Also start recording accesses to memory where races are possible. Raise a ProgramError for too many waves.
         """
         roles = [op for op in self.program.body.ops if op.name == "role"]
         record = self.program.record("waves")
@@ -302,8 +325,10 @@ class Worker:
                 tensor.buffer.watch = Watch(tensor.buffer.data.size) if watched else None
 
     def _wave_steps(self, agent: Agent, role: Op | None, count: int, wave: int) -> Steps:
-        """Return the steps of one wave: the operations outside roles, and those of its own `role` (None: the whole
-        program). `count` is the number of waves in the role, `wave` this wave's number in it.
+        """Return the generator that executes the program for one wave, `agent`.
+
+        It executes the operations outside of roles and those in `role`, its own; if `role` is None, the whole program.
+        `count` is the number of waves in the role, and `wave` the number of this one in it.
         """
         if role is None:
             yield from agent.run(self.program.body)
@@ -323,7 +348,10 @@ class Worker:
                 agent.group, agent.wave, agent.role = all_waves, outer_wave, ""
 
     def group(self, key: Any, waves: int) -> Group:
-        """Return the group of `waves` waves with that key, creating it at the first call."""
+        """Return the group of waves registered under `key`, for collective operations; `waves` is their number.
+
+        The first call with a key creates the group.
+        """
         existing = self.shared.get(("group", key))
         if existing is None:
             existing = self.shared["group", key] = Group(key, waves)
@@ -331,7 +359,11 @@ class Worker:
         return group_of_key
 
     def finish(self, copy: Copying) -> None:
-        """Execute a copy in flight, notify the functions that wait for its end, and end its actor."""
+        """Execute `copy`, an asynchronous copy in flight: move its data, call the functions in `copy.then`, and end its
+        actor.
+
+        Then forget all finished copies that something waits for.
+        """
         copy.finish()
         copy.done = True
         for notify in copy.then:
@@ -340,12 +372,15 @@ class Worker:
         self.copies = [c for c in self.copies if not c.done or not c.covered]
 
     def start(self, agent: Agent) -> None:
-        """Add `agent`, such as the deferred end of an iteration; the scheduler runs it from now on."""
+        """Add `agent`, such as a `finally` block that runs beside the next iteration; the scheduler runs it from now
+        on.
+        """
         self.agents.append(agent)
 
     def check_end(self) -> None:
-        """Raise a ProtocolFault if a copy is still in flight that nothing waits for, or a channel's fill is
-        incomplete.
+        """Raise a ProtocolFault for an asynchronous copy that no commit or release waits for.
+
+        Also raise it if a channel was left with an incomplete use of a stage.
         """
         for copy in self.copies:
             if not copy.covered:
@@ -360,8 +395,11 @@ class Worker:
     # -- memory and registers -------------------------------------------------------------------------
 
     def shared_tensor(self, agent: Agent, op: Op, kind: TensorType) -> TensorMemory:
-        """Return the shared memory of the `alloc` operation `op`, one for the worker or for the group of a role. Every
-        execution of the `alloc` gets the same memory, uninitialised.
+        """Return the shared memory of `op`, an `alloc` of type `kind`, for the wave `agent`; all waves of its group
+        share it.
+
+        Each execution of the `alloc` gets the same memory, marked as uninitialised. Raise LimitExceeded if it is too
+        large.
         """
         key = ("alloc", id(op), agent.group.key)
         visit = self.visit((key, agent.wave))
@@ -381,13 +419,18 @@ class Worker:
         return tensor
 
     def visit(self, key: Any) -> int:
-        """Count one more visit under `key`, such as an operation and a wave, and return the number of visits so far."""
+        """Count one more visit under `key`, such as an operation and a wave; return the number of visits, this one
+        included.
+        """
         self.visits[key] = self.visits.get(key, 0) + 1
         return self.visits[key]
 
     def registers(self, agent: Agent, op: Op, kind: RegisterType) -> Registers:
-        """Return the wave's part of the register tensor that `op` allocates. Raise a ProgramError if the tensor is
-        distributed over another number of threads than the group has.
+        """Return the registers of the wave `agent` in the register tensor that `op`, an `alloc`, makes; `kind` is its
+        type.
+
+        They are uninitialised. Raise a ProgramError if the tensor is distributed over another number of threads than
+        the wave's group has.
         """
         spread = placement(kind, self.machine)
         lanes = self.lanes(spread.threads, agent)
@@ -409,16 +452,21 @@ class Worker:
         return Registers(data, np.zeros(shape, bool), np.asarray(ids), spread.first[wave_lanes], spread.shape, name)
 
     def lanes(self, threads: int, agent: Agent) -> int:
-        """Return the lanes of a wave: the machine's number, or `threads` divided by the waves on machines whose vectors
-        have any width.
+        """Return the number of lanes of a wave: the machine's, or `threads` divided by the number of waves in the
+        group.
+
+        The latter holds without a machine, and on machines whose vectors have any width. `agent` is a wave of the
+        group.
         """
         if self.machine is None or self.machine.lanes is None:
             return threads // agent.group.waves
         return self.machine.lanes
 
     def view(self, base: Handle, op: Op, values: dict[str, int]) -> Handle:
-        """Return the view of `base` (memory or registers) that the operation `op` makes, with loop variables `values`
-        by name.
+        """Return the view of `base`, a tensor in memory or registers, that `op`, a `view` operation, makes.
+
+        `values` is {loop variable: value}. The shape is computed from them; no element is accessed. Raise a
+        ProgramError if a view of registers leaves its tensor or names an element twice.
         """
         shape = tuple(int(evaluated(e, values)) for e in op.results[0].type.shape)
         if isinstance(base, Registers):

@@ -40,15 +40,16 @@ class TileAccess:
     data: dict[Symbol, Load]
 
     def formulas(self) -> dict[Symbol, Formula]:
-        """Return {symbol of a loaded index: formula of type i64 that loads it}."""
+        """Return {symbol of a loaded index: formula of type i64 that loads it}, for all symbols in `data`."""
         return {s: Formula.cast(dtypes.i64, load(source.tensor, *source.at)) for s, source in self.data.items()}
 
 
 def access_of(low: Lowering, op: Op, target: Value, dims: tuple[Expr, ...], extra: tuple[Value, ...]) -> TileAccess:
-    """Return the memory coordinates (TileAccess) of a read or write `op` of the argument `target`.
+    """Return the memory coordinates (TileAccess) of a read or write `op` of `target`, an argument or allocated memory.
 
-    `dims` are the dimensions of its tile; `extra` are the operands from which indices are loaded. Raise a ProgramError
-    if it cannot be shown that such a load is in bounds.
+    `dims` are the dimensions of its tile; `extra` are the operands from which indices are loaded (indirect access);
+    these are stored first unless they are in memory. Raise a ProgramError if it cannot be shown that such a load is in
+    bounds.
     """
     scope = low.scope
     tensor = low.arguments.tensor(target, scope, low.writer)
@@ -89,10 +90,10 @@ def access_of(low: Lowering, op: Op, target: Value, dims: tuple[Expr, ...], extr
 
 
 def with_data(low: Lowering, e: Expr, data: dict[Symbol, Load], dims: tuple[Expr, ...], op: Op) -> Expr:
-    """Return `e` with a fresh symbol in place of each symbol that set_symbol bound; `data` gets {fresh symbol: its
-    Load}.
+    """Return `e` with a fresh symbol in place of each symbol that set_symbol set; `data` gets {fresh symbol: its Load}.
 
-    `op` is the read or write that uses `e`, and `dims` are the dimensions of its tile.
+    `op` is the read or write that uses `e`, and `dims` are the dimensions of its tile. Checks are emitted that the
+    values are in their range at run time.
     """
     images: dict[Symbol, Expr] = {}
     for s in sorted(e.symbols, key=lambda s: s.name):
@@ -107,26 +108,31 @@ def with_data(low: Lowering, e: Expr, data: dict[Symbol, Load], dims: tuple[Expr
 
 
 def loose(scope: TileScope, access: TileAccess, images: Substitution) -> tuple[bool, ...]:
-    """Return for each memory coordinate True if it may be out of bounds; `images` restricts dimensions to a part."""
+    """Return for each memory coordinate of an access True if it may be out of bounds, False if it is proved to be in
+    bounds.
+
+    `images` replaces the coordinates of dimensions by expressions that stay within the current parts.
+    """
     return tuple(not scope.is_inside(images(e), size) for e, size in zip(access.at, access.shape, strict=True))
 
 
 def may_leave(e: Expr, size: Size | Expr) -> bool:
-    """True if the range of the coordinate `e` is not known to lie within 0..size-1."""
+    """True if the coordinate `e` may be out of bounds: its range is not known to lie within 0..size-1."""
     return not ((e >= 0) is ONE and (e < size) is ONE)
 
 
 def marked(places: Sequence[Expr], shape: Sequence[Size | Expr]) -> list[tuple[Expr, bool]]:
-    """Return (coordinate, True if it may be out of bounds) for each coordinate in `places` of a tensor of this
-    shape.
+    """Return [(coordinate, True if it may be out of bounds)] for the coordinates `places` in a tensor of extents
+    `shape`.
     """
     return [(e, may_leave(e, n)) for e, n in zip(places, shape, strict=True)]
 
 
 def apart_along(scope: TileScope, source: Load, dim: Expr) -> int | None:
-    """Return the stride in memory, in elements, of neighbours along `dim`.
+    """Return the stride, in elements of the tensor's last dimension, of a load between neighbours along `dim`.
 
-    None if it is not constant, or if another coordinate than the last depends on `dim`.
+    0 if no coordinate depends on `dim`. None if the stride is not constant, if another coordinate than the last depends
+    on `dim`, or if the tensor has no dimensions.
     """
     c = scope.coordinate(dim)
     if any(c in e.symbols for e in source.at[:-1]) or not source.at:
@@ -135,10 +141,11 @@ def apart_along(scope: TileScope, source: Load, dim: Expr) -> int | None:
 
 
 def outside(scope: TileScope, access: TileAccess, dims: tuple[Expr, ...], marks: tuple[bool, ...]) -> tuple[str, ...]:
-    """Return for each coordinate of an access text "least..greatest of extent"; () if all elements are in bounds.
+    """Return for each coordinate of an access the text "least..greatest of extent"; () if all elements are in bounds.
 
-    The coordinates of all elements are evaluated. `dims` are the tile's dimensions; `marks` says which coordinates may
-    be out of bounds by their ranges. Raise a ProgramError if sizes are open, or there are more than TABLED elements.
+    The coordinates of all elements of the whole dimensions `dims` are evaluated. Raise a ProgramError if a size is
+    known only at the call, or there are more than TABLED elements; it names the first coordinate for which `marks` is
+    True.
     """
     sizes = tuple(scope.size(d) for d in dims)
     shape = tuple(n for n in sizes if isinstance(n, int))
@@ -156,9 +163,10 @@ def outside(scope: TileScope, access: TileAccess, dims: tuple[Expr, ...], marks:
 
 
 def _unknown(scope: TileScope, access: TileAccess, dims: tuple[Expr, ...], marks: tuple[bool, ...]) -> str:
-    """Return the text of an error: which coordinate is not shown to be in bounds, and what the author can do.
+    """Return the text of an error: which coordinate is not shown to be in bounds, and what the author can do about it.
 
-    It is the first coordinate for which `marks` is True.
+    Such as "coordinate 1, N + 1, cannot be shown to be at least 0 and below 64: add otherwise=0". It is the first
+    coordinate of `access` for which `marks` is True; `dims` are the dimensions of the tile.
     """
     place = marks.index(True)
     at = Substitution({scope.coordinate(d): symbol(f"{d}", 0) for d in dims})(access.at[place])
@@ -171,14 +179,14 @@ def _unknown(scope: TileScope, access: TileAccess, dims: tuple[Expr, ...], marks
 
 
 def _inside(low: Lowering, e: Expr, size: Size, dims: tuple[Expr, ...]) -> bool:
-    """True if `e`, an expression of the current coordinates of `dims`, is shown to lie in 0..size-1."""
+    """True if `e`, an expression of the coordinates of `dims` in their current parts, is shown to lie in 0..size-1."""
     parts: Parts = {d: low.scope.part(d) for d in dims}
     over = low.writer.axes([1 if parts[d][1] == 0 else parts[d][1] for d in dims])
     return low.scope.is_inside(low.scope.images(dims, parts, over)(e), size)
 
 
 def is_outside(access: TileAccess) -> Formula:
-    """Return a formula of type bool: true for the elements of an access that are out of bounds."""
+    """Return a formula of type bool that is true for the elements of an access that are out of bounds."""
     data = access.formulas()
     outside: Formula | None = None
     for e, size in zip(access.at, access.shape, strict=True):

@@ -16,8 +16,8 @@ def role_of(program: Program, arg: Value, walks: Mapping[Expr, LineLayout], numb
     """Return "in" for an argument that is only read, "out" for one that is written completely and never read, else
     "inout".
 
-    `walks` maps dimensions that run along image lines to their LineLayout; `number(e)` replaces known sizes in the
-    expression e.
+    An argument with data-dependent extents that is written is "inout". `walks` maps dimensions that run along image
+    lines to their LineLayout; `number(e)` replaces known sizes in the expression e.
     """
     ops = list(program.walk())
     if not any(op.name in WRITES and op.operands[1] is arg for op in ops):
@@ -30,9 +30,11 @@ def role_of(program: Program, arg: Value, walks: Mapping[Expr, LineLayout], numb
 def _covers(
     ops: list[Op], arg: Value, axes: tuple[Expr, ...], walks: Mapping[Expr, LineLayout], number: Callable[[Expr], Expr]
 ) -> bool:
-    """True if one of the operations `ops` writes every element of the argument `arg`.
+    """True if it is shown that one of the operations `ops` writes every element of the argument `arg`.
 
-    `axes` are the axes of the loops around them, which the written tile must have.
+    Loops without a stated start are searched too; `axes` are the axes of the loops around, all of which the written
+    tile must have. `walks` maps dimensions that run along image lines to their LineLayout; `number(e)` replaces known
+    sizes in the expression e.
     """
     for op in ops:
         if op.name == "write" and op.operands[1] is arg and "bounds" not in op.attrs:
@@ -51,10 +53,11 @@ def _covers(
 
 
 def _reaches_all_by_form(op: Op, walks: Mapping[Expr, LineLayout], number: Callable[[Expr], Expr]) -> bool:
-    """True if the coordinates of a write reach every element of its argument, shown by their form.
+    """True if the coordinates of the write `op` are shown, by their form, to reach every element of its argument.
 
     Each coordinate must count through iterators of its own, without gaps; neighbouring coordinates may be the digits
-    (mixed-radix parts) of one iterator.
+    (mixed-radix parts) of one iterator. `walks` maps dimensions that run along image lines to their LineLayout;
+    `number(e)` replaces known sizes in the expression e.
     """
     over = dict(zip(op.operands[0].type.dims, op.attrs["over"], strict=True))
     rows = {d: n.value if isinstance(n := number(d), Const) else None for d in walks}
@@ -79,9 +82,10 @@ def _reaches_all_by_form(op: Op, walks: Mapping[Expr, LineLayout], number: Calla
 
 
 def _reaches_all_by_values(op: Op, walks: Mapping[Expr, LineLayout], number: Callable[[Expr], Expr]) -> bool:
-    """True if the coordinates of a write reach every element of its argument, shown by evaluating all of them.
+    """True if the coordinates of the write `op`, all evaluated, reach every element of its argument.
 
-    All sizes must be numbers.
+    False if a size is no number, or if any dimension runs along image lines (`walks`). `number(e)` replaces known sizes
+    in the expression e.
     """
     memory = op.operands[1].type
     dims = (*op.operands[0].type.dims, *(s for s in memory.sizes if s is not None))
@@ -90,7 +94,7 @@ def _reaches_all_by_values(op: Op, walks: Mapping[Expr, LineLayout], number: Cal
 
 
 def _without_digits(places: list[tuple[Expr, Expr]]) -> list[tuple[Expr, Expr]]:
-    """Return the (coordinate, extent) pairs `places` with neighbours merged that are the digits of one number.
+    """Return the (coordinate, extent) pairs in `places`, with neighbours merged that are the digits of one index.
 
     Digits are mixed-radix parts: (i//4, 3), (i%4, 4) becomes (i, 12).
     """

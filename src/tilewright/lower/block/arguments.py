@@ -43,7 +43,11 @@ class ArgumentTensors:
         self._tensors: dict[Value, Value] = {}
 
     def tensor(self, arg: Value, scope: TileScope, writer: BlockWriter) -> Value:
-        """Return the block program's tensor for `arg`, an argument of the tile program; the first call creates it."""
+        """Return the block program's tensor for `arg`, an argument of the tile program; the first call creates it.
+
+        Its role is "in", "out" or "inout", by how the program uses it. Memory that the program allocates has the tensor
+        that `hold` noted.
+        """
         tensor = self._tensors.get(arg)
         if tensor is None:
             if isinstance(arg.type, MemoryType):
@@ -62,16 +66,19 @@ class ArgumentTensors:
         return tensor
 
     def source(self, tensor: Value) -> Value | None:
-        """Return the tile program's argument whose tensor is `tensor`; None for memory that the program allocates."""
+        """Return the tile program's argument whose tensor is `tensor`; None if it belongs to none, such as allocated
+        memory.
+        """
         return next((a for a in self.program.args if self._tensors.get(a) is tensor), None)
 
     def hold(self, memory: Value, tensor: Value, shape: tuple[Size, ...], origin: tuple[Expr, ...]) -> None:
-        """Note that `tensor` is the block program's tensor for `memory`, which the tile program allocates.
+        """Record `tensor`, of extents `shape`, as the block program's tensor for `memory`, which the tile program
+        allocates.
 
-        `origin` are the coordinates of its first element.
+        `origin` has the index, along each dimension of `memory`, of the tensor's first element.
         """
         self._tensors[memory], self.shapes[memory], self.origins[memory] = tensor, shape, origin
 
     def used(self, tensors: Collection[Value]) -> list[Value]:
-        """Return the tile program's arguments whose tensors are in `tensors`, in the order of the program."""
+        """Return the tile program's arguments whose tensors are in `tensors`, in the order of the tile program."""
         return [a for a in self.program.args if self._tensors.get(a) in tensors]

@@ -37,9 +37,10 @@ from tilewright.lower.block.storage import Storage
 
 
 def coordinate(storage: Storage, dim: Expr, data: dict[Symbol, Load]) -> Expr:
-    """Return the coordinate of `dim` in memory; in a loop with a data-dependent start, the loop's base is added.
+    """Return the coordinate of `dim` in memory: its index, plus the start of the current tile if that is data.
 
-    The base is a new symbol whose Load is added to `data`.
+    Such a start, of a loop with data-dependent limits or a while loop, is stood for by a new symbol, whose Load is
+    added to `data`.
     """
     in_while_loop = dim in storage.scope.walking
     base = storage.scope.bound[dim] if in_while_loop and isinstance(dim, Symbol) else storage.scope.bases.get(dim)
@@ -51,15 +52,17 @@ def coordinate(storage: Storage, dim: Expr, data: dict[Symbol, Load]) -> Expr:
 
 
 def place(scope: TileScope, dim: Expr) -> Formula:
-    """Return the coordinate of `dim`, with the base of a data-dependent loop added, as a formula of type i64."""
+    """Return the index along `dim` as a formula of type i64; in a loop with a data-dependent start, that
+    start is added.
+    """
     relative = formulas.index(scope.coordinate(dim), dtypes.i64)
     base = scope.bases.get(dim)
     return relative if base is None else call("add", relative, base.formula)
 
 
 def counts(scope: TileScope, dim: Expr) -> Formula | None:
-    """Return the predicate that an element lies before the data-dependent end of `dim`; None if `dim` has no such
-    end.
+    """Return the predicate, a formula, that an element lies before the data-dependent end of `dim`; None without such
+    an end.
     """
     end = scope.ends.get(dim)
     return None if end is None else call("lt", place(scope, dim), end.formula)
@@ -68,7 +71,8 @@ def counts(scope: TileScope, dim: Expr) -> Formula | None:
 def neutral(low: Lowering, tile: Tile, dims: tuple[Expr, ...], number: float) -> Tile:
     """Return the tile with `number` in place of elements past the ends of the dimensions `dims`.
 
-    Ends are data-dependent, or those of loops whose last tile is padded.
+    These are data-dependent ends, and those of loops whose last tile is padded, unless another operation masks that
+    padding. A tile in registers may be changed there by emitted code; otherwise the formula gets a select.
     """
     for d in dims:
         if d in low.scope.past and d not in low.scope.unseen:
@@ -83,8 +87,10 @@ def neutral(low: Lowering, tile: Tile, dims: tuple[Expr, ...], number: float) ->
 def _masked_end(low: Lowering, tile: Tile, dim: Expr, number: float) -> Tile:
     """Return the tile with `number` past the end of `dim`, along which a loop's last tile may be padded.
 
-    If the tile is in registers, it is masked there, in the last iteration only. Arguments need no mask if `number` is
-    0, which they read there already.
+    A tile in registers is changed there by emitted code, in the last iteration only; any other gets a select in its
+    formula, and is stored first unless it is a plain load. The tile is returned unchanged in three cases: it is shown
+    not to pass the end; it is one number everywhere; or `number` is 0, and it loads from an argument that is only read,
+    which gives 0 there already.
     """
     (first, width), end = tile.parts[dim], low.scope.past[dim]
     load = only_load(tile.formula)
@@ -102,7 +108,9 @@ def _masked_end(low: Lowering, tile: Tile, dim: Expr, number: float) -> Tile:
 
 
 def identity(how: str, dtype: DType) -> float:
-    """Return the neutral element of the reduction `how` ("sum", "prod", "max" or "min") in the type `dtype`."""
+    """Return the neutral element of the reduction `how` ("sum", "prod", "max" or "min") in the type `dtype`, such as
+    -inf.
+    """
     if how in ("sum", "prod"):
         return 0 if how == "sum" else 1
     if dtype is dtypes.bool_:
@@ -114,10 +122,10 @@ def identity(how: str, dtype: DType) -> float:
 
 
 def squeezed(low: Lowering, tile: Tile, dims: tuple[Expr, ...], what: str, op: Op) -> Tile:
-    """Return the tile without the dimensions that are not in `dims`: its first element along each of these.
+    """Return the tile with only those of its dimensions that are in `dims`, and the first element along each other.
 
-    The program checks at run time that all elements along them are equal; if not, the call raises an error that names
-    `what` and the operation `op`.
+    A check is emitted that all elements along the others are equal; if not, the call raises an error that names `what`
+    and the operation `op`. Raise a ProgramError if there are none.
     """
     dropped = [d for d in tile.dims if d not in dims]
     if any(tile.parts[d][1] == 0 for d in dropped):
@@ -132,9 +140,11 @@ def squeezed(low: Lowering, tile: Tile, dims: tuple[Expr, ...], what: str, op: O
 
 
 def value(low: Lowering, e: Expr, op: Op) -> Formula:
-    """Return `e`, an expression of sizes and of symbols that set_symbol bound, as a formula of type i64.
+    """Return `e`, an expression of sizes and of symbols that set_symbol set, as a formula of type i64 without
+    dimensions.
 
-    `op` is the operation that uses it, for errors.
+    Checks are emitted that these symbols are in their range, and have one value. `op` is the operation that errors
+    name.
     """
     known = low.scope.expr(e)
     data: dict[Symbol, Formula] = {}
@@ -147,17 +157,18 @@ def value(low: Lowering, e: Expr, op: Op) -> Formula:
 
 
 def is_moved(scope: TileScope, op: Op, limits: dict[str, Expr]) -> bool:
-    """True if the start, the count or the end of the loop `op` depends on data.
+    """True if the start, the number of iterations or the end of the loop `op` depends on data.
 
-    `limits` are the expressions of its start and count.
+    `limits` are the expressions of its start and number, as far as they are stated.
     """
     return op.attrs["axis"] in scope.ends or any(not e.symbols.isdisjoint(scope.bound) for e in limits.values())
 
 
 def single(low: Lowering, value: Value, op: Op, tile: Tile | None = None) -> Tile:
-    """Return the one value of a tile whose elements are all equal, as an i64 Tile without dimensions.
+    """Emit a check that all elements of a tile are equal, and the store of their value; return it as an i64 Tile.
 
-    `tile` is the Tile of `value`; None: its current one. `op` is the operation that uses it, for errors.
+    The Tile has no dimensions. `tile` is the Tile of `value`; None: its current one. `op` is the operation that errors
+    name.
     """
     tile = low.storage.env[value] if tile is None else tile
     if prod(tile.sizes) > 1 and any(loads(tile.formula)):

@@ -35,17 +35,21 @@ COARSE = 16
 
 
 def _tiles(storage: Storage, op: Op, dims: tuple[Expr, ...]) -> list[Tile]:
-    """Return the Tiles of an operation's operands.
+    """Return the lazy Tiles of an operation's operands, for a result with the dimensions `dims`.
 
-    A tile that is repeated along other dimensions of `dims` (the result's) is first stored if its formula is expensive.
+    A tile that lacks some of `dims`, and so is repeated along them, is first stored in memory or registers if its
+    formula is expensive.
     """
     return [simple(storage, v, 7) if set(storage.env[v].dims) < set(dims) else storage.env[v] for v in op.operands]
 
 
 def elementwise(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """Return the result tile of an elementwise function.
+    """Lower an elementwise function; return (result tile,), whose formula applies the function to the operands'
+    formulas.
 
-    Exp becomes exp2, and a division a multiplication by the reciprocal, if the result is rounded coarsely anyway.
+    If the result is rounded coarsely anyway, exp becomes exp2, and a division by one value per row becomes a
+    multiplication by its reciprocal, which is stored. Operands are stored first if the formula uses them several times,
+    or repeats them.
     """
     kind: TileType = op.results[0].type
     dtype = op.operands[0].type.dtype
@@ -65,11 +69,11 @@ def elementwise(low: Lowering, op: Op) -> tuple[Tile, ...]:
 
 
 def _is_coarse(low: Lowering, op: Op) -> bool:
-    """True if the f32 result of `op` is only rounded to 16 bits, summed, or used to scale accumulators.
+    """True if the low bits of the f32 result of `op` do not matter, so that exp or a division may be approximated.
 
-    An exponential may then be a power of two (a relative error of 2^-24), and a division by a value of the row a
-    multiplication by its reciprocal. Between MMAs the direct users decide; elsewhere all values computed from the
-    result.
+    They do not if it is only rounded to 16 bits, summed, or used to scale accumulators. If values between MMAs are in
+    registers (`writer.home`), the direct users decide. Otherwise the answer is True only for an exp, on a machine with
+    lanes, if all values computed from it are in the end rounded to 16 bits. False for other types than f32.
     """
     (value,) = op.results
     if value.type.dtype is not dtypes.f32:
@@ -92,9 +96,10 @@ def _is_coarse(low: Lowering, op: Op) -> bool:
 
 
 def _ends_coarse(users_of: Mapping[Value, Sequence[Op]], value: Value) -> bool:
-    """True if a value is in the end only rounded to a float of at most 16 bits, after sums, products and quotients.
+    """True if a value is in the end only cast to a float of at most 16 bits, perhaps after sums, products and
+    quotients.
 
-    `users_of` maps each value to the operations that use it.
+    `users_of` maps each value to the operations that use it. False if nothing uses the value.
     """
     users = users_of.get(value, ())
 
@@ -107,10 +112,10 @@ def _ends_coarse(users_of: Mapping[Value, Sequence[Op]], value: Value) -> bool:
 
 
 def _as_exp2_argument(storage: Storage, tile: Tile) -> Formula:
-    """Return the formula of y with 2^y = e^x, for a tile of x: x * log2(e).
+    """Return the formula of y = x * log2(e), for which 2^y = e^x; `tile` gives x.
 
-    If x is a scaled accumulator minus a value of the row, this is one fma: factors are merged, and the row's value is
-    scaled once per row.
+    If x is an accumulator times a number, minus one value per row, y is one fma: the factors are merged, and code is
+    emitted that scales the row's value once per row.
     """
     formula, home = tile.formula, storage.writer.home
     if is_row(storage.writer, tile) or formula.name != "sub" or home is None:
@@ -127,7 +132,11 @@ def _as_exp2_argument(storage: Storage, tile: Tile) -> Formula:
 
 
 def select(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """Return the result tile of a `select`: elements of one tile where a condition holds, of another elsewhere."""
+    """Lower a `select`; return (result tile,): elements of one tile where a condition holds, of another elsewhere.
+
+    If values are in registers, and a condition on coordinates chooses between a tile and one number, a masked copy is
+    emitted under a branch; otherwise the result is a formula.
+    """
     kind: TileType = op.results[0].type
     tiles = _tiles(low.storage, op, kind.dims)
     parts = common_parts(tiles)
@@ -139,7 +148,9 @@ def select(low: Lowering, op: Op) -> tuple[Tile, ...]:
 
 
 def cast(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """Return the result tile of a `cast`: the same numbers, converted to another element type."""
+    """Lower a `cast`; return (result tile,): the same numbers, converted to the element type of the attribute
+    `dtype`.
+    """
     to = op.attrs["dtype"]
     (value,) = op.operands
     tile = simple(low.storage, value) if value.type.dtype.is_float and to.kind == "int" else low.storage.env[value]
@@ -147,9 +158,11 @@ def cast(low: Lowering, op: Op) -> tuple[Tile, ...]:
 
 
 def bitcast(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """Return the result tile of a `bitcast`: the same bits in another element type.
+    """Lower a `bitcast`; return (result tile,): the same bits in another element type.
 
-    If the type has another width, the extent of the last dimension changes.
+    If the type has another width, the extent of the last dimension changes. Code is emitted that stores the bits in the
+    worker's own memory, unless they are there already, or the type is the same. Raise a ProgramError if the widths
+    differ, and one of them is not 8, 16, 32 or 64 bits; but bytes may become f4 floats, two from each.
     """
     storage = low.storage
     (value,) = op.operands
@@ -171,7 +184,11 @@ _WORDS = {8: dtypes.i8, 16: dtypes.i16, 32: dtypes.i32, 64: dtypes.i64}
 
 
 def _as_bits(storage: Storage, tile: Tile, to: dtypes.DType) -> Tile:
-    """Return the tile's bits as elements of the type `to`, which has the same width."""
+    """Return a tile with the bits of `tile` as elements of the type `to`, which has the same width.
+
+    `tile` is returned unchanged if it has the type already. Else a bitcast is emitted of the shared tensor that holds
+    it; the tile is first stored in one if it is elsewhere.
+    """
     if tile.dtype is to:
         return tile
     source = only_load(tile.formula)
@@ -188,7 +205,7 @@ def _as_bits(storage: Storage, tile: Tile, to: dtypes.DType) -> Tile:
 def _other_width(storage: Storage, tile: Tile, kind: TileType) -> Tile:
     """Return the integers of a tile split into narrower ones, or joined to wider ones, along the last dimension.
 
-    The lowest bits come first. `kind` is the type of the result.
+    The lowest bits come first. `kind` is the type of the result, whose bits the new integers are.
     """
     *outer, last = kind.dims
     before = tile.dims[-1]
@@ -215,7 +232,8 @@ def _other_width(storage: Storage, tile: Tile, kind: TileType) -> Tile:
 
 
 def _as_f4_pairs(storage: Storage, tile: Tile, op: Op) -> Tile:
-    """Return a tile of f4 floats from a tile of bytes, two from each byte, the lower half first.
+    """Return a tile of f4 floats from a tile of bytes, two from each byte, the lower half first; their codes are
+    stored.
 
     A code has a sign bit, and three bits for 0, 0.5, 1, 1.5, 2, 3, 4 or 6. `op` is the bitcast.
     """
@@ -240,7 +258,11 @@ def _as_f4_pairs(storage: Storage, tile: Tile, op: Op) -> Tile:
 
 
 def repeat(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """Return the result tile of a `repeat`: each element along a dimension several times in a row."""
+    """Lower a `repeat`; return (result tile,): each element along a dimension several times in a row, as 1 1 2 2 from 1
+    2.
+
+    Nothing is emitted.
+    """
     tile = low.storage.env[op.operands[0]]
     kind: TileType = op.results[0].type
     dim, to, times = op.attrs["dim"], op.attrs["to"], op.attrs["times"]
@@ -251,8 +273,10 @@ def repeat(low: Lowering, op: Op) -> tuple[Tile, ...]:
 
 
 def broadcast(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """Return the result tile of a `broadcast` or `permute`: the operand over more dimensions, or with them in another
-    order.
+    """Lower a `broadcast` or `permute`; return (result tile,): the operand over more dimensions, or with them
+    reordered.
+
+    Nothing is emitted.
     """
     tile = low.storage.env[op.operands[0]]
     kind: TileType = op.results[0].type
@@ -260,7 +284,11 @@ def broadcast(low: Lowering, op: Op) -> tuple[Tile, ...]:
 
 
 def reshape(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """Return the result tile of a `reshape`: the same elements in row-major order, over other dimensions."""
+    """Lower a `reshape`; return (result tile,): the same elements, in row-major order, over other dimensions.
+
+    An operand with an expensive formula is stored first. Raise a ProgramError if a size is open (known only at the
+    call), and an ExecutionError if the numbers of elements differ.
+    """
     tile = low.storage.env[op.operands[0]]
     kind: TileType = op.results[0].type
     parts = {d: low.scope.part(d) for d in kind.dims}
@@ -277,9 +305,10 @@ def reshape(low: Lowering, op: Op) -> tuple[Tile, ...]:
 
 
 def _refuse_open(op: Op, parts: Parts) -> None:
-    """Raise a ProgramError if a dimension in `parts` has an open size (known only at the call).
+    """Raise a ProgramError if a dimension in `parts`, {dimension: (first index, extent)}, has an extent known only at
+    the call.
 
-    `op` is an operation that numbers elements in row-major order.
+    `op` is an operation that numbers elements in row-major order, and so needs all extents as numbers.
     """
     for d, (_, width) in parts.items():
         if isinstance(width, Expr):
@@ -291,7 +320,11 @@ def _refuse_open(op: Op, parts: Parts) -> None:
 
 
 def extract(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """Return the result tile of an `extract`: one element of the operand, without dimensions."""
+    """Lower an `extract`; return (result tile,): one element of the operand, without dimensions.
+
+    The attribute `offset` is its row-major number, or its index along each dimension. Raise an ExecutionError if the
+    number is out of range.
+    """
     tile = low.storage.env[op.operands[0]]
     _refuse_open(op, tile.parts)
     offsets = [low.scope.number(e) for e in op.attrs["offset"]]
@@ -312,7 +345,7 @@ def extract(low: Lowering, op: Op) -> tuple[Tile, ...]:
 
 
 def fill(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """Return the result tile of a `fill`: one number, or the value of an expression of sizes, everywhere."""
+    """Lower a `fill`; return (result tile,): everywhere one number, or the value of an expression of sizes."""
     kind: TileType = op.results[0].type
     value = op.attrs["value"]
     parts = {d: low.scope.part(d) for d in kind.dims}
@@ -324,7 +357,10 @@ def fill(low: Lowering, op: Op) -> tuple[Tile, ...]:
 
 
 def scalar(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """Return the result tile of a `scalar`: a number, or the value of an expression, without dimensions."""
+    """Lower a `scalar`; return (result tile,): a number without dimensions, or the value of an expression.
+
+    The expression may have symbols that set_symbol set; the tile then has the dimensions of their values.
+    """
     value, dtype = op.attrs["value"], op.attrs["dtype"]
     if isinstance(value, Expr):
         return (_computed(low, op, value, {}, dtype),)
@@ -332,7 +368,7 @@ def scalar(low: Lowering, op: Op) -> tuple[Tile, ...]:
 
 
 def self_index(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """Return the result tile of a `self_index`: the indices along a dimension."""
+    """Lower a `self_index`; return (result tile,): the index of each element along the dimension `dim`, as 0 1 2 3."""
     scope = low.scope
     kind: TileType = op.results[0].type
     dim = op.attrs["dim"]
@@ -346,7 +382,12 @@ def self_index(low: Lowering, op: Op) -> tuple[Tile, ...]:
 
 
 def apply(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """Return the result tile of an `apply`: an expression whose symbols are elements of the operand tiles."""
+    """Lower an `apply`; return (result tile,): the value, element by element, of an expression of the operands'
+    elements.
+
+    The attribute `over` has the symbol that stands for each operand. Sizes, and symbols that set_symbol set, may occur
+    too.
+    """
     known = dict(zip(op.attrs["over"], op.operands, strict=True))
     return (_computed(low, op, op.attrs["value"], known, op.results[0].type.dtype, op.results[0].type.dims),)
 
@@ -359,10 +400,11 @@ def _computed(
     dtype: dtypes.DType,
     dims: tuple[Expr, ...] | None = None,
 ) -> Tile:
-    """Return the tile of an expression `e` of sizes, of elements of `values`, and of symbols that set_symbol bound.
+    """Return the lazy Tile of an expression `e` of sizes, of elements of `values`, and of symbols that set_symbol set.
 
-    `values` maps symbols to the tile values they stand for. `dims` are the dimensions of the tile; None: those of its
-    symbols. `op` is the operation that it belongs to, for errors.
+    `values` maps symbols to the tile values they stand for; `dtype` is the tile's type. `dims` are its dimensions;
+    None: those of its symbols. Symbols that set_symbol set are checked at run time to be in their range. `op` is the
+    operation that errors name.
     """
     numbers = {s: n for s, n in low.scope.symbols.items() if s not in values and s not in low.scope.bound}
     e = Substitution(numbers)(e)
@@ -384,9 +426,11 @@ def _computed(
 
 
 def set_symbol(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """Set a symbol to the operand's value from here on, for a `set_symbol` operation, which has no results: return ().
+    """Lower a `set_symbol`: the symbol has the operand's value from here on; return (), as there are no results.
 
-    The symbol may be the size of a dimension, or the index of a while loop.
+    The value is noted in `low.scope`; of a dimension's size, also as the dimension's data-dependent end. Nothing
+    changes if it is a scalar argument whose value is known. Raise a ProgramError inside a conditional, and for a
+    dimension's size outside of grid programs.
     """
     scope = low.scope
     s = op.attrs["symbol"]

@@ -73,9 +73,11 @@ class Workgroups:
         self.kinds, self.forms = self._kinds()
 
     def _kinds(self) -> tuple[Array, Array]:
-        """Return (kind of each workgroup, widths of its parts by kind and constraint), both as arrays.
+        """Return (kinds, widths): the kind of each workgroup, and widths[kind, n], the width of the part by constraint
+        number n.
 
-        Workgroups are of one kind if the parts that their constraints give them have equal widths.
+        Workgroups are of one kind if the parts that their constraints give them have equal widths. `kinds` is an array
+        over workgroup ids, the first grid dimension last.
         """
         if 0 in self.shape:
             return np.zeros(self.shape, np.int64), np.zeros((0, len(self.constraints)), np.int64)
@@ -86,7 +88,10 @@ class Workgroups:
         return kinds.reshape(self.shape), widths_of_kinds
 
     def _counts(self) -> tuple[Size, ...]:
-        """Return the number of workgroups along each dimension of the grid."""
+        """Return the number of workgroups along each dimension of the grid: ints, or expressions of open sizes.
+
+        Open sizes are known only at the call. A negative number counts as 0.
+        """
         size = self.low.scope.size
         if self.persistent is not None:
             return (size(self.persistent.attrs["count"]),)
@@ -104,9 +109,10 @@ class Workgroups:
     # -- sizes known only at the call -------------------------------------------------------------------------
 
     def _refuse_moved(self) -> None:
-        """Raise a ProgramError unless workgroup w has the tile from w * tile on, along each dimension.
+        """Raise a ProgramError unless, along each dimension, workgroup w has the tile from w * tile on.
 
-        Sizes are open here (known only at the call), and with other tiles a part might be empty.
+        It is called for programs with open sizes (known only at the call): with other tiles, a part might be empty.
+        Constraints that reorder workgroups, or state a number of workgroups or iterations, are refused too.
         """
         names = ", ".join(sorted(s.name for s in self.low.scope.opened.parameters))
         for record in self.low.program.records:
@@ -123,14 +129,17 @@ class Workgroups:
                 )
 
     def is_plain(self, record: Op) -> bool:
-        """True if the tile of workgroup w starts at w * tile; `record` is the constraint that states tile and start."""
+        """True if workgroup w has the tile that starts at w * tile; `record` is the constraint that states tile and
+        start.
+        """
         plain = self.low.scope.number(record.attrs["tile"]) * WORKGROUPS[record.attrs["grid"]]
         return "start" not in record.attrs or self.low.scope.expr(record.attrs["start"]) is plain
 
     def _meanings(self, ids: Sequence[T], value: Callable[[Expr, Mapping[Symbol, Any]], T]) -> dict[Symbol, Any]:
-        """Return {symbol: its value} in the workgroups with the given `ids`, one entry for each dimension of the grid.
+        """Return {symbol: its value} in a workgroup: sizes, workgroup ids, and symbols that are computed from ids.
 
-        `value(e, known)` evaluates an expression e: to arrays for all workgroups at once, or to expressions.
+        `ids` has the id along each grid dimension: expressions of one workgroup, or arrays for all. `value(e, known)`
+        evaluates an expression e with the values `known`. The ids in the result are those after reordering constraints.
         """
         known: dict[Symbol, Any] = dict(self._plain)
         for i, s in enumerate(WORKGROUPS):
@@ -143,9 +152,10 @@ class Workgroups:
     def _first(
         self, record: Op, known: Mapping[Symbol, Any], value: Callable[[Expr, Mapping[Symbol, Any]], Any]
     ) -> Any:
-        """Return the first index of a workgroup's part of a dimension; `record` is the constraint that states it.
+        """Return the first index of a workgroup's part of a dimension; `record` is the constraint that states the part.
 
-        `known` maps symbols to values; `value(e, known)` evaluates an expression e.
+        `known` maps symbols to their values in the workgroup: expressions, or arrays for all workgroups. `value(e,
+        known)` evaluates an expression e. Without a stated start, it is id * tile; in a persistent kernel, 0.
         """
         if "start" in record.attrs:
             return value(record.attrs["start"], known)
@@ -157,7 +167,9 @@ class Workgroups:
         """Return an array with the width of each workgroup's part of a dimension; `record` is the constraint that
         states it.
 
-        If a part goes past the end of its dimension, `scope.reach` gets one more than the largest index.
+        The part is a tile, cut off at the end of the dimension. It is not cut off if set_symbol sets the dimension's
+        size, or if a mapping moves its indices into range: `scope.reach` then gets the end of the last part. Raise a
+        ProgramError if a part starts below 0.
         """
         attrs, number = record.attrs, self.low.scope.number
         tile = number(attrs["tile"])
@@ -179,7 +191,8 @@ class Workgroups:
     def tasks(self) -> tuple[Range, ...]:
         """Return ranges of workgroup ids that can be parallel tasks, the first grid dimension last.
 
-        () if the order of workgroups may matter, if there is only one, or if they are of too many kinds.
+        (), so that workgroups run in loops instead, if it is not shown that their order does not matter; also if there
+        are none, only one, or too many kinds of them.
         """
         few = not self.opened and (0 in self.shape or max(self.shape) == 1 or len(self.forms) > MOST)
         if few or not independent(self):
@@ -187,10 +200,11 @@ class Workgroups:
         return tuple(Range.of(self.low.writer.fresh(f"w{g}"), 0, n) for g, n in reversed(list(enumerate(self.counts))))
 
     def write(self, body: Callable[[], None], tasks: tuple[Range, ...] = ()) -> None:
-        """Emit the program for all workgroups: in loops over their ids, or, if they are parallel tasks, for the ids of
-        a task.
+        """Emit the program for all workgroups, in loops over their ids; if `tasks` has ranges of ids, for the ids of a
+        task.
 
-        `body()` emits it for one workgroup; `tasks` are the ranges of ids of parallel tasks.
+        `body()` emits it for one workgroup; it is called once for each kind of workgroup, in a branch. Without
+        workgroups, nothing is emitted. Raise a ProgramError if there are more than MOST kinds.
         """
         if 0 in self.counts:
             return
@@ -212,15 +226,21 @@ class Workgroups:
                     self._workgroup(body, self._clamped_ids(ids, kind), kind)
 
     def _clamped_ids(self, ids: tuple[Expr, ...], kind: int) -> tuple[Expr, ...]:
-        """Return `ids` clamped to the range that the ids of workgroups of this kind have, so that their bounds are
+        """Return `ids` clamped to the range of the ids that workgroups number `kind` have, so that their bounds are
         known.
+
+        `kind` is the number of a group of workgroups whose parts have equal widths.
         """
         places = np.nonzero(self.kinds == kind)
         limits = [(int(p.min()), int(p.max())) for p in reversed(places)]
         return tuple(maximum(minimum(w, hi), lo) for w, (lo, hi) in zip(ids, limits, strict=True))
 
     def _is_of_kind(self, ids: tuple[Expr, ...], kind: int) -> Expr:
-        """Return the condition, an expression of `ids`, that the workgroup with these ids is of this kind."""
+        """Return the condition, an expression of `ids`, that the workgroup with these ids is of kind number `kind`.
+
+        Workgroups of one kind have parts of equal widths; the condition compares these. It is 1 if there is only one
+        kind.
+        """
         known, conditions = self._meanings(ids, _substituted), []
         for place, record in enumerate(self.constraints):
             if len(set(self.forms[:, place])) > 1:
@@ -231,9 +251,10 @@ class Workgroups:
         return reduce(mul, conditions, as_expr(1))
 
     def _workgroup(self, body: Callable[[], None], ids: tuple[Expr, ...], kind: int | None = None) -> None:
-        """Emit the program for the workgroups of one kind; `kind` is None if sizes are open (known only at the call).
+        """Emit the program for the workgroup with the given `ids`, by calling `body()`.
 
-        `ids` are expressions; `body()` emits operations.
+        The scope first gets the values of symbols, and the workgroup's part of each dimension. `kind` is the number of
+        the widths that its parts have; None: sizes are open (known only at the call).
         """
         low, scope = self.low, self.low.scope
         known = self._meanings(ids, _substituted)
@@ -249,20 +270,24 @@ class Workgroups:
             body()
 
     def _open_width(self, record: Op, first: Expr) -> Size:
-        """Return the width of the part that begins at `first`, of a dimension whose size may be open (known only at the
-        call).
+        """Return the width of the part that begins at `first`: the tile, or fewer elements at the end of the dimension.
+
+        `record` is the constraint that states dimension and tile. The size may be open (known only at the call); the
+        result is then an expression.
         """
         tile, size = self.low.scope.number(record.attrs["tile"]), self.low.scope.size(record.attrs["dim"])
         return number_or(as_expr(tile if tile == 1 or size % tile in (0, as_expr(0)) else minimum(tile, size - first)))
 
 
 def _substituted(e: Expr, known: Mapping[Symbol, Any]) -> Expr:
-    """Return the expression `e` with its symbols replaced by the expressions in `known`."""
+    """Return the expression `e` with each symbol in `known` replaced by its value."""
     return Substitution(known)(e)
 
 
 def _set_symbols(low: Lowering) -> set[Symbol]:
-    """Return the symbols whose values set_symbol sets while the program runs."""
+    """Return the symbols whose values set_symbol sets while the program runs; not those set to a known scalar
+    argument.
+    """
     set_ops = [op for op in low.program.walk() if op.name == "set_symbol"]
     return {op.attrs["symbol"] for op in set_ops if not is_given(low, op)}
 
@@ -273,7 +298,11 @@ def is_given(low: Lowering, op: Op) -> bool:
 
 
 def _refuse_set_symbols(low: Lowering) -> None:
-    """Raise a ProgramError if a constraint depends on a symbol that set_symbol sets while the program runs."""
+    """Raise a ProgramError if a constraint depends on a symbol that set_symbol sets while the program runs.
+
+    A workgroup or tiling constraint may be on a dimension of that size, and the start and count of a loop may depend on
+    it.
+    """
     set_here = _set_symbols(low)
     walked = {op.attrs["axis"] for op in low.program.walk() if op.name == "iterate" and op.attrs.get("start")}
     for record in low.program.records:
@@ -292,10 +321,11 @@ def _refuse_set_symbols(low: Lowering) -> None:
 
 
 def independent(groups: Workgroups) -> bool:
-    """True if no workgroup accesses memory that another one writes, except by atomics whose results nothing uses.
+    """True if it is shown that no workgroup accesses memory that another one writes, so that they can run in any order.
 
-    That is shown if each grid dimension splits a dimension, and all accesses to written memory have that dimension's
-    index as the same memory coordinate.
+    Atomics of one kind, whose argument nothing reads, are allowed if nothing uses their results. For other writes, each
+    grid dimension must split a dimension whose index is, in all accesses, the same memory coordinate. Always False for
+    persistent kernels and with logs.
     """
     low, program = groups.low, groups.low.program
     if groups.persistent is not None or low.reports.logs is not None or is_ordered(program):
@@ -320,16 +350,15 @@ def independent(groups: Workgroups) -> bool:
 
 
 def _have_distinct_ids(groups: Workgroups) -> bool:
-    """True if no two workgroups have the same ids after the constraints that reorder them."""
+    """True if no two workgroups have the same ids after the constraints that reorder workgroups."""
     ids = [np.broadcast_to(groups.numbers[WORKGROUPS[g]], groups.shape).reshape(-1) for g in range(len(groups.counts))]
     return len(np.unique(np.stack(ids, axis=1), axis=0)) == len(ids[0])
 
 
 def _dim_split_by(groups: Workgroups, grid: int) -> Expr | None:
-    """Return the dimension that workgroups along the grid dimension number `grid` split into tiles; None if there is
-    none.
+    """Return the dimension that workgroups along grid dimension number `grid` split into tiles; None if there is none.
 
-    The tile of workgroup w must start at w * tile.
+    Workgroup w must have the tile that starts at w * tile, and no other constraint may move or split the dimension.
     """
     low = groups.low
     for record in groups.constraints:
@@ -346,9 +375,10 @@ def _dim_split_by(groups: Workgroups, grid: int) -> Expr | None:
 
 
 def _are_disjoint(low: Lowering, dim: Expr, accesses: Sequence[Op]) -> bool:
-    """True if accesses with different indices along `dim` touch different memory.
+    """True if it is shown that accesses with different indices along `dim` touch different memory.
 
-    All of them must have the index of `dim` alone as one coordinate, at the same position.
+    All `accesses` (reads and writes of one argument) must have the index of `dim` alone as one coordinate, at the same
+    position, and coordinates that no data change.
     """
     places = {own_coordinate(op, dim) for op in accesses}
     if len(places) != 1 or None in places:
@@ -366,9 +396,10 @@ def _are_disjoint(low: Lowering, dim: Expr, accesses: Sequence[Op]) -> bool:
 
 
 def allocate(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """Allocate memory for one workgroup's part of each dimension, filled with NaN (floats) or 0; return ().
+    """Emit the allocation of one workgroup's memory for an `allocate`, filled with NaN (integers: 0); return ().
 
-    It has all of each dimension if a read or write of it has explicit coordinates.
+    It has the workgroup's part of each dimension; all of it if some access of the memory has explicit coordinates. The
+    result, which is memory and no tile, is noted in `low.arguments`.
     """
     (memory,) = op.results
     kind: MemoryType = memory.type

@@ -38,10 +38,12 @@ class Box:
 
 
 def box_of(low: Lowering, op: Op, access: TileAccess, dims: tuple[Expr, ...], parts: Parts) -> Box | None:
-    """Return the Box of memory that a read `op` covers, if it has fewer elements than the read; None otherwise.
+    """Return the Box of memory that a read `op` covers, if it has fewer elements than the read, as with sliding
+    windows.
 
-    A read of a sliding window reads elements several times. `parts` maps the tile's dimensions `dims` to (first index,
-    extent). Along rows of an MMA that uses the read, the box is padded to whole atoms.
+    `access` has the memory coordinates; `parts` maps the tile's dimensions `dims` to (first index, extent). Along rows
+    of an MMA that uses the read, the box is padded to whole atoms. None if it is no smaller, if the coordinates are not
+    linear, or if an extent is known only at the call.
     """
     sizes = {d: width for d in dims if isinstance(width := parts[d][1], int)}
     if len(sizes) < len(dims):
@@ -54,9 +56,10 @@ def box_of(low: Lowering, op: Op, access: TileAccess, dims: tuple[Expr, ...], pa
 
 
 def image_of(at: Sequence[Expr], over: Sequence[Symbol]) -> Box | None:
-    """Return the Box that the coordinates `at` cover if the iterators `over` run from 0 to their ends.
+    """Return the Box (first coordinate and extent in each dimension) that the coordinates `at` cover.
 
-    None unless each coordinate is linear in them, with factors that are not negative.
+    The iterators `over` run from 0 to their ends. None unless each coordinate is linear in them, with factors that are
+    not negative.
 
     >>> from tilewright.algebra.expr import index
     >>> i, r = index("i", 8), index("r", 3)
@@ -79,10 +82,12 @@ def image_of(at: Sequence[Expr], over: Sequence[Symbol]) -> Box | None:
 
 
 def window_of(low: Lowering, access: TileAccess, dims: tuple[Expr, ...], parts: Parts) -> Box | None:
-    """Return the Box of memory that one lane reads for its box of results; None if it is no smaller than the elements
-    read.
+    """Return the Box of memory that one lane reads for its box of results, if it has fewer elements than the lane's
+    reads.
 
-    Its first coordinate depends on the lane. `parts` maps the tile's dimensions `dims` to (first index, extent).
+    Its first coordinate depends on the lane. `access` has the memory coordinates; `parts` maps the tile's dimensions
+    `dims` to (first index, extent). None if it is no smaller, if the plan unrolls no terms, or if an extent is known
+    only at the call.
     """
     lane_dims = [d for d in dims if is_in_window(low.bound, d)]
     sizes = [width for d in lane_dims if isinstance(width := parts[d][1], int)]
@@ -97,7 +102,9 @@ def window_of(low: Lowering, access: TileAccess, dims: tuple[Expr, ...], parts: 
 
 
 def is_in_window(bound: BoundKernel, dim: Expr) -> bool:
-    """True if one lane goes over all of a dimension's part: it belongs to the lane's box of results, or is summed."""
+    """True if one lane goes over all of a dimension's part: it belongs to the lane's box of results, or tasks do not
+    split it.
+    """
     return dim in bound.lane_box or dim not in bound.widths
 
 
@@ -110,11 +117,11 @@ def windowed(
     dtype: DType,
     otherwise: float,
 ) -> Formula:
-    """Emit the copy of all lanes' windows to shared memory; return the formula of an element of the read, loaded from
-    it.
+    """Emit the copy of all lanes' windows to one shared tensor; return the formula that loads an element of the read
+    from it.
 
-    `box` is the window of a lane; `parts` maps the tile's dimensions `dims` to (first index, extent); `otherwise` is
-    the value out of bounds.
+    `access` has the memory coordinates, `box` is the window of a lane; `parts` maps the tile's dimensions `dims` to
+    (first index, extent); `otherwise` is the value out of bounds.
     """
     lane_dims = [d for d in dims if not is_in_window(low.bound, d)]
     longer = [n for n, width in enumerate(box.widths) if width > 1]
@@ -131,9 +138,10 @@ def windowed(
 
 
 def staged(writer: BlockWriter, access: TileAccess, box: Box, dtype: DType, otherwise: float) -> Formula:
-    """Emit the copy of a halo tile to shared memory; return the formula of an element of the read, loaded from it.
+    """Emit the copy of a halo tile, the memory `box` that a read covers, to a new shared tensor.
 
-    `box` is the memory that the read covers; `otherwise` is the value out of bounds.
+    Return the formula that loads an element of the read from it. `access` has the memory coordinates of the read;
+    `otherwise` is the value out of bounds.
     """
     tensor = writer.alloc(dtype, box.widths, f"{access.tensor.name}_part")
     over = writer.axes(box.widths)

@@ -25,10 +25,11 @@ from tilewright.plan.microkernel import Axes, Microkernel, axes_in, types_of
 
 
 def is_read_in_place(low: Lowering, op: Op) -> bool:
-    """True if only MMAs use the result of a read, and all of them can read it in place though it may be out of bounds.
+    """True if only MMAs use the result of the read `op`, and all can read it in place though it may be out of bounds.
 
     Vector MMAs skip elements of A out of bounds; MMAs that stage K steps in shared memory have zeros there. Operations
-    that compute a staged operand step by step may use the read too.
+    that compute a staged operand step by step may use the read too. False if the value out of bounds is not 0, inside a
+    conditional, and where dimensions have data-dependent ends.
     """
     if op.attrs.get("otherwise", 0) != 0 or low.scope.masks or low.scope.ends:
         return False
@@ -39,16 +40,23 @@ def is_read_in_place(low: Lowering, op: Op) -> bool:
 
 
 def is_right(users_of: Mapping[Value, Sequence[Op]], op: Op) -> bool:
-    """True if all users of the result of the read `op` are MMAs that have it as operand B.
+    """True if each user of the result of the read `op` is an MMA that has it as its second operand (B), and not as its
+    first.
 
-    `users_of` maps each value to the operations that use it.
+    `users_of` maps each value to the operations that use it. Also True if nothing uses it.
     """
     users = users_of.get(op.result, ())
     return all(user.name == "mma" and user.operands[0] is not op.results[0] is user.operands[1] for user in users)
 
 
 def _is_skippable_a(low: Lowering, user: Op, read: Op) -> bool:
-    """True if a read is operand A of `user`, an MMA by vectors that can skip elements out of bounds."""
+    """True if the `read` is operand A of `user`, an MMA by an atom of one row (vectors), which skips elements out of
+    bounds.
+
+    The read must have the atom's element type. If the atom takes groups of neighbours along K, K must also be whole
+    atoms, contiguous in the memory of the read, and in bounds. An MMA by vectors along a dimension that A, B and C
+    share always counts.
+    """
     if user in low.bound.lane_kernels:
         return user.operands[0] is read.results[0]
     kernel_and_axes = _kernel_with_a(low, user, read)
@@ -64,8 +72,9 @@ def _is_skippable_a(low: Lowering, user: Op, read: Op) -> bool:
 
 
 def microkernel_of(low: Lowering, op: Op) -> tuple[Microkernel, Axes, tuple[DType, DType, DType]] | None:
-    """Return (Microkernel, its axes, element types of A, B and C) of an MMA at the current parts; None if loops do
-    it.
+    """Return (Microkernel, its axes M, N and K, element types of A, B and C) of the MMA `op` at the current parts.
+
+    None if scalar loops do it, if no dimensions can be its M, N and K, or if an extent depends on data.
     """
     kernel, known = low.bound.products.get(op), all(low.scope.is_known(d) for v in op.operands for d in v.type.dims)
     axes = axes_in(op, low.scope.width) if known else ""
@@ -75,8 +84,10 @@ def microkernel_of(low: Lowering, op: Op) -> tuple[Microkernel, Axes, tuple[DTyp
 
 
 def _kernel_with_a(low: Lowering, user: Op, read: Op) -> tuple[Microkernel, Axes] | None:
-    """Return (Microkernel, its axes) of the MMA `user` if `read` is its operand A, in the atom's type; None
-    otherwise.
+    """Return (Microkernel, its axes M, N and K) of `user` if this is an MMA with the `read` as operand A, in the atom's
+    type.
+
+    None otherwise, or if scalar loops do the MMA.
     """
     kernel_of_product = (
         microkernel_of(low, user) if user.name == "mma" and user.operands[2] is not read.results[0] else None
@@ -89,9 +100,11 @@ def _kernel_with_a(low: Lowering, user: Op, read: Op) -> tuple[Microkernel, Axes
 
 
 def rows_past_the_end(low: Lowering, op: Op, parts: Parts) -> dict[Expr, int]:
-    """Return {M dimension: rows that whole atoms read past the current part}, for the MMAs with the read `op` as A.
+    """Return {M dimension: rows that whole atoms read past the current part}, for the MMAs with the read `op` as
+    operand A.
 
-    `parts` maps dimensions to (first index, extent).
+    With atoms of 16 rows and a part of 40, these are 8. Atoms of one row read none, and are left out. `parts` maps
+    dimensions to (first index, extent).
     """
     past_of: dict[Expr, int] = {}
     for user in low.users.get(op.result, ()):
@@ -104,13 +117,13 @@ def rows_past_the_end(low: Lowering, op: Op, parts: Parts) -> dict[Expr, int]:
 
 
 def _is_staged(bound: BoundKernel, user: Op, read: Op) -> bool:
-    """True if `read` is an operand of the MMA `user`, whose K steps are copied to shared memory one by one."""
+    """True if `user` is an MMA whose atom reads K steps from shared memory, and `read` is its operand A or B, not C."""
     kernel = bound.products.get(user) if user.name == "mma" else None
     return kernel is not None and kernel.slab is not None and user.operands[2] is not read.results[0]
 
 
 def _computed_in_steps(low: Lowering) -> set[Op]:
-    """Return the operations that compute an operand A of an MMA from arguments, one K step at a time."""
+    """Return the operations that compute an operand A of some MMA from arguments, one K step at a time in registers."""
     computing: set[Op] = set()
     for op, kernel in low.bound.products.items():
         if kernel is not None and kernel.a_in_registers and not kernel.all_of_k_at_once:
@@ -122,8 +135,9 @@ def _computed_in_steps(low: Lowering) -> set[Op]:
 
 
 def slides(low: Lowering, dim: Expr) -> bool:
-    """True if the index of `dim`, added to others in a coordinate of a padded read, decides whether that is in
-    bounds.
+    """True if, in some padded read, a coordinate that adds the index of `dim` to others may be out of bounds.
+
+    Padded reads give 0 out of bounds. The index of `dim` then decides which filter taps read inside.
     """
     for op in low.program.walk():
         if op.name != "read" or op.attrs.get("otherwise") != 0 or "at" not in op.attrs:
@@ -136,7 +150,8 @@ def slides(low: Lowering, dim: Expr) -> bool:
 def are_alike(low: Lowering, dim: Expr) -> bool:
     """True if blocks at the edges of `dim` have the same operations as interior blocks, apart from predicates.
 
-    That is so if all other dimensions of the coordinates that depend on `dim` (filter taps) are unrolled.
+    That is so if all other dimensions of the coordinates that depend on `dim` (filter taps) are unrolled, and no MMA is
+    by vectors along a dimension that A, B and C share.
     """
     unrolled = {d for d, loop in low.bound.summed.items() if loop.unrolled}
     for op in (op for op in low.program.walk() if op.name == "read" and "at" in op.attrs):
@@ -149,15 +164,17 @@ def are_alike(low: Lowering, dim: Expr) -> bool:
 
 
 def _is_contiguous_along(read: Op, dim: Expr) -> bool:
-    """True if neighbours along `dim` are contiguous in the memory of a read."""
+    """True if elements that the `read` reads are contiguous in memory along the dimension `dim`."""
     *before, last = read.attrs.get("at") or read.operands[0].type.dims
     coordinate = dict(zip(read.results[0].type.dims, read.attrs.get("over", ()), strict=False)).get(dim, dim)
     return not any(coordinate in e.symbols for e in before) and linear_step(last, coordinate) == 1
 
 
 def _may_be_out_of_bounds(arguments: ArgumentTensors, read: Op, dim: Expr) -> bool:
-    """True if a coordinate of a read that depends on `dim`, and is not the index of `dim` alone, may be out of
+    """True if a coordinate of the `read` that depends on `dim`, and is not the index of `dim` alone, may be out of
     bounds.
+
+    `arguments` has the extents of the argument that it reads.
     """
     kind: TileType = read.results[0].type
     coordinate = dict(zip(kind.dims, read.attrs.get("over", ()), strict=False)).get(dim)
@@ -176,11 +193,12 @@ def limits(
     known: Substitution,
     unknown: set[Symbol],
 ) -> tuple[Expr, Expr, tuple[bool, ...]]:
-    """Return (first, end, marks) of the loop over a filter tap: the range in which coordinates are in bounds.
+    """Return (first, end, marks) of the loop over a filter tap: the range of its index in which coordinates are in
+    bounds.
 
     `at` are the coordinates in a tensor of extents `shape`; `marks` says which may be out of bounds, before and, in the
-    result, within that range. `tap` is the loop's symbol, `size` its extent. `known` replaces symbols; coordinates with
-    a symbol in `unknown`, which changes within the loop, are not considered.
+    result, within that range. `tap` is the loop's symbol, `size` its extent. `known` replaces symbols by their current
+    values. Coordinates with a symbol in `unknown`, which changes within the loop, or not linear in `tap`, set no limit.
     """
     first, end, remaining = as_expr(0), as_expr(size), list(marks)
     for n, e in enumerate(at):

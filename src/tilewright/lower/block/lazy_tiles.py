@@ -36,7 +36,7 @@ class Load:
 
     @property
     def is_given(self) -> bool:
-        """True if the tensor is an argument that is only read."""
+        """True if the tensor of this load is an argument that the program only reads."""
         return getattr(self.tensor.type, "role", None) == "in"
 
 
@@ -65,27 +65,28 @@ class Tile:
 
     @property
     def accumulated(self) -> tuple[DType, Formula]:
-        """(type, formula) before rounding, if the tile is a rounded accumulator; else its own type and formula."""
+        """(type, formula) of the element: before rounding if the tile is a rounded accumulator, else its own."""
         return (self.dtype, self.formula) if self.wide is None else self.wide
 
     @property
     def filled(self) -> bool:
-        """True if every element is the same number; the tile may then have any extents."""
+        """True if every element is the same number: the formula has no loads, indices or arguments."""
         return not any(node.name in ("operand", "index", "argument") for node in self.formula.walk())
 
     def over(self, dims: tuple[Expr, ...], parts: Mapping[Expr, Part] | None = None) -> Tile:
-        """Return the tile over the dimensions `dims`: in another order, or with more of them.
+        """Return the tile over the dimensions `dims`: in another order, with more of them, or with other parts; nothing
+        is emitted.
 
-        `parts` has the parts of new dimensions, and replaces those of others.
+        `parts`, {dimension: (first index, extent)}, has those of new dimensions, and replaces those of others.
         """
         known = {**self.parts, **(parts or {})}
         return replace(self, dims=dims, parts={d: known[d] for d in dims})
 
 
 def rounded(dtype: DType, dims: tuple[Expr, ...], parts: Parts, wide: DType, formula: Formula) -> Tile:
-    """Return a Tile of type `dtype` whose element is `formula`, of the wider type `wide`, rounded.
+    """Return a Tile whose element is `formula`, of the type `wide`, rounded to `dtype`; nothing is emitted.
 
-    It keeps the unrounded formula as its accumulator.
+    It also keeps (wide, formula) as its unrounded accumulator, unless both types are the same.
     """
     if wide is dtype:
         return Tile(dtype, dims, parts, formula)
@@ -93,7 +94,7 @@ def rounded(dtype: DType, dims: tuple[Expr, ...], parts: Parts, wide: DType, for
 
 
 def loads(formula: Formula) -> Iterator[Load]:
-    """Yield every Load in a formula."""
+    """Yield every Load (element of a tensor) in a formula, each as often as it occurs."""
     for node in formula.walk():
         if node.name == "operand":
             yield node.value
@@ -107,7 +108,7 @@ def only_load(formula: Formula) -> Load | None:
 def rewritten(
     formula: Formula, images: Callable[[Expr], Expr], loaded: Callable[[Load], Formula] | None = None
 ) -> Formula:
-    """Return the formula with every expression e replaced by images(e).
+    """Return the formula with images(e) in place of every expression e: indices, and coordinates of loads.
 
     `loaded` gives the formula that replaces a Load; None: the load stays, with its coordinates replaced.
     """
@@ -125,8 +126,9 @@ _DEAR = {
 
 
 def weight(formula: Formula) -> int:
-    """Return the estimated number of instructions for an element: loads and indices count 1, functions and
-    divisions 8.
+    """Return the estimated cost of an element in simple instructions: 8 for a function such as exp or div, else 1.
+
+    Numbers cost nothing; loads, indices and arithmetic cost 1 each.
     """
     total = 0
     for node in formula.walk():
@@ -135,7 +137,7 @@ def weight(formula: Formula) -> int:
 
 
 def divided(size: Size, by: int) -> tuple[Size, Size]:
-    """Return (quotient, remainder) of a size divided by a number.
+    """Return (quotient, remainder) of a size divided by a number; expressions, if the size is known only at the call.
 
     >>> from tilewright.algebra.expr import symbol
     >>> divided(70, 32), divided(symbol("M", 1, 99), 32)
@@ -149,18 +151,21 @@ def divided(size: Size, by: int) -> tuple[Size, Size]:
 
 
 def pieces(size: Size, by: int) -> Size:
-    """Return the number of blocks of `by` elements that cover `size`; the last may be smaller."""
+    """Return the number of blocks of `by` elements that cover `size` elements, rounded up; the last may be smaller."""
     return number_or((as_expr(size) + by - 1) // by)
 
 
 def most(size: Size) -> int:
-    """Return the largest value that a size, which may be an expression, can have."""
+    """Return `size` as an int; of an expression, which is known only at the call, the largest value."""
     return size if isinstance(size, int) else int(size.hi)
 
 
 def common_parts(tiles: list[Tile]) -> Parts:
-    """Return {dimension: (first index, extent)} that all tiles with this dimension cover: inside a loop, its current
-    tile.
+    """Return {dimension: (first index, extent)} for operands of one operation; inside a loop, that of the loop's
+    current tile.
+
+    If tiles cover different parts of a dimension, it is the one that lies within all others; raise a ProgramError if
+    there is none. A tile that is one number everywhere counts only for dimensions that no other tile has.
     """
     parts: Parts = {}
     for tile in tiles:
@@ -174,9 +179,9 @@ def common_parts(tiles: list[Tile]) -> Parts:
 
 
 def inner_part(dim: Expr, a: Part, b: Part) -> Part:
-    """Return whichever of two parts (first index, extent) of `dim` lies within the other.
+    """Return whichever of two parts (first index, extent) of the dimension `dim` is shown to lie within the other.
 
-    Raise a ProgramError if neither does.
+    Raise a ProgramError if neither is.
     """
     if a == b:
         return a

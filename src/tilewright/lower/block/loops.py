@@ -39,7 +39,11 @@ from tilewright.plan.general import CHOSEN, WHOLE, only_adds
 
 
 def iterate(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """Return the result tiles of a loop: emit its body once for each tile of the axis, in order, on carried tensors."""
+    """Emit a loop over tiles of an axis, in order, with carried values in tensors; return the result tiles.
+
+    A ragged last tile gets a copy of the body, or is padded and masked if values between MMAs are in registers. Fully
+    masked tiles are then skipped. A while loop, and a loop with data-dependent limits, become a `while`.
+    """
     scope = low.scope
     axis: Expr = op.attrs["axis"]
     if op.attrs.get("start"):
@@ -84,10 +88,11 @@ def iterate(low: Lowering, op: Op) -> tuple[Tile, ...]:
 
 
 def _rounds(low: Lowering, op: Op, first: Expr, length: Size, tile: Size) -> tuple[Expr, Expr, list[tuple[Expr, Size]]]:
-    """Return (first index, number of full tiles, [(condition, width) of a ragged last tile]) of a loop.
+    """Return (first index, number of full tiles, [(condition, width) of a ragged last tile]) of the loop `op`.
 
-    The loop goes over `length` elements from `first` on, `tile` elements an iteration, unless a constraint states its
-    start or count. Several ragged tiles are alternatives for different workgroups.
+    It goes over `length` elements from `first` on, `tile` elements an iteration, unless a constraint states its start
+    or number of iterations. Several ragged tiles are alternatives for different workgroups. Raise a ProgramError if a
+    stated start or number is below 0 or known only at run time.
     """
     stated = {} if op in low.free else _limits(low.program, op)
     if tile is length:
@@ -115,7 +120,11 @@ def _rounds(low: Lowering, op: Op, first: Expr, length: Size, tile: Size) -> tup
 
 
 def _over_workgroups(e: Expr) -> Any:
-    """Return an array of the values of `e` at all iterations of the loops around, and all workgroup ids."""
+    """Return an array of the values of `e` for all values of its symbols: loop variables and workgroup ids.
+
+    It has one dimension for each symbol. Raise a ProgramError if a symbol's range is infinite, or there are more than
+    TABLED values.
+    """
     if isinstance(e, Const):
         return np.asarray(e.value)
     values = {s: np.arange(_finite(s.lo), _finite(s.hi) + 1) for s in e.symbols}
@@ -132,22 +141,29 @@ def _finite(limit: Any) -> int:
 
 
 def _tiling(program: Program, axis: Expr) -> dict[str, Any]:
-    """Return {"tile", "start" or "iters": value} that the tiling constraints of a program state for the loop over
-    `axis`.
+    """Return {name: value} of the program's tiling constraints on `axis`: "tile", "start", "iters" (number of
+    iterations).
+
+    The first of several constraints decides. {} if there is none.
     """
     tilings = [r.attrs for r in program.records if r.name == "tiling" and r.attrs["dim"] is axis]
     return {name: value for attrs in reversed(tilings) for name, value in attrs.items()}
 
 
 def _limits(program: Program, op: Op) -> dict[str, Expr]:
-    """Return {"start": first index, "iters": number of iterations}, if the constraint of a loop states them; else
-    {}.
+    """Return {"start": first index, "iters": number of iterations} that a constraint states for the loop `op`.
+
+    An entry that no constraint states is missing.
     """
     return {name: e for name, e in _tiling(program, op.attrs["axis"]).items() if name in ("start", "iters")}
 
 
 def _results(storage: Storage, op: Op, carried: list[Carried]) -> tuple[Tile, ...]:
-    """Return the results of a loop: the last carried values, rounded to the types of the results."""
+    """Return the Tiles of a loop's results: loads of the carried tensors, cast to the types of the results.
+
+    `carried` has (tensor, Tile that it starts from) for each result. A result without elements has no tensor, and is
+    the Tile that it starts from.
+    """
     results = []
     for (tensor, start), value in zip(carried, op.results, strict=True):
         kind: TileType = value.type
@@ -160,9 +176,11 @@ def _results(storage: Storage, op: Op, carried: list[Carried]) -> tuple[Tile, ..
 
 
 def _tile(low: Lowering, op: Op, axis: Expr, length: Size) -> Size:
-    """Return the number of elements that an iteration of a loop covers, of `length` elements along its axis.
+    """Return the number of elements that an iteration of the loop `op` covers, of `length` elements along its axis.
 
-    It is the tile that the program states if another one would change the result, else the plan's.
+    If every tile size gives the same result, it is the plan's, or a default, or all of a length that is known only at
+    the call. Otherwise it is the tile size that the program states; without one, all of `length` if the program allows
+    any, else a ProgramError is raised.
     """
     if op in low.free:
         tile = _tiling(low.program, axis).get("tile")
@@ -178,7 +196,7 @@ def _tile(low: Lowering, op: Op, axis: Expr, length: Size) -> Size:
 
 
 def _least_one(length: Size) -> Size:
-    """Return `length`, but 1 instead of 0."""
+    """Return `length`, but 1 instead of the number 0; an expression is returned unchanged."""
     return max(1, length) if isinstance(length, int) else length
 
 
@@ -192,17 +210,18 @@ Carried = tuple[Value | None, Tile]
 
 
 def _all_carried(low: Lowering, op: Op, values: Sequence[Value]) -> list[Carried]:
-    """Return (tensor, Tile of it) for each value that a loop carries; `values` are stored in the tensors to start
-    from.
-    """
+    """Emit the stores of `values`, with which the loop `op` starts, to new tensors; return [(tensor, Tile of it)]."""
     starts = zip((low.storage.env[v] for v in values), op.blocks[0].args, strict=True)
     return [_carried(low, op, n, start, arg) for n, (start, arg) in enumerate(starts)]
 
 
 def _carried(low: Lowering, op: Op, place: int, start: Tile, arg: Value) -> Carried:
-    """Return (tensor, Tile of it) for carried value number `place`, whose start is stored there.
+    """Emit the store of the start of carried value number `place` of the loop `op` to a new tensor; return (tensor, its
+    Tile).
 
-    The tensor is None if the value has no elements. `start` is the Tile it starts from, `arg` its argument of the body.
+    `start` is the Tile it starts from, `arg` its argument of the body. The tensor has the accumulator's type, and an
+    MMA's layout in registers, if an MMA or reduction computes the value. (None, start) if it has no elements. Raise a
+    ProgramError if it has the loop's axis.
     """
     wide = _carried_type(low.machine, op, place) or (start.wide[0] if start.wide is not None else None)
     dims = arg.type.dims
@@ -233,14 +252,17 @@ def _carried(low: Lowering, op: Op, place: int, start: Tile, arg: Value) -> Carr
 
 
 def _maker_of_carried(op: Op, place: int) -> Op | None:
-    """Return the operation in a loop's body that computes carried value number `place`; None if there is none."""
+    """Return the operation in a loop's body that computes the next carried value number `place`; None if none in it
+    does.
+    """
     value = op.blocks[0].ops[-1].operands[place]
     return next((inner for inner in op.blocks[0].ops if value in inner.results), None)
 
 
 def _carried_type(machine: Machine, op: Op, place: int) -> DType | None:
-    """Return the accumulator type of carried value number `place` if an MMA or a reduction computes it; None
-    otherwise.
+    """Return the accumulator type of carried value number `place` if an MMA or a reduction in the body computes it.
+
+    None otherwise, and for bools.
     """
     value = op.blocks[0].ops[-1].operands[place]
     maker = _maker_of_carried(op, place)
@@ -253,10 +275,11 @@ def _carried_type(machine: Machine, op: Op, place: int) -> DType | None:
 
 
 def _hoist_reads(low: Lowering, op: Op, axis: Expr, part: Part, once: bool) -> None:
-    """Emit reads of the loop `op` in front of it, for all iterations: small operands that have the loop's axis.
+    """Emit reads of the loop `op` in front of it, for all of its iterations: small operands that have the loop's axis.
 
-    `part` is the part of the axis. If there is one iteration (`once`) and lanes have boxes of results, the largest read
-    is hoisted too, so that both loads overlap.
+    `part` is the (first index, extent) of the axis. `low.storage.early` gets {read: its Tile}. The largest read stays
+    in the loop; but if there is one iteration (`once`) and lanes have boxes of results, it is hoisted too, so that both
+    loads overlap.
     """
     reads = [inner for inner in op.blocks[0].ops if inner.name == "read" and axis in inner.result.type.dims]
     with low.scope.at(axis, part):
@@ -272,15 +295,18 @@ def _hoist_reads(low: Lowering, op: Op, axis: Expr, part: Part, once: bool) -> N
 
 
 def _iteration(low: Lowering, op: Op, carried: list[Carried], axis: Expr, part: Part) -> None:
-    """Emit the body of a loop for one tile, the `part` of its axis, and store the yielded values in the carried
-    tensors.
+    """Emit one iteration of the loop `op`, for the tile `part`, (first index, extent), of its axis.
+
+    The values that the body yields are stored in the `carried` tensors.
     """
     with low.scope.at(axis, part), low.nested():
         _body(low, op, carried)
 
 
 def _body(low: Lowering, op: Op, carried: list[Carried]) -> None:
-    """Emit the body of a loop on the carried tensors, and store the yielded values in them."""
+    """Emit the body of the loop `op`, whose arguments are loaded from the `carried` tensors; store what it yields in
+    them.
+    """
     (body,) = op.blocks
     for (tensor, start), arg in zip(carried, body.args, strict=True):
         low.storage.env[arg] = start
@@ -294,9 +320,10 @@ def _body(low: Lowering, op: Op, carried: list[Carried]) -> None:
 
 
 def _data_dependent_loop(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """Return the result tiles of a loop whose start, end or count depends on data.
+    """Emit a loop whose start, end or number of iterations depends on data; return the result tiles.
 
-    It becomes a while loop with the current index in memory.
+    It becomes a while loop with the current index in memory. Raise a ProgramError inside a conditional, without a
+    stated tile size, or if the loop is over part of its axis only.
     """
     scope = low.scope
     axis: Expr = op.attrs["axis"]
@@ -331,7 +358,10 @@ def _data_dependent_loop(low: Lowering, op: Op) -> tuple[Tile, ...]:
 
 
 def _emit_while(storage: Storage, truth: Callable[[], Formula], one: Callable[[], None]) -> None:
-    """Emit a while loop: `truth()` gives the condition, computed before each iteration; `one()` emits the body."""
+    """Emit a while loop: `truth()` gives the formula of its condition, `one()` emits its body.
+
+    Code for the condition is emitted twice: in front of the loop, and at the end of the body.
+    """
     is_true = storage.writer.register(dtypes.i32, "going")
 
     def emit_condition() -> None:
@@ -346,8 +376,11 @@ def _emit_while(storage: Storage, truth: Callable[[], Formula], one: Callable[[]
 
 
 def _while(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """Return the result tiles of a while loop, whose body sets the axis by set_symbol, and runs while the condition
-    holds.
+    """Emit a while loop, which runs while its condition holds, and whose body sets its axis by set_symbol; return its
+    results.
+
+    The first operand is the axis's first value; the others are carried. Raise a ProgramError if the body never sets the
+    axis, inside a conditional, or inside a while loop over the same axis.
     """
     scope = low.scope
     axis = op.attrs["axis"]
@@ -396,10 +429,11 @@ def _while(low: Lowering, op: Op) -> tuple[Tile, ...]:
 
 
 def _store(storage: Storage, carried: list[Carried], yielded: tuple[Tile, ...]) -> None:
-    """Store all yielded tiles in the carried tensors, as if at the same time.
+    """Emit the stores of all `yielded` tiles in the `carried` tensors, with the effect that all happen at the same
+    time.
 
     A tile that reads a tensor which an earlier store overwrites, or other elements of its own tensor, is first computed
-    to a new tensor.
+    to a new tensor. A value that is in its tensor already is not stored.
     """
     pending: list[tuple[Value, Tile, Formula]] = []
     for (tensor, start), tile in zip(carried, yielded, strict=True):
@@ -427,9 +461,12 @@ def _store(storage: Storage, carried: list[Carried], yielded: tuple[Tile, ...]) 
 
 
 def conditional(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """Return the result tiles of a `conditional`: emit its body, whose writes happen only where the condition holds.
+    """Emit the body of a `conditional`, whose writes happen only where the condition holds; return the result tiles.
 
-    Results are the body's where the condition holds, and the operands elsewhere.
+    They have the body's values where the condition holds, and the operands elsewhere; () without results. A condition
+    on workgroup ids or sizes becomes a branch; if it is known, the body is emitted without one, or not at all. A
+    condition that depends on data is stored in memory, and masks every write. Raise a ProgramError if it has any other
+    symbol.
     """
     scope = low.scope
     (body,) = op.blocks
@@ -476,7 +513,8 @@ def _by_workgroup(low: Lowering, op: Op, when: Expr, otherwise: list[Tile]) -> t
     """Emit the body of a conditional in a branch on `when`, a condition on workgroup ids or sizes; return the result
     tiles.
 
-    The tiles `otherwise` are stored in tensors, which get the body's values in the branch.
+    The tiles `otherwise` are stored in new tensors before it, and the body's values over them in the branch. Raise a
+    ProgramError if the two cover different parts of a dimension.
     """
     (body,) = op.blocks
     stored = [low.storage.stored(t, name="otherwise") for t in otherwise]

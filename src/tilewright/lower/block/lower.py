@@ -60,7 +60,7 @@ class Lowered:
 
 
 def _nothing(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """Return (): the operation has no results, and becomes no block operation."""
+    """Lower an operation that becomes no code, such as `barrier`: emit nothing, and return (), as it has no results."""
     return ()
 
 
@@ -94,7 +94,12 @@ RULES: dict[str, Rule] = {
 
 
 def _block(low: Lowering, block: Block) -> tuple[Tile, ...]:
-    """Emit the operations of a block, fused along rows where possible; return the Tiles that its `yield` passes on."""
+    """Emit the code of a tile block; return the lazy Tiles of its `yield`'s operands, () if it has no `yield`.
+
+    Operations along the same rows are fused into one loop where that pays. `low.storage.env` gets the Tile of each
+    other result: masked past the end of a loop's axis, and stored in memory or registers if it is expensive to compute
+    again.
+    """
     env = low.storage.env
     for step in row_fusion.steps(low, block.ops):
         low.writer.loc = None
@@ -122,13 +127,15 @@ def lower_tiles(
     opened: OpenSizes = CLOSED,
     written: Collection[Value] = (),
 ) -> Lowered:
-    """Return the block program of a tile program, with its reports (Lowered).
+    """Lower a tile program to a block program; return it with its arguments, run-time reports and packing programs
+    (Lowered).
 
-    Sizes (`symbols`) and `shapes` of arguments are numbers, or expressions of the sizes in `opened`, which become
-    parameters. `bound` is the program with its plan. `free` are the loops with the same result for every tile size.
-    With `logs`, debug_log writes to arguments of its own. `workgroups` is for a grid program: {symbol that depends on
-    workgroup ids: its expression}. With `lenient`, symbols that set_symbol sets may have values outside their range.
-    `written` are arguments that are known to be written completely, beside those for which it is recognised.
+    Sizes (`symbols`) and `shapes` of arguments are numbers, or expressions of the sizes in `opened` (known only at the
+    call), which become parameters. `bound` is the program with its plan. `free` are the loops with the same result for
+    every tile size. With `logs`, debug_log writes to arguments of its own; else it emits nothing. `workgroups` is for a
+    grid program: {symbol that depends on workgroup ids: its expression}. With `lenient`, symbols that set_symbol sets
+    may have values outside their range. `written` are arguments that are known to be written completely, beside those
+    for which it is recognised.
 
     >>> from tilewright.ir.tile import parse_tile
     >>> from tilewright.plan.kernel import KernelProgram
@@ -188,15 +195,20 @@ def lower_tiles(
 
 
 def _task_width(bound: BoundKernel, scope: TileScope, dim: Expr) -> int:
-    """Return the extent of a task along `dim`; 2 if the size is open (known only at the call), which means more
-    than 1.
+    """Return the extent of a task along `dim` as an int: the plan's, or all of `dim` if the plan states none.
+
+    If that size is open (known only at the call), return 2, which stands for "more than 1".
     """
     size = bound.widths.get(dim) or scope.size(dim)
     return size if isinstance(size, int) else 2
 
 
 def _lowered(low: Lowering, tasks: Tasks, waves: int) -> Lowered:
-    """Emit the tasks of a program; return the Lowered, for workgroups of `waves` waves."""
+    """Emit the whole block program: its tasks, by `tasks`, and its arguments; verify it, and return it as a Lowered.
+
+    `low` is the state of the lowering, which collects reports, packing programs and copies on the way. `waves` is the
+    number of waves of a workgroup; the program records it if there are several.
+    """
     arguments, reports = low.arguments, low.reports
     for arg in low.program.args:
         if not isinstance(arg.type, MemoryType):

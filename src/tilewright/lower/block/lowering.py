@@ -100,17 +100,20 @@ class Lowering:
 
     @property
     def in_grid(self) -> bool:
-        """True for a grid program, whose tile operations run once for each workgroup of the author's grid."""
+        """True for a grid program: its tile operations run once for each workgroup of a grid that the author states."""
         return self.arguments.in_grid
 
     def block(self, block: Block) -> tuple[Tile, ...]:
-        """Emit the operations of a tile block; return the Tiles that its `yield` passes on, () if it has none."""
+        """Emit the code of a tile block; return the lazy Tiles of its `yield`'s operands, () if it has no `yield`."""
         return self.rules.block(self, block)
 
     def done(self, op: Op) -> tuple[Tile, ...]:
-        """Emit one tile operation by its rule; return a Tile for each of its results.
+        """Lower one tile operation by the rule for its name, which emits block operations; return the Tiles of its
+        results.
 
-        Raise a ProgramError with the author's line if there is no rule, or the rule refuses the operation.
+        There is one Tile for each result; `allocate`, whose result is memory, gives (). Raise a ProgramError, with the
+        author's source line, if there is no rule, if the rule refuses the operation, or if the operation needs all
+        elements along a dimension with a data-dependent start or end.
         """
         rule = self.rules.operations.get(op.name)
         if rule is None:
@@ -125,16 +128,19 @@ class Lowering:
 
     @contextmanager
     def nested(self) -> Iterator[None]:
-        """Forget values and symbols that are defined within this context at its end."""
+        """Context manager: at its end, the Tiles of values that were set within it are forgotten.
+
+        Symbols that set_symbol set, and data-dependent ends of dimensions, get their former values again.
+        """
         with self.storage.nested(), self.scope.nested():
             yield
 
     @contextmanager
     def branch(self, condition: Expr) -> Iterator[None]:
-        """Emit an `if` with this condition around the operations of this context.
+        """Context manager: emit an `if` on `condition` around the operations that are emitted within it.
 
-        The condition is an expression of loop variables and workgroup ids. There is no `if` if it is always true, or if
-        the context emits nothing.
+        The condition is an expression of loop variables and workgroup ids; proofs within the context may use it. There
+        is no `if` if the condition is a constant other than 0, or if nothing is emitted.
         """
         if isinstance(condition, Const) and condition.value:
             yield
@@ -147,5 +153,5 @@ class Lowering:
             self.writer.emit("if", when=condition, blocks=(inner,))
 
     def before_tasks(self) -> AbstractContextManager[None]:
-        """Within this context, emit operations that run once, before the first task."""
+        """Return a context manager: operations emitted within it run once, before the first task."""
         return self.writer.inside(self.task.before)

@@ -36,7 +36,10 @@ _DIFFERENCES = {
 
 
 def condition_of(formula: Formula) -> list[Expr] | None:
-    """Return expressions that are all >= 0 exactly where a condition on coordinates holds; None if it depends on data.
+    """Return expressions that are all >= 0 exactly where a condition on coordinates holds.
+
+    None if the condition is anything else than <, <=, > or >= between sums, differences and products of coordinates and
+    integers, or several of these joined by `and_`; so if it depends on data.
 
     >>> from tilewright.algebra.expr import symbol
     >>> n, m = (Formula("index", (), symbol(s)) for s in "nm")
@@ -53,7 +56,9 @@ def condition_of(formula: Formula) -> list[Expr] | None:
 
 
 def _as_expression(formula: Formula) -> Expr | None:
-    """Return the Expr of a formula of coordinates and integers; None if it depends on anything else."""
+    """Return a formula of coordinates and integers, with +, -, * and integer casts, as an Expr; None if it has anything
+    else.
+    """
     if formula.name == "index":
         index: Expr = formula.value
         return index
@@ -68,9 +73,10 @@ def _as_expression(formula: Formula) -> Expr | None:
 
 
 def limit_over(scope: TileScope, e: Expr, dims: tuple[Expr, ...], parts: Parts, least: bool) -> Expr | None:
-    """Return the least value of `e` over a tile (with `least` False: the greatest); None if `e` is not linear.
+    """Return the least value of `e` over a tile, as an expression; with `least` False, the greatest value.
 
-    `parts` maps the tile's dimensions `dims` to (first index, extent).
+    `e` is an expression of the tile's coordinates; `parts` maps the tile's dimensions `dims` to (first index, extent).
+    None unless `e` is linear in these coordinates, with numbers as factors.
     """
     at = {scope.coordinate(d): parts[d] for d in dims}
     form = linear_form(e, at)
@@ -86,10 +92,13 @@ def limit_over(scope: TileScope, e: Expr, dims: tuple[Expr, ...], parts: Parts, 
 
 
 def select(low: Lowering, op: Op, tiles: list[Tile], parts: Parts) -> Tile | None:
-    """Return the result tile of a select by coordinates between registers and a number; None if it is no such select.
+    """Emit the select `op` in registers, under a branch that only tiles with masked elements take; return the result
+    tile.
 
-    It is emitted under a branch, so that only tiles with masked elements run it. `tiles` are (condition, chosen,
-    other), `parts` maps the result's dimensions to (first index, extent).
+    `tiles` are (condition, tile where it is true, tile where it is false); `parts` maps the result's dimensions to
+    (first index, extent). If no element of the tile is masked, the true tile is returned, and nothing is emitted. None,
+    with nothing emitted, unless the condition is one linear comparison of coordinates, the false tile is one number,
+    and the result has the registers' layout of values between MMAs.
     """
     kind: TileType = op.results[0].type
     condition, chosen, other = tiles
@@ -107,10 +116,13 @@ def select(low: Lowering, op: Op, tiles: list[Tile], parts: Parts) -> Tile | Non
 def _masked(
     low: Lowering, tile: Tile, mask_of: Callable[[Callable[[Expr], Expr]], Expr], least: Expr, other: Formula
 ) -> Tile:
-    """Return a register tile with the number `other` where a mask is false; the select is emitted under `least` < 0.
+    """Emit a copy of `tile` to new registers, with the number `other` where a mask is false; return the Tile of the
+    registers.
 
     `mask_of(places)` gives an expression that is >= 0 where the mask is true; `places` maps coordinates to iterators.
-    `least` is its minimum over the tile.
+    `least` is its minimum over the tile: the elements are replaced in a branch on `least` < 0. If `least` >= 0 is
+    proved, nothing is emitted, and `tile` is returned. A positive factor of the formula is applied after masking with
+    an infinity.
     """
     if low.scope.holds(least):
         return tile
@@ -135,10 +147,11 @@ def _masked(
 
 
 def hide_end(low: Lowering, op: Op) -> None:
-    """Choose the operation of a loop that masks elements past the end of the loop's axis, and note it in
-    `scope.unseen`.
+    """Choose the operation in the body of the loop `op` whose result is masked with -inf past the end of the loop's
+    axis.
 
-    None is noted if a select of the program gives -inf there already; nothing, if no operation can mask them.
+    `low.scope.unseen[axis]` is set to this operation; or to None if a select in the body gives -inf there already.
+    Nothing is set if no operation can mask these elements. Nothing is emitted.
     """
     axis: Expr = op.attrs["axis"]
     selections = [inner for inner in op.blocks[0].ops if inner.name == "select" and changes_nothing(op, inner)]
@@ -151,8 +164,10 @@ def hide_end(low: Lowering, op: Op) -> None:
 
 
 def _fails_past(scope: TileScope, e: Expr, dims: tuple[Expr, ...], axis: Expr) -> bool:
-    """True if the expression `e` is negative past the end of `axis`, for all coordinates along the other dimensions of
-    `dims`.
+    """True if it is proved that `e` < 0 at all indices past the end of `axis`: a mask that is true where `e` >= 0 is
+    false.
+
+    It must be so for all indices along the other dimensions of `dims`. False if one of these depends on data.
     """
     if any(d in scope.walking or not d.symbols.isdisjoint(scope.bound) for d in dims):
         return False
@@ -165,8 +180,11 @@ def _fails_past(scope: TileScope, e: Expr, dims: tuple[Expr, ...], axis: Expr) -
 
 
 def ended(low: Lowering, op: Op, tile: Tile) -> Tile:
-    """Return the Tile of the result of `op`, with -inf past the end of a loop's axis if `op` is the one that masks
-    it.
+    """Return `tile`, the result of `op`, with -inf past the end of a loop's axis; unchanged unless `op` is to mask it.
+
+    `scope.unseen` says which operation masks which axis (`hide_end`). A tile with the register layout of accumulators
+    is copied to new registers and masked there, by code that only the last iteration runs. Any other tile gets a select
+    in its formula.
     """
     axis = next((d for d, hidden in low.scope.unseen.items() if hidden is op), None)
     if axis is None:
@@ -188,9 +206,12 @@ def ended(low: Lowering, op: Op, tile: Tile) -> Tile:
 
 
 def rounds(low: Lowering, op: Op, first: Expr, tile: int, count: Expr) -> tuple[Expr, Expr]:
-    """Return (first, end): the range of the iterations 0..count of a loop that are not fully masked.
+    """Return (begin, end), as expressions: the iterations of the loop `op` that are not fully masked, of all from 0 to
+    `count`.
 
-    A fully masked iteration changes no carried value. Iteration n begins at the index first + tile * n.
+    A fully masked iteration changes no carried value, such as one above the diagonal of a causal mask. Only those
+    before the first and behind the last other one are left out. Iteration n covers `tile` indices from `first` + `tile`
+    * n on.
     """
     axis: Expr = op.attrs["axis"]
     begin = as_expr(0)
@@ -213,10 +234,10 @@ def rounds(low: Lowering, op: Op, first: Expr, tile: int, count: Expr) -> tuple[
 
 
 def conditions_of(low: Lowering, condition: Value) -> list[tuple[Expr, tuple[Expr, ...]]]:
-    """Return [(expression, dimensions)]: a mask is true where all these expressions of coordinates are >= 0.
+    """Return [(expression, dimensions of the mask)]: a mask is true exactly where all these expressions are >= 0.
 
-    `condition` is the mask's value. [] if it depends on data, or on other operations than sums, products and
-    comparisons.
+    `condition` is the mask's value in the program; the expressions are of coordinates. [] if it depends on data, or on
+    other operations than +, -, *, comparisons (<, <=, >, >=) and `and_`.
     """
     makers = low.program.makers()
 

@@ -22,11 +22,11 @@ LONG = 60
 
 
 def kept(low: Lowering, op: Op, value: Value, tile: Tile) -> Tile:
-    """Return the Tile of `value`, a result of `op`: stored if it is expensive and used several times, or has a long
-    formula.
+    """Return the Tile of `value`, a result of `op`; it is stored, by emitted code, if that pays, else `tile` itself.
 
-    A computed value of one element per row is always stored; a tile that does not fit the lanes' registers never is.
-    Raise a ProgramError if a dimension occurs twice.
+    It is stored if it is expensive and used several times, if its formula is long, or if it is computed and registers
+    hold one element of it per row. It is not stored if it does not fit the registers of the lanes. Raise a ProgramError
+    if a dimension occurs twice.
     """
     if len(set(tile.dims)) != len(tile.dims):
         raise ProgramError(f"{op_text(op)}: a dimension occurs twice, which has no native form yet", op.loc)
@@ -41,8 +41,9 @@ def kept(low: Lowering, op: Op, value: Value, tile: Tile) -> Tile:
 
 
 def simple(storage: Storage, value: Value, light: int = 2) -> Tile:
-    """Return the Tile of `value`; it is stored first if its formula's weight is more than `light`, so that it can be
-    repeated.
+    """Return the Tile of `value`, stored first by emitted code if its formula costs more than `light` instructions.
+
+    A stored Tile replaces the old one in `storage.env`. Its formula may then be repeated.
     """
     tile = storage.env[value]
     if weight(tile.formula) > light and any(loads(tile.formula)):
@@ -51,7 +52,11 @@ def simple(storage: Storage, value: Value, light: int = 2) -> Tile:
 
 
 def near(low: Lowering, value: Value) -> Tile:
-    """Return the Tile of `value`; it is stored in the workgroup's memory if several operations use it and it fits."""
+    """Return the Tile of `value`, stored first in the workgroup's memory if several operations use it and it fits.
+
+    A stored Tile replaces the old one in `low.storage.env`. A tile that is there already, is one number everywhere, or
+    is a rounded accumulator stays as it is.
+    """
     tile, load = low.storage.env[value], only_load(low.storage.env[value].formula)
     is_near = tile.filled or tile.wide is not None or (load is not None and load.tensor.type.space == "shared")
     has_room = low.plan.waves == 1 or low.writer.lanes is None
@@ -63,8 +68,10 @@ def near(low: Lowering, value: Value) -> Tile:
 
 
 def is_row_read_again(low: Lowering, read: Op) -> bool:
-    """True if a task should keep the elements of a read in the workgroup's memory, because it reads them several
-    times.
+    """True if a task should keep the elements of `read` in the workgroup's memory, because it reads them several times.
+
+    Only for reads outside of loops, in programs without MMAs, on machines with lanes and with several waves a
+    workgroup.
     """
     if low.plan.waves == 1 or low.writer.lanes is None or low.writer.home is not None or low.bound.products:
         return False
@@ -77,10 +84,10 @@ def is_row_read_again(low: Lowering, read: Op) -> bool:
 
 
 def fits(low: Lowering, sizes: Sequence[Size], values: int | None = None) -> bool:
-    """True if the registers of a task's lanes hold a tile of the extents `sizes`, with at most `values` elements a
-    lane.
+    """True if the registers of a workgroup's lanes hold a tile of the extents `sizes`: at most `values` elements for
+    each lane.
 
-    If `values` is None, it is the machine's limit. Always True if the plan states no waves.
+    If `values` is None, it is the machine's limit. Always True if a workgroup has one wave, or the machine no lanes.
     """
     values = low.machine.row_tasks.most_values if values is None else values
     if low.plan.waves == 1 or low.writer.lanes is None:
@@ -89,6 +96,6 @@ def fits(low: Lowering, sizes: Sequence[Size], values: int | None = None) -> boo
 
 
 def is_row(writer: BlockWriter, tile: Tile) -> bool:
-    """True if registers hold a tile with one element for each row (of `writer.home`)."""
+    """True if registers hold a tile as one element for each row, in the layout `writer.home` of values between MMAs."""
     axes = None if writer.home is None else writer.home.axes(tile.dims, tile.parts)
     return axes is not None and len(axes) == 1

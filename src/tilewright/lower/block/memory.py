@@ -30,7 +30,10 @@ from tilewright.plan.boxes import WRITES
 
 
 def is_aliased(program: Program) -> bool:
-    """True if an argument is read and also written at other coordinates, so that the order of operations matters."""
+    """True if some argument is read, and also changed by an atomic or by a write at other coordinates than the read.
+
+    The order of operations then matters. A write at the coordinates of the read does not count.
+    """
     for arg in program.args:
         writes = [op for op in program.walk() if op.name in WRITES and op.operands[1] is arg]
         reads = [op for op in program.walk() if op.name == "read" and op.operands[0] is arg]
@@ -43,9 +46,12 @@ def is_aliased(program: Program) -> bool:
 
 
 def read(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """Return the result tile of a `read`: a load if all elements are in bounds.
+    """Lower a `read`; return (result tile,), which loads from the argument if all elements are in bounds.
 
-    Otherwise emit a masked copy, a halo tile or a gather, and return a tile that loads from it.
+    If some may not be, a masked copy, a halo tile (all elements that a sliding window covers, copied once) or a gather
+    is emitted, and the tile loads from that; MMAs may also read in place, and skip elements. A read without `otherwise`
+    that leaves its tensor raises an ExecutionError; a run-time error if that depends on data, a conditional or the
+    workgroup. If the program also writes the argument, the elements are copied first.
     """
     storage = low.storage
     if op in low.task.operands:
@@ -107,9 +113,10 @@ def read(low: Lowering, op: Op) -> tuple[Tile, ...]:
 
 
 def _task_operand(low: Lowering, op: Op) -> Tile:
-    """Return the Tile of operand A of an MMA in tile registers: loads from the rows that the task staged, or in place.
+    """Return the lazy Tile of operand A of an MMA in tile registers, which the read `op` reads.
 
-    In place, coordinates may be out of bounds; they are noted in `storage.loose`.
+    It loads from the rows that the task has staged (copied to memory of its own); or from the argument, in place.
+    `storage.loose` then gets which of its coordinates may be out of bounds.
     """
     kind: TileType = op.results[0].type
     parts = {d: low.scope.part(d) for d in kind.dims}
@@ -124,6 +131,8 @@ def _task_operand(low: Lowering, op: Op) -> Tile:
 def _is_surplus(low: Lowering, access: TileAccess) -> bool:
     """True if an access is out of bounds only in the padding of tasks or blocks at the edge, whose results are not
     stored.
+
+    False if coordinates depend on data.
     """
     has_padding = low.plan.pipeline is not None or bool(low.bound.padded)
     sizes = {d: low.scope.size(d) for d in low.task.walks}
@@ -139,10 +148,11 @@ def _is_surplus(low: Lowering, access: TileAccess) -> bool:
 def _gathered(
     storage: Storage, access: TileAccess, kind: TileType, parts: Parts, marks: tuple[bool, ...], other: float
 ) -> Formula:
-    """Emit a gather of elements whose coordinates depend on data; return the formula of a load from the result.
+    """Emit a gather of elements whose coordinates depend on data to a new tensor; return the formula that loads from
+    it.
 
-    `kind` is the type of the result. `marks` says which coordinates may be out of bounds; elements there get the value
-    `other`.
+    `kind` is the type of the result; `parts` maps its dimensions to (first index, extent). `marks` says which
+    coordinates may be out of bounds; elements there get the value `other`.
     """
     sizes = tuple(parts[d][1] for d in kind.dims)
     over, images = storage.axes(kind.dims, parts)
@@ -163,9 +173,10 @@ def _gathered(
 
 
 def _report(low: Lowering, op: Op, access: TileAccess, dims: tuple[Expr, ...], parts: Parts) -> None:
-    """Emit a check at run time that all elements of a read are in bounds; if not, the call raises an error.
+    """Emit a check at run time that all elements of the read `op` are in bounds; if not, the call raises an error.
 
-    `dims` and `parts` say which elements are read.
+    The read covers `parts`, {dimension: (first index, extent)}, of the dimensions `dims`. Elements do not count where a
+    conditional around is false, or past a data-dependent end.
     """
     out_of_bounds = is_outside(access)
     for mask in low.scope.masks:
@@ -188,7 +199,11 @@ def _report(low: Lowering, op: Op, access: TileAccess, dims: tuple[Expr, ...], p
 
 
 def write(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """Emit a `write`: a map or copy to memory, a store through shared memory, or a scatter; return ()."""
+    """Emit a `write`, and return (), as it has no results: a map or copy to memory, a store through shared memory, or a
+    scatter.
+
+    A scatter is emitted if coordinates or conditions depend on data; nothing, if there are no elements.
+    """
     to = Write(low, op)
     if to.empty:
         return ()
@@ -204,26 +219,28 @@ def write(low: Lowering, op: Op) -> tuple[Tile, ...]:
 def is_ordered(program: Program) -> bool:
     """True if the program must run as one task, in the program's order of operations.
 
-    That is so if the old values of an atomic are used, if machines have no such atomic, or if an argument is read and
-    written through different accesses.
+    That is so if the old values of an atomic are used, if machines have no atomic for its type, or if an argument is
+    read and changed at different coordinates.
     """
     users = program.users()
     return is_aliased(program) or any(op.name in _STEPS and _is_loop_over_elements(users, op) for op in program.walk())
 
 
 def _is_loop_over_elements(users: Mapping[Value, list[Op]], op: Op) -> bool:
-    """True if an atomic must be a loop over elements: its old values are used, or machines lack it for its type.
+    """True if the atomic `op` must be a loop over elements: its old values are used, or machines have no atomic for its
+    type.
 
-    `users` maps each value to the operations that use it.
+    Such types are floats of at most 8 bits, and i4. `users` maps each value to the operations that use it.
     """
     dtype = op.operands[1].type.dtype
     return op.result in users or (dtype.is_float and dtype.bits <= 8) or dtype is dtypes.i4
 
 
 def atomic(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """Emit an atomic, which combines a tile with memory; return the tile of the old elements.
+    """Emit an atomic, which combines a tile with memory; return (tile of the old elements in memory,).
 
-    If nothing uses the old elements, the operand's tile is returned instead.
+    If nothing uses the old elements, or there are none, (the operand's tile,) is returned instead. Raise a ProgramError
+    for bools.
     """
     if op.operands[1].type.dtype is dtypes.bool_:
         raise ProgramError(f"{op.name} of bools has no native form yet", op.loc)
@@ -240,10 +257,10 @@ _STEPS = {"atomic_add": "add", "atomic_min": "minimum", "atomic_max": "maximum"}
 
 
 def _in_order(storage: Storage, op: Op, write: Write) -> Tile:
-    """Emit an atomic `write` as a loop over single elements (gather, combine, scatter); return the tile of the old
+    """Emit the atomic `op` as a loop over single elements (gather, combine, scatter); return the Tile of the old
     elements.
 
-    Only one task may run it.
+    `write` has the elements and their coordinates in memory. Only one task may run this loop.
     """
     values = write.tile()
     before = storage.writer.alloc(write.dtype, write.sizes, "before")
@@ -273,8 +290,11 @@ def _in_order(storage: Storage, op: Op, write: Write) -> Tile:
 
 
 def debug_log(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """Emit a `debug_log`, if logs are asked for: store the tile in an extra argument of the block program; return
-    ().
+    """Emit a `debug_log`: a store of its tile to an extra argument of the block program; return (), as it has no
+    results.
+
+    The first debug_log of a label adds that argument to `low.reports.logs`. Nothing is emitted if the caller asked for
+    no logs, or the tile has no elements. Raise a ProgramError inside a conditional.
     """
     scope = low.scope
     if low.reports.logs is None:

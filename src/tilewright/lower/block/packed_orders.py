@@ -38,12 +38,16 @@ class BlockOrder:
 
     @property
     def dtype(self) -> DType:
-        """The element type of the packed tensor."""
+        """The element type of the packed tensor: the atom's type of B."""
         return self.how.atom.b.dtype
 
     @property
     def shape(self) -> tuple[Size, ...]:
-        """The extents of the packed tensor."""
+        """The extents of the packed tensor: (batch ..., blocks of N, taps ..., K / depth, tiles of a block, rows,
+        columns, group).
+
+        The last three are those of an atom's tile of B: `depth` rows along K in groups of k_pack neighbours, N columns.
+        """
         _, n, k = self.how.atom.shape
         blocks, chunks = pieces(self.wide, self.how.columns), pieces(self.long, k)
         inner = (chunks, self.how.columns // n, k // self.how.k_pack, n, self.how.k_pack)
@@ -51,13 +55,16 @@ class BlockOrder:
 
     @property
     def ends(self) -> tuple[tuple[Size, bool], ...]:
-        """(extent, True if zeros are padded behind it) of each dimension of B: batch dimensions, taps, K and N."""
+        """(extent, True if zeros are padded behind it) for each dimension of B: batch dimensions, taps, K and N, in
+        this order.
+        """
         last = (self.long, self.long % self.how.atom.shape[2] != 0), (self.wide, self.wide % self.how.columns != 0)
         return (*((n, False) for n in (*self.around, *self.deep)), *last)
 
     def source(self, at: Sequence[Expr]) -> tuple[Expr, ...]:
-        """Return the coordinates in B (batch and taps, K, N) of the element at the coordinates `at` of the packed
-        tensor.
+        """Return the coordinates in B, (batch ..., taps ..., K, N), of the element at `at` in the packed tensor.
+
+        K and N may lie past the end of B, where the packed tensor has zeros.
         """
         _, n, k = self.how.atom.shape
         before = len(self.around)
@@ -66,9 +73,10 @@ class BlockOrder:
         return (*outer, k * e + self.how.k_pack * r + g, self.how.columns * f + n * t + j)
 
     def places(self, outer: Sequence[Expr], k: Expr, column: Expr, inner: Expr) -> tuple[Expr, ...]:
-        """Return the coordinates in the packed tensor of B's element at batch and taps `outer`, index `k`, and column.
+        """Return the coordinates in the packed tensor of B's element at batch and taps `outer`, index `k` and an index
+        along N.
 
-        The column is `column` + `inner`; `column` is the first of a block.
+        The index along N is `column` + `inner`; it lies in the same block of N as `column`.
         """
         _, n, depth = self.how.atom.shape
         place, along, before = column % self.how.columns + inner, k % depth, len(self.around)
@@ -90,17 +98,19 @@ class LaneOrder:
 
     @property
     def shape(self) -> tuple[Size, ...]:
-        """The extents of the packed tensor."""
+        """The extents of the packed tensor: (groups of neighbours, other dimensions ..., neighbours in a group)."""
         return (-(-self.wide // self.width), *self.others, self.width)
 
     @property
     def ends(self) -> tuple[tuple[Size, bool], ...]:
-        """(extent, True if zeros are padded behind it) of each dimension of B: the others, then the vectorised one."""
+        """(extent, True if zeros are padded behind it) for each dimension of B: the others, then the vectorised one."""
         return (*((n, False) for n in self.others), (self.wide, self.wide % self.width > 0))
 
     def source(self, at: Sequence[Expr]) -> tuple[Expr, ...]:
-        """Return the coordinates in B (others, vectorised dimension) of the element at the coordinates `at` of the
+        """Return the coordinates in B, (other dimensions ..., vectorised dimension), of the element at `at` in the
         packed tensor.
+
+        The last one may lie past the end of B, where the packed tensor has zeros.
         """
         return (*at[1:-1], self.width * at[0] + at[-1])
 

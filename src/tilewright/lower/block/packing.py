@@ -34,8 +34,8 @@ def pack_here(
 ) -> tuple[Value, BlockOrder]:
     """Emit the packing of the current part of B into the worker's memory; return (packed tensor, its order).
 
-    `outer` are B's dimensions beside K and N; `kernel` has the accumulator tile; `parts` maps
-    dimensions to (first index, extent).
+    `axes` names M, N and K; `outer` are B's dimensions beside K and N; `kernel` has the atom and the accumulator tile;
+    `parts` maps dimensions to (first index, extent).
     """
     tile, source = storage.load_of(b, kernel.atom.b.dtype)
     dims = (*outer, axes.k, axes.n)
@@ -54,10 +54,12 @@ def pack_here(
 def pack_before(
     low: Lowering, b: Tile, parts: Parts, axes: Axes, outer: list[Expr], kernel: Microkernel
 ) -> tuple[Value, BlockOrder] | None:
-    """Return (all of B, packed before the program runs; its order); None if that is impossible, or B is read only once.
+    """Return (tensor, order): an argument that has all of B packed before the program runs, and its packed order.
 
-    `outer` are B's dimensions beside K and N; `kernel` has the accumulator tile; `parts` maps
-    dimensions to (first index, extent).
+    None if B is no argument, is read only once, or has extents that depend on data. Its current part must also begin at
+    a whole block of N and a whole atom of K, and end at a whole atom of K or with K. `axes` names M, N and K; `outer`
+    are B's dimensions beside K and N; `kernel` has the accumulator tile; `parts` maps dimensions to (first index,
+    extent).
     """
     if any(d in low.scope.bases or not d.symbols.isdisjoint(low.scope.bound) for d in (*outer, axes.k, axes.n)):
         return None  # its extents depend on data
@@ -72,10 +74,11 @@ def pack_before(
 
 
 def packed_before(low: Lowering, b: Tile, dims: tuple[Expr, ...], order: Order) -> Value | None:
-    """Return the argument B, packed over the dimensions `dims` in `order` before the program runs; None if it cannot
+    """Return an argument that has all of B over `dims`, packed in `order` before the program runs; None if it cannot
     be.
 
-    It must be an argument that several tasks or iterations read, and be in bounds.
+    B must be a plain load from an argument that is only read, in bounds, and read by several tasks or iterations. The
+    packing program is added to `low.arguments.packs`, once for equal requests.
     """
     load = only_load(b.formula)
     source = None if load is None else low.arguments.source(load.tensor)
@@ -97,17 +100,19 @@ def packed_before(low: Lowering, b: Tile, dims: tuple[Expr, ...], order: Order) 
 
 
 def _order(kernel: Microkernel, axes: Axes, outer: list[Expr], width: Callable[[Expr], Size]) -> BlockOrder:
-    """Return the packed order of B for accumulator tiles of `kernel`.
+    """Return the packed order of B for accumulator tiles of `kernel`; nothing is emitted.
 
-    `width(d)` is the extent of a dimension d; `outer` are B's dimensions beside K and N.
+    `width(d)` is the extent of a dimension d; `axes` names M, N and K; `outer` are B's dimensions beside K and N.
     """
     around, deep = (tuple(width(d) for d in dims if d in outer) for dims in (axes.around, axes.deep))
     return BlockOrder(kernel, around, deep, width(axes.n), width(axes.k))
 
 
 def _is_read_again(low: Lowering, b: Tile) -> bool:
-    """True if tasks or loops go over a dimension that B lacks, so that they read B again; or if shared memory is
-    limited.
+    """True if B should be packed before the program: tasks or loops go over a dimension that B lacks, and so read B
+    again.
+
+    Also True if the plan packs operands, or if shared memory is limited.
     """
     if low.bound.packed or low.machine.spaces["shared"].bytes is not None:
         return True
@@ -116,9 +121,10 @@ def _is_read_again(low: Lowering, b: Tile) -> bool:
 
 
 def _program(low: Lowering, element: Load, source: Value, coordinates: list[Symbol], order: Order) -> Pack:
-    """Return the program that packs the argument `source` in `order`, with a task for each block of N (Pack).
+    """Return the Pack of an argument: a program that packs it in `order`, the argument, and the packed tensor.
 
-    `element` is the load of an element of B; `coordinates` are its symbols along (outer dimensions, K, N).
+    The program has a task for each block of N. `source` is the argument, `element` a load of an element of B from it;
+    `coordinates` are the symbols of this load along (outer dimensions, K, N).
     """
     name, kind = low.writer.fresh(f"packed_{source.name}"), element.tensor.type
     extents = tuple(map(as_expr, order.shape))
@@ -157,10 +163,10 @@ def _copy(
     fixed: tuple[Expr, ...],
     held: Value,
 ) -> None:
-    """Emit the copy of the elements of a load to `held`, in packed order; padding gets zeros.
+    """Emit the copy of B to the tensor `held` in packed order, converted to its element type; padding gets zeros.
 
-    The first packed coordinates are `fixed`, the others run over the iterators `over`. `images` maps indices along
-    (outer dimensions, K, N) to coordinates.
+    `element` loads an element of B. The first packed coordinates are `fixed`, the others run over the iterators `over`.
+    `images` maps indices along (outer dimensions, K, N) to the substitution of B's coordinates.
     """
     places, padded = order.source((*fixed, *over)), any(zeros for _, zeros in order.ends)
     if not padded:

@@ -40,9 +40,11 @@ BLOCK = 128
 
 
 def reduce(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """Return the result tile of a reduction (sum, max, min, prod) along a dimension; emit its operations.
+    """Emit a reduction (sum, max, min or prod) of an operation's operands along a dimension; return (result tile,).
 
-    An accumulator operand, if there is one, is combined with the result.
+    It accumulates in a wider type, and is rounded once. Several operands are combined with each other, and with the
+    accumulator operand if there is one. Along 0 elements, a sum is 0 and a product 1. A max or min of nothing raises an
+    ExecutionError; inside one conditional, it is a run-time error instead, and the result is 0.
     """
     tiles = [low.storage.env[v] for v in op.operands]
     carried = tiles.pop() if op.attrs.get("acc") else None
@@ -87,7 +89,8 @@ def reduce(low: Lowering, op: Op) -> tuple[Tile, ...]:
 def _reduced(low: Lowering, tile: Tile, dim: Expr, step: str, wide: DType) -> Formula:
     """Emit the reduction of a tile along `dim` by the function `step` ("add", "maximum", ...), in the type `wide`.
 
-    Return a load of the result.
+    Return the formula of the result: a load of it, times a factor if the maximum or minimum of a scaled tile is scaled
+    afterwards. A tile that does not fit the registers of the lanes is reduced in chunks along `dim`.
     """
     storage, w = low.storage, low.writer
     inner, scale = scale_of(tile.formula)
@@ -117,12 +120,12 @@ def _reduced(low: Lowering, tile: Tile, dim: Expr, step: str, wide: DType) -> Fo
 
 
 def _in_parts(low: Lowering, tile: Tile, dim: Expr, outer: tuple[Expr, ...], name: str) -> Value:
-    """Emit the reduction of a tile along `dim`, in several parts that fit registers; return the tensor of the result.
+    """Emit the reduction of a tile along `dim` in chunks that fit registers; return the tensor of the result.
 
-    `outer` are the other dimensions, `name` is the reduction ("sum", ...). Parts are combined element by element, then
-    the elements of the last sum. Two parts are loaded at a time, so that one load is in flight while the other is
-    added; one part of half the width if rows are not aligned to registers. A ragged part is masked, or reduced
-    separately.
+    `outer` are the other dimensions, `name` is the reduction ("sum", ...). Chunks are combined element by element, then
+    the elements of the last accumulator. Two chunks are loaded at a time, so that one load is in flight while the other
+    is added; one chunk of half the width if rows are not aligned to registers. A ragged last chunk is masked, or
+    reduced separately if its elements are contiguous in memory.
     """
     storage = low.storage
     first, length = tile.parts[dim]
@@ -172,16 +175,21 @@ def _in_parts(low: Lowering, tile: Tile, dim: Expr, outer: tuple[Expr, ...], nam
 
 
 def _is_unaligned(tile: Tile, machine: Machine) -> bool:
-    """True if a tile reads an argument whose rows are no multiple of a register, so that rows are not aligned."""
+    """True if a tile reads an argument whose rows (last dimension) are not a whole number of register words long.
+
+    Also True if that length is known only at the call. Arguments that the program writes do not count.
+    """
     rows = [each.tensor.type for each in loads(tile.formula) if each.is_given and each.at]
     word = machine.register_file.word_bits
     return any(not isinstance(x.shape[-1], Const) or x.shape[-1].value * x.dtype.bits % word for x in rows)
 
 
 def _masked_tail(storage: Storage, tile: Tile, dim: Expr, count: int, number: float) -> Formula:
-    """Return the formula of the tile's elements up to number `count` along `dim`, and of `number` behind them.
+    """Return the formula of the tile's first `count` elements along `dim`, and of `number` for all elements behind
+    them.
 
-    No element behind is loaded: the first `count` elements are copied to a tensor, from which the formula loads.
+    No element behind is loaded: code is emitted that copies the first `count` elements of each load to a new tensor,
+    from which the formula loads.
     """
     coordinate, first = storage.scope.coordinate(dim), tile.parts[dim][0]
     over, _ = storage.axes(tile.dims, tile.parts)
@@ -203,9 +211,10 @@ def _masked_tail(storage: Storage, tile: Tile, dim: Expr, count: int, number: fl
 def combine_by_blocks(
     low: Lowering, tile: Tile, source: Load, dim: Expr, target: tuple[Value, tuple[Expr, ...]], name: str
 ) -> None:
-    """Emit the reduction or scan `name` along `dim`, one block of the last other dimension after another.
+    """Emit the reduction or scan `name` ("sum", ...) of a tile along `dim`, to a tensor that exists already.
 
-    `source` loads the tile's elements. `target` is (tensor of the result, its dimensions): a scan's include `dim`.
+    `source` loads the tile's elements. `target` is (tensor of the result, its dimensions); it is a scan if they include
+    `dim`. If the last dimension beside `dim` has more than 2 * BLOCK elements, the code is a loop over blocks of BLOCK.
     """
     result, dims = target
     kind, outer = "scan" if dim in dims else "reduce", [d for d in tile.dims if d is not dim]

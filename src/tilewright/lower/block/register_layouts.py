@@ -40,10 +40,12 @@ class Home:
     atoms: Mapping[int, MultiplyAtom]
 
     def axes(self, dims: tuple[Expr, ...], parts: Parts) -> tuple[Expr, ...] | None:
-        """Return the dimensions of a register tensor for a value over `dims`, `row` first; None if it must be in
-        memory.
+        """Return the dimensions that a register tensor has for a value over `dims`: (row,) or (row, one other); None:
+        use memory.
 
-        `parts` maps dimensions to (first index, extent).
+        `parts` maps dimensions to (first index, extent); dimensions of extent 1 are left out. None if the value lacks
+        the layout's dimension `row`, has only some of its rows, has more than one other dimension, or no atom has a
+        tile of this width.
         """
         columns = [d for d in dims if d is not self.row and parts[d][1] != 1]
         if self.row not in dims or parts[self.row][1] != self.rows or len(columns) > 1:
@@ -52,9 +54,9 @@ class Home:
         return None if self.distribution(tuple(parts[d][1] for d in axes)) is None else axes
 
     def distribution(self, sizes: tuple[object, ...]) -> Distribution | None:
-        """Return the layout over lanes of a value of the shape `sizes`: (rows,) or (rows, columns).
+        """Return the layout over lanes of a register tensor of the shape `sizes`: (rows,) or (rows, columns).
 
-        None if the first extent is not that of this layout, or no atom has a tile with these columns.
+        None if the first extent is not `rows` of this layout, or no atom has a tile with these columns.
         """
         if not sizes or sizes[0] != self.rows or len(sizes) > 2:
             return None
@@ -74,6 +76,8 @@ class Home:
     def _of_rows(self) -> Layout:
         """Return the layout over lanes of a value with one element per row: an accumulator's layout without its
         columns.
+
+        Lanes that share a row of the accumulator all have the row's element.
         """
         columns, atom = next(iter(self.atoms.items()))
         accumulator = operand_layout(atom, "c", (self.rows, columns * self.waves[1]), self.waves)
@@ -87,9 +91,11 @@ class Home:
 
 
 def home_of(products: Mapping[Op, Microkernel | None], machine: Machine, width: Callable[[Expr], int]) -> Home | None:
-    """Return the register layout that all accumulators of `products` share; None if they differ, or an MMA has none.
+    """Return the register layout (Home) that the accumulators of all `products` share; None if they differ.
 
-    `products` maps each MMA to its Microkernel (None: done by loops); `width(d)` is the extent of a task along d.
+    `products` maps each MMA to its Microkernel (None: scalar loops); `width(d)` is the extent of a task along d. Also
+    None if there is no MMA, or one without an atom that reads operands from shared memory. All must have the same M
+    dimension, the same rows of an accumulator tile, and the same grid of wave groups.
     """
     kernels = [(op, kernel) for op, kernel in products.items() if kernel is not None and kernel.slab is not None]
     if not kernels or len(kernels) < len(products):

@@ -56,10 +56,11 @@ class Reports:
         """The argument with one number for each fault; None: there are no faults yet."""
 
     def report(self, wrong: Tile, what: str, op: Op) -> None:
-        """Emit a check that no element of the tile of bools `wrong` is true; else the call raises an error with the
-        text `what`.
+        """Emit a check, at run time, that all elements of the tile of bools `wrong` are false; if one is true, the call
+        fails.
 
-        `op` is the operation that the error names.
+        The call then raises an error with the text `what`, at the source line of `op`. Nothing is emitted for a tile
+        without elements.
         """
         wrong = Tile(dtypes.i32, wrong.dims, wrong.parts, Formula.cast(dtypes.i32, wrong.formula))
         if 0 in wrong.sizes:
@@ -78,10 +79,10 @@ class Reports:
         self.writer.emit("atomic", (view, faults), how="max", over=(), at=((as_expr(index), False),))
 
     def require_range(self, s: Symbol, op: Op) -> None:
-        """Emit a check that the value of the symbol `s` is in its range; nothing if `lenient`, or if it is checked
-        already.
+        """Emit a check, at run time, that the value that set_symbol gave the symbol `s` is in the symbol's range.
 
-        `op` is the operation that uses it.
+        Nothing is emitted if `lenient`, if this value is checked already, or if the range is infinite. `op` is the
+        operation that uses the symbol, which the error names.
         """
         tile = self.scope.bound[s]
         if self.lenient or (s, tile) in self.required or (s.lo == -inf and s.hi == inf):
@@ -98,7 +99,10 @@ class Reports:
         )
 
     def _fault(self, what: str, op: Op) -> tuple[Value, int]:
-        """Return (the tensor of faults, the index of a new fault in it) for the error text `what` at `op`."""
+        """Add a possible error, with the text `what` at the operation `op`, to the faults.
+
+        Return (tensor of faults, index of the new one in it); that element is set to other than 0 if the error occurs.
+        """
         if self._faults is None:
             kind = TensorType("global", dtypes.i32, (as_expr(1 << 16),), role="inout")
             self._faults = Value(kind, self.writer.fresh("faults"))
@@ -107,7 +111,9 @@ class Reports:
 
     def arguments(self) -> list[Value]:
         """Return the extra arguments of the block program: one for each log, then the tensor of faults if there are
-        faults.
+        any.
+
+        The tensor of faults gets its final extent, the number of faults, here.
         """
         arguments = [value for _, value in (self.logs or {}).values()]
         if self._faults is not None:

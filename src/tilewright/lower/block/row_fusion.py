@@ -49,13 +49,17 @@ class FusedRows:
 
     @property
     def given(self) -> list[Value]:
-        """The values that the group uses and does not compute."""
+        """The values that the operations of the group use and do not compute, each once."""
         results = {r for op in self.ops for r in op.results}
         return [v for v in dict.fromkeys(v for op in self.ops for v in op.operands) if v not in results]
 
 
 def steps(low: Lowering, ops: Sequence[Op]) -> Iterator[Op | FusedRows]:
-    """Yield the operations of a block in a valid order, those that are fused along rows as FusedRows."""
+    """Yield `ops`, the operations of a block, in an order that keeps dependences; fused ones together, as one
+    FusedRows.
+
+    An operation that is not fused is yielded as it is.
+    """
     rest, around = list(ops), frozenset(r for op in ops for r in op.results)
     while rest:
         early, chosen, left = _candidates(rest)
@@ -69,9 +73,11 @@ def steps(low: Lowering, ops: Sequence[Op]) -> Iterator[Op | FusedRows]:
 
 
 def _candidates(ops: list[Op]) -> tuple[list[Op], list[Op], list[Op]]:
-    """Return (operations to do before a group, operations that may form it, the rest of `ops`).
+    """Return (early, candidates, rest), three lists that have all of `ops`, for the first group of operations to fuse.
 
-    A group ends at the first operation that can neither be part of it nor be moved before it.
+    Candidates may form the group: elementwise operations, reductions, selects and casts. Early ones come before it:
+    reads, constants and broadcasts that use none of its results. The rest follows: from the first operation on that is
+    neither, and casts to the same type before it.
     """
     early: list[Op] = []
     chosen: list[Op] = []
@@ -92,14 +98,16 @@ def _candidates(ops: list[Op]) -> tuple[list[Op], list[Op], list[Op]]:
 
 
 def _is_cast_to_same_type(op: Op) -> bool:
-    """True if an operation is a cast to the type that its operand already has."""
+    """True if `op` is a cast to the element type that its operand already has."""
     return op.name == "cast" and op.operands[0].type.dtype is op.results[0].type.dtype
 
 
 def _group(low: Lowering, ops: list[Op], after: list[Op], around: frozenset[Value]) -> FusedRows | None:
-    """Return `ops` as FusedRows; None if they cannot be fused, or if the L1 cache of a CPU holds all their rows anyway.
+    """Return `ops` as one FusedRows, a loop over a few rows at a time; None if they are not to be fused.
 
-    `after` are the operations behind them, `around` the results of all operations of the block.
+    Only on a CPU, outside of conditionals and loops with data-dependent limits, with at least one reduction, a
+    dimension that all of them share, and sizes that are numbers. None also if the L1 cache holds their values for all
+    rows anyway. `after` are the operations behind them, `around` the results of all operations of the block.
     """
     scope = low.scope
     machine, reductions = low.machine, [op for op in ops if op.name in REDUCTIONS]
@@ -137,7 +145,11 @@ def _group(low: Lowering, ops: list[Op], after: list[Op], around: frozenset[Valu
 
 
 def write(low: Lowering, group: FusedRows) -> None:
-    """Emit the operations of a group in a loop over its rows, some rows at a time."""
+    """Emit the operations of a group in a loop over its rows, `group.at_once` rows an iteration, and a smaller last
+    one.
+
+    Results that operations outside the group use get tensors for all rows, and `low.storage.env` their Tiles.
+    """
     storage = low.storage
     all_parts = {d: low.scope.part(d) for op in group.ops for v in op.results for d in v.type.dims}
     tensor_of: dict[Value, Value] = {}
@@ -174,14 +186,17 @@ def write(low: Lowering, group: FusedRows) -> None:
 
 
 def _cut(tile: Tile, row: Expr, part: Part) -> Tile:
-    """Return the tile over the rows `part` of the dimension `row`; unchanged if it lacks the dimension."""
+    """Return the tile with only `part`, (first index, extent), of the dimension `row`; unchanged if it lacks the
+    dimension.
+    """
     return tile.over(tile.dims, {row: part}) if row in tile.dims else tile
 
 
 def _carried_tensor(low: Lowering, op: Op, value: Value, all_parts: Parts) -> Value | None:
-    """Return the tensor of a loop-carried operand of `op` that the result `value` can overwrite; None if there is none.
+    """Return the tensor of a loop-carried operand of `op` that its result `value` can overwrite; None if there is none.
 
-    `all_parts` maps dimensions to the (first index, extent) of all rows.
+    An operand qualifies if only `op` uses it, and it has the dimensions, element type and extents of `value`. Always
+    None for reductions. `all_parts` maps dimensions to the (first index, extent) of all rows.
     """
     for operand in op.operands if op.name not in REDUCTIONS else ():
         tensor = low.storage.going_on.get(operand)
@@ -196,8 +211,8 @@ def _holds_alike(storage: Storage, tensor: Value, holds: Value, kind: TileType, 
     """True if `tensor`, which has the elements of the value `holds`, could have those of a value of type `kind`
     instead.
 
-    Both must have the same dimensions and element type. `all_parts` maps dimensions to the (first index, extent) of all
-    rows.
+    Both must have the same dimensions, element type and extents, and the tensor must be in memory. `all_parts` maps
+    dimensions to the (first index, extent) of all rows.
     """
     if tensor in storage.sums or holds.type.dims != kind.dims or tensor.type.dtype is not kind.dtype:
         return False
@@ -209,8 +224,9 @@ def _holds_alike(storage: Storage, tensor: Value, holds: Value, kind: TileType, 
 def _result_tensor(storage: Storage, group: FusedRows, op: Op, all_parts: Parts, taken: list[Value]) -> Value:
     """Return a tensor for the result of `op`, which operations outside the group use: that of an operand, or a new one.
 
-    An operand's tensor is overwritten if nothing uses it later and `op` is elementwise. `taken` are tensors that other
-    results have; `all_parts` maps dimensions to the (first index, extent) of all rows.
+    An operand's tensor is overwritten if it fits, no outer loop carries it, nothing uses it later, and `op` is no
+    reduction; otherwise an allocation is emitted. `taken` are tensors that other results have; `all_parts` maps
+    dimensions to the (first index, extent) of all rows.
     """
     (value,) = op.results
     kind: TileType = value.type
@@ -228,9 +244,10 @@ def _result_tensor(storage: Storage, group: FusedRows, op: Op, all_parts: Parts,
 
 
 def _is_used_later(storage: Storage, group: FusedRows, made: Op, tensor: Value, holds: Value) -> bool:
-    """True if the operation `made` must not overwrite `tensor`, which holds the value `holds`.
+    """True if the operation `made` must not overwrite `tensor`, which holds the value `holds`, with its result.
 
-    A later operation reads the tensor then, or some operation of the group reads it at other coordinates.
+    It must not if an operation behind `made`, in the group or after it, still reads the tensor, or if a value that the
+    group uses reads the tensor at other coordinates than `holds`.
     """
     load, readers = storage.env[holds].formula.value, set[Value]()
     for value, tile in storage.env.items():

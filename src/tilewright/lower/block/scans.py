@@ -17,9 +17,10 @@ from tilewright.lower.block.reduce import combine_by_blocks
 
 
 def scan(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """Return the result tile of a scan (such as cumsum) along a dimension; emit its operations.
+    """Emit a scan (cumsum, cumprod, cummax or cummin) of a tile along a dimension; return (result tile,).
 
-    It starts from the carried operand if there is one; if that has the dimension, from its last element along it.
+    It accumulates in a wider type. A carried operand, if there is one, is combined with every element of the result; if
+    it has the scan's dimension, only its last element along it. A tile without elements is returned as it is.
     """
     tile, *start = (low.storage.env[v] for v in op.operands)
     dim, name = op.attrs["dim"], SCANS[op.name]
@@ -45,9 +46,10 @@ def scan(low: Lowering, op: Op) -> tuple[Tile, ...]:
 
 
 def topk(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """Return the result tiles of a `topk`: the largest elements along a dimension, and their indices.
+    """Emit a `topk` along a dimension, as reductions that find the largest elements one after another.
 
-    Reductions are emitted that find them one after another.
+    Return (tile of the largest elements, tile of their indices). Raise a DimensionMismatch unless there are at least as
+    many elements as are asked for.
     """
     w = low.writer
     tile = low.storage.env[op.operands[0]]
@@ -95,9 +97,10 @@ def topk(low: Lowering, op: Op) -> tuple[Tile, ...]:
 
 
 def _larger() -> tuple[Formula, ...]:
-    """Return formulas that select from two triples (1 if available, element, index) the one with the larger element.
+    """Return the combining function of topk's reduction, as 3 formulas of the arguments a0, a1, a2 and b0, b1, b2.
 
-    Elements that were taken already lose. Of equal elements the first triple wins; NaN is larger than any number.
+    Each side is (1 if the element is still available, element, index). The formulas give the side with the larger
+    available element. Of equal elements the first side wins; NaN is larger than any number.
     """
     (a0, a1, a2), (b0, b1, b2) = ([Formula.argument(f"{side}{n}") for n in range(3)] for side in "ab")
     only_b_is_nan = Formula("and_", (Formula("ne", (b1, b1)), Formula("eq", (a1, a1))))

@@ -73,7 +73,9 @@ class TileScope:
 
     @contextmanager
     def nested(self) -> Iterator[None]:
-        """Restore at the end of this context what set_symbol changes within it."""
+        """Context manager: at its end, symbols and data-dependent ends of dimensions that set_symbol set have their old
+        values.
+        """
         bound, ends = dict(self.bound), dict(self.ends)
         try:
             yield
@@ -82,7 +84,10 @@ class TileScope:
 
     @contextmanager
     def at(self, dim: Expr, part: Part) -> Iterator[None]:
-        """Make `part` the current part of the dimension `dim` within this context."""
+        """Context manager: within it, `part` is the current part, (first index, extent), of the dimension `dim`.
+
+        At its end, `dim` has its former part again.
+        """
         before = self.parts.get(dim)
         self.parts[dim] = part
         yield
@@ -93,32 +98,35 @@ class TileScope:
 
     @contextmanager
     def given(self, condition: Expr) -> Iterator[None]:
-        """Assume within this context that `condition`, an expression of loop variables and workgroup ids, holds."""
+        """Context manager: within it, proofs may use that `condition`, of loop variables and workgroup ids, holds."""
         facts = self.facts
         self.facts = [*facts, *holds(condition)]
         yield
         self.facts = facts
 
     def means(self, symbols: Mapping[Symbol, Expr | int]) -> None:
-        """Set the values of all symbols to `symbols`: numbers, or expressions of workgroup ids."""
+        """Replace the values of all symbols by `symbols`: {symbol: a number, or an expression of workgroup ids}."""
         self.symbols = dict(symbols)
         self.numbers = Substitution(self.symbols)
 
     # -- sizes --------------------------------------------------------------------------------------------
 
     def is_inside(self, e: Expr, size: Size) -> bool:
-        """True if the coordinate `e` is proved to lie in 0..size-1."""
+        """True if the coordinate `e` is proved to lie in 0..size-1; False if it does not, or if no proof is found."""
         return self.holds(e) and self.holds(size - 1 - e)
 
     def holds(self, e: Expr) -> bool:
-        """True if `e` is proved to be >= 0, by the ranges of its symbols or by the branches around."""
+        """True if `e` >= 0 is proved by the ranges of its symbols; False if it does not hold, or if no proof is found.
+
+        In a program with open sizes (known only at the call), the conditions of the branches around are used too.
+        """
         return e.lo >= 0 or (e >= 0) is as_expr(1) or (bool(self.opened) and shown(e, self.facts))
 
     def size(self, e: Expr) -> Size:
         """Return the value of `e`, an expression of sizes: an int, or an expression of open sizes (known only at the
         call).
 
-        Raise a ProgramError if its value is known only while the program runs.
+        Raise a ProgramError if it depends on anything else: workgroup ids, or symbols that set_symbol sets at run time.
         """
         value = self.numbers(e)
         known = isinstance(value, Const) or value.symbols <= self.opened.symbols
@@ -127,8 +135,9 @@ class TileScope:
         return number_or(value)
 
     def number(self, e: Expr) -> int:
-        """Return the value of `e`, an expression of sizes, as an int; raise a ProgramError if it depends on open
-        sizes.
+        """Return the value of `e`, an expression of sizes, as an int.
+
+        Raise a ProgramError if it depends on open sizes (known only at the call), or on values known only at run time.
         """
         value = self.size(e)
         if isinstance(value, Expr):
@@ -137,7 +146,7 @@ class TileScope:
         return value
 
     def expr(self, e: Expr) -> Expr:
-        """Return `e` with sizes replaced by their values; symbols that set_symbol bound stay."""
+        """Return `e` with sizes replaced by their values; symbols that set_symbol gave a run-time value stay."""
         if not self.bound:
             return self.numbers(e)
         return Substitution({s: n for s, n in self.symbols.items() if s not in self.bound})(e)
@@ -145,9 +154,11 @@ class TileScope:
     # -- parts and coordinates ----------------------------------------------------------------------------
 
     def coordinate(self, dim: Expr) -> Symbol:
-        """Return the symbol that is the coordinate of the dimension `dim` in formulas; the first call creates it.
+        """Return the symbol that stands for the index along the dimension `dim` in formulas; the first call creates it.
 
-        In a loop with a data-dependent start, it is relative to the start of the loop's current tile.
+        Its range is 0..size-1. In a loop with a data-dependent start, it counts from the start of the loop's current
+        tile, and its range is that of the tile; for the axis of a while loop, its range is 0..0. Raise a ProgramError
+        if set_symbol gave `dim` its size, and no largest index is known.
         """
         tile_extent = 1 if dim in self.walking else self.parts[dim][1] if dim in self.bases else 0
         coordinate = self._coordinates.get((dim, tile_extent))
@@ -169,9 +180,11 @@ class TileScope:
         return coordinate
 
     def part(self, dim: Expr) -> Part:
-        """Return (first index, extent) of the current part of a dimension.
+        """Return the current part, (first index, extent), of a dimension: as the tasks and loops around set it, else
+        all of it.
 
-        A dimension such as 2*K, computed from a split dimension K, has the part that follows from that of K.
+        The axis of a while loop has (0, 1). A dimension such as 2*K, computed from a split dimension K, has the part
+        that follows from that of K; raise a ProgramError if its extent is not the same in every tile of K.
         """
         if dim in self.walking:  # one index, which depends on data
             return as_expr(0), 1
@@ -191,9 +204,11 @@ class TileScope:
         return begin, number_or(size)
 
     def is_known(self, dim: Expr) -> bool:
-        """True if the extent of the current part of a dimension is a number, or an expression of open sizes.
+        """True if the extent of the current part of a dimension is a number, or an expression of open sizes (known at
+        the call).
 
-        False if it depends on data, through set_symbol.
+        A part that tasks or loops set always counts as known. False for a whole dimension whose size depends on data,
+        through set_symbol, or on workgroup ids.
         """
         if dim in self.walking or dim in self.parts:
             return True
@@ -201,19 +216,25 @@ class TileScope:
         return dim.symbols.isdisjoint(self.bound) and (isinstance(value, Const) or value.symbols <= self.opened.symbols)
 
     def width(self, dim: Expr) -> int:
-        """Return the largest extent that the current part of a dimension may have."""
+        """Return the extent of the current part of a dimension as an int; of an extent known only at the call, the
+        largest value.
+        """
         return most(self.part(dim)[1])
 
     def images(self, dims: tuple[Expr, ...], parts: Parts, over: tuple[Symbol, ...]) -> Substitution:
-        """Return the substitution of each coordinate of `dims` by the first index of its part plus an iterator of
-        `over`.
+        """Return a substitution: the coordinate of each dimension d in `dims` becomes (first index of d's part) + (its
+        iterator).
 
-        `parts` maps dimensions to (first index, extent).
+        `parts` maps dimensions to (first index, extent); `over` has one iterator for each dimension.
         """
         return Substitution({self.coordinate(d): parts[d][0] + i for d, i in zip(dims, over, strict=True)})
 
     def digits(self, tile: Tile, flat: Expr) -> dict[Symbol, Expr]:
-        """Return {coordinate: its value} for the element of a tile whose row-major number within the tile is `flat`."""
+        """Return {coordinate symbol: index} of the element of a tile whose row-major number within the tile is `flat`.
+
+        In a tile of 4 x 6 elements from index (0, 12) on: {row: flat // 6, column: 12 + flat % 6}. Extents must be
+        numbers.
+        """
         images: dict[Symbol, Expr] = {}
         step = prod(tile.sizes)
         for place, d in enumerate(tile.dims):
@@ -224,9 +245,10 @@ class TileScope:
         return images
 
     def conform(self, tile: Tile, dims: tuple[Expr, ...], op: Op) -> Tile:
-        """Return the tile over the dimensions `dims`; a dimension that is dropped or added must have one element here.
+        """Return the tile with exactly the dimensions `dims`: others are dropped, missing ones are added behind.
 
-        Otherwise raise an ExecutionError that names `op`.
+        A tile that has them already is returned unchanged, also in another order. A dimension that is dropped or added
+        must have extent 1 here; otherwise raise an ExecutionError that names `op`.
         """
         if set(tile.dims) == set(dims):
             return tile
@@ -244,8 +266,10 @@ class TileScope:
         return Tile(tile.dtype, conformed, parts, rewritten(tile.formula, images), wide)
 
     def refuse_moved(self, op: Op) -> None:
-        """Raise a ProgramError if `op` needs all elements along a dimension whose end is data-dependent, as a scan
-        does.
+        """Raise a ProgramError if `op` needs all elements along a dimension whose start or end is data-dependent.
+
+        Such operations are scans and topk along that dimension, and reshape, extract or debug_log of a tile that has
+        it.
         """
         moved = {*self.ends, *self.bases}
         if not moved:

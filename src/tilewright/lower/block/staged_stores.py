@@ -22,15 +22,17 @@ from tilewright.plan.model import element_bytes
 
 
 def _store_atom(machine: Machine) -> CopyAtom | None:
-    """Return the machine's bulk copy from shared memory to global memory; None if it has none."""
+    """Return the machine's first asynchronous bulk copy from shared memory to global memory; None if it has none."""
     return next((a for a in machine.copies_between("shared", "global") if a.asynchronous and a.rows), None)
 
 
 def through_shared(low: Lowering, write: Write) -> bool:
-    """Emit the store of an accumulator in registers through shared memory, some columns at a time; False if not
+    """Emit the store of an accumulator in registers through shared memory, some columns at a time; return True if
     possible.
 
-    `write` is the write of the accumulator, perhaps after an elementwise epilogue.
+    `write` is the write of the accumulator, perhaps after an elementwise epilogue; if its formula loads several
+    register tensors, it is first stored in one, and changed to load this one. If False is returned, the store itself is
+    not emitted. Raise a ProgramError if padding past the end of a dimension might be stored.
     """
     _check_overhang(low.scope, write)
     sums = {each.tensor for each in loads(write.formula) if each.tensor in low.storage.sums}
@@ -56,27 +58,28 @@ def through_shared(low: Lowering, write: Write) -> bool:
 
 
 def _row(atom: CopyAtom, bytes_along: int) -> int | None:
-    """Return the widest row of a shared tile, in bytes, that the bulk copy `atom` can read and that divides
-    `bytes_along`.
+    """Return the first row length, in bytes, that the bulk copy `atom` can read and that divides `bytes_along`; else
+    None.
 
-    None if there is none.
+    `atom.rows` has its row lengths, in order of preference.
     """
     return next((n for n in atom.rows if bytes_along % n == 0), None)
 
 
 def swizzle_of(atom: CopyAtom, row: int, size: int, machine: Machine) -> Swizzle:
-    """Return the swizzle with which `atom` reads shared tiles with rows of `row` bytes, for elements of `size`
-    bytes.
+    """Return the swizzle of a shared tile that the bulk copy `atom` reads.
+
+    The tile has rows of `row` bytes, and elements of `size` bytes.
     """
     bits = (row // atom.chunk).bit_length() - 1
     return Swizzle(bits, (atom.chunk // size).bit_length() - 1, machine.shared_memory.swizzle_bits)
 
 
 def _in_rows(low: Lowering, write: Write, atom: CopyAtom, held: Value) -> bool:
-    """Emit the store of the accumulator `held` whose rows are rows of memory; False if no row of shared memory fits.
+    """Emit the store of the accumulator `held` whose rows are rows of memory, by the bulk copy `atom`.
 
     A shared tile has all rows and some columns; if several groups of waves split the columns, some columns of each
-    group.
+    group. Return True; or False, with nothing emitted, if no row of shared memory divides the columns.
     """
     w = low.writer
     m, n = low.storage.sums[held]
@@ -101,9 +104,10 @@ def _in_rows(low: Lowering, write: Write, atom: CopyAtom, held: Value) -> bool:
 
 
 def _transposed(low: Lowering, write: Write, atom: CopyAtom, held: Value) -> bool:
-    """Emit the store of the accumulator `held` whose columns are rows of memory; False if no shared tile fits.
+    """Emit the store of the accumulator `held` whose columns are rows of memory, by the bulk copy `atom`.
 
-    A shared tile has some columns, and all rows in slabs of one row of shared memory.
+    A shared tile has some columns, and all rows in slabs (groups as long as one row of shared memory). Return True; or
+    False, with nothing emitted, if no such tile divides the accumulator.
     """
     w = low.writer
     m, n = low.storage.sums[held]
@@ -134,8 +138,9 @@ def _transposed(low: Lowering, write: Write, atom: CopyAtom, held: Value) -> boo
 
 
 def _images(scope: TileScope, write: Write, moved: Mapping[Expr, Expr]) -> Substitution:
-    """Return the substitution of a write's coordinates by the start of each part plus the index in `moved` (0 if
-    missing).
+    """Return the substitution of the coordinates of a write: each becomes the first index of its part, plus moved[d].
+
+    `moved` maps a dimension d to an index within its part; 0 if it is missing.
     """
     return Substitution({scope.coordinate(d): part[0] + moved.get(d, as_expr(0)) for d, part in write.parts.items()})
 
@@ -143,10 +148,11 @@ def _images(scope: TileScope, write: Write, moved: Mapping[Expr, Expr]) -> Subst
 def _copy_out(
     low: Lowering, write: Write, over: tuple[Symbol, Symbol], images: Substitution, tile: Value, at: Sequence[Expr]
 ) -> None:
-    """Emit the bulk copy of the shared tile to the argument; elements out of bounds are not stored.
+    """Emit the bulk copy of a shared `tile` to the argument; elements out of bounds are not stored.
 
     `over` are the iterators along rows and columns, `images` maps coordinates to them, `at` are the coordinates in the
-    shared tile. If the task walks image lines, each image is copied separately, without padding behind its last line.
+    tile. If rows of a task run on from image line to image line, each image is copied separately, without the padding
+    behind its last line. The copy is added to `low.storage.taken`.
     """
     coordinates = [images(e) for e in write.access.at]
     walk, w = low.bound.walk, low.writer
@@ -168,13 +174,15 @@ def _copy_out(
 
 
 def _with_loads_replaced(formula: Formula, tensor: Value, other: Formula) -> Formula:
-    """Return the formula with `other` in place of all loads from `tensor`."""
+    """Return the formula with `other` in place of every load from `tensor`."""
     return rewritten(formula, lambda e: e, lambda each: other if each.tensor is tensor else load(each.tensor, *each.at))
 
 
 def _check_overhang(scope: TileScope, write: Write) -> None:
-    """Raise a ProgramError unless the padding of edge tasks is out of bounds of the written argument, and so not
-    stored.
+    """Raise a ProgramError unless elements past the end of each dimension are out of bounds of the written argument.
+
+    Tasks at the edge compute such elements as padding; they must not be stored. A dimension whose size is a whole
+    number of tiles has none.
     """
     for d in write.dims:
         width, extent = write.parts[d][1], scope.size(d)

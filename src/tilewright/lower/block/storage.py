@@ -45,7 +45,7 @@ class Storage:
 
     @contextmanager
     def nested(self) -> Iterator[None]:
-        """Forget values that are defined within this context at its end."""
+        """Context manager: at its end, the Tiles of values that were set within it are forgotten."""
         before, self.env = self.env, self.env.new_child()
         try:
             yield
@@ -57,8 +57,9 @@ class Storage:
     ) -> tuple[tuple[Symbol, ...], Substitution]:
         """Return (iterators of an operation, substitution of the coordinates of `dims` by them).
 
-        `parts` maps dimensions to the (first index, extent) that the operation covers. If `tensor` is in registers,
-        there are iterators only for the dimensions it has; others have extent 1.
+        `parts` maps dimensions to the (first index, extent) that the operation covers: for M with (128, 32), the
+        iterator i0 goes over 0..31, and M's coordinate becomes 128 + i0. If `tensor` is in registers, there are
+        iterators only for the dimensions it has; others have extent 1.
         """
         held = dims if tensor is None else self.sums.get(tensor, dims)
         over = self.writer.axes([parts[d][1] for d in held])
@@ -66,16 +67,18 @@ class Storage:
         return over, Substitution({self.scope.coordinate(d): parts[d][0] + along.get(d, as_expr(0)) for d in dims})
 
     def viewed(self, source: Load, dims: tuple[Expr, ...], parts: Parts) -> Value:
-        """Return a view of the elements that a load reads over the dimensions `dims`.
+        """Emit a view of the elements that the load `source` reads over the dimensions `dims`, and return it.
 
-        `parts` maps dimensions to the (first index, extent) of the view.
+        `parts` maps dimensions to the (first index, extent) of the view. If the tensor itself has these elements, it is
+        returned, and nothing is emitted.
         """
         return self.writer.viewed(source, *self.axes(dims, parts))
 
     def held(self, tensor: Value, dims: tuple[Expr, ...], parts: Parts) -> Tile:
-        """Return a Tile over the dimensions `dims` that loads its elements from `tensor`.
+        """Return a lazy Tile over the dimensions `dims` whose elements are loaded from `tensor`; nothing is emitted.
 
-        `parts` maps dimensions to the (first index, extent) that the tensor has.
+        `parts` maps dimensions to the (first index, extent) that the tensor has: its element 0 belongs to the first
+        index.
         """
         at = tuple(self.scope.coordinate(d) - parts[d][0] for d in self.sums.get(tensor, dims))
         return Tile(tensor.type.dtype, dims, parts, load(tensor, *at))
@@ -83,10 +86,10 @@ class Storage:
     def put(
         self, tensor: Value, dims: tuple[Expr, ...], parts: Parts, formula: Formula, whole: Parts | None = None
     ) -> None:
-        """Emit the computation of `formula` over the dimensions `dims` into `tensor`.
+        """Emit the computation of `formula`, which gives an element by its coordinates along `dims`, into `tensor`.
 
-        `parts` maps dimensions to the (first index, extent) to compute; `whole` to those that the tensor has, if it has
-        more.
+        `parts` maps dimensions to the (first index, extent) to compute; `whole` maps them to the (first index, extent)
+        that the tensor has, None: the same.
         """
         over, images = self.axes(dims, parts, tensor)
         first = {d: parts[d][0] - whole[d][0] for d in dims} if whole is not None else {}
@@ -101,10 +104,12 @@ class Storage:
         as_type: tuple[DType, Formula] | None = None,
         name: str | None = None,
     ) -> Tile:
-        """Compute a tile into a new tensor, in memory or registers; return a Tile that loads from it.
+        """Emit the computation of a tile into a new tensor, in memory or registers; return a Tile that loads from the
+        tensor.
 
         `dims` is the order of dimensions in the tensor; `as_type` is (element type, formula) to store instead of the
-        tile's; `name` is the tensor's name.
+        tile's; `name` is the tensor's name. If an extent is 0, nothing is emitted, and the formula of the result is the
+        number 0.
         """
         dims = tile.dims if dims is None else dims
         dtype, formula = (tile.dtype, tile.formula) if as_type is None else as_type
@@ -117,10 +122,11 @@ class Storage:
         return self.held(tensor, dims, parts)
 
     def room(self, dtype: DType, dims: tuple[Expr, ...], parts: Parts, name: str) -> Value:
-        """Allocate a tensor called `name` for a value over the dimensions `dims`; return it.
+        """Emit the allocation of a tensor called `name` for a value over the dimensions `dims`; return the tensor.
 
         `parts` maps dimensions to (first index, extent). The tensor is in registers if values of this shape are
-        distributed over lanes as accumulators are (`home`), else in memory.
+        distributed over lanes as accumulators are (`writer.home`), else in memory. `self.sums` records the dimensions
+        of registers.
         """
         axes = None if self.writer.home is None else self.writer.home.axes(dims, parts)
         if axes is None:
@@ -130,14 +136,14 @@ class Storage:
         return registers
 
     def room_of(self, tensor: Value) -> tuple[Expr, ...]:
-        """Return the extents of a tensor's elements that hold values, without the padding to whole atoms."""
+        """Return the extents of the part of a tensor that holds values: its shape, without padding to whole atoms."""
         return self.padded.get(tensor) or tensor.type.shape
 
     def load_of(self, tile: Tile, dtype: DType | None = None) -> tuple[Tile, Load]:
-        """Return (Tile that is one load, this Load) with the elements of `tile`, which is stored first if it is no
-        plain load.
+        """Return (Tile, Load): a tile with the elements of `tile` whose formula is one load, and this load.
 
-        It is also stored if its element type is not `dtype`; None: any type.
+        `tile` is returned unchanged if its formula is one load already, and its element type is `dtype` (None: any
+        type). Else code is emitted that computes it, converted to `dtype`, into a new tensor. It must have elements.
         """
         source = only_load(tile.formula)
         if source is not None and dtype in (None, tile.dtype):

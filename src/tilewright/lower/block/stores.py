@@ -23,9 +23,11 @@ from tilewright.lower.block.lowering import Lowering
 
 
 def bounds_of(low: Lowering, op: Op, dims: tuple[Expr, ...]) -> Formula | None:
-    """Return the conditions of the attribute `bounds` of an access, joined by `and_`; None if there are none to check.
+    """Return the conditions of the attribute `bounds` of an access, joined by `and_`, as a formula; None if all always
+    hold.
 
-    `dims` are the dimensions of the accessed tile; a condition is that a dimension's coordinate is below a limit.
+    `dims` are the dimensions of the accessed tile. A condition is "coordinate < limit", for an entry of `bounds` whose
+    dimension is among `dims`.
     """
     conjunction: Formula | None = None
     for condition in conditions_of(low, op, dims):
@@ -36,15 +38,16 @@ def bounds_of(low: Lowering, op: Op, dims: tuple[Expr, ...]) -> Formula | None:
 
 
 def _truth(formula: Formula) -> Formula:
-    """Return the formula cast to bool."""
+    """Return the formula with a cast to bool around it."""
     return Formula.cast(dtypes.bool_, formula)
 
 
 def conditions_of(low: Lowering, op: Op, dims: tuple[Expr, ...]) -> Iterator[Expr | Formula]:
-    """Yield the condition "coordinate < limit" for each entry of the attribute `bounds` whose dimension is among
+    """Yield the condition "coordinate < limit" for each entry of `op`'s attribute `bounds` whose dimension is among
     `dims`.
 
-    A condition is an expression of coordinates (1 where it holds), or a formula if the limit depends on data.
+    A condition is an expression of coordinates, 1 where it holds; or a formula that loads data if the limit depends on
+    data.
     """
     for dim, bound in op.attrs.get("bounds", ()):
         if dim not in dims:
@@ -80,14 +83,21 @@ class Write:
         self._restrict()
 
     def _part(self, tile: Tile, dim: Expr) -> Part:
-        """Return (first index, extent) of a dimension that is written: of the tile, or of the loop's or workgroup's
-        part of it.
+        """Return the (first index, extent) along `dim` that is written: of the tile, or of the current loop tile or
+        workgroup.
+
+        Of these two, it is the one that lies within the other; the latter if the tile is one number everywhere.
         """
         current = self.low.scope.part(dim)
         return current if tile.filled else inner_part(dim, tile.parts[dim], current)
 
     def _restrict(self) -> None:
-        """Make the first coordinate of an element that a condition excludes -1: out of bounds, so it is not written."""
+        """Change the coordinates of this write so that elements which a condition excludes are not written.
+
+        The first coordinate becomes -1, out of bounds, where a condition is false: `bounds`, a conditional around, or a
+        data-dependent end. Conditions that depend on data are stored in memory by emitted code, and noted in `where`.
+        Raise a ProgramError if the memory has no dimension.
+        """
         low = self.low
         conditions: list[Expr] = []
         formulas_: list[Formula] = []
@@ -118,10 +128,10 @@ class Write:
         return tuple(zip(self.at, self.marks, strict=True))
 
     def target(self) -> Value:
-        """Return a view of the written elements of memory, over the iterators of the write.
+        """Emit a view of the written elements of memory, over the iterators of the write; return it.
 
         Nothing may be stored past the end of a dimension, even if memory goes on there. If the tile passes such an end,
-        the result is a view of a view that ends with the dimension, or with each image line that the task walks.
+        the result is a view of a view that ends with the dimension, or with each image line that the task covers.
         """
         w, low = self.low.writer, self.low
         past = [d for d in self.dims if _is_past(low, d)]
@@ -152,31 +162,34 @@ class Write:
         return w.view(exact_view, self.over, at)
 
     def _is_in_memory(self, dim: Expr) -> bool:
-        """True if a coordinate in memory depends on the dimension `dim`."""
+        """True if a memory coordinate of this write depends on the index along the dimension `dim`."""
         return any(self.low.scope.coordinate(dim) in e.symbols for e in self.access.at)
 
     def attrs(self, over: tuple[Symbol, ...], images: Callable[[Expr], Expr] = lambda e: e) -> dict[str, Any]:
-        """Return the attributes `over`, `at` and `where` of a scatter or atomic over the iterators `over`.
+        """Return the attributes `over`, `at` and `where` of a scatter, gather or atomic of these elements, as a dict.
 
-        `where` says which elements of other tensors are the indices that coordinates use. `images` is applied to every
-        coordinate.
+        `over` are its iterators. `at` has the memory coordinates; `where` has, for each coordinate that is loaded, the
+        position in the tensor that holds it. `images` is applied to every coordinate.
         """
         where = ((s, tuple(images(self.images(e)) for e in f.at)) for s, f in self.where.items())
         at = tuple((images(e), mark) for e, mark in self.places())
         return {"over": over, "where": tuple(where) or None, "at": at}
 
     def memory(self) -> tuple[Value, ...]:
-        """Return the tensor that is written, and behind it the tensors whose elements are used as indices."""
+        """Return (tensor that is written, tensors whose elements its coordinates use as indices or conditions ...)."""
         return self.access.tensor, *(f.tensor for f in self.where.values())
 
     def tile(self) -> Value:
-        """Return a view of the elements to write, which are stored in memory first if they are not there."""
+        """Return a view of the elements to write, over the iterators of the write.
+
+        Code that computes them into a new tensor is emitted first, unless the tile is a plain load.
+        """
         _, source = self.low.storage.load_of(Tile(self.dtype, self.dims, self.parts, self.formula))
         return self.low.writer.viewed(source, self.over, self.images)
 
 
 def _is_past(low: Lowering, dim: Expr) -> bool:
-    """True if a task's current block of a dimension may go past the end of the dimension."""
+    """True if a task's current block of a dimension may go past the end of the dimension, or of an image line."""
     if dim in low.task.overhanging or dim in low.task.walks:
         return True
     if dim not in low.bound.padded:

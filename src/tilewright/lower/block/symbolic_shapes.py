@@ -35,7 +35,9 @@ class OpenSizes:
 
     @property
     def symbols(self) -> frozenset[Symbol]:
-        """The parameters, and the symbols that `let` defines."""
+        """The symbols that stand for values known only at the call: the parameters, and those that `let` defines by
+        them.
+        """
         return frozenset((*self.parameters, *self.lets))
 
     def __bool__(self) -> bool:
@@ -49,8 +51,8 @@ class OpenSizes:
         return records + [Op(BLOCK.records["let"], (), {"symbol": s}) for s in self.lets]
 
     def written_out(self, e: Expr) -> Expr:
-        """Return the expression `e` with `let` symbols replaced by their definitions, so that it depends on parameters
-        alone.
+        """Return `e` as an expression of parameters alone: symbols that a `let` defines are replaced by their
+        definitions.
         """
         images: dict[Symbol, Expr] = {}
         for s in self.lets:
@@ -65,10 +67,12 @@ CLOSED = OpenSizes()
 def opened(
     sizes: Mapping[Symbol, int], bindings: Mapping[Any, Any], dynamic: Collection[Symbol]
 ) -> tuple[dict[Symbol, Size], OpenSizes]:
-    """Return ({size: a number, or an expression of open sizes}, the OpenSizes).
+    """Return ({size: a number, or an expression of open sizes}, the OpenSizes: parameters of the program and `let`
+    symbols).
 
-    `dynamic` are the open sizes (known only at the call); `bindings` maps sizes to expressions of others. A size that
-    is computed from open ones gets a `let` symbol, so that divisions by it can be simplified.
+    `sizes` has a number for each size, and `dynamic` the open ones (known only at the call), whose numbers are not
+    used. `bindings` maps sizes to expressions of others. A size that is computed from open ones gets a `let` symbol,
+    unless it is a product of symbols. Lower bounds of parameters are raised so that all such sizes are at least 1.
 
     >>> n, h, p, m = (symbol(name, 0) for name in ("N", "H", "P", "M"))
     >>> found, names = opened({n: 1, h: 9, p: 7, m: 7}, {p: h - 2, m: n * p}, [n, h])
@@ -90,7 +94,9 @@ def opened(
 
 
 def parameter_names(sizes: list[Symbol]) -> dict[Symbol, str]:
-    """Return {open size: its name in the block program}; other names there are in lower case, so these are not.
+    """Return {open size: its name in the block program}, each unique; a name in lower case gets `OPEN_` in front.
+
+    Other names in a block program are in lower case, so that none is the same. `sizes` are known only at the call.
 
     >>> list(parameter_names([symbol("N"), symbol("m"), symbol("M")]).values())
     ['N', 'OPEN_m', 'M']
@@ -102,9 +108,7 @@ def parameter_names(sizes: list[Symbol]) -> dict[Symbol, str]:
 
 
 def fresh_name(name: str, taken: Collection[str]) -> str:
-    """Return a name made from `name` that is not in `taken` and not all lower case; `OPEN_` is put before it until that
-    holds.
-    """
+    """Return `name`, with `OPEN_` in front if it is all lower case, and again as long as the name is in `taken`."""
     name = name if name != name.lower() else f"OPEN_{name}"
     while name in taken:
         name = f"OPEN_{name}"
@@ -114,7 +118,7 @@ def fresh_name(name: str, taken: Collection[str]) -> str:
 def _least(s: Symbol, start: int, lets: list[Symbol], parameters: Mapping[Symbol, Symbol]) -> int:
     """Return the smallest n >= `start` for which all sizes in `lets` are at least 1 if the size `s` is at least n.
 
-    At most LEAST. `parameters` maps sizes to parameter symbols.
+    LEAST if no smaller n is found. `parameters` maps open sizes (known only at the call) to their parameter symbols.
     """
     for n in range(start, LEAST):
         images = Substitution({parameters[s]: symbol(parameters[s].name, n, MOST - 1)})
@@ -126,10 +130,12 @@ def _least(s: Symbol, start: int, lets: list[Symbol], parameters: Mapping[Symbol
 def _follow(
     sizes: Mapping[Symbol, int], bindings: Mapping[Any, Any], parameters: Mapping[Symbol, Symbol]
 ) -> tuple[dict[Symbol, Size], list[Symbol]]:
-    """Return ({size: a number, or an expression of parameters and lets}, the let symbols).
+    """Return ({size: a number, or an expression of parameters and lets}, the let symbols, each defined by the ones
+    before).
 
-    A size that is computed from open ones is a let, unless it is a product of symbols. `bindings` maps sizes to
-    expressions of others; `parameters` maps open sizes to parameter symbols.
+    `sizes` has a number for each size; `bindings` maps sizes to expressions of others; `parameters` maps open sizes
+    (known only at the call) to parameter symbols. A size that is computed from open ones is a let, unless it is a
+    product of symbols. Raise an ArgumentError if it depends on anything else.
     """
     size_of: dict[Symbol, Size] = {}
     lets: list[Symbol] = []
@@ -158,7 +164,7 @@ def _follow(
 
 
 def _is_product(e: Expr) -> bool:
-    """True if the expression `e` is a single product of symbols, perhaps times a number."""
+    """True if the expression `e` is one product of symbols, perhaps times a number, such as 2*N*P."""
     constant, terms = linear(e)
     (term, _), *others = terms
     factors = term.parts if isinstance(term, Product) else (term,)

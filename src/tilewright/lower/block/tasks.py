@@ -41,7 +41,7 @@ class Tasks:
         self.ranges: list[Range] = []
 
     def write(self) -> Block:
-        """Emit all tasks; return the program's body: operations before the first task, then the `tasks` operation."""
+        """Emit all tasks; return the program's body: operations before the first task, then one `tasks` operation."""
         body, inner = Block(()), Block(())
         cases, counts = self._split_dims()
         with self.w.inside(inner):
@@ -63,11 +63,11 @@ class Tasks:
     # -- which part each has ------------------------------------------------------------------------------
 
     def _split_dims(self) -> tuple[list[list[Case]], dict[Expr, Size]]:
-        """Set the part (first index, extent) that a task has of every dimension; return (cases, number of tasks by
-        dimension).
+        """Set the part (first index, extent) that a task has of each dimension, in the scope; return (cases, counts).
 
-        `cases` has, for each dimension that tasks do not divide evenly, one Case for full tasks and one for the last
-        task. With a pipeline, all tasks have equal parts instead, and only their number is returned.
+        `cases` has, for each dimension that tasks do not divide evenly, a list of two: (dimension, part, condition) of
+        full tasks, and of the last task. With a pipeline, all tasks have equal parts instead, and `counts` is
+        {dimension: number of tasks along it}. Ranges of task indices are added to `self.ranges`.
         """
         scope, cases, counts = self.low.scope, list[list[Case]](), dict[Expr, Size]()
         if self.workgroups is not None:
@@ -106,7 +106,10 @@ class Tasks:
         return cases, counts
 
     def _task_index(self, dim: Expr, count: Expr | Size) -> Symbol:
-        """Add a range of `count` tasks along a dimension; return its symbol, the index of a task."""
+        """Add a range of `count` tasks along a dimension to `self.ranges`; return its symbol, the index of a task.
+
+        The dimension is also added to those that tasks split (`shared` of the current task).
+        """
         self.ranges.append(Range.of(self.w.fresh(f"t_{dim}"), 0, count))
         self.low.task.shared.append(dim)
         return self.ranges[-1].symbol
@@ -114,7 +117,7 @@ class Tasks:
     def _equal_tasks(self, counts: Mapping[Expr, Size]) -> list[Range]:
         """Return the ranges of tasks that all have equal parts, and set the first index of a task along each dimension.
 
-        `counts` is the number of tasks by dimension. With a raster group, the last two dimensions share one range:
+        `counts` is {dimension: number of tasks along it}. With a raster group, the last two dimensions share one range:
         `group` tasks along the first of them, then the next along the second, so that operands stay in the shared
         cache.
         """
@@ -142,10 +145,12 @@ class Tasks:
     def _set_begins(
         self, counts: Mapping[Expr, Size], places: Mapping[Expr, Expr], ranges: Iterable[Range]
     ) -> list[Range]:
-        """Set the first index of a task along each dimension, as a `let`; return those of `ranges` that have more than
-        one task.
+        """Set the first index of a task's part along each dimension: its index there times the part's extent, as a
+        `let`.
 
-        `counts` maps dimensions to the number of tasks, `places` to the index of the current task.
+        `counts` is {dimension: number of tasks along it}, `places` is {dimension: index of the current task along it}.
+        Return the list of those `ranges` that have more than one task. A dimension with one task starts at 0, without a
+        `let`.
         """
         for d, place in places.items():
             width, count = most(self.low.scope.parts[d][1]), counts[d]
@@ -154,11 +159,12 @@ class Tasks:
         return [r for r in ranges if r.hi is not as_expr(1)]
 
     def _longest_first(self, counts: Mapping[Expr, Size], places: dict[Expr, Expr]) -> list[Range]:
-        """Return the ranges of dynamically distributed tasks; rows run from last to first, as the last rows have the
-        longest loops.
+        """Return the ranges of dynamically scheduled tasks, outermost first, so that tasks with the longest loops come
+        first.
 
-        `counts` is the number of tasks by dimension; `places` gets {dimension: index of the task along it}. Of the
-        dimensions before the rows, tasks of a raster group run together, the last dimension fastest.
+        The last rows have the longest, so rows run from last to first. `counts` is {dimension: number of tasks along
+        it}; `places` gets {dimension: index of the current task along it}. Of the dimensions before the rows, tasks of
+        a raster group run together: they are one range behind the rows.
         """
         assert self.w.home is not None
         row, dims, ranges = self.w.home.row, list(counts), list[Range]()
@@ -192,8 +198,10 @@ class Tasks:
         return name_symbol
 
     def _task(self, chosen: list[Case]) -> None:
-        """Emit the body of a task, in a branch for the condition of each Case in `chosen`, with the Case's part
-        current.
+        """Emit the body of a task, in nested branches on the conditions in `chosen`.
+
+        `chosen` has (dimension, part, condition) for dimensions that tasks do not divide evenly; in the branch, the
+        task has this part, (first index, extent).
         """
         if chosen:
             (dim, part, condition), *rest = chosen
@@ -205,8 +213,11 @@ class Tasks:
     # -- piece by piece -----------------------------------------------------------------------------------
 
     def _distribute_blocks(self, dim: Expr, per: int) -> None:
-        """Distribute the blocks of a dimension to tasks, `per` blocks each; a smaller block at the end goes to the last
-        task.
+        """Distribute the blocks of a dimension to tasks, `per` blocks to each; a smaller block at the end goes to the
+        last task.
+
+        `self.task.dealt[dim]` gets (index of the task, `per`, number of tasks), and the index gets a range of its own.
+        If there is only one task, nothing is set.
         """
         full, tail = self._count_blocks(dim, self.low.scope.size(dim))
         count = number_or(maximum(as_expr(pieces(full + self._counts_as_block(dim, tail), per)), 1))
@@ -216,24 +227,27 @@ class Tasks:
     def _count_blocks(self, dim: Expr, length: Size) -> tuple[Size, Size]:
         """Return (number of full blocks, elements behind them) of `length` elements of a dimension.
 
-        The block size is the plan's. `length` is first rounded up if the plan pads the dimension.
+        The block size is the plan's. If the plan pads the dimension to a multiple, `length` is first rounded up to
+        that.
         """
         width, unit = self.bound.blocks[dim], self.bound.padded.get(dim, 1)
         return divided(length if unit == 1 else number_or(as_expr(pieces(length, unit)) * unit), width)
 
     def _counts_as_block(self, dim: Expr, tail: Size) -> int:
-        """Return 1 if the `tail` elements behind full blocks are distributed as a block of their own, else 0.
+        """Return 1 if the `tail` elements behind the full blocks are a block of their own when blocks are distributed,
+        else 0.
 
-        If 0, the last task does them besides its blocks. They are a block if the plan pads the dimension.
+        They are one if there are any and the plan pads the dimension. If 0, the last task does them besides its blocks.
         """
         return int(tail != 0 and dim in self.bound.padded)
 
     def pieces(self, dims: list[Expr], ops: list[Op] | None = None) -> None:
-        """Emit the operations of a task in loops over blocks of the dimensions `dims`; the last block may be smaller.
+        """Emit the operations of a task in nested loops over blocks of the dimensions `dims`; a last block may be
+        smaller.
 
-        If the index decides which elements of an operand are in bounds, the first and the last block are emitted
-        separately, or peeled off the loop if they have the same operations. With a pipeline, operations that do not
-        depend on the blocks come before them. `ops` are the operations; None: those of the program.
+        `ops` are the operations; None: those of the program. If the index decides which elements of an operand are in
+        bounds, the first and the last block are emitted separately, or peeled off the loop if they have the same
+        operations. With a pipeline, operations that do not depend on the blocks come before the loops.
         """
         low = self.low
         task_ops = low.program.body.ops if ops is None else ops
@@ -298,7 +312,7 @@ class Tasks:
 
 
 def _independent(ops: list[Op], dim: Expr) -> list[Op]:
-    """Return the operations that do not depend on the index along `dim`, and write nothing."""
+    """Return those of `ops` that need no index along `dim`, use no result of one that does, and write no memory."""
     independent: list[Op] = []
     dependent: set[Value] = set()
     for op in ops:
@@ -312,8 +326,10 @@ def _independent(ops: list[Op], dim: Expr) -> list[Op]:
 
 
 def _peeled_loops(full: Size, ahead: int, behind: int) -> list[tuple[Expr | int, Expr | int, bool]]:
-    """Return [(first, end, True if at an edge)]: loops over `full` blocks, with `ahead` and `behind` blocks peeled at
-    the ends.
+    """Return [(first, end, True if its blocks may be at an edge)]: loops that together go over `full` blocks.
+
+    `ahead` blocks at the start, and `behind` at the end, are loops of their own. Without these, the one loop has the
+    edges.
 
     >>> _peeled_loops(5, 1, 1), _peeled_loops(2, 1, 1), _peeled_loops(4, 0, 0)
     ([(0, 1, True), (1, 4, False), (4, 5, True)], [(0, 1, True), (1, 2, True)], [(0, 4, True)])

@@ -40,7 +40,9 @@ def extent(axis: Symbol) -> Size:
 
 
 def word(dim: Expr) -> str:
-    """Return a dimension as part of a name: its own name if it is a symbol, "d" if it is a longer expression."""
+    """Return a dimension as text for use in a name: its own name if it is a symbol, "d" if it is a longer
+    expression.
+    """
     text = str(dim)
     return text if text.isidentifier() else "d"
 
@@ -50,7 +52,7 @@ def split(over: tuple[Symbol, ...], expressions: Sequence[Expr]) -> tuple[tuple[
 
     An iterator that some expression divides by n, or takes modulo n, is split there into digits (mixed-radix parts of a
     flat index). A copy along a flat index then has loops in which contiguous elements are recognised. `over` and the
-    empty substitution are returned if nothing is divided.
+    empty substitution are returned if nothing is divided, or the divisors do not divide each other.
 
     >>> i, j = index("i0", 4), index("i1", 36)
     >>> axes, images = split((i, j), [i + j // 12, j % 12])
@@ -127,7 +129,8 @@ class BlockWriter:
     ) -> Op:
         """Append the operation `spec_name` to the open block, and return it; attributes that are None are left out.
 
-        A workgroup barrier follows if there are several threads and an operand is in shared memory.
+        A workgroup barrier follows if there are several threads and an operand is in shared memory; not after a view or
+        bitcast.
         """
         attributes = {name: value for name, value in attrs.items() if value is not None}
         op = self._builder.emit(spec_name, operands, attributes, blocks=blocks, loc=self.loc)
@@ -136,8 +139,9 @@ class BlockWriter:
         return op
 
     def room(self, size: Size) -> Expr:
-        """Return the extent to allocate for a dimension of `size`: its largest value; an unbounded size stays an
-        expression.
+        """Return the extent to allocate for a dimension of `size`, as an expression: the largest value of `size`.
+
+        A constant, and an open size (known only at the call) without an upper bound, are returned as they are.
         """
         e = as_expr(size)
         limit = self._endless(e).hi
@@ -151,10 +155,10 @@ class BlockWriter:
         swizzle: Swizzle | None = None,
         strides: Sequence[int] | None = None,
     ) -> Value:
-        """Allocate a tensor called `name` in shared memory (on a CPU: the worker's own memory) and return it.
+        """Emit the allocation of a tensor in shared memory (on a CPU: the worker's own memory), and return it.
 
         If a size is an expression, the tensor has room for its largest value; `part` gives a view of the size itself.
-        `strides` are in elements; None: packed, or padded against cache conflicts.
+        `strides` are in elements; None: packed, or padded against cache conflicts. `name` is made unique.
         """
         room = tuple(map(self.room, sizes))
         steps = tuple(map(as_expr, strides)) if strides else self._strides(dtype, room) if swizzle is None else None
@@ -164,11 +168,11 @@ class BlockWriter:
         return value
 
     def _strides(self, dtype: DType, sizes: Sequence[Expr]) -> tuple[Expr, ...] | None:
-        """Return strides (in elements) that add a cache line to each row, against cache conflicts; None to keep rows
-        packed.
+        """Return strides, in elements, that pad each row of a tensor by a cache line; None if its rows stay packed.
 
-        A cache finds a line by the low bits of its address: of rows whose pitch is a multiple of a page, it holds only
-        as many as it has ways, and a block of the accumulator reads more.
+        `sizes` are its extents. Rows are padded if their length is a multiple of `limits.conflict_bytes`: the same sets
+        of the cache would hold all of them. They stay packed on machines with lanes, if there is only one row, or if an
+        extent is not known.
         """
         *outer, last = [e.value for e in sizes if isinstance(e, Const)] or [1]
         limits = self._limits
@@ -179,44 +183,53 @@ class BlockWriter:
         return packed(tuple(map(as_expr, (*outer, last + 8 * limits.line_bytes // dtype.bits))))
 
     def register(self, dtype: DType, name: str) -> Value:
-        """Allocate one number in a register, with the same value in all threads, and return it."""
+        """Emit the allocation of one number in a register, with the same value in all threads, and return it."""
         return self._alloc_registers(dtype, (), Distribution(layout=Layout((self.lanes or 1, 1), (0, 0))), name)
 
     def _alloc_registers(self, dtype: DType, sizes: Sequence[int], distribution: Distribution, name: str) -> Value:
-        """Allocate a register tensor with a layout over lanes, and return it."""
+        """Emit the allocation of a register tensor with the layout `distribution` over lanes, and return it; `name` is
+        made unique.
+        """
         value = self.emit("alloc", type=RegisterType(dtype, tuple(map(as_expr, sizes)), distribution)).result
         value.name = self.fresh(name)
         return value
 
     def part(self, tensor: Value, sizes: Sequence[Size]) -> Value:
-        """Return a view of the first `sizes[n]` elements along each dimension n of a tensor."""
+        """Return a view of the first sizes[n] elements of `tensor` along each dimension n; the tensor itself if these
+        are all.
+        """
         over = self.axes(sizes)
         return self.view(tensor, over, [(s, False) for s in over])
 
     def registers(
         self, dtype: DType, sizes: Sequence[int], operand: str, name: str, waves: tuple[int, int] = (1, 1)
     ) -> Value:
-        """Allocate a register tensor in the layout of an atom's operand, and return it.
+        """Emit the allocation of a register tensor in the layout of an atom's operand, and return it.
 
-        `operand` names it: the atom and a, b or c. `waves` is (groups of waves along M, groups along N) that share the
-        tensor.
+        `operand` names the atom and its operand a, b or c, as in "ATOM.c". `waves` is (groups of waves along M, groups
+        along N) that share the tensor.
         """
         groups = None if waves == (1, 1) else (as_expr(waves[0]), as_expr(waves[1]))
         return self._alloc_registers(dtype, sizes, Distribution(operand=operand, waves=groups), name)
 
     def dealt(self, dtype: DType, sizes: Sequence[int], name: str) -> Value:
-        """Allocate a register tensor that is distributed to lanes as accumulators are (`home`), and return it."""
+        """Emit the allocation of a register tensor that is distributed over lanes as accumulators are, and return it.
+
+        `self.home` has that layout, which must have a tile of these `sizes`.
+        """
         distribution = None if self.home is None else self.home.distribution(tuple(sizes))
         assert distribution is not None
         return self._alloc_registers(dtype, sizes, distribution, name)
 
     def vectors(self, dtype: DType, sizes: Sequence[int], layout: Layout, name: str) -> Value:
-        """Allocate a register tensor with the layout (lane, register) -> element, and return it."""
+        """Emit the allocation of a register tensor, and return it; `layout` maps (lane, register) to the number of an
+        element.
+        """
         return self._alloc_registers(dtype, sizes, Distribution(layout=layout), name)
 
     @contextmanager
     def inside(self, block: Block) -> Iterator[None]:
-        """Append operations to `block` within this context."""
+        """Context manager: operations that are emitted within it are appended to `block`."""
         self.blocks.append(block)
         try:
             yield
@@ -234,11 +247,11 @@ class BlockWriter:
         peel: tuple[int, int] | None = None,
         kept: bool = False,
     ) -> Iterator[Expr]:
-        """Emit a loop called `name` from `first` up to, and without, `count`; yield its variable, and emit the body in
-        this context.
+        """Context manager: emit a loop from `first` up to, and without, `count`, with the operations within it as its
+        body.
 
-        A single iteration has no loop: `first` is yielded, unless `kept` is set. `peel` is (number of first iterations,
-        number of last iterations) that are peeled.
+        It yields the loop's variable. A single iteration has no loop, unless `kept` is set: `first` is yielded. `name`
+        is the variable's name. `peel` is (number of first iterations, number of last iterations) that are peeled.
         """
         if not kept and as_expr(count) - first is as_expr(1):
             yield as_expr(first)
@@ -254,7 +267,11 @@ class BlockWriter:
 
     @contextmanager
     def before(self, expressions: Collection[Expr]) -> Iterator[None]:
-        """Within this context, emit operations in front of the loops whose variables do not occur in `expressions`."""
+        """Context manager: emit operations in front of the loops around, as far out as `expressions` allow.
+
+        From the innermost loop outwards, it stops at a loop whose variable occurs in `expressions`, or at a block that
+        is no loop's body, such as a branch.
+        """
         used = {s for e in expressions for s in e.symbols}
         outer = self.blocks[-1]
         for variable, body in reversed(self.loops):
@@ -267,7 +284,7 @@ class BlockWriter:
     def combine(
         self, name: str, source: Value, target: Value, along: int, how: str, *, accumulate: bool = False
     ) -> None:
-        """Emit the operation `name` ("reduce" or "scan") of `source` along dimension number `along` to `target`.
+        """Emit the operation `name` ("reduce" or "scan") of `source` along dimension number `along`, into `target`.
 
         `how` is the combining function, such as "sum". With `accumulate`, elements of `target` are combined with the
         result; otherwise they are overwritten.
@@ -276,14 +293,16 @@ class BlockWriter:
         self.emit(name, (source, target), (), **attrs)
 
     def axes(self, sizes: Sequence[Size]) -> tuple[Symbol, ...]:
-        """Return iterators i0, i1, ... with these extents, the coordinates of an operation."""
+        """Return new iterators i0, i1, ... of an operation; iterator n goes over 0..sizes[n]-1."""
         return tuple(index(f"i{n}", size) for n, size in enumerate(sizes))
 
     def view(self, tensor: Value, over: tuple[Symbol, ...], at: Sequence[tuple[Expr, bool]]) -> Value:
-        """Return a view of `tensor` over the iterators `over`; the tensor itself if the view has the same elements.
+        """Emit a view of `tensor` over the iterators `over`, and return it; the tensor itself if it has the same
+        elements.
 
         `at` has (coordinate, True if it may be out of bounds) for each dimension of the tensor. A register tensor with
-        one element per row is broadcast along columns; any other register tensor is first copied to shared memory.
+        one element per row is broadcast along columns instead; any other register tensor is first copied to shared
+        memory.
         """
         sizes = tuple(s.upper + 1 for s in over if s.upper is not None)
         if sizes == tensor.type.shape and all(
@@ -303,9 +322,9 @@ class BlockWriter:
         return value
 
     def columns(self, held: Value, over: tuple[Symbol, ...], row: Expr, column: Expr) -> Value:
-        """Return a view of some columns of the register tensor `held`; it stays in registers.
+        """Emit a view of some columns of the register tensor `held`, which stays in registers; return the view.
 
-        `row` and `column` are its coordinates in `held`, as expressions of the iterators `over`.
+        `over` are the view's iterators; `row` and `column` are the coordinates in `held`, as expressions of these.
         """
         part = self.emit("view", (held,), over=over, at=((row, False), (column, False))).result
         part.name = self.fresh("columns")
@@ -314,7 +333,8 @@ class BlockWriter:
     def _is_row(
         self, tensor: Value, over: tuple[Symbol, ...], at: Sequence[tuple[Expr, bool]], sizes: tuple[Expr, ...]
     ) -> bool:
-        """True if a view repeats a register tensor of one element per row along columns.
+        """True if a view of a register tensor with one element per row would repeat it along columns, in the layout
+        `home`.
 
         `at` and `over` are the coordinates and iterators of the view; `sizes` are its extents.
         """
@@ -326,7 +346,8 @@ class BlockWriter:
     def copy(
         self, tensor: Value, over: tuple[Symbol, ...], at: Sequence[tuple[Expr, bool]], target: Value, otherwise: float
     ) -> None:
-        """Emit a copy to `target`, whose coordinates are `over`, of the elements of `tensor` at `at`.
+        """Emit a copy of the elements of `tensor` at the coordinates `at` to `target`, whose coordinates are the
+        iterators `over`.
 
         `at` has (coordinate, True if it may be out of bounds) for each dimension of `tensor`; `otherwise` is stored
         where an element is out of bounds.
@@ -337,13 +358,19 @@ class BlockWriter:
         self.emit("copy", (source, goal), otherwise=otherwise)
 
     def viewed(self, source: Load, over: tuple[Symbol, ...], images: Substitution) -> Value:
-        """Return a view of the elements of a load over the iterators `over`; `images` maps coordinates to them."""
+        """Emit a view of the elements of the load `source` over the iterators `over`, and return it.
+
+        `images` replaces the load's coordinates by expressions of the iterators. The tensor itself is returned if it
+        has the same elements.
+        """
         return self.view(source.tensor, over, [(images(e), False) for e in source.at])
 
     def map(self, target: Value, over: tuple[Symbol, ...], formula: Formula, images: Substitution) -> None:
-        """Emit target = formula, element by element, over the iterators `over`; `images` maps coordinates to them.
+        """Emit target = formula, element by element, over the iterators `over`; `images` maps the formula's coordinates
+        to them.
 
-        A formula that is one load of the same type becomes a copy.
+        A formula that is one load of the same type becomes a copy. Iterators of extent 1 are dropped, and iterators
+        that a load's coordinate divides are split, if no register tensor needs them.
         """
         target = self.view(target, over, [(s, False) for s in over])
         register_loads = [each for each in loads(formula) if isinstance(each.tensor.type, RegisterType)]

@@ -18,9 +18,10 @@ MOST = 1 << 16
 
 
 def tabulated(low: LoopLowering, where: TensorAddress, lane: Symbol | None) -> TensorAddress:
-    """Return an address whose row offset is looked up in a constant table, if the address divides one index by
-    constants; else return `where` itself. `lane` is the symbol of the vector's lanes, which must not be part of that
-    index.
+    """Return the address `where` with its divisions replaced by a look-up in a constant table, which is emitted.
+    Example: 1000*(u//14) + u%14 + l -> table[u] + l. An index out of bounds has the entry -1, which becomes the
+    address's bounds check. Return `where` itself unless all divisions have one dividend `u`, not negative, below 65536
+    and without the symbol `lane` of the vector's lanes, and bounds checks depend on `u` alone.
     """
     if not has_division(where.offset) and not any(has_division(c) for c in where.conditions):
         return where
@@ -54,8 +55,9 @@ def tabulated(low: LoopLowering, where: TensorAddress, lane: Symbol | None) -> T
 
 
 def _in_terms_of(condition: Expr, u: Expr, running: Symbol) -> Expr | None:
-    """Return a bounds condition with the index `u` replaced by the symbol `running`; a condition without symbols of `u`
-    as it is. None if it is not linear in `u`.
+    """Return a bounds condition with the index `u` replaced by the symbol `running`: with u = 3*i + j, the condition
+    6*i + 2*j >= 4 becomes 2*running >= 4. A condition without symbols of `u`, or one that is not of the form e >= 0, is
+    returned as it is. Return None if it is no multiple of `u` plus a constant.
     """
     if not isinstance(condition, AtLeastZero) or not condition.symbols & u.symbols:
         return condition
@@ -78,8 +80,8 @@ def _in_terms_of(condition: Expr, u: Expr, running: Symbol) -> Expr | None:
 
 
 def _split_offset(offset: Expr, running: Symbol) -> tuple[Expr | None, Expr]:
-    """Return (the terms of an offset that depend on the symbol `running` alone, the other terms); (None, offset) if
-    they do not separate.
+    """Return (sum of the terms of `offset` that have the symbol `running`, sum of all other terms). Return (None,
+    `offset`) if a term has both `running` and other symbols.
     """
     constant, terms = linear(offset)
     running_terms = [(t, c) for t, c in terms if running in t.symbols]

@@ -17,8 +17,9 @@ from tilewright.lower.loop_lowering import LoopLowering
 
 
 def cloned(low: LoopLowering, ops: list[Op], meanings: Mapping[Symbol, Expr]) -> list[Op]:
-    """Return clones of `ops` with symbols replaced by `meanings`; results, and symbols of numbers read at run time, are
-    new in each clone.
+    """Return clones of the loop operations `ops`, with symbols replaced by `meanings`. Each clone has new results, new
+    loop variables and new symbols for numbers read at run time. Operations that never run are left out, and an `if`
+    with a constant condition is replaced by the branch taken.
     """
     return _Clone(low, dict(meanings)).ops(ops)
 
@@ -32,15 +33,16 @@ class _Clone:
         self.values: dict[Value, Value] = {}
 
     def ops(self, ops: list[Op]) -> list[Op]:
-        """Return clones of `ops`, without operations that never run."""
+        """Return clones of the loop operations `ops` in order, without operations that never run."""
         clones: list[Op] = []
         for op in ops:
             clones += self.op(op)
         return clones
 
     def op(self, op: Op) -> list[Op]:
-        """Return the operations that replace `op`: none if it never runs, its clone, or clones of the operations in the
-        branch that is taken.
+        """Return the operations that replace `op`, and record the clones of its results. Usually it is one clone, with
+        its blocks cloned too. An `if` whose condition becomes constant is replaced by the clones of the branch taken. A
+        loop, store or atomic that never runs gives []; a load that is always out of bounds becomes a `fill`.
         """
         if op.name == "if":
             when = self.images(op.attrs["when"])
@@ -66,11 +68,14 @@ class _Clone:
         return [new]
 
     def value(self, value: Value) -> Value:
-        """Return the clone of `value` if a cloned operation defines it; otherwise `value` itself."""
+        """Return the clone of `value` if an operation cloned before defines it; otherwise `value` itself."""
         return self.values.get(value, value)
 
     def attributes(self, op: Op) -> dict[str, Any] | None:
-        """Return an operation's attributes with symbols replaced; None for a loop that never runs."""
+        """Return the attributes of `op` with symbols replaced; None if `op` is a loop without iterations. The variables
+        of its loops, and a symbol for a number that it reads, are replaced by new symbols, here and in clones made
+        later.
+        """
         attributes: dict[str, Any] = {}
         for name, value in op.attrs.items():
             kind = op.spec.attrs[name].rstrip("?")
@@ -90,7 +95,9 @@ class _Clone:
         return attributes
 
     def _ranges(self, ranges: Any) -> Any:
-        """Return loop ranges with new symbols, and with symbols replaced in their limits."""
+        """Return copies of the loop ranges `ranges`, with symbols in their limits replaced and with new loop variables.
+        The new variables are recorded: operations cloned later use them.
+        """
         from tilewright.ir.attrs import Range
 
         renamed = []
@@ -105,5 +112,5 @@ class _Clone:
 
 
 def _is_empty(loop: Any) -> bool:
-    """True if a loop range has constant limits and no iterations."""
+    """True if both limits of the loop range `loop` are constants, and the upper one is not above the lower one."""
     return isinstance(loop.lo, Const) and isinstance(loop.hi, Const) and loop.hi.value <= loop.lo.value

@@ -28,8 +28,10 @@ MOST = 4096
 
 
 def for_(low: LoopLowering, op: Op) -> None:
-    """Lower a `for` loop: as a loop, unrolled, peeled, or with the end of each iteration deferred into the next one.
-    Nothing is emitted if it has no iterations for any value of the open sizes.
+    """Lower a `for` loop on a CPU. With `overlap defer`, the end of an iteration is interleaved with the next
+    iteration, unless it is too large or reads register tensors in memory. With `unroll` and constant limits the loop is
+    unrolled. Otherwise emit nested loops, with the iterations that `peel` names peeled. Nothing is emitted if no value
+    of the open sizes (known only at the call) gives an iteration.
     """
     if low.open and any((low.expr(r.hi) - low.expr(r.lo)).hi <= 0 for r in op.attrs["ranges"]):
         return
@@ -44,8 +46,9 @@ def for_(low: LoopLowering, op: Op) -> None:
 
 
 def _peel_counts(low: LoopLowering, op: Op) -> tuple[int, ...]:
-    """Return (number of first iterations to peel, number of last ones) from the attribute `peel`; () if the loop has
-    none. Raise a ProgramError unless these are one or two numbers from 0 to MOST.
+    """Return (number of first iterations to peel, number of last iterations to peel) from the attribute `peel` of a
+    loop; () if it has none. Raise a ProgramError unless `peel` is one or two numbers from 0 to 4096; one number is the
+    first.
     """
     if "peel" not in op.attrs:
         return ()
@@ -58,7 +61,7 @@ def _peel_counts(low: LoopLowering, op: Op) -> tuple[int, ...]:
 
 
 def _range_length(values: range) -> int:
-    """Return the number of elements of a range; `len` fails for numbers beyond a machine word.
+    """Return the number of elements of the range `values`; `len` fails for numbers beyond a machine word.
 
     >>> _range_length(range(0, 10**30, 3)) == 10**30 // 3 + 1, _range_length(range(5, 2))
     (True, 0)
@@ -67,7 +70,9 @@ def _range_length(values: range) -> int:
 
 
 def lower_blocks(low: LoopLowering, op: Op) -> None:
-    """Lower all blocks of an iteration, one after the other."""
+    """Lower all blocks of `op`, one after the other, into the block being written. Symbols that they define have no
+    meaning afterwards.
+    """
     before = low.meaning
     for block in op.blocks:
         low.block(block)
@@ -75,8 +80,9 @@ def lower_blocks(low: LoopLowering, op: Op) -> None:
 
 
 def _emit_unrolled(low: LoopLowering, op: Op, ranges: tuple[Range, ...]) -> None:
-    """Emit an unrolled loop: its body is lowered once and cloned for each iteration. Raise a ProgramError for more than
-    MOST iterations.
+    """Emit the iterations of the loop `op` one after the other, without a loop. `ranges` are its ranges, with constant
+    limits and at least one iteration. The body is lowered once and cloned for each iteration. Raise a ProgramError for
+    more than 4096 iterations.
     """
     limits = [range(int(low.expr(r.lo)), int(low.expr(r.hi)), r.step) for r in ranges]
     count = prod(map(_range_length, limits))
@@ -98,8 +104,9 @@ def _emit_unrolled(low: LoopLowering, op: Op, ranges: tuple[Range, ...]) -> None
 
 
 def _emit_nest(low: LoopLowering, op: Op, ranges: list[Range], peel: tuple[int, ...]) -> None:
-    """Emit nested loops over `ranges` around the body of `op`. With `peel` = (first, last), that many iterations at
-    both ends of the innermost loop are peeled.
+    """Emit nested loops over `ranges` around the body of `op`. `peel` is (number of first iterations, number of last
+    iterations) that are emitted outside of the innermost loop, or () for none. Peeling needs constant limits, or, in a
+    program with open sizes (known only at the call), step 1; otherwise it is ignored.
     """
     if not ranges:
         lower_blocks(low, op)
@@ -126,9 +133,9 @@ def _emit_nest(low: LoopLowering, op: Op, ranges: list[Range], peel: tuple[int, 
 
 
 def _emit_peeled(low: LoopLowering, op: Op, r: Range, lo: Expr, hi: Expr, peel: tuple[int, ...]) -> None:
-    """Emit the loop over range `r` with limits `lo` and `hi` that are known only at the call. The first peel[0]
-    iterations are emitted separately, each under a condition; the last peel[1] are a second loop, so that their code is
-    emitted once.
+    """Emit the body of `op` over range `r`, from `lo` to `hi`, where these limits depend on open sizes (known only at
+    the call). `peel` is (first, last). Each of the `first` iterations is emitted on its own, under the condition that
+    it exists. Then come a loop without the first and last iterations, and a second loop for the `last` ones.
     """
     first, last = peel
     if has_division(hi):  # a symbol with a definition: proofs know its distance from the dividend
@@ -147,7 +154,9 @@ def _emit_peeled(low: LoopLowering, op: Op, r: Range, lo: Expr, hi: Expr, peel: 
 
 
 def _emit_iteration(low: LoopLowering, op: Op, variable: Symbol, value: Expr, rest: list[Range]) -> None:
-    """Emit one iteration of a loop, with `variable` replaced by `value`, and the loops over `rest` inside it."""
+    """Emit one iteration of the loop `op`: its body with the loop symbol `variable` replaced by `value`, inside loops
+    over the ranges in `rest`.
+    """
     with low.means({variable: value}):
         _emit_nest(low, op, rest, ())
 
@@ -155,8 +164,9 @@ def _emit_iteration(low: LoopLowering, op: Op, variable: Symbol, value: Expr, re
 def _emit_loop(
     low: LoopLowering, op: Op, r: Range, lo: Expr, hi: Expr, rest: list[Range], peel: tuple[int, ...]
 ) -> None:
-    """Emit a loop over range `r` from `lo` to `hi`, and the loops over `rest` inside it, the innermost one peeled as
-    `peel` says. Nothing is emitted if the loop is known to be empty.
+    """Emit a loop over range `r`, from `lo` to `hi`, and inside it nested loops over the ranges in `rest` around the
+    body of `op`. `peel` is (first, last) iterations to peel from the innermost of `rest`, or (). Nothing is emitted if
+    constant limits leave no iteration.
     """
     if isinstance(lo, Const) and isinstance(hi, Const) and hi.value <= lo.value:
         return
@@ -165,8 +175,8 @@ def _emit_loop(
 
 
 def tasks(low: LoopLowering, op: Op) -> None:
-    """Lower `tasks` to a loop over the tasks of one worker, which the runtime numbers. Tasks with shared memory need no
-    barrier between them: each operation is done for all waves before the next one begins.
+    """Lower `tasks` on a CPU: emit a `tasks` loop, which the runtime divides among workers. With `schedule table`, the
+    task numbers come from a table. Raise a ProgramError for `overlap pingpong`, which needs waves that run at once.
     """
     if op.attrs.get("overlap") == "pingpong":
         raise ProgramError("overlap pingpong needs two halves of waves that run at once; this machine has one worker")
@@ -184,7 +194,10 @@ def tasks(low: LoopLowering, op: Op) -> None:
 
 
 def if_(low: LoopLowering, op: Op) -> None:
-    """Lower `if`; a constant condition leaves only the operations of the block that is taken."""
+    """Lower `if` on a CPU: emit an `if` with both blocks lowered. A constant condition emits only the operations of the
+    block that is taken, without an `if`. Inside a branch, open sizes (known only at the call) get the range that the
+    condition leaves them.
+    """
     when = low.expr(op.attrs["when"])
     before = low.meaning
     if isinstance(when, Const):
@@ -206,8 +219,10 @@ def if_(low: LoopLowering, op: Op) -> None:
 
 
 def _narrow_open_size(low: LoopLowering, fact: Expr) -> None:
-    """Replace an open size by a symbol with a tighter range in the current branch if `fact`, an expression that is at
-    least 0 there, bounds this size alone (such as W//14 - 1).
+    """Narrow the range of an open size (known only at the call) by `fact`, an expression that is at least 0 in the
+    current branch. Example: W//14 - 1 >= 0 means that W is at least 14. Emit a `let` of a new symbol with that range,
+    which stands for the size from here on. Do nothing unless `fact` bounds one open size alone, and more tightly than
+    before.
     """
     constant, terms = linear(fact)
     if len(terms) != 1 or terms[0][1] != 1:
@@ -224,7 +239,9 @@ def _narrow_open_size(low: LoopLowering, fact: Expr) -> None:
 
 
 def while_(low: LoopLowering, op: Op) -> None:
-    """Lower `while`: emit a loop that runs while a number in a register or in memory is not zero."""
+    """Lower `while` on a CPU: emit a loop that runs as long as the number in its operand, in a register or in memory,
+    is not zero. The number is read before the loop and at the end of each iteration.
+    """
     flag = low.handles[op.operands[0]]
     register = low.register(i64)
 
@@ -244,18 +261,22 @@ def while_(low: LoopLowering, op: Op) -> None:
 
 
 def barrier(low: LoopLowering, op: Op) -> None:
-    """Lower `barrier` to nothing: a CPU does each operation for all threads before the next one."""
+    """Lower `barrier` to nothing: on a CPU one worker does each operation for all threads before it begins the next
+    one.
+    """
 
 
 def edge(low: LoopLowering, op: Op) -> None:
-    """Lower `edge` to nothing: CPUs order arithmetic themselves."""
+    """Lower `edge`, which keeps an assembler from moving arithmetic, to nothing: a CPU orders arithmetic itself."""
 
 
 # -- channels of one role: stages taken in turn -----------------------------------------------------------------
 
 
 def channel(low: LoopLowering, op: Op) -> None:
-    """Lower `channel`: emit two counters, of the next fill to acquire and of the next fill to wait for."""
+    """Lower `channel` (a ring of stages in memory) on a CPU: emit two counters that start at 0, for the stages acquired
+    and the stages waited for so far. They are recorded as the channel's lowered form.
+    """
     counters = {}
     for side in ("acquire", "wait"):
         counters[side] = low.register(i64, name=side)
@@ -264,8 +285,8 @@ def channel(low: LoopLowering, op: Op) -> None:
 
 
 def _take_stage(low: LoopLowering, op: Op, side: str) -> None:
-    """Bind the results of an `acquire` or `wait` (`side`) to the next stage of its channel, and emit the increment of
-    that side's counter.
+    """Bind the results of `op`, an `acquire` or a `wait` (`side` is that word), to the memory of the next stage of its
+    channel: counter modulo number of stages. Emit the read of that side's counter, and its increment.
     """
     handle: Any = low.handles[op.operands[0]]
     channel_op, counters = handle
@@ -288,14 +309,20 @@ def _take_stage(low: LoopLowering, op: Op, side: str) -> None:
 
 
 def acquire(low: LoopLowering, op: Op) -> None:
-    """Lower `acquire`: bind its results to the stage that the producer fills next."""
+    """Lower `acquire` on a CPU: bind its results to the memory of the stage that is filled next, and emit the increment
+    of the channel's counter. One worker fills and reads all stages, so nothing is waited for.
+    """
     _take_stage(low, op, "acquire")
 
 
 def wait(low: LoopLowering, op: Op) -> None:
-    """Lower `wait`: bind its results to the stage that the consumer reads next."""
+    """Lower `wait` on a CPU: bind its results to the memory of the stage that is read next, and emit the increment of
+    the channel's counter. One worker fills and reads all stages, so nothing is waited for.
+    """
     _take_stage(low, op, "wait")
 
 
 def ignore_handover(low: LoopLowering, op: Op) -> None:
-    """Lower `commit` or `release` to nothing: one worker does everything in order."""
+    """Lower `commit` or `release` of a channel's stage to nothing: one worker fills and reads all stages in program
+    order.
+    """

@@ -32,8 +32,9 @@ ELEMENTS = 1 << 16
 
 
 def lower_deferred(low: LoopLowering, op: Op) -> None:
-    """Lower a loop with `overlap defer`: the end (second block) of each iteration is interleaved with the body (first
-    block) of the next one, and the last end follows the loop.
+    """Lower the loop `op` with `overlap defer`: the end (second block) of each iteration is interleaved with the body
+    (first block) of the next iteration. The end of the last iteration follows the loop. In the first iteration there is
+    no end to do: a flag disables its stores.
     """
     ranges: tuple[Range, ...] = op.attrs["ranges"]
     limits = [(low.expr(r.lo), low.expr(r.hi)) for r in ranges]
@@ -97,14 +98,17 @@ def lower_deferred(low: LoopLowering, op: Op) -> None:
 
 
 def _has_rounds(lo: Expr, hi: Expr) -> bool:
-    """True if a loop from `lo` to `hi` is proved to have at least one iteration."""
+    """True if a loop from `lo` to `hi` is proved to have at least one iteration. If `hi` is a minimum, each of its
+    arguments is tested.
+    """
     ends = hi.args if isinstance(hi, Min) else (hi,)
     return all(is_nonneg(end - lo - 1) for end in ends)
 
 
 def can_defer(low: LoopLowering, op: Op) -> bool:
-    """True if the end (second block) of a loop is small enough to be unrolled, and if every register tensor that it
-    reads is in vector or tile registers. A register tensor in memory would need a copy.
+    """True if the end (second block) of the loop `op` can be interleaved with the next iteration. No tensor that it
+    uses may have more than 65536 elements. Register tensors from outside the end must be in vector or tile registers:
+    one in memory would need a copy.
     """
     steps = [inner for inner in walk_block(op.blocks[1]) if inner.name != "view"]  # views take no instructions
     if any(_elements(low, value) > ELEMENTS for inner in steps for value in inner.operands):
@@ -122,12 +126,16 @@ def can_defer(low: LoopLowering, op: Op) -> bool:
 
 
 def _elements(low: LoopLowering, value: Value) -> float:
-    """Return the largest number of elements that a tensor can have: open sizes count with their upper bound."""
+    """Return the largest number of elements that the tensor `value` can have; open sizes (known only at the call) count
+    with their upper bounds.
+    """
     return prod(low.expr(e).hi for e in getattr(value.type, "shape", ()))
 
 
 def _captured(low: LoopLowering, op: Op) -> list[Value]:
-    """Return the registers that are defined outside the loop and used by the end (second block) of an iteration."""
+    """Return the vector and tile registers that the end (second block) of the loop `op` uses, and that are allocated
+    outside the loop.
+    """
     inside = {r for block in op.blocks for inner in walk_block(block) for r in inner.results}
     registers: dict[Value, None] = {}
     for inner in walk_block(op.blocks[1]):
@@ -139,8 +147,8 @@ def _captured(low: LoopLowering, op: Op) -> list[Value]:
 
 
 def _guard_stores(end: Block, begun: Symbol) -> None:
-    """Add the condition `begun` >= 1 to the global stores of an end, in place: they are done only if there was an
-    iteration before.
+    """Add the condition `begun` >= 1 to all stores and atomics to global memory in the block `end`, in place. `begun`
+    is 0 in the first iteration, which has no iteration before it.
     """
     for op in walk_block(end):
         if op.name in ("store", "atomic") and op.operands[1].type.space == "global":
@@ -149,8 +157,9 @@ def _guard_stores(end: Block, begun: Symbol) -> None:
 
 
 def woven(target: Block, main: Block, end: Block) -> None:
-    """Append the operations of `main` to `target`, interleaved with those of `end`, which are spread over the first
-    part of `main`. An operation that overwrites a register comes after the operations of `end` that read it.
+    """Append the operations of `main` to `target`, interleaved with those of `end`. The end is spread over the first 75
+    % of `main`, and is complete before the first loop or branch in it. Operations of `end` that read a register come
+    before the operation of `main` that overwrites it. Fills of registers in `main` move down to their first use.
     """
     ordered = _sink_fills(main.ops)
     reads: dict[Value, int] = {}
@@ -175,7 +184,9 @@ def woven(target: Block, main: Block, end: Block) -> None:
 
 
 def _registers_read(op: Op) -> list[Value]:
-    """Return the registers that a loop operation reads."""
+    """Return the registers that the loop operation `op` itself reads; operations inside its blocks are not
+    looked at.
+    """
     match op.name:
         case "store":
             operands = op.operands[:1]
@@ -189,7 +200,7 @@ def _registers_read(op: Op) -> list[Value]:
 
 
 def _registers_written(op: Op) -> list[Value]:
-    """Return the registers that a loop operation, or an operation inside it, writes."""
+    """Return the registers that the loop operation `op` writes, or that operations inside its blocks write."""
     if op.name in ("load", "compute", "shuffle", "atom", "fill"):
         return [op.operands[0]]
     if op.name == "transpose":
@@ -198,7 +209,9 @@ def _registers_written(op: Op) -> list[Value]:
 
 
 def _sink_fills(ops: list[Op]) -> list[Op]:
-    """Return `ops` with each fill moved to right before the first operation that uses the filled register."""
+    """Return `ops` with each `fill` of a register moved down to just before the first operation that uses the register;
+    fills of unused registers come last.
+    """
     waiting: dict[Value, Op] = {}
     ordered: list[Op] = []
     for op in ops:

@@ -55,7 +55,9 @@ class ElementwiseJob:
 
 
 def fill(low: LoopLowering, op: Op) -> None:
-    """Lower `fill` on a CPU: every element of the target becomes the same number."""
+    """Lower `fill` on a CPU: emit code that sets every element of the target tensor to the attribute `value`. Tile
+    registers can only be set to zero; another number is written to memory and loaded from there.
+    """
     target = low.handles[op.operands[0]]
     if isinstance(target, Tiles) and op.attrs["value"] != 0:  # only zero has an instruction of its own
         image = low.scratch(target.dtype, target.shape, "tile")
@@ -71,8 +73,9 @@ def fill(low: LoopLowering, op: Op) -> None:
 
 
 def copy(low: LoopLowering, op: Op) -> None:
-    """Lower `copy` on a CPU: elements go from one tensor to another. Stores stream (bypass caches) if the copy, or the
-    atom that it names, says so.
+    """Lower `copy` on a CPU: emit code that copies all elements of the source to the target; source elements out of
+    bounds are the attribute `otherwise`. Stores bypass the caches if the attribute `stream`, or the copy atom named by
+    `by`, says so.
     """
     source, target = (low.handles[v] for v in op.operands)
     stream, answer = op.attrs.get("stream"), low.answer(op)
@@ -97,7 +100,9 @@ def copy(low: LoopLowering, op: Op) -> None:
 
 
 def map_(low: LoopLowering, op: Op) -> None:
-    """Lower `map` on a CPU: compute a formula element by element."""
+    """Lower `map` on a CPU: emit loops that compute the formula for each element. Operands in tile registers go through
+    memory.
+    """
     handles = [_without_tiles(low, low.handles[v]) for v in op.operands]
     target = low.handles[op.operands[0]]
     run(low, job_of_map(low, op, handles))
@@ -106,8 +111,8 @@ def map_(low: LoopLowering, op: Op) -> None:
 
 
 def job_of_map(low: LoopLowering, op: Op, handles: Sequence[Any] | None = None) -> ElementwiseJob:
-    """Return the ElementwiseJob of the map `op` on `handles`, its lowered operands with the result first; None: those
-    that the lowering has for the operands.
+    """Return the ElementwiseJob (formula, target, sources, shape) that the map `op` is. `handles` are its lowered
+    operands, the result first; None: those that the lowering has recorded. Nothing is emitted.
     """
     handles = [low.handles[v] for v in op.operands] if handles is None else handles
     return ElementwiseJob(
@@ -123,13 +128,17 @@ def job_of_map(low: LoopLowering, op: Op, handles: Sequence[Any] | None = None) 
 
 
 def _renamed(low: LoopLowering, axis: Symbol) -> Symbol:
-    """Return the symbol that an axis of a formula has in the loop program; `axis` itself if it has none."""
+    """Return the symbol of the loop program that stands for `axis`, an axis symbol in a formula of the block program;
+    `axis` itself if it has no other symbol.
+    """
     image = low.expr(axis)
     return image if isinstance(image, Symbol) else axis
 
 
 def broadcast(low: LoopLowering, op: Op) -> None:
-    """Lower `broadcast` on a CPU: repeat the source along a dimension of the target."""
+    """Lower `broadcast` on a CPU: emit loops that copy the source to every index of the target along dimension `along`,
+    which the source lacks.
+    """
     source, target = (_without_tiles(low, low.handles[v]) for v in op.operands)
     along = op.attrs["along"]
     memory = in_memory(low, source)
@@ -146,15 +155,15 @@ def broadcast(low: LoopLowering, op: Op) -> None:
 
 
 def _job_operand(handle: Any) -> At | Vectors:
-    """Return the operand of an ElementwiseJob for a lowered tensor: `Vectors` as they are, and for memory the function
-    from coordinates to an address.
+    """Return the lowered tensor `handle` as an operand of an ElementwiseJob: vector registers (`Vectors`) unchanged,
+    memory as a function from coordinates to an address.
     """
     return handle if isinstance(handle, Vectors) else handle.at
 
 
 def _without_tiles(low: LoopLowering, handle: Any) -> Any:
-    """Return a copy in memory if `handle` is in tile registers, whose elements cannot be addressed; otherwise `handle`
-    itself.
+    """Return `handle`, a lowered tensor; if it is in tile registers, emit its copy to scratch memory, where single
+    elements have addresses, and return that memory.
     """
     if not isinstance(handle, Tiles):
         return handle
@@ -164,7 +173,9 @@ def _without_tiles(low: LoopLowering, handle: Any) -> Any:
 
 
 def in_memory(low: LoopLowering, handle: Any) -> PlacedMemory | PlacedView:
-    """Return a lowered tensor in memory: itself, or a copy in scratch memory if it is in registers."""
+    """Return the lowered tensor `handle` in memory: itself if it is there already. If it is in registers, emit its copy
+    to new scratch memory and return that.
+    """
     if isinstance(handle, PlacedMemory | PlacedView):
         return handle
     if isinstance(handle, Tiles):
@@ -176,7 +187,9 @@ def in_memory(low: LoopLowering, handle: Any) -> PlacedMemory | PlacedView:
 
 
 def from_memory(low: LoopLowering, memory: PlacedMemory | PlacedView, target: Any) -> None:
-    """Emit the copy of a tensor in memory to `target`; nothing if they are the same."""
+    """Emit the copy of the tensor `memory` to the lowered tensor `target`, in memory or registers. Emit nothing if they
+    are the same object.
+    """
     if memory is target:
         return
     if isinstance(target, Tiles):
@@ -194,9 +207,9 @@ def from_memory(low: LoopLowering, memory: PlacedMemory | PlacedView, target: An
 
 
 def _copy_tiles(low: LoopLowering, source: Any, target: Any, otherwise: float | None, stream: bool) -> None:
-    """Emit the copy of whole tile registers from or to memory if rows have a constant stride, otherwise through a
-    scratch buffer. At least one of `source` and `target` is in tile registers; elements out of bounds become
-    `otherwise`.
+    """Emit the copy from `source` to `target`, of which at least one is in tile registers. If rows in memory have a
+    constant stride, whole tiles are loaded or stored; otherwise elements go through scratch memory. Source elements out
+    of bounds become `otherwise`. With `stream`, whole-tile loads bypass the caches.
     """
     tiles: Tiles = target if isinstance(target, Tiles) else source
     memory = source if isinstance(target, Tiles) else target
@@ -251,8 +264,8 @@ def _copy_tiles(low: LoopLowering, source: Any, target: Any, otherwise: float | 
 
 
 def _copy_packed(low: LoopLowering, memory: PlacedMemory, tiles: Tiles, load: bool) -> None:
-    """Emit the copy between packed memory and tile registers, element by element through a buffer of one tile's size.
-    With `load` it goes from memory to the registers, else back.
+    """Emit the copy between the packed tensor `memory` and the tile registers `tiles`: to the registers if `load` is
+    true, from them if not. Each tile goes element by element through a buffer of its size.
     """
     rows, elements = tiles.register_shape
     for key, value in tiles.registers.items():
@@ -274,9 +287,9 @@ def _copy_packed(low: LoopLowering, memory: PlacedMemory, tiles: Tiles, load: bo
 def _tile_address(
     low: LoopLowering, tiles: Tiles, memory: Any, key: tuple[int, int], rows: int, elements: int
 ) -> tuple[tuple[Symbol, Symbol], TensorAddress] | None:
-    """Return ((row symbol, element symbol), address) of the tile with index `key` in memory, if its rows have a
-    constant stride and contiguous elements. None if they do not, or if parts of the tile may be out of bounds. A tile
-    has `rows` rows of `elements` elements.
+    """Return ((row symbol, element symbol), address): where the tile number `key` of `tiles` lies in `memory`, as an
+    expression of these two new symbols. A tile has `rows` rows of `elements` elements. Return None unless rows have a
+    constant stride, their elements are contiguous, and the tile needs no bounds check.
     """
     row, element = low.axis("row", rows), low.axis("e", elements)
     where = memory.at(tiles.coordinates(key, row, element))
@@ -290,8 +303,8 @@ def _tile_address(
 
 
 def run(low: LoopLowering, job: ElementwiseJob) -> None:
-    """Emit the loops of an elementwise job: over registers if operands are in registers, else over memory. Register
-    operands of different layouts go through memory first.
+    """Emit the elementwise job: one register after the other if operands are in registers, otherwise loops over memory.
+    Register operands whose layouts differ are copied to memory first.
     """
     holders = [h for h in (job.target, *job.sources.values()) if isinstance(h, Vectors)]
     if holders and not all(h.has_same_layout(holders[0]) for h in holders[1:]):
@@ -303,7 +316,9 @@ def run(low: LoopLowering, job: ElementwiseJob) -> None:
 
 
 def _through_memory(low: LoopLowering, job: ElementwiseJob) -> None:
-    """Emit an elementwise job whose register operands have different layouts: they are copied to memory first."""
+    """Emit an elementwise job after copying its register operands, whose layouts differ, to scratch memory. A result
+    for registers is computed in memory and then loaded.
+    """
     sources: dict[int, At | Vectors] = {
         i: in_memory(low, s).at if isinstance(s, Vectors) else s for i, s in job.sources.items()
     }
@@ -325,8 +340,8 @@ def _through_memory(low: LoopLowering, job: ElementwiseJob) -> None:
 
 
 def _by_registers(low: LoopLowering, job: ElementwiseJob, holder: Vectors) -> None:
-    """Emit an elementwise job one register of `holder` after the other; all register operands have the same layout as
-    `holder`.
+    """Emit an elementwise job one register after the other. `holder` is one of its register operands; all of them have
+    the same layout, so that registers with equal indices hold the same elements.
     """
     for key in holder.registers:
         lane = low.axis("l", holder.lanes)
@@ -336,8 +351,8 @@ def _by_registers(low: LoopLowering, job: ElementwiseJob, holder: Vectors) -> No
 
 
 def _memory_operands(job: ElementwiseJob) -> dict[int, At]:
-    """Return {operand number: function from coordinates to an address} of the operands of a job that are in memory;
-    number 0 is the target.
+    """Return {operand number: function from coordinates to an address} of those operands of the job that are in memory.
+    Number 0 is the target; sources that the formula does not use are left out.
     """
     used = {f.value for f in job.formula.walk() if f.name == "operand"}
     operands = {0: job.target, **{n: s for n, s in job.sources.items() if n in used}}
@@ -356,8 +371,9 @@ class _Loops:
         self.vector = self._vector_axis()
 
     def _vector_axis(self) -> int | None:
-        """Return the axis for vectors: one along which the target is contiguous, and preferably each source contiguous
-        or constant. None if there is no such axis.
+        """Return the number of the axis along which vectors go: the target must be contiguous along it. An axis is
+        preferred along which every source is contiguous or constant; else sources must have constant strides. Return
+        None if there is no such axis.
         """
         best = None
         for n in reversed(range(len(self.axes))):
@@ -371,17 +387,19 @@ class _Loops:
         return best
 
     def transpose(self, job: ElementwiseJob) -> transposing.VectorTranspose | None:
-        """Return the VectorTranspose (transpose in registers) of a copy whose source is contiguous along another axis
-        than its target. None if the job is no plain copy in one type, if it streams, or if it cannot be transposed in
-        registers.
+        """Return the plan of a transpose in registers, if the job is a copy whose source is contiguous along another
+        axis than its target. Return None if the job computes or converts, if it streams, if loops are forbidden, or if
+        it needs or allows no such transpose. Nothing is emitted.
         """
         if not job.identity or job.stream or self.low.straight or job.types[1] is not job.dtype:
             return None
         return transposing.transpose_of(self.shape, self.axes, self.places[0], self.places[1], self.lanes)
 
     def run(self, job: ElementwiseJob, rest: list[int], known: dict[Symbol, Expr]) -> None:
-        """Emit the loops over the axes numbered in `rest`, and the job inside them; `known` maps axes of enclosing
-        loops to values.
+        """Emit the loops over the axes numbered in `rest`, with the job inside them. `known` is {axis: value} for axes
+        of the loops around. Iterations out of the target's bounds are left out. A copy becomes loops before, within and
+        past the source's bounds, and those outside fill in `otherwise`. Other jobs are split so that the middle loop
+        needs no masks. A nest of at most 8 steps is unrolled.
         """
         if not rest:
             self._innermost(job, known)
@@ -433,9 +451,10 @@ class _Loops:
     def _interior(
         self, job: ElementwiseJob, axis: Symbol, later: set[Symbol], known: dict[Symbol, Expr], size: Size
     ) -> tuple[Expr, Expr, frozenset[Expr]] | None:
-        """Return (first, end, conditions): the range of indices along `axis` in which `conditions` hold for all lanes,
-        so that no masks are needed. None if there are no such conditions. `later` are the axes of inner loops, `known`
-        maps axes of outer loops to values.
+        """Return (first, end, conditions): the indices from `first` to `end` along `axis` at which all `conditions`
+        hold for every lane of every vector. `conditions` are bounds checks on this axis and the vector axis; inside the
+        range they need no mask. `later` are axes of inner loops, `known` is {outer axis: value}, `size` the extent of
+        `axis`. Return None if there are no such conditions, if there is no vector axis, or if loops are forbidden.
         """
         if self.vector is None or self.low.straight:
             return None
@@ -466,11 +485,10 @@ class _Loops:
     def _span(
         self, place: int, job: ElementwiseJob, axis: Symbol, later: set[Symbol], known: dict[Symbol, Expr], size: Size
     ) -> tuple[Expr, Expr, frozenset[Expr]] | None:
-        """Return (first, end, conditions): the range of indices along `axis` in which operand number `place` is in
-        bounds, as `conditions` require; None if there is no limit. `later` are the axes of inner loops, `known` maps
-        axes of outer loops to values.
-
-        Only a plain copy can be limited by its source: in other formulas the `otherwise` number takes part.
+        """Return (first, end, conditions): the indices from `first` to `end` along `axis` at which `conditions` hold.
+        These are the bounds checks of operand number `place` that depend on `axis` and on no axis in `later` (axes of
+        inner loops). `known` is {axis of an outer loop: value}, `size` the extent of `axis`. Return None if no check
+        limits the axis, or if the operand is in registers.
         """
         where = self.places.get(place)
         if where is None:
@@ -490,8 +508,8 @@ class _Loops:
         return (lo, maximum(lo, hi), frozenset(conditions)) if conditions else None
 
     def _innermost(self, job: ElementwiseJob, known: dict[Symbol, Expr]) -> None:
-        """Emit the job along the vector axis: full vectors in a loop, then the rest. `known` maps the other axes to
-        values.
+        """Emit the job along the vector axis: full vectors, in a loop if there are many, then the rest in a masked or
+        shorter vector. If there is no vector axis, emit one element. `known` is {other axis: value}.
         """
         if self.vector is None:
             self._step(job, known, None, 1)
@@ -522,8 +540,9 @@ class _Loops:
                 start = start + part
 
     def _vectors(self, size: int) -> Iterator[tuple[Expr, int]]:
-        """Yield (start, elements) of the vectors along an axis with `size` elements: interleaved vectors, single
-        vectors, then the rest.
+        """Yield (start index, number of elements) of vectors that cover an axis of `size` elements: groups of vectors
+        that are computed at once, then single vectors, then a shorter one. Many of a kind become a loop, of which the
+        code emitted before the next yield is the body.
         """
         wide = size - size % self.most
         yield from self.low.vectors(wide, self.most, few=4 * self.lanes // self.most)
@@ -538,8 +557,8 @@ class _Loops:
         lanes: int,
         in_bounds: tuple[Expr, ...] = (),
     ) -> None:
-        """Emit one vector of the job: `lanes` elements along the lane symbol `lane` (None: one element). `known` maps
-        axes to values; lanes for which a condition in `in_bounds` fails take no part.
+        """Emit one vector of the job: `lanes` elements, with `lane` as the symbol of the element in the vector (None: a
+        single element). `known` is {axis: value}. Lanes for which a condition in `in_bounds` fails are masked.
         """
         images = Substitution(known)
         places = {}
@@ -551,8 +570,8 @@ class _Loops:
 
 
 def _powers_of_two(count: int) -> list[int]:
-    """Return the powers of two that add up to `count`, largest first. Code generators move no other numbers of bf16
-    elements from memory to memory.
+    """Return the powers of two that add up to `count`, largest first. Vectors of bf16 that are only copied have such
+    lengths, because code generators move no others.
 
     >>> _powers_of_two(13)
     [8, 4, 1]
@@ -561,7 +580,9 @@ def _powers_of_two(count: int) -> list[int]:
 
 
 def _by_loops(low: LoopLowering, job: ElementwiseJob) -> None:
-    """Emit an elementwise job on memory: loops over all axes except the vector axis, or a transpose in registers."""
+    """Emit an elementwise job whose operands are all in memory: a transpose in registers if the job allows one,
+    otherwise loops with vectors along one axis. Nothing is emitted for an empty shape.
+    """
     if 0 in job.shape:
         return
     loops = _Loops(low, job)
@@ -582,9 +603,10 @@ def _emit_step(
     lanes: int,
     key: tuple[int, ...] | None,
 ) -> None:
-    """Emit the loads, the computation and the store of one vector of a job. `addresses` is {operand number: address} of
-    operands in memory, `lane` the symbol of its `lanes` elements (None: one element), and `key` the index of the
-    register in operands that are `Vectors`.
+    """Emit the loads, the computation and the store of one vector of a job, at these coordinates. `addresses` is
+    {operand number: address} of operands in memory, 0 for the target. `lane` is the symbol of the vector's `lanes`
+    elements (None: one element), `key` the index of the register in operands that are `Vectors`. Nothing is emitted if
+    the target is out of bounds.
     """
     over = () if lane is None else (lane,)
     shape = () if lane is None else (lanes,)
@@ -621,8 +643,9 @@ def computed(
     over: tuple[Symbol, ...],
     shape: tuple[int, ...],
 ) -> Value:
-    """Return a register with the value of the job's formula at these coordinates: `target` if that is not None, else a
-    new register of this shape. `registers` is {operand number: register}; `over` are the lane symbols.
+    """Emit the job's formula on `registers` ({operand number: register}), and return the register with the result:
+    `target`, or a new register of this shape if `target` is None. `coordinates` are the values of the formula's index
+    symbols; `over` are the lane symbols, () for one element.
     """
     result = target if target is not None else low.register(job.dtype, *shape)
     if job.formula.name == "number":
@@ -637,12 +660,12 @@ def computed(
 
 
 def is_out_of_bounds(where: TensorAddress) -> bool:
-    """True if an address is known to be out of bounds."""
+    """True if a bounds condition of the address `where` is constantly false."""
     return any(isinstance(c, Const) and not c.value for c in where.conditions)
 
 
 def _renumbered(formula: Formula, order: dict[int, int]) -> Formula:
-    """Return the formula with each operand n replaced by operand order[n]."""
+    """Return the formula with operand number n replaced by operand number order[n]."""
     value = order[formula.value] if formula.name == "operand" else formula.value
     return Formula(formula.name, tuple(_renumbered(p, order) for p in formula.parts), value)
 
@@ -650,8 +673,8 @@ def _renumbered(formula: Formula, order: dict[int, int]) -> Formula:
 def load(
     low: LoopLowering, register: Value, over: tuple[Symbol, ...], where: TensorAddress, otherwise: float | None
 ) -> None:
-    """Emit the load of a register from an address, under its bounds conditions; lanes out of bounds get `otherwise`
-    (None: 0). `over` are the lane symbols.
+    """Emit the load of `register` from the address `where`, under its bounds conditions. `over` are the lane symbols;
+    lanes out of bounds get `otherwise` (None: 0). If the address is always out of bounds, emit a fill instead.
     """
     if is_out_of_bounds(where):
         low.emit("fill", (register,), value=otherwise or 0)
@@ -662,8 +685,8 @@ def load(
 
 
 def store(low: LoopLowering, register: Value, over: tuple[Symbol, ...], where: TensorAddress, stream: bool) -> None:
-    """Emit the store of a register to an address, under its bounds conditions. `over` are the lane symbols; `stream`
-    asks for a store that bypasses caches.
+    """Emit the store of `register` to the address `where`, under its bounds conditions. `over` are the lane symbols;
+    with `stream` the store bypasses the caches. If the address is always out of bounds, emit nothing.
     """
     if is_out_of_bounds(where):
         return
@@ -672,8 +695,9 @@ def store(low: LoopLowering, register: Value, over: tuple[Symbol, ...], where: T
 
 
 def _at_least_zero(e: Expr, axis: Symbol, size: Size, span: tuple[Expr, Expr]) -> tuple[Expr, Expr] | None:
-    """Return (first, end) of the indices in the range `span` at which the expression `e` is at least 0; None if `e` is
-    not linear in `axis` with a constant coefficient. The axis has `size` indices.
+    """Return (first, end): the indices within the range `span` (first, end) at which the expression `e` is at least 0.
+    `e` depends on the symbol `axis`, which has `size` indices. Example: e = 2*i - 3, range (0, 10) -> (2, 10). Return
+    None if `e` is not linear in `axis` with a constant coefficient.
     """
     form = linear_form(e, [axis])
     coefficient = None if form is None else form[0].get(axis)

@@ -14,8 +14,9 @@ from tilewright.lower.loop_lowering import LoopLowering
 
 
 def _for_each_element(low: LoopLowering, op: Op, body: Callable[[tuple[Expr, ...], TensorAddress], None]) -> None:
-    """Emit loops over the elements of a gather, scatter or atomic; `body(coordinates, address)` emits the work for one
-    element, where the index tensors give the address.
+    """Emit loops over the elements of `op`, a gather, scatter or atomic, with index tensors read in the loops. `body`
+    (coordinates, address) emits the work for one element: its coordinates in the register tensor, and its address, with
+    bounds conditions, in the memory that the indices select from.
     """
     memory = in_memory(low, low.handles[op.operands[1]])
     indices = [in_memory(low, low.handles[v]) for v in op.operands[2:]]
@@ -48,8 +49,8 @@ def _for_each_element(low: LoopLowering, op: Op, body: Callable[[tuple[Expr, ...
 
 
 def gather(low: LoopLowering, op: Op) -> None:
-    """Lower `gather` on a CPU: load elements from coordinates that index tensors give; elements out of bounds are the
-    `otherwise` number.
+    """Lower `gather` on a CPU: emit loops that load each element of the first operand from the second one, at the
+    coordinates that index tensors give. Elements out of bounds become the attribute `otherwise` (default 0).
     """
     target = low.handles[op.operands[0]]
     memory = in_memory(low, target)
@@ -64,7 +65,9 @@ def gather(low: LoopLowering, op: Op) -> None:
 
 
 def scatter(low: LoopLowering, op: Op) -> None:
-    """Lower `scatter` on a CPU: store elements at coordinates that index tensors give."""
+    """Lower `scatter` on a CPU: emit loops that store each element of the first operand to the second one, at the
+    coordinates that index tensors give. Elements out of bounds are not stored.
+    """
     memory = in_memory(low, low.handles[op.operands[0]])
     value: Value = low.register(memory.dtype)
 
@@ -76,8 +79,9 @@ def scatter(low: LoopLowering, op: Op) -> None:
 
 
 def atomic(low: LoopLowering, op: Op) -> None:
-    """Lower `atomic` on a CPU: combine elements into memory at coordinates that index tensors give, while other workers
-    may do the same.
+    """Lower `atomic` on a CPU: emit loops that combine each element of the first operand, by an atomic operation, with
+    the element of the second one at the coordinates that index tensors give. Elements out of bounds are skipped. The
+    attribute `how` names the operation (such as add).
     """
     memory = in_memory(low, low.handles[op.operands[0]])
     value: Value = low.register(memory.dtype)

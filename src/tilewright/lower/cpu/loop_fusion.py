@@ -47,18 +47,20 @@ class Member:
 
     @property
     def sources(self) -> tuple[Value, ...]:
-        """The tensors that the operation reads."""
+        """The tensors that the operation reads: the operands after the result of a map, the first operand of a
+        reduction.
+        """
         return self.op.operands[1:] if self.job is not None else self.op.operands[:1]
 
     @property
     def kind(self) -> DType:
-        """The element type that the operation writes."""
+        """The element type of the tensor that the operation writes."""
         dtype: DType = self.op.operands[0 if self.job is not None else 1].type.dtype
         return dtype
 
     def coordinates(self, axes: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        """Return the coordinates in the operation's tensors, from the shared loop's `axes`; 0 along dimensions of
-        extent 1.
+        """Return the coordinates of an element in the operation's tensors. `axes` are the shared loops' coordinates,
+        one for each dimension with an extent other than 1; dimensions of extent 1 get 0.
         """
         return tuple(as_expr(0) if n is None else axes[n] for n in self.dims)
 
@@ -72,12 +74,12 @@ class FusedMaps:
 
     @property
     def reads(self) -> set[Value]:
-        """The tensors that any of the operations reads."""
+        """The tensors (below all views) that at least one operation of the group reads."""
         return {v for m in self.members for v in m.reads}
 
     @property
     def writes(self) -> set[Value]:
-        """The tensors that any of the operations writes."""
+        """The tensors (below all views) that at least one operation of the group writes."""
         return {v for m in self.members for v in m.writes}
 
 
@@ -89,8 +91,9 @@ class MapFuser:
         self.groups: list[FusedMaps] = []
 
     def take(self, op: Op) -> bool:
-        """Take an operation to be emitted later, perhaps in one loop with others, and return True. Return False if it
-        must be emitted now; all operations taken before are emitted first.
+        """Collect `op` to be emitted later, perhaps in one loop with other collected operations, and return True. If
+        `op` is not a map, reduction, copy or fill in memory that may be moved, emit all collected operations and return
+        False: the caller then lowers `op`.
         """
         member = _member(self.low, op)
         if member is None:
@@ -109,7 +112,7 @@ class MapFuser:
         return True
 
     def flush(self) -> None:
-        """Emit all operations that were taken and are not emitted yet."""
+        """Emit all collected operations, each group in loops of its own, and forget them."""
         groups, self.groups = self.groups, []
         for group in groups:
             if len(group.members) == 1:
@@ -120,8 +123,9 @@ class MapFuser:
                 self.low.loc = outer_loc
 
     def _set_places(self, member: Member, axes: tuple[Symbol, ...]) -> None:
-        """Set the addresses of a member's elements over the `axes` of a shared loop; none if they need bounds checks,
-        or are not contiguous or constant along the last axis.
+        """Set `member.places` to {operand number: address} of the member's elements, over `axes`, the axes of a shared
+        loop. Set it to {} if an address needs bounds checks, if the target is not contiguous along the last axis, or if
+        a source is neither contiguous nor constant along it.
         """
         member.places = {}
         if not member.shape:
@@ -139,8 +143,9 @@ class MapFuser:
             member.places = places
 
     def _joins(self, member: Member, group: FusedMaps) -> bool:
-        """True if a member can join a group: it has the same shape, reads elements of the group exactly where the group
-        writes them, and writes no tensor that the group uses.
+        """True if `member` can share the loops of `group`: it has the same shape, and writes no tensor that the group
+        uses. It reads at least one tensor that the group writes, and each of these at the same address, and in the same
+        type, as the group writes it. Sets the member's addresses over the group's axes.
         """
         first = group.members[0]
         if not member.shape or member.shape != first.shape or not first.places:
@@ -159,15 +164,16 @@ class MapFuser:
 
 
 def _is_independent(member: Member, group: FusedMaps) -> bool:
-    """True if an operation may run before a group: it writes no tensor that the group uses, and reads none that the
-    group writes.
+    """True if `member` may run before the operations of `group`: it writes no tensor that they use, and reads none that
+    they write.
     """
     return not (member.writes & (group.reads | group.writes) or member.reads & group.writes)
 
 
 def _member(low: LoopLowering, op: Op) -> Member | None:
-    """Return the Member for an operation that can be emitted later; None for other operations. A Member without a shape
-    gets loops of its own.
+    """Return the Member (operation with its reads and writes) for `op` if it is a map, reduction, copy or fill whose
+    tensors are all in memory; None for other operations, for GPUs, and if `op` writes an argument. The shape of a
+    Member is () if it cannot share loops and is only kept in order.
     """
     if op.name not in ("map", "reduce", "copy", "fill") or low.here.lanes is not None:
         return None
@@ -200,7 +206,9 @@ def _member(low: LoopLowering, op: Op) -> Member | None:
 
 
 def emit_fused_loops(low: LoopLowering, group: FusedMaps) -> None:
-    """Emit the loop nest that the operations of a group share: loops over rows, and vectors along them."""
+    """Emit one loop nest for all maps and reductions of `group`: loops over rows, and vectors along each row. Results
+    that only operations of the group use stay in registers and are not stored.
+    """
     members, axes = group.members, group.axes
     *rows, inner = members[0].shape
     kinds, formulas = {t for m in members for t in _types(m)}, [m.job.formula for m in members if m.job is not None]
@@ -237,7 +245,9 @@ def emit_fused_loops(low: LoopLowering, group: FusedMaps) -> None:
 
 
 def _types(member: Member) -> list[DType]:
-    """Return the element types of a map's result and operands, or of a reduction's source."""
+    """Return the element types of `member` that decide the vector length: of the result and operands of a map, of the
+    source of a reduction.
+    """
     return [member.op.operands[0].type.dtype] if member.job is None else list(member.job.types.values())
 
 
@@ -250,9 +260,9 @@ def _emit_vector(
     not_stored: set[Member],
     totals: dict[Member, Value],
 ) -> None:
-    """Emit the work of all members of a group for one vector: `lanes` elements along the symbol `lane`, at the values
-    that `known` gives the axes. Results of members in `not_stored` stay in registers; `totals` is {reduction: its
-    register}.
+    """Emit the work of all operations of `group` for one vector of `lanes` elements; `lane` is the symbol of an element
+    in it. `known` is {axis: value}. Each element is loaded once. Results of members in `not_stored` stay in registers;
+    reductions are combined into `totals` ({reduction: register}).
     """
     images = Substitution(known)
     register_at: dict[tuple[Value, Expr], Value] = {}

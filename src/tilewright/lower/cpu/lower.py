@@ -27,9 +27,9 @@ VECTORS = 1024
 
 
 def lower(program: Program, machine: Machine | None, here: Machine) -> LoweredLoops:
-    """Return the loop program of a block program whose parameters are bound, and notes on operations that run as slow
-    loops. `machine` is the one the program was written for, `here` the one that runs it; MMAs whose atom `here` lacks
-    become loops.
+    """Return the loop program of a block program for a CPU, with notes on MMAs that run as slow loops. The sizes of
+    `program` are bound to numbers, or open (known only at the call). `machine` is the one that the program was written
+    for, `here` the one that runs it: MMAs whose atom `here` lacks become loops.
     """
     with building():
         return WorkerLowering(program, machine, here).run()
@@ -51,7 +51,9 @@ class WorkerLowering(LoopLowering):
         super().__init__(program, machine, here, RULES)
 
     def run(self) -> LoweredLoops:
-        """Return the loop program, with notes on slow loops; raise a ProgramError if the program has several roles."""
+        """Lower the whole block program, and return its loop program with notes on MMAs that run as slow loops. Raise a
+        ProgramError if the program has several roles: one worker cannot run them at once.
+        """
         roles = [op for op in self.program.body.ops if op.name == "role"]
         if len(roles) > 1:
             names = ", ".join(op.attrs["name"] for op in roles)
@@ -77,8 +79,8 @@ class WorkerLowering(LoopLowering):
         return LoweredLoops(self.builder.program(self.program.name), tuple(self.slow.values()))
 
     def block(self, block: Block) -> None:
-        """Lower every operation of a block. The tile registers that it allocates are free again after
-        their last use.
+        """Lower every operation of `block`; maps and reductions over the same elements share loops. Tile registers that
+        the block allocates count as free after their last use.
         """
         fuser, ends = MapFuser(self), _last_uses(block)
         for op in block.ops:
@@ -91,7 +93,9 @@ class WorkerLowering(LoopLowering):
 
 
 def _last_uses(block: Block) -> dict[Op, list[Value]]:
-    """Return {operation of a block: register tensors, allocated in the block, whose last use it is}."""
+    """Return {operation: register tensors whose last use it is}, for the register tensors that are allocated in
+    `block`. A use inside a loop or branch counts as a use by that loop or branch.
+    """
     last: dict[Value, Op] = {}
     for op in block.ops:
         if op.name == "alloc" and isinstance(op.attrs["type"], RegisterType):
@@ -109,12 +113,14 @@ def _last_uses(block: Block) -> dict[Op, list[Value]]:
 
 
 def _flat(kind: TensorType) -> TensorType:
-    """Return the type of a one-dimensional buffer with room for a tensor of type `kind`."""
+    """Return the type of a one-dimensional buffer that has room for all elements of a tensor of type `kind`."""
     return TensorType(kind.space, kind.dtype, (kind.room(),), role=kind.role)
 
 
 def _alloc(low: LoopLowering, op: Op) -> None:
-    """Lower `alloc`: memory of the worker, or registers."""
+    """Lower `alloc` on a CPU: emit the allocation of worker memory for a tensor in memory, and of registers, or of
+    scratch memory if they do not suit, for a register tensor.
+    """
     kind, result = op.attrs["type"], op.results[0]
     if isinstance(kind, TensorType):
         kind = kind.mapped(low.expr)
@@ -126,8 +132,9 @@ def _alloc(low: LoopLowering, op: Op) -> None:
 
 
 def _registers(low: LoopLowering, kind: RegisterType, result: Value) -> Handle:
-    """Return tile registers, fragments or vector registers for a register tensor of type `kind`, if its layout fits
-    them. Otherwise return scratch memory: also if parts of the tensor are viewed, or if there are too few registers.
+    """Emit the allocation of the register tensor `result` of type `kind`, and return its lowered form. Operands of MMA
+    atoms become tile registers or vectors with small matrices; other tensors become vectors along their last dimension.
+    It is scratch memory if no such layout fits, if there are too few registers, or if parts of the tensor are viewed.
     """
     spread = placement(kind, low.machine)
     operand = kind.distribution.operand if kind.distribution is not None else None
@@ -155,7 +162,10 @@ def _registers(low: LoopLowering, kind: RegisterType, result: Value) -> Handle:
 
 
 def _tiles(low: LoopLowering, kind: RegisterType, tile: Any, shape: tuple[int, ...], name: str) -> Tiles:
-    """Return tile registers for a matrix of this shape, one for each tile of the atom's operand `tile`."""
+    """Emit the allocation of tile registers for a matrix of type `kind` and this shape, and return them as `Tiles`.
+    Each register holds a matrix of the size that `tile`, an operand of an MMA atom, has; `name` is the start of its
+    name.
+    """
     rows, columns = shape[0] // tile.rows, shape[1] // tile.columns
     registers = {
         (i, j): low.register(kind.dtype, tile.lanes, tile.values, name=name)
@@ -168,7 +178,10 @@ def _tiles(low: LoopLowering, kind: RegisterType, tile: Any, shape: tuple[int, .
 def _fragments(
     low: LoopLowering, kind: RegisterType, operand: RegisterOperand, shape: tuple[int, ...], name: str
 ) -> Fragments:
-    """Return vector registers for a matrix of this shape, one for each small matrix of the atom's `operand`."""
+    """Emit the allocation of vector registers for a matrix of type `kind` and this shape, and return them as
+    `Fragments`. Each register holds a small matrix of the size that `operand`, an operand of an MMA atom, has; `name`
+    is the start of its name.
+    """
     rows, columns = shape[0] // operand.rows, shape[1] // operand.columns
     keys: list[tuple[int, ...]] = [(i, j) for i in range(rows) for j in range(columns)]
     registers = {key: low.register(kind.dtype, operand.lanes, name=name) for key in keys}
@@ -176,7 +189,9 @@ def _fragments(
 
 
 def _view(low: LoopLowering, op: Op) -> None:
-    """Lower `view`: its result becomes a PlacedView, coordinates of the viewed tensor."""
+    """Lower `view` on a CPU: record its result as coordinates in the viewed tensor, which must be in memory. Nothing is
+    emitted.
+    """
     base = low.memory(op.operands[0])
     shape = sizes(low.expr(e) for e in op.results[0].type.shape)
     over = tuple(low.axis(s.name, n) for s, n in zip(op.attrs["over"], shape, strict=True))
@@ -186,7 +201,9 @@ def _view(low: LoopLowering, op: Op) -> None:
 
 
 def _bitcast(low: LoopLowering, op: Op) -> None:
-    """Lower `bitcast` of a tensor in memory; raise a ProgramError for a view."""
+    """Lower `bitcast` of a tensor in memory: emit it, and record the same memory with another element type. Raise a
+    ProgramError for a view.
+    """
     base = low.memory(op.operands[0])
     if isinstance(base, PlacedView):
         raise ProgramError("bitcast of a view: bitcast the tensor, then view it")

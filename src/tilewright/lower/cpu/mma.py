@@ -26,8 +26,9 @@ UNROLLED = 4096
 
 
 def mma(low: LoopLowering, op: Op) -> None:
-    """Lower `mma` on a CPU: C += A * B by atoms on registers, or by loops with the same meaning, which `low.slow`
-    records. With `skip`, elements that are out of bounds are left out of the sum.
+    """Lower `mma` on a CPU: emit C += A * B by instructions of the MMA atom if operands and accumulator are in its
+    registers, or if it multiplies elements of A with vectors. Otherwise emit scalar loops, and note the reason in
+    `low.slow`. With the attribute `skip`, elements of A that are out of bounds are left out of the sum.
     """
     assert low.machine is not None
     atom = low.machine.multiply_atom(op.attrs["atom"])
@@ -60,7 +61,9 @@ def mma(low: LoopLowering, op: Op) -> None:
 
 
 def _emit_matrix_atoms(low: LoopLowering, atom: MultiplyAtom, c: Registers, a: Registers, b: Registers) -> None:
-    """Emit the atoms for registers that each hold a small matrix: `c[i, j]`, `a[i, k]` and `b[k, j]` are registers."""
+    """Emit C += A * B by one atom for each register of C and each K step. Each register holds a small matrix: `c` maps
+    (i, j), `a` maps (i, k) and `b` maps (k, j) to registers.
+    """
     depth = max(k for _, k in a) + 1
     for k in range(depth):
         for (i, j), value in c.items():
@@ -69,14 +72,14 @@ def _emit_matrix_atoms(low: LoopLowering, atom: MultiplyAtom, c: Registers, a: R
 
 def _is_vector_atom(atom: MultiplyAtom, c: Vectors) -> bool:
     """True if the atom multiplies one element of A (or a group of elements along K), the same in all lanes, with a
-    vector of B.
+    vector of B, and its vectors have as many lanes as the accumulator `c`.
     """
     return atom.shape[0] == 1 and isinstance(atom.c, RegisterOperand) and atom.c.lanes == c.lanes
 
 
 def _whole_steps(low: LoopLowering, atom: MultiplyAtom, a: PlacedMemory | PlacedView) -> bool:
-    """True if the elements of A that one instruction takes along K have a constant stride, and are all in bounds under
-    the same conditions.
+    """True if the elements of `a` that one instruction of the atom takes along K have a constant stride and the same
+    bounds conditions, so that they are loaded together.
     """
     depth = atom.shape[2]
     if depth == 1:
@@ -110,8 +113,9 @@ def _emit_vector_atoms(
     b: PlacedMemory | PlacedView,
     skip: bool,
 ) -> None:
-    """Emit an MMA by vector atoms: for each K step, load the vectors of B once, then multiply each element of A with
-    all of them. With `skip`, elements of A out of bounds are not multiplied.
+    """Emit C += A * B by vector atoms: in each K step, the vectors of `b` are loaded once, and each element of `a` is
+    multiplied with all of them into the registers of `c`. K is unrolled up to 4096 atoms, else a loop. With `skip`,
+    elements of A out of bounds are not multiplied.
     """
     depth = atom.shape[2]
     starts = range(0, a.extents[1], depth)
@@ -137,8 +141,10 @@ def _emit_vector_atoms(
 def _rows_of_step(
     low: LoopLowering, c: Vectors, a: PlacedMemory | PlacedView, k: Step, depth: int, skip: bool
 ) -> list[_Row]:
-    """Return the rows of A for the K step that begins at index `k` and has `depth` elements, without rows that are
-    always out of bounds. With `skip`, elements out of bounds are not multiplied.
+    """Return the rows of A for one K step: for each row of the accumulator `c`, the addresses and bounds conditions of
+    its `depth` elements of `a` from index `k` on. Rows that are always out of bounds are left out. With `skip`, the
+    elements are multiplied only if they are in bounds; they may be loaded without a condition, from addresses clamped
+    into bounds.
     """
     rows = []
     for i in sorted({key[0] for key in c.registers}):
@@ -162,8 +168,9 @@ def _single_step(
     rows: list[_Row],
     skip: bool,
 ) -> None:
-    """Emit the atoms of one K step, with each element of A loaded just before it is multiplied, so that few registers
-    are live. `rows` are the rows of A; with `skip`, rows out of bounds are not multiplied.
+    """Emit the atoms of the K step that begins at index `k`: load the vectors of `b`, then for each of `rows` (rows of
+    A) load an element and multiply it with all of them, into the accumulator `c`. With `skip`, rows out of bounds are
+    not multiplied.
     """
     if not rows:
         return
@@ -176,8 +183,8 @@ def _single_step(
 
 @contextmanager
 def _when_in_bounds(low: LoopLowering, row: _Row, skip: bool) -> Iterator[None]:
-    """Emit the operations written within this context under the row's bounds condition if `skip` is set; otherwise
-    without a condition.
+    """Emit the operations written within this context under the bounds condition of `row`, if it has one and `skip` is
+    set; otherwise without a condition.
     """
     if row.when is not None and skip:
         with low.when(row.when):
@@ -199,8 +206,10 @@ def _steps_of_one_load(
     rows: list[_Row],
     skip: bool,
 ) -> None:
-    """Emit the atoms of several K steps (`chunk`: their first indices): one load per row brings its elements of A for
-    all steps, and each atom takes its own by a shuffle. `rows` are the rows of A of the first step.
+    """Emit the atoms of several K steps, into the accumulator `c`; `chunk` are their first K indices. The elements of A
+    are contiguous: for each of `rows` (the rows of A in the first step), one load brings those of all steps, and a
+    shuffle repeats those of one step in all lanes. The vectors of `b` are loaded for each step. With `skip`, rows out
+    of bounds are not multiplied.
     """
     depth = atom.shape[2]
     loaded: dict[int, Value] = {}
@@ -228,8 +237,8 @@ def _steps_of_one_load(
 
 
 def _are_contiguous(steps: list[list[_Row]]) -> bool:
-    """True if each row's elements of A for all K steps are contiguous in memory, and in bounds under the same
-    conditions. `steps` lists the rows of each step.
+    """True if the elements that each row of A has in all K steps are contiguous in memory and have the same bounds
+    conditions. `steps` lists the rows of each step; all steps must have the same rows, at least one.
     """
     rows = [[x.row for x in step] for step in steps]
     if not rows[0] or any(other != rows[0] for other in rows):
@@ -244,7 +253,9 @@ def _are_contiguous(steps: list[list[_Row]]) -> bool:
 
 
 def _load_run(low: LoopLowering, atom: MultiplyAtom, row: _Row, count: int) -> Value:
-    """Return a new register with `count` contiguous elements of a row of A."""
+    """Emit the load of `count` contiguous elements of a row of A, from its first address on, into a new register;
+    return it.
+    """
     first, lane = row.wheres[0], low.axis("d", count)
     value = low.register(atom.a.dtype, count)
     conditions = () if row.loadable is None else first.conditions
@@ -253,8 +264,8 @@ def _load_run(low: LoopLowering, atom: MultiplyAtom, row: _Row, count: int) -> V
 
 
 def _repeated_element(low: LoopLowering, atom: MultiplyAtom, loaded: Value, step: int) -> Value:
-    """Return a new register with the element of A (or the group along K) number `step` of the register `loaded`,
-    repeated in all lanes.
+    """Emit a shuffle that repeats element number `step` of the register `loaded` (or the group of elements along K) in
+    all lanes of a new register; return that register.
     """
     _, lanes, depth = atom.shape
     lane = low.axis("l", lanes * depth)
@@ -264,15 +275,16 @@ def _repeated_element(low: LoopLowering, atom: MultiplyAtom, loaded: Value, step
 
 
 def _column_blocks(c: Vectors) -> list[int]:
-    """Return the indices of the accumulator's blocks of columns (one vector wide), in order."""
+    """Return the sorted indices of the blocks of columns in the accumulator `c`; a block is as wide as one vector."""
     return sorted({key[1] for key in c.registers})
 
 
 def _load_column_block(
     low: LoopLowering, atom: MultiplyAtom, c: Vectors, b: PlacedMemory | PlacedView, k: Step, j: int
 ) -> Value:
-    """Return a new register with block `j` of columns of B for the K step that begins at index `k`; each lane has its
-    column's elements along K next to each other.
+    """Emit the load of block `j` of the columns of `b` (as wide as a vector of the accumulator `c`) for the K step that
+    begins at index `k`; return the new register. The elements of one column along K are next to each other in it.
+    Memory of a later step may be prefetched too.
     """
     depth, lanes = atom.shape[2], c.lanes
     lane = low.axis("l", lanes * depth)
@@ -283,12 +295,13 @@ def _load_column_block(
 
 
 def _prefetch(low: LoopLowering, b: PlacedMemory | PlacedView, k: Step, j: int, sizes: tuple[int, int, int]) -> None:
-    """Emit the prefetch of a cache line of packed B that later K steps load, if vector `j` of this step begins a line.
-    `sizes` are (elements of a step along K, lanes along N, vectors of a step).
+    """Emit a prefetch of memory of `b` that a later K step loads; `k` and `j` are the K index and the column block that
+    are loaded now. `sizes` is (elements of a step along K, lanes along N, vectors of a step). The machine says how far
+    ahead to prefetch.
 
-    B is packed if the next step's vectors follow this step's in memory; a view of one step does not tell. The machine
-    says how far ahead the line is. After the last steps it belongs to the next column of tiles or lies outside B, which
-    is harmless: a hint reads nothing.
+    Nothing is emitted if the machine has no prefetch, if the vector does not begin a cache line, or if the vectors of
+    consecutive steps do not follow each other in memory. A prefetch past the end of `b` is harmless: a hint reads
+    nothing.
     """
     depth, lanes, vectors = sizes
     limits, item = low.here.limits, b.dtype.numpy.itemsize
@@ -303,9 +316,9 @@ def _prefetch(low: LoopLowering, b: PlacedMemory | PlacedView, k: Step, j: int, 
 def _clamped_addresses(
     low: LoopLowering, a: PlacedMemory | PlacedView, i: int, k: Step, depth: int
 ) -> list[TensorAddress] | None:
-    """Return the addresses of `depth` elements of A from row `i` and index `k` on, clamped into bounds so that they can
-    be loaded without a condition. None if no size is open, if A may be empty, or if these addresses have no constant
-    stride.
+    """Return the addresses of `depth` elements of A, in row `i` from K index `k` on, moved to the nearest element in
+    bounds: so they can be loaded without a condition. Return None if all sizes are constant, if A may be empty, or if
+    these addresses have no constant stride.
     """
     if not low.open:
         return None
@@ -321,16 +334,16 @@ def _clamped_addresses(
 def _emit_row(
     low: LoopLowering, atom: MultiplyAtom, c: Vectors, i: int, element: Value, columns: dict[int, Value]
 ) -> None:
-    """Emit the atoms of row `i`: its `element` of A with every vector of B. `columns` is {index of a block of columns:
-    register}.
+    """Emit the atoms of row `i` of the accumulator `c`: multiply the register `element` (an element of A in all lanes)
+    with every vector of B. `columns` is {index of a block of columns: register}.
     """
     for j, column in columns.items():
         low.emit("atom", (c.registers[i, j], element, column), atom=atom.name)
 
 
 def _load_element(low: LoopLowering, atom: MultiplyAtom, addresses: list[TensorAddress], when: Expr | None) -> Value:
-    """Return a new register with the element of A (or a pair, or four along K) that all lanes share, loaded from these
-    addresses. A group along K is loaded without bounds conditions if `when` is None.
+    """Emit the load of the elements of A at these addresses (one, or a group along K) into a new register; return it. A
+    group is loaded under its bounds conditions unless `when` is None; a single element always is.
     """
     depth = len(addresses)
     value = low.register(atom.a.dtype, *(() if depth == 1 else (depth,)))
@@ -347,8 +360,8 @@ def _load_element(low: LoopLowering, atom: MultiplyAtom, addresses: list[TensorA
 
 
 def _loops(low: LoopLowering, c: Any, a: PlacedMemory | PlacedView, b: PlacedMemory | PlacedView, skip: bool) -> None:
-    """Emit C += A * B as scalar loops over rows, vectors of columns, and K. With `skip`, elements of A out of bounds
-    are left out of the sum.
+    """Emit C += A * B (`c`, `a`, `b`) as loops over rows, vectors of columns, and K, without any atom. With `skip`,
+    elements of `a` out of bounds are left out of the sum.
     """
     memory = in_memory(low, c)
     dtype = memory.dtype
@@ -374,8 +387,8 @@ def _loops(low: LoopLowering, c: Any, a: PlacedMemory | PlacedView, b: PlacedMem
 
 @contextmanager
 def _when_inside(low: LoopLowering, address: TensorAddress, skip: bool) -> Iterator[None]:
-    """Emit the operations written within this context under the bounds condition of an element of A if `skip` is set;
-    otherwise without a condition.
+    """Emit the operations written within this context under the bounds conditions of `address`, an element of A, if it
+    has any and `skip` is set; otherwise without a condition.
     """
     if skip and address.conditions:
         with low.when(all_of(*address.conditions)):

@@ -23,8 +23,9 @@ _PAIR = (Formula.operand(2), Formula.operand(1))
 
 
 def combined(low: LoopLowering, op: Op, totals: list[Value], items: list[Value]) -> None:
-    """Emit totals = combination of `totals` and `items` by the function or the formulas of the `reduce` or `scan`
-    operation `op`.
+    """Emit code that combines `items` into the registers `totals`, in place, by the function or formulas of the
+    `reduce` or `scan` `op`: totals = totals + items for a sum. Formulas (one per register) may use all totals and all
+    items.
     """
     function = op.attrs["with"]
     if isinstance(function, str):
@@ -43,8 +44,9 @@ def combined(low: LoopLowering, op: Op, totals: list[Value], items: list[Value])
 
 
 def arguments_as_operands(formula: Formula, count: int) -> Formula:
-    """Return the formula with its arguments replaced by operands: with `count` totals, a0, a1, ... become operands 1 to
-    `count`, and b0, b1, ... the operands after these.
+    """Return the formula of a reduction over tuples with its arguments as operand numbers: a0, a1, ... (the totals)
+    become operands 1 to `count`, and b0, b1, ... (the new elements) the operands after these. With `count` 2, b0 ->
+    operand 3.
     """
     if formula.name == "argument":
         return Formula.operand(1 + int(formula.value[1:]) + (count if formula.value[0] == "b" else 0))
@@ -52,8 +54,9 @@ def arguments_as_operands(formula: Formula, count: int) -> Formula:
 
 
 def halved(low: LoopLowering, op: Op, totals: list[Value]) -> Value:
-    """Return a vector register of one lane that has the combination of all lanes of the vectors `totals`. Vectors are
-    combined first, then the two halves of the last one until one lane is left.
+    """Emit the combination of all lanes of the vector registers `totals` by the function of `op`, and return a vector
+    register of one lane with the result. The vectors are combined first, into the first of them; then halves of it,
+    until one lane is left. The number of lanes must be a power of two.
     """
     total_so_far = totals[0]
     for total in totals[1:]:
@@ -95,8 +98,9 @@ class _Walk:
         """The number of elements of a vector register in the type of totals."""
 
     def _source_before_writes(self, value: Value) -> PlacedMemory | PlacedView:
-        """Return a source in memory with the elements it has before any target is written: a copy if a target is the
-        same memory. A scan onto its own source needs no copy, because it reads each element right before it writes it.
+        """Return the memory of a source, whose elements no target overwrites before they are read. If a target is the
+        same memory, emit a copy to scratch memory and return that. A scan onto its own source needs no copy: it reads
+        each element before it writes it.
         """
         low, source = self.low, in_memory(self.low, self.low.handles[value])
         for goal, target in zip(self.op.operands[len(self.op.operands) // 2 :], self.targets, strict=True):
@@ -113,15 +117,16 @@ class _Walk:
         return source
 
     def run(self) -> None:
-        """Emit the whole reduction or scan, then copy results from memory to targets that are in registers."""
+        """Emit the whole reduction or scan. Results for targets in registers are computed in memory and then copied."""
         if 0 not in self.outer:
             self._nest(0, ())
         for memory, goal in zip(self.targets, self.goals, strict=True):
             from_memory(self.low, memory, goal)
 
     def _nest(self, dim: int, known: tuple[Expr, ...]) -> None:
-        """Emit the loops over the other (not reduced) dimensions from number `dim` on; `known` are the coordinates of
-        the loops around them.
+        """Emit the loops over the dimensions that are not reduced, from number `dim` on, and inside them the reduction
+        or scan. `known` are the coordinates along earlier dimensions. Vectors go along the last dimension if memory
+        allows it.
         """
         if dim == len(self.outer):
             self.lines([_Line(known, None, 1)])
@@ -142,8 +147,9 @@ class _Walk:
             self._nest(dim + 1, (*known, i))
 
     def _open_vectors(self, known: tuple[Expr, ...], size: Expr) -> None:
-        """Emit vectors of lines along a dimension whose extent `size` is known only at the call: full vectors in a
-        loop, then a masked one. `known` are the coordinates of the loops around them.
+        """Emit the reduction or scan of vectors of lines (a line is all elements along the reduced dimension) along a
+        dimension whose extent `size` is known only at the call: full vectors in a loop, then a masked one. `known` are
+        the coordinates along earlier dimensions.
         """
         lanes, left = self.lanes, size % self.lanes
         with self.low.loop("v", 0, size // lanes) as i:
@@ -155,8 +161,8 @@ class _Walk:
                 self.lines([_Line((*known, size - left + lane), lane, lanes, (lane < left,))])
 
     def _vectorises(self) -> bool:
-        """True if vectors can go along the last other (not reduced) dimension: along it sources are contiguous or
-        constant, targets are contiguous, and no access needs a bounds check.
+        """True if vectors can go along the last dimension that is not reduced: along it sources are contiguous or
+        constant, targets are contiguous, no access needs a bounds check, and its extent is not 1.
         """
         probe = tuple(self.low.axis("p", n) for n in self.outer)
         along = self.low.axis("p", self.length)
@@ -173,20 +179,21 @@ class _Walk:
         return isinstance(last, Expr) or last > 1
 
     def source_coordinates(self, outer: tuple[Expr, ...], along: Expr) -> tuple[Expr, ...]:
-        """Return the coordinates of an element of a source: `outer` with the coordinate `along` inserted at the reduced
-        dimension.
+        """Return the coordinates of an element of a source: `outer` (along the other dimensions) with the coordinate
+        `along` inserted at the reduced dimension. Reducing dimension 1: (i, k) and r -> (i, r, k).
         """
         return (*outer[: self.along], along, *outer[self.along :])
 
     def registers(self, kinds: list[DType], lanes: int, lane: Symbol | None) -> list[Value]:
-        """Return a new register for each type in `kinds`: a vector of `lanes` elements, or a scalar if
-        `lane` is None.
+        """Emit the allocation of one register for each element type in `kinds`, and return them: vectors of `lanes`
+        elements, or scalars if the lane symbol `lane` is None.
         """
         return [self.low.register(k, *(() if lane is None else (lanes,))) for k in kinds]
 
     def items(self, line: _Line, along: Expr, otherwise: float = 0) -> list[Value]:
-        """Return registers with the elements of a line at the coordinate `along`, one register per source, converted to
-        the type of the totals. Lanes past the end of the line get `otherwise`.
+        """Emit the loads of a line's elements at the coordinate `along` of the reduced dimension, and return one
+        register for each source, converted to the type of the totals. Lanes past the end of a dimension get
+        `otherwise`.
         """
         raw = self.registers([s.dtype for s in self.sources], line.lanes, line.lane)
         items = []
@@ -202,7 +209,9 @@ class _Walk:
         return items
 
     def cast(self, value: Value, kind: DType) -> Value:
-        """Return a register with the value converted to the type `kind`; `value` itself if it has this type."""
+        """Emit the conversion of the register `value` to the element type `kind`, and return the new register. Return
+        `value` itself if it has this type.
+        """
         if value.type.dtype is kind:
             return value
         converted = self.low.register(kind, *(int(n) for n in value.type.shape))
@@ -210,8 +219,8 @@ class _Walk:
         return converted
 
     def store(self, target: PlacedMemory | PlacedView, value: Value, at: tuple[Expr, ...], line: _Line) -> None:
-        """Emit the store of `value` to a target at the coordinates `at`, converted to the target's type, for the lanes
-        of a line that are in bounds.
+        """Emit the store of the register `value` to `target` at the coordinates `at`, converted to the target's type.
+        Lanes in which a bounds condition of `line` fails are not stored.
         """
         where = line.masked(target.at(at))
         rounded = self.cast(value, target.dtype)
@@ -219,8 +228,9 @@ class _Walk:
         self.low.emit("store", (rounded, where.buffer), over=line.over, at=(where.offset,), when=when)
 
     def _is_contiguous(self) -> bool:
-        """True if lines are contiguous in memory along the reduced dimension, at least two vectors long, and combined
-        by a named function (sum, max, ...).
+        """True if the elements along the reduced dimension are contiguous in the first source (in a scan also in the
+        target), need no bounds check, and make at least two vectors. The operation must have a named function (sum,
+        max, ...), and a vector a power of two of lanes.
         """
         short = not isinstance(self.length, Expr) and self.length < 2 * self.lanes
         if not isinstance(self.op.attrs["with"], str) or short:
@@ -234,8 +244,8 @@ class _Walk:
         return straight and self.lanes & (self.lanes - 1) == 0
 
     def lines(self, lines: list[_Line]) -> None:
-        """Emit the reduction or scan of `lines`, at most `chains` of them; each is a single line or a
-        vector of lines.
+        """Emit the reduction or scan of `lines`, each a line (all elements along the reduced dimension) or a vector of
+        adjacent lines. Subclasses implement this; here it raises NotImplementedError.
         """
         raise NotImplementedError
 
@@ -253,11 +263,11 @@ class _Line:
 
     @property
     def over(self) -> tuple[Symbol, ...]:
-        """The lane symbol in a tuple; () for a single line."""
+        """The lane symbol as a tuple of one; () for a single line."""
         return () if self.lane is None else (self.lane,)
 
     def masked(self, address: TensorAddress) -> TensorAddress:
-        """Return the address with the bounds conditions of this line added."""
+        """Return the address with the bounds conditions of this line's lanes added to its own."""
         return replace(address, conditions=(*address.conditions, *self.in_bounds))
 
 
@@ -265,7 +275,10 @@ class _Reduce(_Walk):
     """A reduction: up to `chains` totals are accumulated in one loop."""
 
     def lines(self, lines: list[_Line]) -> None:
-        """Emit the reduction of `lines`, each with a total of its own."""
+        """Emit the reduction of `lines`, each a line (all elements along the reduced dimension) or a vector of adjacent
+        lines, and store the totals. Vectors go along a single line if it is contiguous; otherwise one loop goes over
+        the reduced dimension, with a total for each of `lines`.
+        """
         if len(lines) == 1 and lines[0].lane is None and self._is_contiguous():
             self._store_totals(lines[0], [self._contiguous_total(lines[0])])
             return
@@ -286,8 +299,9 @@ class _Reduce(_Walk):
             self._store_totals(line, totals_of_line)
 
     def _contiguous_total(self, row: _Line) -> Value:
-        """Return the total of a line that is contiguous in memory: up to `chains` vectors are accumulated along it,
-        then combined.
+        """Emit the reduction of one line that is contiguous in memory (`row`), and return a vector register of one lane
+        with its total. Up to 4 vectors of partial totals are accumulated along the line, then all of their lanes are
+        combined; a masked vector has the rest of the line.
         """
         count, rest, lanes = self.length // self.lanes, self.length % self.lanes, self.lanes
         chains = 1 if isinstance(count, Expr) else min(self.chains, count)
@@ -320,8 +334,8 @@ class _Reduce(_Walk):
         return halved(self.low, self.op, totals)
 
     def _store_totals(self, line: _Line, totals: list[Value]) -> None:
-        """Emit the stores of a line's totals; if the reduction accumulates, they are first combined with the elements
-        of the targets.
+        """Emit the stores of `totals`, the registers with a line's results, one for each target. If the operation has
+        the attribute `accumulate`, they are first combined with the old elements of the targets.
         """
         if line.lane is None and totals[0].type.shape:  # a vector of one
             line = replace(line, lane=self.low.axis("l", 1))
@@ -340,7 +354,9 @@ class _Scan(_Walk):
     """A scan: the running total is stored at every element."""
 
     def lines(self, lines: list[_Line]) -> None:
-        """Emit the scans of `lines`, each with a running total of its own."""
+        """Emit the scan of `lines`, each a line (all elements along the scanned dimension) or a vector of adjacent
+        lines: after each element, the running total is stored. Vectors go along a single line if it is contiguous.
+        """
         if not isinstance(self.op.attrs["with"], str):
             for x in lines:
                 self._by_formulas(x)
@@ -356,16 +372,17 @@ class _Scan(_Walk):
             accumulate_scan(self.low, self.op, totals, self.length, step)
 
     def _neutral_total(self, lanes: int, lane: Symbol | None) -> Value:
-        """Return a register with the neutral element of the scan's function: a vector of `lanes` elements, or a scalar
-        if `lane` is None.
+        """Emit a register filled with the neutral element of the scan's function, and return it: a vector of `lanes`
+        elements, or a scalar if the lane symbol `lane` is None.
         """
         (total,) = self.registers(self.carried, lanes, lane)
         self.low.emit("fill", (total,), value=identity(self.op.attrs["with"], self.carried[0]))
         return total
 
     def _scan_element(self, line: _Line, r: Expr, base: Value | None, total: Value) -> None:
-        """Emit the scan of element `r` of a line: combine it with `total`, and store the total combined with `base`
-        (None: the total itself). An exclusive scan stores before it combines.
+        """Emit the scan of element number `r` of `line`: combine it into the register `total`, and store the result.
+        `base` is the total of all earlier blocks of a long scan (None: there are no blocks); what is stored includes
+        it. An exclusive scan stores before it combines.
         """
         (item,) = self.items(line, r)
         if self.op.attrs.get("exclusive"):
@@ -376,8 +393,8 @@ class _Scan(_Walk):
         self.store(self.targets[0], self._with_base(base, total), self.source_coordinates(line.outer, r), line)
 
     def _with_base(self, base: Value | None, total: Value) -> Value:
-        """Return a register with `total` combined with `base`, the total of all earlier blocks of a long scan; `total`
-        itself if `base` is None.
+        """Emit the combination of `total` and `base`, the total of all earlier blocks of a long scan, into a new
+        register; return it. Return `total` itself if `base` is None.
         """
         if base is None:
             return total
@@ -387,7 +404,9 @@ class _Scan(_Walk):
         return total_so_far
 
     def _along_vectors(self, line: _Line) -> None:
-        """Emit the scan of a line that is contiguous in memory: full vectors along it, then a masked one."""
+        """Emit the scan of a line that is contiguous in memory: vectors along it in a loop, then a masked vector for
+        the rest.
+        """
         count, rest = self.length // self.lanes, self.length % self.lanes
 
         def step(r: Expr, bases: Sequence[Value | None], totals: list[Value]) -> None:
@@ -398,8 +417,9 @@ class _Scan(_Walk):
             self._vector(line, as_expr(count), None, total, rest)
 
     def _vector(self, row: _Line, r: Expr, base: Value | None, total: Value, in_bounds: Size | None = None) -> None:
-        """Emit the scan of vector number `r` of the contiguous line `row`, of which the first `in_bounds` lanes exist
-        (None: all). `total` is the running total, `base` the total of all earlier blocks (None: no blocks).
+        """Emit the loads, the scan and the stores of vector number `r` of a line that is contiguous in memory (`row`),
+        and the update of `total`, the register with the running total. `base` is the total of all earlier blocks of a
+        long scan (None: there are no blocks). Only the first `in_bounds` lanes exist (None: all).
 
         In steps of 1, 2, 4, ... each lane is combined with the lane that far before it. Only `total` waits for the
         vector before.
@@ -421,14 +441,17 @@ class _Scan(_Walk):
         combined(low, self.op, [total], [last])
 
     def _picked(self, source: Value, lane: int, lanes: int) -> Value:
-        """Return a vector register of `lanes` elements that all are element `lane` of `source`."""
+        """Emit a shuffle that repeats element `lane` of the register `source` in all `lanes` elements of a new
+        register; return it.
+        """
         picked = self.low.register(source.type.dtype, lanes)
         self.low.emit("shuffle", (picked, source), over=(self.low.axis("l", lanes),), at=(as_expr(lane),))
         return picked
 
     def _shifted(self, part: Value, distance: int, later: Formula, earlier: Formula) -> Value:
-        """Return a register with a value for each lane: the formula `later` of the lane's element (operand 1) and the
-        element `distance` lanes before (operand 2), or the formula `earlier` if there is no such lane.
+        """Emit a vector in which each lane combines two lanes of the register `part`, and return it: the formula
+        `later` of the lane's own element (operand 1) and the element `distance` lanes before (operand 2). Lanes below
+        `distance` get the formula `earlier` instead.
         """
         low, lanes = self.low, self.lanes
         shifted, result = (low.register(self.carried[0], lanes) for _ in range(2))
@@ -440,8 +463,8 @@ class _Scan(_Walk):
         return result
 
     def _by_formulas(self, line: _Line) -> None:
-        """Emit the scan of a line by formulas of tuples, which have no neutral element: the totals start with the first
-        elements.
+        """Emit the scan of `line` for an operation that combines tuples by formulas. These have no neutral element, so
+        the running totals start with the first elements, which are stored as they are.
         """
         totals = self.registers(self.carried, line.lanes, line.lane)
         for total, item, target in zip(totals, self.items(line, as_expr(0)), self.targets, strict=True):
@@ -455,7 +478,7 @@ class _Scan(_Walk):
 
 
 def identity(function: str, kind: DType) -> Any:
-    """Return the neutral element of a function (sum, prod, max or min) in the type `kind`."""
+    """Return the neutral element of a function (sum, prod, max or min) in the type `kind`: -128 for max of i8."""
     if function in ("sum", "prod"):
         return 0 if function == "sum" else 1
     if kind.is_float:
@@ -465,9 +488,9 @@ def identity(function: str, kind: DType) -> Any:
 
 
 def reduces_full_vectors(low: LoopLowering, op: Op, dim: int) -> bool:
-    """True if the reduction `op` can be done in full vectors along dimension `dim`: by one named function, in the type
-    of its source, and along an extent that is a multiple of a vector. False if it accumulates, or if source and target
-    are the same memory.
+    """True if the reduction `op` goes along dimension `dim` and can be done there in full vectors. It must have one
+    source, a named function, no `accumulate`, a result and totals of the source's type, and an extent that is a
+    multiple of a vector. Source and target must be different tensors.
     """
     kind, length = op.operands[0].type.dtype, low.memory(op.operands[0]).extents[dim]
     known = len(op.operands) == 2 and isinstance(op.attrs["with"], str) and not op.attrs.get("accumulate")
@@ -480,10 +503,14 @@ def reduces_full_vectors(low: LoopLowering, op: Op, dim: int) -> bool:
 
 
 def reduce(low: LoopLowering, op: Op) -> None:
-    """Lower `reduce` on a CPU: emit loops that combine all elements along one dimension."""
+    """Lower `reduce` on a CPU: emit loops that combine all elements along one dimension, and store one result for each
+    position along the other dimensions.
+    """
     _Reduce(low, op).run()
 
 
 def scan(low: LoopLowering, op: Op) -> None:
-    """Lower `scan` on a CPU: emit loops that store the running combination along one dimension."""
+    """Lower `scan` on a CPU: emit loops that store at each element the combination of all elements up to it along one
+    dimension (without itself, if `exclusive`).
+    """
     _Scan(low, op).run()

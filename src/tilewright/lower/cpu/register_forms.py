@@ -25,12 +25,14 @@ class Vectors:
     registers: dict[tuple[int, ...], Value]
 
     def coordinates(self, key: tuple[int, ...], lane: Expr) -> tuple[Expr, ...]:
-        """Return the coordinates of the element in lane `lane` of the register with index `key`."""
+        """Return the tensor coordinates of the element in lane `lane` of the register with index `key`: with 8 lanes,
+        key (2, 1) and lane l -> (2, 8 + l).
+        """
         return (*(as_expr(k) for k in key[:-1]), self.lanes * key[-1] + lane)
 
     def has_same_layout(self, other: Vectors) -> bool:
-        """True if registers with the same index hold the same elements in both tensors, so that elementwise operations
-        can pair them.
+        """True if `self` and `other` have the same shape and lanes, and `other` is no `Fragments`: registers with the
+        same index then hold the same elements. The subclass Fragments overrides this.
         """
         return (self.shape, self.lanes) == (other.shape, other.lanes) and not isinstance(other, Fragments)
 
@@ -44,14 +46,16 @@ class Fragments(Vectors):
     operand: RegisterOperand
 
     def coordinates(self, key: tuple[int, ...], lane: Expr) -> tuple[Expr, ...]:
-        """Return the coordinates of the element in lane `lane` of the register with index `key`."""
+        """Return the matrix coordinates (row, column) of the element in lane `lane` of the register with index `key`
+        (row and column among the small matrices), as expressions.
+        """
         number = _layout_expr(self.operand, lane, as_expr(0))
         r, c = number % self.operand.rows, number // self.operand.rows
         return self.operand.rows * key[0] + r, self.operand.columns * key[1] + c
 
     def has_same_layout(self, other: Vectors) -> bool:
-        """True if registers with the same index hold the same elements in both matrices, so that elementwise operations
-        can pair them.
+        """True if `other` is also a matrix in `Fragments`, of the same shape, lanes and operand layout: registers with
+        the same index then hold the same elements.
         """
         same = (self.shape, self.lanes) == (other.shape, other.lanes)
         return same and isinstance(other, Fragments) and other.operand.layout == self.operand.layout
@@ -68,12 +72,12 @@ class Tiles:
 
     @property
     def register_shape(self) -> tuple[int, int]:
-        """(rows of a tile register, elements of a row)."""
+        """(number of rows of a tile register, number of elements in a row)."""
         return self.operand.lanes, self.operand.values
 
     def coordinates(self, key: tuple[int, int], row: Expr, element: Expr) -> tuple[Expr, Expr]:
-        """Return the coordinates in the matrix of the element at (row, element) of the tile register
-        with index `key`.
+        """Return the matrix coordinates (row, column) of the element number `element` in row `row` of the tile register
+        with index `key` (row and column among the tiles), as expressions. Packed layouts move elements within a tile.
         """
         number = _layout_expr(self.operand, row, element)
         r, c = number % self.operand.rows, number // self.operand.rows
@@ -81,8 +85,8 @@ class Tiles:
 
 
 def _layout_expr(operand: RegisterOperand, row: Expr, element: Expr) -> Expr:
-    """Return the column-major index, within the operand's matrix, of the element at (row, element) of its register, as
-    an expression.
+    """Return the column-major index, within the operand's matrix, of the element that a register has at (row, element):
+    an expression of these two, by the operand's layout.
     """
     total: Expr = as_expr(0)
     for coordinate, mode in ((row, operand.layout[0]), (element, operand.layout[1])):
@@ -97,8 +101,10 @@ def _layout_expr(operand: RegisterOperand, row: Expr, element: Expr) -> Expr:
 
 
 def as_vectors(spread: Placement) -> tuple[int, list[tuple[int, ...]]] | None:
-    """Return (lanes, index of the register for each value) if each value of all threads together is a run along the
-    last dimension, so that a vector register can hold it. None if not, or if there are more than 64 threads.
+    """Return (lanes, index of the vector register for each value of a thread), if vector registers can hold a register
+    tensor with the distribution `spread`. The v-th values of all threads must be a contiguous run along the last
+    dimension, aligned to its length, and together be one vector; `lanes` is the number of threads. Return None
+    otherwise, if there are more than 64 threads, and for a scalar.
     """
     if not spread.shape or spread.threads > 64:
         return None
@@ -116,13 +122,15 @@ def as_vectors(spread: Placement) -> tuple[int, list[tuple[int, ...]]] | None:
 
 
 def tile_operand(atom: MultiplyAtom, operand: str) -> OpaqueOperand | None:
-    """Return the atom's operand ("a", "b" or "c") if it is a tile register; else None."""
+    """Return the atom's operand named `operand` ("a", "b" or "c") if it is a tile register; else None."""
     operand_type = {"a": atom.a, "b": atom.b, "c": atom.c}[operand]
     return operand_type if isinstance(operand_type, OpaqueOperand) else None
 
 
 def fragment_operand(atom: MultiplyAtom, operand: str) -> RegisterOperand | None:
-    """Return the atom's operand ("a", "b" or "c") if each of its registers holds a small matrix; else None."""
+    """Return the atom's operand named `operand` ("a", "b" or "c") if it is a vector register that holds a small matrix;
+    else None. Atoms of one row of C have no such operands.
+    """
     operand_type = {"a": atom.a, "b": atom.b, "c": atom.c}[operand]
     if atom.shape[0] == 1 or not isinstance(operand_type, RegisterOperand) or isinstance(operand_type, OpaqueOperand):
         return None

@@ -36,9 +36,10 @@ class VectorTranspose:
 def transpose_of(
     shape: tuple[Size, ...], axes: tuple[Symbol, ...], target: TensorAddress, source: TensorAddress, lanes: int
 ) -> VectorTranspose | None:
-    """Return the VectorTranspose (transpose in registers) of a copy from address `source` to address `target`, over
-    `axes` with extents `shape`. None if the copy needs no transpose, or cannot be done so; `lanes` is the number of
-    elements of a vector.
+    """Return how to do a copy as transposes in registers (VectorTranspose): its source is contiguous along another axis
+    than its target. The copy goes from address `source` to address `target`, over `axes` with extents `shape`; `lanes`
+    is the number of elements of a vector. Return None if both are contiguous along the same axis, if an extent is not
+    constant, if a bounds check is needed, or if extents have no suitable power of two as a divisor.
     """
     if target.conditions or source.conditions or not all(isinstance(n, int) for n in shape):
         return None
@@ -62,7 +63,7 @@ def transpose_of(
 
 
 def _power_of_two_divisor(most: int, divided: int) -> int:
-    """Return the largest power of two up to `most` that divides `divided`.
+    """Return the largest power of two that is at most `most` and divides `divided`.
 
     >>> _power_of_two_divisor(16, 80), _power_of_two_divisor(64, 24), _power_of_two_divisor(16, 19)
     (16, 8, 1)
@@ -78,8 +79,9 @@ def emit_transpose(
     axes: tuple[Symbol, ...],
     ends: tuple[TensorAddress, TensorAddress],
 ) -> None:
-    """Emit the loops of a transposing copy of elements of type `dtype` over `axes` with extents `shape`. `ends` are
-    (address of the target, address of the source).
+    """Emit the loops of a transposing copy of elements of type `dtype`, over `axes` with extents `shape`: load a few
+    vectors, transpose them in registers, store them. `transpose` gives the axes and the size of a tile; `ends` is
+    (address of the target, address of the source), over `axes`.
     """
     target, source = ends
     width = transpose.columns * transpose.size

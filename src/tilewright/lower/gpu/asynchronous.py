@@ -9,22 +9,24 @@ from tilewright.machine import Machine
 
 
 def is_bulk_copy(machine: Machine, atom_name: str) -> bool:
-    """True if the copy atom named `atom_name` copies a whole box of elements asynchronously (a bulk copy)."""
+    """True if the machine's copy atom named `atom_name` is a bulk copy: one instruction copies a whole box of elements,
+    and goes on asynchronously.
+    """
     atom = machine.copy_atom(atom_name)
     return atom.asynchronous and atom.bytes_moved is None
 
 
 def is_lane_copy(machine: Machine, atom_name: str) -> bool:
-    """True if the copy atom named `atom_name` is started lane by lane, each lane for a few bytes of its own (as
-    `cp.async`).
+    """True if the machine's copy atom named `atom_name` is asynchronous and started by every lane for a few bytes of
+    its own (as `cp.async`).
     """
     atom = machine.copy_atom(atom_name)
     return atom.asynchronous and atom.bytes_moved is not None
 
 
 def read_asynchronously(program: Program, chain: Places, machine: Machine) -> set[Value]:
-    """Return the allocations and arguments of the program that bulk copies or asynchronous MMAs read. `chain` maps a
-    view to the tensor that it is a view of; a stage of a channel counts as the tensor that holds all its stages.
+    """Return the tensors (allocations and arguments) from which bulk copies and asynchronous MMAs of the program read.
+    `chain` finds the tensor below views; a stage of a channel counts as the allocation that holds all of its stages.
     """
     roots = set()
 
@@ -47,8 +49,8 @@ def read_asynchronously(program: Program, chain: Places, machine: Machine) -> se
 
 
 def lane_filled_channels(program: Program, chain: Places, machine: Machine) -> set[Value]:
-    """Return the channels of the program into whose stages lanes copy asynchronously, each lane its own bytes. `chain`
-    maps a view to the stage that it is a view of.
+    """Return the channels into whose stages the program has asynchronous copies that each lane starts for bytes of its
+    own. `chain` finds the stage below a view.
     """
     channels = set()
     for op in program.walk():

@@ -37,16 +37,18 @@ class _Use:
     count: int | None
 
     def excludes(self, other: _Use) -> bool:
-        """True if a task does at most one of this operation and `other`, because their conditions contradict each
-        other.
+        """True if no task does both this operation and `other`, because the conditions of the branches around them
+        contradict each other.
         """
         conjunction = all_of(*self.when, *other.when)
         return isinstance(conjunction, Const) and not conjunction.value
 
 
 def mark_streams(program: Program, machine: Machine) -> None:
-    """Set the attribute `stream` on loads of a loop program whose data should not displace results from the machine's
-    last-level cache.
+    """Set the attribute `stream` (evict first), in place, on loads of a loop program whose data should not displace
+    results from the machine's last-level cache. Such a load reads each element about once, and is the last read of an
+    argument that is only read. Nothing changes unless the results nearly fill the cache and all arguments together
+    exceed it.
     """
     cache, (least, most) = machine.limits.l2_bytes, machine.limits.results_kept
     sizes = {value: _bytes(value) for value in program.args}
@@ -69,13 +71,17 @@ def mark_streams(program: Program, machine: Machine) -> None:
 
 
 def _bytes(value: Value) -> int:
-    """Return the number of bytes of an argument; 0 if its size is known only at the launch."""
+    """Return the number of bytes of an argument of the program; 0 if it is no tensor, or if its size is known only at
+    the call.
+    """
     kind = value.type
     return element_bytes(kind.dtype) * (_product(list(kind.shape)) or 0) if isinstance(kind, TensorType) else 0
 
 
 def _uses(body: Block) -> Iterator[_Use]:
-    """Yield a _Use for each operation in a block and the blocks inside it, in order."""
+    """Yield a _Use (the operation, the conditions around it, how often it runs) for each operation in `body` and in the
+    blocks inside it, in program order.
+    """
     pauses = 0
 
     def within(block: Block, when: tuple[Expr, ...], times: int | None) -> Iterator[_Use]:
@@ -94,15 +100,18 @@ def _uses(body: Block) -> Iterator[_Use]:
 
 
 def _conditions(op: Op, number: int) -> tuple[Expr, ...]:
-    """Return the conditions under which block number `number` of an operation runs; () unless it is an `if`."""
+    """Return, as a tuple of at most one, the condition under which block number `number` of an operation runs: that of
+    an `if` for its first block, its negation for the second; () for any other operation.
+    """
     if op.name != "if":
         return ()
     return (negate(op.attrs["when"]) if number else op.attrs["when"],)
 
 
 def _executions(op: Op) -> int | None:
-    """Return the number of times that the blocks of an operation run, over all waves or iterations; None if it is not
-    known.
+    """Return how often the blocks of an operation run: the product of the iterations of a loop, the number of waves of
+    a role, 1 for an `if` (whether it is taken or not). Return None for other operations, and if a number is not
+    constant.
     """
     match op.name:
         case "role":
@@ -115,7 +124,7 @@ def _executions(op: Op) -> int | None:
 
 
 def _product(extents: list[Expr]) -> int | None:
-    """Return the product of extents as an int; None if one of them is not constant."""
+    """Return the product of the expressions `extents` as an int; None if one of them is not constant."""
     if not all(isinstance(n, Const) for n in extents):
         return None
     return prod(n.value for n in extents if isinstance(n, Const))

@@ -20,8 +20,9 @@ from tilewright.lower.gpu.wave_lowering import WaveLowering
 
 
 def channel(low: WaveLowering, op: Op) -> None:
-    """Lower a `channel` operation: allocate its `full` and `empty` barriers for the workgroup, and the position
-    counters of each wave of the current role.
+    """Lower `channel` on a GPU: allocate two arrays of barriers for the workgroup, `full` and `empty`, with one barrier
+    per stage (per half of a ping-pong role, or per independent group of waves), and registers for each wave's position
+    in the ring of stages. The BarrierRing with all of these is recorded as the channel's lowered form.
     """
     (stages,) = numbers((op.attrs["stages"],), "stages")
     producer, consumer = op.attrs["producer"], op.attrs["consumer"]
@@ -58,8 +59,8 @@ def channel(low: WaveLowering, op: Op) -> None:
 
 
 def _groups(low: WaveLowering, op: Op) -> int:
-    """Return the number of groups of waves that use a channel independently, each group as large as one MMA needs; 1 if
-    all waves of the role use the channel together.
+    """Return the number of groups of waves that use the channel of `op` without waiting for each other. A group has as
+    many waves as the largest MMA of the program needs. Return 1 if all waves of the role use the channel together.
     """
     lanes = {low.target.multiply_atom(x.attrs["atom"]).c.lanes for x in low.program.walk() if x.name == "mma"}
     waves_per_mma = max(lanes, default=low.lanes) // low.lanes
@@ -68,37 +69,40 @@ def _groups(low: WaveLowering, op: Op) -> int:
 
 
 def _arrivals(low: WaveLowering, role: str) -> int:
-    """Return the number of waves of a role that arrive at a barrier: all, or half of them if the halves of the role
-    take tasks in turn (ping-pong).
+    """Return the number of waves of the role named `role` that arrive at one barrier of a channel: all of them, or half
+    of them if two halves of the role take tasks in turn (ping-pong).
     """
     return low.group.waves if low.group.halves == 2 and role == low.role else low.group_of(role)
 
 
 def _is_only_channel_copied_out(low: WaveLowering, op: Op) -> bool:
-    """True if bulk copies out of shared memory read the stages of the channel that `op` makes, and of no other channel
-    of the current role.
+    """True if bulk copies of the current role read the stages of the channel that `op` makes, and of no other
+    channel.
     """
     return low.copied_out_channels() == {op.results[0]}
 
 
 def _new_position(low: WaveLowering, name: str, stages: int, counts_turns: bool) -> RingPosition:
-    """Return a new RingPosition of a wave at the first stage of a ring with `stages` stages. Its turns of the ring are
-    counted only if `counts_turns`.
+    """Emit the registers of a wave's position in a ring of `stages` stages, set to the first stage, and return them as
+    a RingPosition. There is no stage register for one stage, and a register that counts turns of the ring only if
+    `counts_turns`. `name` is the start of the registers' names.
     """
     stage = low.new_counter(f"{name}_stage") if stages > 1 else None
     return RingPosition(stages, stage, low.new_counter(f"{name}_turn") if counts_turns else None)
 
 
 def _current_fill(low: WaveLowering, position: RingPosition) -> StageFill:
-    """Return the stage and the turn of the ring at which a wave is, read from the registers of its `position`."""
+    """Emit reads of the registers in `position`, and return the StageFill (stage index, number of completed turns of
+    the ring) with the values as symbols; a register that does not exist counts as 0.
+    """
     turn = as_expr(0) if position.turn is None else low.read_counter(position.turn, "turn")
     stage = as_expr(0) if position.stage is None else low.read_counter(position.stage, "stage", position.stages - 1)
     return StageFill(stage, turn)
 
 
 def _advance(low: WaveLowering, position: RingPosition, fill: StageFill) -> None:
-    """Emit the update of a wave's `position` in a ring from one fill to the next stage; after the last stage, to stage
-    0 of the next turn.
+    """Emit the update of the registers in `position`, a wave's position in a ring, from `fill` (its current stage and
+    turn) to the next stage. After the last stage come stage 0 and the next turn.
     """
     last = as_expr(1) if position.stage is None else fill.stage >= position.stages - 1
     if position.stage is not None:
@@ -108,8 +112,8 @@ def _advance(low: WaveLowering, position: RingPosition, fill: StageFill) -> None
 
 
 def skip_fills(low: WaveLowering, position: RingPosition, fills: Expr) -> None:
-    """Emit the update of a wave's `position` in a ring by `fills` stages, which another half of the role fills or
-    reads.
+    """Emit the update of the registers in `position`, a wave's position in a ring, by `fills` stages: the other half of
+    a ping-pong role fills or reads these.
     """
     next_fill = fills if position.stage is None else _current_fill(low, position).stage + fills
     if position.stage is not None:
@@ -119,16 +123,17 @@ def skip_fills(low: WaveLowering, position: RingPosition, fills: Expr) -> None:
 
 
 def note_copy_out(low: WaveLowering, ring: BarrierRing) -> None:
-    """Note that a bulk copy reads the stage of `ring` that the wave has waited for, so that the release of the stage
-    waits for this copy.
+    """Record that a bulk copy reads the stage of `ring` that the wave holds, so that the stage's release and the end of
+    the role wait for the copy. Nothing is emitted.
     """
     ring.has_copy_out = True
     low.leaving = True
 
 
 def _take_fill(low: WaveLowering, op: Op, side: str, ring: BarrierRing) -> StageFill:
-    """Return the next stage and turn at which `op` does `side` (acquire, commit, wait or release) on a channel, and
-    emit the update of that position. Raise a ProgramError if the current role may not do `side` on this channel.
+    """Emit the read of the wave's position for `side` ("acquire", "commit", "wait" or "release") in `ring`, and its
+    advance by one stage; return the StageFill (stage, turn) read. Raise a ProgramError if the current role has no such
+    position: `op` is then in the wrong role.
     """
     if side not in ring.counters:
         raise ProgramError(f"{op.name} of a channel that is not this role's to {op.name}")
@@ -139,8 +144,9 @@ def _take_fill(low: WaveLowering, op: Op, side: str, ring: BarrierRing) -> Stage
 
 
 def _bind_stage(low: WaveLowering, op: Op, ring: BarrierRing, fill: StageFill) -> None:
-    """Bind the results of an `acquire` or `wait` to the shared memory of the stage of `fill`. Each result is one of the
-    channel's tensors without its first dimension, which counts the stages.
+    """Record the shared memory of a stage of the channel `ring` as the results of `op`, an `acquire` or `wait`. Each
+    result is one of the channel's tensors at stage index `fill.stage`, without the first dimension, which counts
+    stages. Nothing is emitted.
     """
     for value, tensor in zip(op.results, ring.op.operands, strict=True):
         ring_memory: PlacedMemory = low.handles[tensor]
@@ -153,8 +159,9 @@ def _bind_stage(low: WaveLowering, op: Op, ring: BarrierRing, fill: StageFill) -
 
 
 def acquire(low: WaveLowering, op: Op) -> None:
-    """Lower `acquire`: emit the wait until the channel's next stage is empty, and bind the operation's results to that
-    stage.
+    """Lower `acquire` on a GPU: emit the wait until the channel's next stage is empty, and bind the operation's results
+    to its memory. If the channel releases stages with a delay (`ring.delays_release`), emit before it the wait for the
+    bulk copy that read the stage, and the stage's release.
     """
     ring: BarrierRing = low.handles[op.operands[0]]
     place = _take_fill(low, op, "acquire", ring)
@@ -168,8 +175,9 @@ def acquire(low: WaveLowering, op: Op) -> None:
 
 
 def commit(low: WaveLowering, op: Op) -> None:
-    """Lower `commit`: emit a fence if asynchronous readers need one, then the wave's arrival at the `full` barrier of
-    its stage. If lanes copy asynchronously into the channel, the end of these copies arrives at the barrier too.
+    """Lower `commit` on a GPU: emit the wave's arrival at the `full` barrier of its stage, after a fence if
+    asynchronous copies or MMAs read what the wave stored. If lanes copy asynchronously into the channel, the barrier
+    also waits for these copies.
     """
     ring: BarrierRing = low.handles[op.operands[0]]
     low.make_visible()
@@ -180,8 +188,8 @@ def commit(low: WaveLowering, op: Op) -> None:
 
 
 def wait(low: WaveLowering, op: Op) -> None:
-    """Lower `wait`: emit the wait until the channel's next stage is full, and bind the operation's results to that
-    stage.
+    """Lower `wait` on a GPU: emit the wait until the channel's next stage is full, and bind the operation's results to
+    its memory. A fence follows if lanes filled it by asynchronous copies and asynchronous MMAs or bulk copies read it.
     """
     ring: BarrierRing = low.handles[op.operands[0]]
     place = _take_fill(low, op, "wait", ring)
@@ -192,9 +200,10 @@ def wait(low: WaveLowering, op: Op) -> None:
 
 
 def release(low: WaveLowering, op: Op) -> None:
-    """Lower `release`: emit the wave's arrival at the `empty` barrier of its stage, once the MMAs and bulk copies that
-    read it are done. With delayed releases (`ring.delays_release`), the first wave of a group arrives for a stage that
-    a bulk copy reads only when the stage is acquired again: it waits there for the copy.
+    """Lower `release` on a GPU: emit the wave's arrival at the `empty` barrier of its stage, after the MMAs and bulk
+    copies that read the stage; it may come after a later MMA was started. With delayed releases
+    (`ring.delays_release`), the first wave of each group arrives only when the stage is acquired again, if a bulk copy
+    reads it.
     """
     ring: BarrierRing = low.handles[op.operands[0]]
 
@@ -219,7 +228,9 @@ def release(low: WaveLowering, op: Op) -> None:
 
 
 def wait_for_copies_out(low: WaveLowering) -> None:
-    """Emit the wait at the end of a role for the bulk copies out of shared memory that it started."""
+    """Emit, at the end of a role, the wait for all bulk copies out of shared memory that it started, if it started any;
+    then forget the role's channels.
+    """
     if low.leaving:
         low.emit("drain", pending=0)
     low.leaving = False

@@ -22,8 +22,9 @@ QUIET = ("alloc", "load", "compute", "shuffle", "fill", "let", "read")
 
 
 def join_loads(program: Program) -> None:
-    """Delete each load of a loop program whose elements an earlier load of the same block has; its users get the
-    earlier load's register. Only loads into registers that the block allocates and nothing else writes are deleted.
+    """Delete, in place, each load of a loop program that repeats an earlier load of the same block: same elements, with
+    nothing in between that changes memory or waits. Its users get the earlier load's register. Only loads into
+    registers that their block allocates, and that nothing else writes, are deleted.
     """
     writers = Counter(value for op in program.walk() for value in _registers_written(op))
     replacement: dict[Value, Value] = {}
@@ -33,7 +34,9 @@ def join_loads(program: Program) -> None:
 
 
 def _registers_written(op: Op) -> tuple[Value, ...]:
-    """Return the registers that a loop operation may write."""
+    """Return the operands of the loop operation `op` that it may write and that may be registers: the first one of
+    loads and computations, none of stores and reads, all of any other operation.
+    """
     match op.name:
         case "load" | "compute" | "shuffle" | "fill":
             return op.operands[:1]
@@ -43,8 +46,8 @@ def _registers_written(op: Op) -> tuple[Value, ...]:
 
 
 def _join_loads_in(block: Block, writers: Mapping[Value, int], replacement: dict[Value, Value]) -> None:
-    """Delete the repeated loads of a block and of blocks inside it. `writers` counts the operations that write a
-    register; `replacement` is extended by {deleted load's register: register that replaces it}.
+    """Delete the repeated loads of `block` and of the blocks inside it, in place, and add {register of a deleted load:
+    register that replaces it} to `replacement`. `writers` is {register: number of operations that write it}.
     """
     register_of: dict[tuple[Any, ...], Value] = {}
     remaining: list[Op] = []
@@ -64,7 +67,9 @@ def _join_loads_in(block: Block, writers: Mapping[Value, int], replacement: dict
 
 
 def _load_key(op: Op) -> tuple[Any, ...]:
-    """Return a key of a load operation: loads with equal keys load the same elements."""
+    """Return a tuple that is equal for two loads of the same elements, whatever symbols they use for lanes and values:
+    register type, memory, offset, condition, and the other attributes.
+    """
     register, memory = op.operands
     axes = op.attrs["over"]
     named = Substitution({a: index(f"axis_{n}", a.upper + 1) for n, a in enumerate(axes)})

@@ -25,8 +25,9 @@ MOST = 1024
 
 
 def for_(low: WaveLowering, op: Op) -> None:
-    """Lower a `for` loop. Asynchronous MMAs of an iteration may still be in flight in the next one. A loop with
-    constant limits that has `unroll`, or a single iteration, is unrolled; `overlap defer` has no effect here.
+    """Lower a `for` loop on a GPU. A loop with constant limits is unrolled if it has `unroll` or a single iteration,
+    and dropped if it has none. Any other is emitted as a loop; asynchronous MMAs of an iteration may still be in flight
+    in the next one. Raise a ProgramError for more than 1024 unrolled iterations.
     """
     ranges: tuple[Range, ...] = op.attrs["ranges"]
     limits = [(low.expr(r.lo), low.expr(r.hi)) for r in ranges]
@@ -89,7 +90,7 @@ def for_(low: WaveLowering, op: Op) -> None:
 
 
 def _all(conditions: list[Expr]) -> Expr:
-    """Return the conjunction of one or more conditions."""
+    """Return the conjunction (and) of one or more conditions."""
     conjunction = conditions[0]
     for c in conditions[1:]:
         conjunction = conjunction & c
@@ -97,7 +98,9 @@ def _all(conditions: list[Expr]) -> Expr:
 
 
 def _body(low: WaveLowering, op: Op, once: bool = False) -> None:
-    """Lower all blocks of a loop or task operation; `once` says that they run exactly once."""
+    """Lower all blocks of `op`, a loop or `tasks`, into the block being written. `once` says that they run exactly once
+    in there, as in an unrolled loop.
+    """
     before = low.meaning
     for block in op.blocks:
         low.block(block, once)
@@ -105,8 +108,9 @@ def _body(low: WaveLowering, op: Op, once: bool = False) -> None:
 
 
 def if_(low: WaveLowering, op: Op) -> None:
-    """Lower an `if` whose condition all waves of the group share. A constant condition leaves one block; MMAs in flight
-    that neither block waits for stay in flight across the branch.
+    """Lower an `if` whose condition is the same in all waves of the group: emit it with both blocks lowered. A constant
+    condition emits only the block that is taken. MMAs that are in flight before it stay so, unless a block waits for
+    them: then the wait comes before the `if`.
     """
     when = low.expr(op.attrs["when"])
     meaning = low.meaning
@@ -119,7 +123,9 @@ def if_(low: WaveLowering, op: Op) -> None:
     groups = low.flying.groups
 
     def lower_blocks(in_flight: list[Group]) -> tuple[tuple[Block, ...], int]:
-        """Return (the lowered blocks, the number of groups in flight that one of them waits for, at most)."""
+        """Return (the lowered blocks of the `if`, number of groups of MMAs in flight that one of the blocks waits for,
+        at most).
+        """
         blocks, most = [], 0
         for block in op.blocks:
             inner = Block(())
@@ -151,8 +157,8 @@ def if_(low: WaveLowering, op: Op) -> None:
 
 
 def barrier(low: WaveLowering, op: Op) -> None:
-    """Lower `barrier`: wait for all asynchronous MMAs, then emit a barrier of the group's waves unless analysis has
-    shown that it is not needed.
+    """Lower `barrier` on a GPU: emit a wait for all asynchronous MMAs, then a barrier of the group's waves. The barrier
+    is left out if the analysis found that no lane reads what another one stored since the last barrier.
     """
     low.flying.wait_for_all()
     if not low.frames.apart and op not in low.frames.needless:
@@ -160,8 +166,8 @@ def barrier(low: WaveLowering, op: Op) -> None:
 
 
 def edge(low: WaveLowering, op: Op) -> None:
-    """Lower `edge`: emit a wait that ends at once and takes the operands, because assemblers move no arithmetic across
-    waits.
+    """Lower `edge` on a GPU, which keeps arithmetic before it apart from arithmetic after it: emit a wait that ends at
+    once and takes the operands' registers. Assemblers move no arithmetic across waits.
     """
     never = low.barriers("edge", 1, 1, "edge")
     before = [values_of(low, piece) for v in op.operands for piece in low.handles[v].pieces]
@@ -169,8 +175,10 @@ def edge(low: WaveLowering, op: Op) -> None:
 
 
 def tasks(low: WaveLowering, op: Op) -> None:
-    """Lower `tasks`: emit a loop over the workgroup's share of all tasks, or over a table of tasks. The waves
-    synchronise after each task if it has shared memory of its own.
+    """Lower `tasks` on a GPU: emit a `tasks` loop, in which each workgroup does its share, or a loop over a table of
+    tasks. The waves synchronise after each task if it has shared memory of its own. With `overlap pingpong`, two halves
+    of the role take tasks in turn; raise a ProgramError if then the number of stages that a task uses depends on the
+    task.
     """
     low.flying.wait_for_all()
     if op.attrs.get("schedule") == "table":
@@ -209,8 +217,8 @@ def tasks(low: WaveLowering, op: Op) -> None:
 
 
 def _from_table(low: WaveLowering, op: Op) -> None:
-    """Lower a `tasks` operation whose tasks are read from a table. With ping-pong each half of the role counts all
-    tasks, does its own, and skips those of the other half.
+    """Lower a `tasks` operation whose task numbers are read from a table. With `overlap pingpong` each half of the role
+    counts all tasks, does every other one, and advances its positions in channels past the other half's tasks.
     """
     synchronises = any(uses_task_memory(op)) and not low.frames.apart
     whole_group = low.group
@@ -248,25 +256,26 @@ Skipped = list[tuple[RingPosition, Expr]]
 
 
 def _skip_tasks(low: WaveLowering, skipped: Skipped, times: Expr | int = 1) -> None:
-    """Emit the update of ring positions by the stages that the other half of the role fills or reads in `times` tasks.
-    `skipped` are pairs (position in a ring, stages per task).
+    """Emit the update of a wave's positions in channels past `times` tasks of the other half of the role. `skipped` are
+    pairs (position in a ring of stages, number of stages that one task uses).
     """
     for position, fills in skipped:
         skip_fills(low, position, fills * times)
 
 
 def _lower_epilogue(low: WaveLowering, op: Op) -> None:
-    """Lower the blocks of a `tasks` operation after its first one: the end of each task (its epilogue)."""
+    """Lower the blocks of a `tasks` operation after its first one: they are the end (epilogue) of each task."""
     for block in op.blocks[1:]:
         low.block(block)
 
 
 def _pingpong_task(low: WaveLowering, op: Op) -> Skipped:
-    """Emit the first block of a ping-pong task for one half of the role: it begins when the other half's block has
-    started its last MMA. Fills of accumulators come before that wait, so that MMAs of consecutive tasks follow without
-    a gap.
+    """Emit the first block of a task for one half of a ping-pong role, between a wait for its turn and the arrival that
+    gives the turn to the other half. Fills of registers come before the wait; the arrival comes as soon as the last MMA
+    is started if MMAs read only registers and stages of channels.
 
-    Afterwards `low.group` is this half. Return pairs (position in a ring, stages that the other half uses per task).
+    Afterwards `low.group` is this half. Return pairs (position in a ring of stages, number of stages that a task uses).
+    Raise a ProgramError for an odd number of waves, or if the number of stages depends on a condition.
     """
     whole_group = low.group
     if whole_group.waves % 2:
@@ -308,21 +317,21 @@ def _pingpong_task(low: WaveLowering, op: Op) -> Skipped:
 
 
 def _is_register_only(op: Op) -> bool:
-    """True if an operation concerns only registers of this half of the role, so that it need not wait for its turn."""
+    """True if `op` needs no turn in a ping-pong role: it is an allocation, a view or a `let`, or it fills registers."""
     return op.name in ("alloc", "let", "view") or (op.name == "fill" and isinstance(op.operands[0].type, RegisterType))
 
 
 def _reads_stages_only(low: WaveLowering, block: Block) -> bool:
-    """True if the MMAs of a block read only registers and stages of channels, so that the other half of the role may
-    begin while they are in flight. Other shared memory might be overwritten by that half.
+    """True if the A and B operands of all MMAs in `block` are registers or stages of channels. Then the other half of a
+    ping-pong role may begin while the MMAs are in flight; it might overwrite other shared memory.
     """
     operands = [v for op in walk_block(block) if op.name == "mma" for v in op.operands[1:]]
     return all(isinstance(v.type, RegisterType) or low.chain.in_stage(v) for v in operands)
 
 
 def _count_uses(low: WaveLowering, block: Block, side: str, channel: Any) -> Expr:
-    """Return how often a block does `side` (acquire, commit, wait or release) on a channel, as an expression. Raise a
-    ProgramError if that depends on a condition.
+    """Return, as an expression, how often `block` does `side` ("acquire", "commit", "wait" or "release") on the channel
+    value `channel`; iterations of loops are multiplied. Raise a ProgramError if that depends on a condition.
     """
     total: Expr = as_expr(0)
     for op in block.ops:

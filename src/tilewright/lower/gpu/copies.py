@@ -37,8 +37,8 @@ InMemory = PlacedMemory | PlacedView
 
 
 def alloc(low: WaveLowering, op: Op) -> None:
-    """Lower `alloc`: shared memory of the workgroup (one part for each half of a ping-pong role), or fragments for a
-    register tensor.
+    """Lower `alloc` on a GPU: fragments (each lane's registers) for a register tensor, else shared memory of the
+    workgroup. A ping-pong role gets two such memories, one for each half of its waves.
     """
     kind, result = op.attrs["type"], op.results[0]
     if isinstance(kind, RegisterType):
@@ -56,9 +56,10 @@ def alloc(low: WaveLowering, op: Op) -> None:
 
 
 def registers(low: WaveLowering, kind: RegisterType, name: str) -> RegisterTensor:
-    """Return a RegisterTensor of type `kind` with newly allocated fragments: one for each atom of C, for each row of
-    atoms of A, or for each column of atoms of B; one for all values if the layout is no atom's. Raise a ProgramError if
-    `kind` is for another number of threads than the group has.
+    """Emit the allocation of fragments (each lane's registers) for a register tensor of type `kind`, and return them
+    with the coordinates of their elements. There is one fragment for each atom of C, for each row of atoms of A, or for
+    each column of atoms of B; one in all if the layout is no atom's. `name` is the start of their names. Raise a
+    ProgramError if `kind` is for another number of threads.
     """
     spread = placement(kind, low.target)
     if spread.threads != low.lanes * low.group.waves:
@@ -74,9 +75,9 @@ def registers(low: WaveLowering, kind: RegisterType, name: str) -> RegisterTenso
 
 
 def _fragment_columns(low: WaveLowering, kind: RegisterType, spread: Placement) -> list[list[int]]:
-    """Return, for each fragment of a register tensor, the indices of a thread's values that it holds: those of one atom
-    of C, of one row of atoms of A, or of one column of atoms of B; all values if the layout is no atom's. `spread` is
-    the layout of the type `kind`.
+    """Return a list for each fragment of a register tensor of type `kind`: the indices, among a thread's values, of
+    those that the fragment holds. A fragment has the values of one atom of C, of one row of atoms of A, or of one
+    column of atoms of B; all values if the layout is no atom's. `spread` is the layout of the type.
     """
     every = list(range(spread.values))
     if kind.distribution is None or kind.distribution.operand is None or low.target is None:
@@ -98,7 +99,9 @@ def _fragment_columns(low: WaveLowering, kind: RegisterType, spread: Placement) 
 
 
 def view(low: WaveLowering, op: Op) -> None:
-    """Lower `view`: a view of memory becomes a PlacedView, and a view of registers the values that are in it."""
+    """Lower `view` on a GPU: record coordinates in the viewed memory as its result, or, for a register tensor, the
+    selected values. Nothing is emitted.
+    """
     base = low.handles[op.operands[0]]
     shape = sizes(low.expr(e) for e in op.results[0].type.shape)
     if isinstance(base, RegisterTensor):
@@ -111,8 +114,9 @@ def view(low: WaveLowering, op: Op) -> None:
 
 
 def _view_of_registers(low: WaveLowering, op: Op, base: RegisterTensor, shape: tuple[int, ...]) -> RegisterTensor:
-    """Return the part of the register tensor `base` that a view of this shape selects. Raise a ProgramError if its
-    coordinates are not constant, or if some lanes hold more of its elements than others.
+    """Return the values of the register tensor `base` that the view `op` selects, as a register tensor of this shape.
+    Raise a ProgramError if its coordinates are not constant, or if some lanes hold more of the selected elements than
+    others.
     """
     indices = np.indices(shape)
     names = {s.name: c for s, c in zip(op.attrs["over"], indices, strict=True)}
@@ -144,8 +148,9 @@ def _view_of_registers(low: WaveLowering, op: Op, base: RegisterTensor, shape: t
 
 
 def values_of(low: WaveLowering, piece: RegisterValues) -> Value:
-    """Return a fragment with just the values of a piece (some values of one fragment): that fragment itself if the
-    piece has all of them.
+    """Return a fragment (each lane's registers) with just the values of `piece` (some values of a fragment): its own
+    fragment if the piece has all values of that, else emit a shuffle to a new one. A wait for MMAs that still write the
+    fragment comes first.
     """
     low.flying.wait_for_registers(read=(piece.fragment,))
     if piece.whole:
@@ -156,8 +161,8 @@ def values_of(low: WaveLowering, piece: RegisterValues) -> Value:
 
 
 def shuffle(low: WaveLowering, target: Value, source: Value, columns: Any, lane_bits: int = 0) -> None:
-    """Emit a shuffle: each lane of `target` gets the values of `source` at the indices `columns`. It gets its own
-    values, or with `lane_bits` those of the lane whose number differs in these bits.
+    """Emit a shuffle: value i of each lane in `target` becomes value columns[i] of the same lane in `source`. With
+    `lane_bits` it comes from the lane whose number differs in these bits (lane ^ `lane_bits`).
     """
     lane, v = low.axes(len(columns))
     source_lane = lane ^ lane_bits if lane_bits else lane
@@ -172,9 +177,10 @@ def shuffle(low: WaveLowering, target: Value, source: Value, columns: Any, lane_
 def in_layout_of(
     low: WaveLowering, handle: Any, piece: RegisterValues, shape: tuple[int, ...], otherwise: float | None = None
 ) -> Value:
-    """Return a fragment with a tensor's elements in the layout of `piece`: shuffled from registers, or loaded from
-    memory with `otherwise` for elements out of bounds. Raise a ProgramError if the tensor is in registers and none of
-    its fragments has these elements in every lane.
+    """Return a fragment (each lane's registers) with the elements of the lowered tensor `handle`, of this shape, at the
+    coordinates that `piece` gives for each lane's values. Registers are shuffled within lanes; memory is loaded, with
+    `otherwise` for elements out of bounds. Raise a ProgramError if no fragment of a register tensor has these elements
+    in every lane.
     """
     if isinstance(handle, RegisterTensor):
         wanted = piece.ids(shape)
@@ -190,8 +196,8 @@ def in_layout_of(
 
 
 def can_shuffle_to(handle: RegisterTensor, piece: RegisterValues, shape: tuple[int, ...]) -> bool:
-    """True if one fragment of a register tensor has, in every lane, the elements that `piece` has in a tensor of this
-    shape.
+    """True if one fragment of the register tensor `handle`, of this shape, has in every lane the elements at the
+    coordinates that `piece` gives. They can then be shuffled within lanes.
     """
     wanted = piece.ids(shape)
     return any(matching_columns(wanted, handle.ids(source)) is not None for source in handle.pieces)
@@ -200,16 +206,16 @@ def can_shuffle_to(handle: RegisterTensor, piece: RegisterValues, shape: tuple[i
 def _addresses(
     low: WaveLowering, memory: InMemory, piece: RegisterValues, lane: Symbol, v: Symbol
 ) -> tuple[tuple[Expr, ...], TensorAddress]:
-    """Return (coordinates, address) of the elements of a piece in `memory`, as expressions of the symbols `lane` and
-    `v` (value).
+    """Return (coordinates, address) in `memory` of the elements of `piece` (some values of a fragment, with the
+    coordinates of their elements): expressions of the symbols `lane` and `v` (index of a lane's value).
     """
     at = tuple(table_expression(c, low.lanes, low.group.wave, lane, v) for c in piece.coordinates)
     return at, memory.at(at)
 
 
 def load(low: WaveLowering, memory: InMemory, target: Value, piece: RegisterValues, otherwise: float | None) -> None:
-    """Emit the load of the fragment `target` from memory, at the elements of `piece`; elements out of bounds become
-    `otherwise`.
+    """Emit the load of the fragment `target` from memory, at the coordinates that `piece` gives for each lane's values.
+    Elements out of bounds become `otherwise` (None: 0). A wait for MMAs that use the fragment comes first.
     """
     low.flying.wait_for_registers(written=(target,))
     lane, v = low.axes(len(piece.columns))
@@ -222,9 +228,10 @@ def load(low: WaveLowering, memory: InMemory, target: Value, piece: RegisterValu
 def store(
     low: WaveLowering, source: Value, piece: RegisterValues, memory: InMemory, reads_target: bool = False
 ) -> None:
-    """Emit the store of the fragment `source` to memory, at the elements of `piece`. An element that several threads
-    hold is stored once; with `reads_target`, the waves synchronise before that, because the operation also reads this
-    memory.
+    """Emit the store of the fragment `source` to memory, at the coordinates that `piece` gives for each lane's values;
+    elements out of bounds are skipped. An element that several threads hold is stored by one of them. If there are such
+    elements and the operation also reads this memory (`reads_target`), the waves synchronise first, so that no thread
+    stores before another one has loaded.
     """
     lane, v = low.axes(len(piece.columns))
     columns, conditions = threads_that_store(piece, low.lanes, low.group.wave, lane)
@@ -253,9 +260,10 @@ def distribute_over_lanes(
     body: Callable[[Symbol, Symbol, tuple[Expr, ...], Expr | None], None],
     width: int | None = None,
 ) -> None:
-    """Emit `body(lane, value, coordinates, condition)` for every element of a shape: lanes take runs of `width`
-    contiguous elements in turn. `item_bytes` is the size of an element; `width` None is the largest that a lane moves
-    at once.
+    """Emit a loop in which the lanes of all waves take the elements of `shape` in turn, `width` contiguous elements at
+    once. `body(lane, value, coordinates, condition)` emits its work: `lane` and `value` are symbols, `coordinates`
+    expressions of these, and lanes work only if `condition` holds (None: always). `width` None means as many elements
+    of `item_bytes` bytes as a lane moves at once. Nothing is emitted for an empty shape.
     """
     count = prod(map(as_expr, shape), start=as_expr(1))
     if count is as_expr(0):
@@ -271,8 +279,8 @@ def distribute_over_lanes(
 
 
 def _widest(shape: tuple[Size, ...], item_bytes: int, vector_bytes: int) -> int:
-    """Return the number of contiguous elements that a lane moves at once: up to `vector_bytes`, and a divisor of the
-    last extent.
+    """Return the number of contiguous elements of `item_bytes` bytes that a lane moves at once: as many as
+    `vector_bytes` holds, halved until it divides the last extent of `shape`; 1 for a scalar.
     """
     width = max(1, vector_bytes // item_bytes)
     while shape and as_expr(shape[-1]) % width is not as_expr(0):
@@ -281,8 +289,8 @@ def _widest(shape: tuple[Size, ...], item_bytes: int, vector_bytes: int) -> int:
 
 
 def coordinates_of(index: Expr, shape: tuple[Size, ...]) -> tuple[Expr, ...]:
-    """Return the coordinates of the element with this row-major index in a tensor of this shape; empty extents count as
-    1.
+    """Return the coordinates, as expressions, of the element with the row-major index `index` in a tensor of this
+    shape: index 7 in (2, 5) -> (1, 2). Extents of 0 count as 1.
     """
     coordinates: list[Expr] = []
     for n in reversed(shape[1:]):
@@ -293,8 +301,8 @@ def coordinates_of(index: Expr, shape: tuple[Size, ...]) -> tuple[Expr, ...]:
 
 
 def fill(low: WaveLowering, op: Op) -> None:
-    """Lower `fill`: every element becomes the same number. Zeros of registers are only noted, because an MMA can start
-    from zero itself.
+    """Lower `fill` on a GPU: emit code that sets every element of the target to the attribute `value`. Zeros of
+    registers are only recorded: an MMA can start from zero itself, and other uses fill the registers first.
     """
     target, value = low.handles[op.operands[0]], op.attrs["value"]
     if isinstance(target, RegisterTensor):
@@ -324,8 +332,9 @@ def store_at(
     at: tuple[Expr, ...],
     in_bounds: Expr | None,
 ) -> None:
-    """Emit the store of a lane's values `source` at the coordinates `at` of `target`, for the lanes for which
-    `in_bounds` holds (None: all). `lane` and `v` are the symbols of a lane and of its value index.
+    """Emit the store of the fragment `source` to the memory `target` at the coordinates `at`, in lanes for which
+    `in_bounds` holds (None: all). `at` are expressions of the symbols `lane` and `v` (index of a lane's value).
+    Elements out of bounds are skipped.
     """
     where = target.at(at)
     condition = conjunction((*(() if in_bounds is None else (in_bounds,)), *where.conditions))
@@ -343,9 +352,9 @@ def load_at(
     in_bounds: Expr | None,
     otherwise: Any,
 ) -> Value:
-    """Return a fragment with each lane's elements at the coordinates `at` of `source`. Lanes that are out of bounds, or
-    for which `in_bounds` fails, get `otherwise` (None: 0); `lane` and `v` are the symbols of a lane and of its value
-    index.
+    """Emit the load of a new fragment from the memory `source` at the coordinates `at`, and return it. `at` are
+    expressions of the symbols `lane` and `v` (index of a lane's value). Elements out of bounds, and lanes for which
+    `in_bounds` (None: always) fails, get `otherwise` (None: 0).
     """
     loaded = low.fragment(source.dtype, int(v.hi) + 1)
     where = source.at(at)
@@ -356,14 +365,16 @@ def load_at(
 
 
 def _check_whole(piece: RegisterValues) -> None:
-    """Raise a ProgramError unless a piece has all values of its fragment: only whole fragments can be written."""
+    """Raise a ProgramError if `piece` (some values of a fragment) does not have all values of its fragment: a part can
+    be read, but not written.
+    """
     if not piece.whole:
         raise ProgramError("a part of registers is read only: write to the whole, or convert_layout")
 
 
 def copy(low: WaveLowering, op: Op) -> None:
-    """Lower `copy`: elements go from one tensor to another, by the asynchronous copy atom that the operation names, or
-    by loads, shuffles and stores.
+    """Lower `copy` on a GPU: asynchronously if the attribute `by` names an asynchronous copy atom, else by loads,
+    shuffles within lanes, and stores. Source elements out of bounds become the attribute `otherwise`.
     """
     source, target = (low.handles[v] for v in op.operands)
     otherwise = op.attrs.get("otherwise")
@@ -396,8 +407,10 @@ def copy(low: WaveLowering, op: Op) -> None:
 
 
 def bulk_copy(low: WaveLowering, op: Op, source: InMemory, target: InMemory) -> None:
-    """Emit a bulk copy from or to a stage of a channel, started by one wave of each group; the stage's barrier or its
-    release waits for the end. Raise a ProgramError if neither tensor is a stage.
+    """Emit a bulk copy (one instruction for a box of elements) from `source` to `target`, started by one wave of each
+    group. One of them is global memory, the other a stage of a channel; if not, raise a ProgramError. A load signals
+    the stage's `full` barrier; the release of the stage waits for a copy out. With `multicast` each workgroup of a
+    cluster loads a part for all.
     """
     is_load = target.root.buffer.type.space == "shared"
     near, far = (target, source) if is_load else (source, target)
@@ -447,8 +460,8 @@ def bulk_copy(low: WaveLowering, op: Op, source: InMemory, target: InMemory) -> 
 
 
 def lane_copies(low: WaveLowering, op: Op, source: InMemory, target: InMemory) -> None:
-    """Emit asynchronous copies that each lane starts itself, of elements that are contiguous in the target; the commit
-    of the stage waits for them. Raise a ProgramError if the target is no stage of a channel.
+    """Emit asynchronous copies from `source` to `target`, each started by a lane for a few elements that are contiguous
+    in the target; the commit of the stage waits for them. Raise a ProgramError if the target is no stage of a channel.
     """
     if not isinstance(target.root, Stage):
         raise ProgramError("a copy that goes on by itself is to or from a stage of a channel")
@@ -478,8 +491,9 @@ def lane_copies(low: WaveLowering, op: Op, source: InMemory, target: InMemory) -
 
 
 def _coordinates(memory: InMemory, axes: tuple[Expr, ...]) -> tuple[tuple[tuple[Expr, bool], ...], tuple[Expr, ...]]:
-    """Return (for each dimension of the tensor under all views: its coordinate, and True if that may be out of bounds;
-    expressions that are at least 0 where all views are in bounds). `axes` are coordinates in `memory`.
+    """Return (coordinates, ends) for the element of `memory` at coordinates `axes`. `coordinates` are, for each
+    dimension of the tensor below all views, pairs (coordinate, True if it may be out of bounds). `ends` are expressions
+    that are all at least 0 if the element is in bounds of every view.
     """
     coordinates: tuple[tuple[Expr, bool], ...] = tuple((a, False) for a in axes)
     ends: list[Expr] = []

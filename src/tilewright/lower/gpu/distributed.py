@@ -40,7 +40,7 @@ class DistributedTensor:
 
     @property
     def held_dims(self) -> Dims:
-        """The dimensions that are distributed: all but those of extent 1."""
+        """The dimensions that are distributed over lanes: all but those of extent 1."""
         return tuple(d for d in self.dims if d is not None)
 
 
@@ -60,11 +60,13 @@ class Window:
 
     @property
     def values(self) -> int:
-        """The number of values per lane."""
+        """The number of elements of the window that each lane has."""
         return held(self.dims)
 
     def coordinates(self, low: WaveLowering, lane: Symbol, v: Symbol) -> dict[Dim, tuple[Expr, Expr | None]]:
-        """Return {dimension: (coordinate, condition that it is in bounds or None)} of value `v` of lane `lane`."""
+        """Return {dimension: (coordinate, condition)} of value `v` of lane `lane`, as expressions of these two symbols.
+        `condition` says that the coordinate is in bounds; it is None if it always is.
+        """
         place_of: dict[Dim, tuple[Expr, Expr | None]] = {}
         digit_of: dict[tuple[Dim, bool], Expr] = {}
         rest: Expr = v
@@ -80,12 +82,14 @@ class Window:
 
 
 def window(dims: Dims) -> Window:
-    """Return the Window that has all of the dimensions `dims`."""
+    """Return the Window that covers the dimensions `dims` completely."""
     return Window(dims, dims, (as_expr(0),) * len(dims))
 
 
 def alloc(low: WaveLowering, op: Op) -> None:
-    """Lower `alloc` of a tensor that is distributed over lanes: emit the fragment that holds each lane's values."""
+    """Lower `alloc` of a tensor that the thread-layout analysis distributed over lanes: emit the allocation of a
+    fragment for each lane's values, and record it with the distribution.
+    """
     kind, result = op.attrs["type"], op.results[0]
     dims = low.frames.tensors[result]
     dims_held = tuple(d for d in dims if d is not None)
@@ -93,7 +97,7 @@ def alloc(low: WaveLowering, op: Op) -> None:
 
 
 def lower_distributed(low: WaveLowering, op: Op) -> None:
-    """Lower a `reduce`, `map`, `copy` or `fill` whose axes are distributed over lanes."""
+    """Lower a `reduce`, `map`, `copy` or `fill` whose axes the thread-layout analysis distributed over lanes."""
     if op.name == "reduce":
         reduce(low, op)
     else:
@@ -104,8 +108,8 @@ def lower_distributed(low: WaveLowering, op: Op) -> None:
 
 
 def map_(low: WaveLowering, op: Op) -> None:
-    """Lower a `map`, `copy` or `fill` whose axes are distributed over lanes. Large operands in memory are processed in
-    parts, in loops along dimensions that no register tensor has.
+    """Lower a `map`, `copy` or `fill` whose axes are distributed over lanes: each lane computes its own elements.
+    Elements in memory are processed a few at a time, in loops along dimensions that no register tensor has.
     """
     axes = low.frames.axes[op]
     dims = tuple(d for d in axes if d is not None)
@@ -131,9 +135,9 @@ def map_(low: WaveLowering, op: Op) -> None:
 def _in_parts(
     low: WaveLowering, dims: Dims, fixed: set[Dim], emit_part: Callable[[Window], None], max_values: int
 ) -> None:
-    """Call `emit_part(window)` for windows that together cover the dimensions `dims`. There is one window if a lane has
-    at most `max_values` values; otherwise loops are emitted along dimensions that are not in `fixed` (those of register
-    tensors).
+    """Call `emit_part(window)` for windows that together cover the dimensions `dims`. It is one window if a lane has at
+    most `max_values` values in all. Otherwise loops are emitted along dimensions that are not in `fixed`, and each
+    window covers a few of a lane's vectors along these.
     """
 
     def split(window_now: Window, free_dims: list[Dim]) -> None:
@@ -164,8 +168,9 @@ def _in_parts(
 
 
 def _emit_window(low: WaveLowering, op: Op, axes: tuple[Dim | None, ...], window: Window) -> None:
-    """Emit a `map`, `copy` or `fill` for one window of its axes: load the operands, compute, and store the result if it
-    is in memory.
+    """Emit a `map`, `copy` or `fill` for the elements of one window. `axes` are the dimensions of its axes (None:
+    extent 1). Sources are loaded or rearranged, the formula is computed, and the result stays in registers or is stored
+    to memory.
     """
     sources, target = (op.operands[:1], op.operands[1]) if op.name == "copy" else (op.operands[1:], op.operands[0])
     if op.name == "fill":
@@ -195,8 +200,9 @@ def _emit_window(low: WaveLowering, op: Op, axes: tuple[Dim | None, ...], window
 def load_window(
     low: WaveLowering, op: Op, value: Value, axes: tuple[Dim | None, ...], window: Window, otherwise: Any = None
 ) -> Value:
-    """Return a fragment with each lane's values of the operand `value` of `op`, over a `window` of the axes of `op`.
-    Values in registers are rearranged; values in memory are loaded, with `otherwise` for elements out of bounds.
+    """Return a fragment with each lane's values of `value`, an operand of `op`, over `window`. `axes` are the
+    dimensions of the axes of `op` (None: extent 1). For a tensor in registers emit shuffles within lanes, for one in
+    memory loads, with `otherwise` for elements out of bounds (None: 0).
     """
     handle = low.handles[low.frames.root(value)]
     if isinstance(handle, DistributedTensor):
@@ -227,15 +233,17 @@ def load_window(
 
 
 def _coordinates(axes: tuple[Dim | None, ...], places: Mapping[Dim, tuple[Expr, Expr | None]]) -> tuple[Expr, ...]:
-    """Return one coordinate for each axis of an operation, from {dimension: (coordinate, condition)}; 0 along axes that
-    `places` lacks.
+    """Return the coordinate along each axis of an operation. `axes` are the dimensions of the axes, and `places` is
+    {dimension: (coordinate, condition)}, of which the condition is ignored. An axis gets 0 if it has no dimension, or
+    none in `places`.
     """
     return tuple(as_expr(0) if d is None or d not in places else places[d][0] for d in axes)
 
 
 def _without_broadcast_dims(low: WaveLowering, memory: Any, axes: tuple[Dim | None, ...], window: Window) -> Window:
-    """Return the window without dimensions along which `memory` repeats its elements, so that each element is loaded
-    once. Only dimensions of which every lane has all elements are left out.
+    """Return `window` without the dimensions along which `memory` has the same element everywhere, so that it is loaded
+    once. Only dimensions that are not divided among lanes are left out. `axes` are the dimensions of the operation's
+    axes (None: extent 1).
     """
     lane, v = low.axes(window.values)
     places = window.coordinates(low, lane, v)
@@ -258,8 +266,8 @@ def _without_broadcast_dims(low: WaveLowering, memory: Any, axes: tuple[Dim | No
 
 
 def _shifting_dims(low: WaveLowering, value: Value, axes: tuple[Dim | None, ...]) -> list[Dim]:
-    """Return the dimensions of an operation that shift the coordinates at which it reads the register tensor `value`,
-    as the taps of a sliding window do.
+    """Return the dimensions in `axes` that are part of a shifted coordinate (i + 2*j + 1, as in a sliding window) at
+    which an operation reads the register tensor `value`; [] if it reads at no shifted coordinate.
     """
     shifts = [x for x in low.frames.through(value) or () if isinstance(x, Shifted)]
     moved = [axes[axis] for x in shifts for axis, _ in x.steps]
@@ -269,9 +277,10 @@ def _shifting_dims(low: WaveLowering, value: Value, axes: tuple[Dim | None, ...]
 def _from_shifted(
     low: WaveLowering, handle: DistributedTensor, dims: Dims, axes: tuple[Dim | None, ...], through: Sequence[Seen]
 ) -> Value:
-    """Return a fragment with each lane's values over `dims` of a register tensor that is read at shifted coordinates.
-    `through` says for each dimension of the tensor which axis of the operation, or which sum of axes, is its
-    coordinate.
+    """Emit a shuffle within lanes for a register tensor (`handle`) that is read at shifted coordinates (i + 2*j + 1, as
+    in a sliding window), and return a fragment with each lane's values over `dims`. `axes` are the dimensions of the
+    operation's axes. For each dimension of the tensor, `through` has the number of the axis, or the sum of axes, that
+    is its coordinate.
     """
     counted = digits(dims)
     extents = [n for _, _, n in counted]
@@ -296,8 +305,8 @@ def _from_shifted(
 
 
 def expanded(low: WaveLowering, handle: DistributedTensor, dims: Dims, own_dims: Dims) -> Value:
-    """Return a fragment with a tensor's values repeated along dimensions that it lacks: `dims` are all dimensions,
-    `own_dims` those of the tensor.
+    """Return a fragment with the values of the register tensor `handle` repeated along the dimensions that it lacks:
+    `own_dims` are its dimensions, `dims` all dimensions. Emit a shuffle within lanes; nothing if it lacks none.
     """
     if tuple(own_dims) == tuple(dims):
         return handle.fragment
@@ -314,9 +323,9 @@ def store_window(
     window: Window,
     reads_target: bool = False,
 ) -> None:
-    """Emit the store of each lane's values to memory, at the elements of a window. An element that several lanes have
-    is stored by the first of them; with `reads_target`, the waves synchronise before that, because the operation also
-    reads this memory.
+    """Emit the store of the fragment `source` to `memory`, at the elements of `window`. `axes` are the dimensions of
+    the operation's axes (None: extent 1). An element that several lanes have is stored by the first of them.
+    `reads_target` says that the operation also reads this memory: then the waves synchronise before such a store.
     """
     lane, v = low.axes(window.values)
     places = window.coordinates(low, lane, v)
@@ -331,7 +340,9 @@ def store_window(
 
 
 def first(low: WaveLowering, dims: Dims, lane: Symbol) -> list[Expr]:
-    """Return the conditions under which a lane is the first of those that have the same coordinates along `dims`."""
+    """Return conditions, to be joined by and, under which a lane is the first of those that have the same elements of a
+    tensor distributed as `dims`; [] if every lane has elements of its own. `lane` is the lane's symbol.
+    """
     distributed_bits = 0
     for d in dims:
         distributed_bits |= (d.threads - 1) * d.stride
@@ -354,8 +365,8 @@ def first(low: WaveLowering, dims: Dims, lane: Symbol) -> list[Expr]:
 
 
 def reduce(low: WaveLowering, op: Op) -> None:
-    """Lower `reduce` of a tensor that is distributed over lanes: combine values within each lane, then lanes, then
-    waves.
+    """Lower `reduce` of a tensor that is distributed over lanes: emit the combination of values within each lane, then
+    of lanes by shuffles, then of waves through shared memory. The result is stored, or stays in registers.
     """
     source, target = op.operands
     axes, along = low.frames.axes[op], op.attrs["along"]
@@ -381,12 +392,14 @@ def reduce(low: WaveLowering, op: Op) -> None:
 
 
 def to_type(kind: DType) -> Formula:
-    """Return the formula that converts operand 1 to the type `kind`."""
+    """Return the formula that converts operand 1 to the element type `kind`."""
     return Formula.cast(kind, Formula.operand(1))
 
 
 def cast(low: WaveLowering, value: Value, kind: DType) -> Value:
-    """Return a fragment with the values converted to the type `kind`; `value` itself if it has this type."""
+    """Emit the conversion of the fragment `value` to the element type `kind`, and return the new fragment. Return
+    `value` itself if it has this type.
+    """
     if value.type.dtype is kind:
         return value
     converted = low.fragment(kind, int(value.type.shape[1]))
@@ -403,9 +416,9 @@ def _lane_totals(
     kind: DType,
     combination: Formula,
 ) -> Value:
-    """Return a fragment with each lane's totals: for each of its rows, the values that it holds along the `reduced`
-    dimension (None: of extent 1), combined by a formula in the type `kind`. `dims` are all dimensions of the source,
-    `axes` those of `op`.
+    """Emit each lane's own part of the reduction `op`, and return a fragment with one total per row: the lane's values
+    along the dimension `reduced` (None: extent 1), combined by the formula `combination` in the type `kind`. `dims` are
+    all distributed dimensions of the source, `axes` those of all its axes (None: extent 1).
     """
     source, row_dims = op.operands[0], tuple(d for d in dims if d is not reduced)
     neutral = general.neutral(op.attrs["with"], kind)
@@ -432,8 +445,8 @@ def _lane_totals(
 
 
 def masked(low: WaveLowering, values: Value, window: Window, reduced: Dim, neutral: float) -> Value:
-    """Return a fragment with the values of a window, in which values past the end of the `reduced` dimension are
-    replaced by `neutral`.
+    """Emit a copy of the fragment `values` over `window`, with `neutral` in place of values past the end of the
+    dimension `reduced`; return it. Return `values` itself if all are in bounds.
     """
     lane, v = low.axes(window.values)
     in_bounds = window.coordinates(low, lane, v)[reduced][1]
@@ -447,8 +460,9 @@ def masked(low: WaveLowering, values: Value, window: Window, reduced: Dim, neutr
 
 
 def _combine_within_lane(low: WaveLowering, values: Value, dims: Dims, row_dims: Dims, combination: Formula) -> Value:
-    """Return a fragment with one value per row: a lane's values over `dims`, combined in pairs by a formula. `row_dims`
-    are the dimensions that are not reduced.
+    """Emit the combination of a lane's `values` over `dims`, in pairs by the formula `combination`, and return a
+    fragment with one value per row. `row_dims` are the dimensions that are not reduced. Return `values` itself if there
+    is nothing to combine.
     """
     rows = columns(dims, row_dims)
     count = held(row_dims)
@@ -458,8 +472,9 @@ def _combine_within_lane(low: WaveLowering, values: Value, dims: Dims, row_dims:
 
 
 def _combine_in_pairs(low: WaveLowering, values: Value, rows: Any, combination: Formula) -> Value:
-    """Return a fragment with parts of `values` combined by a formula: in pairs, adjacent parts first. Each row of the
-    table `rows` has the indices of the values of one part.
+    """Emit the combination of parts of the fragment `values` by a formula, and return a fragment of one part's size.
+    Each row of the table `rows` lists the indices of one part's values. Adjacent parts are combined first: ((a b) (c
+    d)).
     """
     parts = []
     for columns_of_part in rows:
@@ -474,8 +489,9 @@ def _combine_in_pairs(low: WaveLowering, values: Value, rows: Any, combination: 
 
 
 def _combine_lanes(low: WaveLowering, reduced: Dim, total: Value, count: int, combination: Formula) -> None:
-    """Emit the combination, by shuffles, of the totals of lanes of a wave that share a row; `total` then has the result
-    in all of them. `count` is the number of rows per lane.
+    """Emit shuffles that combine, by a formula and in place, the fragment `total` with those of the other lanes of the
+    wave that have the same rows; afterwards all of them have the result. `reduced` is the dimension that is divided
+    among lanes, `count` the number of rows per lane, `combination` the formula.
     """
     bit = reduced.stride
     while bit < min(low.lanes, reduced.stride * reduced.threads):
@@ -486,8 +502,10 @@ def _combine_lanes(low: WaveLowering, reduced: Dim, total: Value, count: int, co
 
 
 def _combine_waves(low: WaveLowering, op: Op, reduced: Dim, row_dims: Dims, total: Value, combination: Formula) -> None:
-    """Emit the combination, through shared memory, of the totals of waves that share a row; `total` then has the
-    result. Only the first wave of a row combines if no other one uses the result.
+    """Emit the exchange of totals through shared memory between waves that have the same rows, and their combination
+    into `total`, in place. `reduced` is the dimension that is divided among waves, `row_dims` are the others. If the
+    result is only stored to memory, only the first wave of a row combines. Nothing is emitted if each row is in one
+    wave.
     """
     waves = low.frames.waves_between(op)
     if waves <= 1:
@@ -517,9 +535,9 @@ def _combine_waves(low: WaveLowering, op: Op, reduced: Dim, row_dims: Dims, tota
 def _combine_stored_totals(
     low: WaveLowering, scratch: Any, total: Value, count: int, lanes: int, waves: Sequence[Expr], combination: Formula
 ) -> None:
-    """Emit the loads of the totals that `waves` stored in scratch memory, a few waves at once by wide loads, and their
-    combination into `total`. `count` is the number of rows per lane, `lanes` the number of lanes that have different
-    rows.
+    """Emit the loads of the totals that `waves` have stored in the shared memory `scratch`, and their combination by a
+    formula into `total`. `count` is the number of rows per lane, `lanes` the number of lanes in a wave that have
+    different rows.
     """
     at_once = max(1, low.target.lane_access.loads_in_flight // count)
     for first in range(0, len(waves), at_once):

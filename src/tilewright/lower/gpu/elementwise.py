@@ -26,8 +26,9 @@ COMBINING = {"sum": "add", "max": "maximum", "min": "minimum", "prod": "mul"}
 
 
 def map_(low: WaveLowering, op: Op) -> None:
-    """Lower `map`: each lane computes the elements that it holds. If the result is in memory, the lanes that hold a
-    register operand store it; if no tensor is in registers, lanes take elements of memory in turn.
+    """Lower `map` on a GPU: each lane computes the formula for the elements that it holds in registers. If the result
+    is in memory, the lanes that hold a register operand store it. If all tensors are in memory, lanes take the elements
+    in turn.
     """
     handles = [low.handles[v] for v in op.operands]
     target = handles[0]
@@ -65,8 +66,9 @@ def _compute(
     at: tuple[Expr, ...],
     rare: bool = False,
 ) -> None:
-    """Emit `result` = the formula of the map `op` on `operands`, for the elements at the coordinates `at` of each
-    `lane` and value `v`. `rare` marks a computation that seldom changes its result.
+    """Emit result = formula of the map `op`, applied to `operands`, for each value of each lane. All are fragments with
+    the same elements. `at` are the coordinates of these elements, as expressions of the symbols `lane` and `v` (index
+    of a lane's value); the formula may use them. `rare` marks a computation that seldom changes its result.
     """
     names = dict(zip(op.attrs.get("over", ()), at, strict=False))
     with low.means(names):
@@ -76,8 +78,8 @@ def _compute(
 
 
 def _map_in_memory(low: WaveLowering, op: Op, handles: list[Any]) -> None:
-    """Emit a map whose tensors are all in memory: each lane loads, computes and stores its share of the elements.
-    `handles` are the lowered operands, the result first.
+    """Emit the map `op`, whose tensors are all in memory: each lane loads, computes and stores its share of the
+    elements. `handles` are the lowered operands, the result first.
     """
     target = handles[0]
 
@@ -94,8 +96,9 @@ def _map_in_memory(low: WaveLowering, op: Op, handles: list[Any]) -> None:
 
 
 def reduce(low: WaveLowering, op: Op) -> None:
-    """Lower `reduce`: combine values within each lane, then lanes that hold the same row by shuffles, then waves
-    through shared memory. Waves are combined in the order of their numbers, so that all get the same result.
+    """Lower `reduce` of register tensors: emit the combination of values within each lane, then of lanes with the same
+    row by shuffles, then of waves through shared memory, in the same order in all waves. If the layouts or the type do
+    not allow it, each row is reduced by one lane through memory.
     """
     handles = [low.handles[v] for v in op.operands]
     plans = _piece_reductions(low, op, *handles) if len(handles) == 2 and isinstance(op.attrs["with"], str) else None
@@ -125,8 +128,10 @@ source's values; the bits of the lane number to shuffle over; and for each wave,
 
 
 def _piece_reductions(low: WaveLowering, op: Op, source: Any, target: Any) -> list[PieceReduction] | None:
-    """Return a PieceReduction for each piece of the register tensor `target`: which values, lanes and waves are
-    combined. None if values, shuffles and waves cannot reduce `source` in its layout.
+    """Return a PieceReduction for each piece (values of one fragment) of the register tensor `target`: the source
+    values of each row in a lane, the bits of the lane number to shuffle over, the waves to combine. Return None if
+    these cannot reduce `source`: it is no register tensor, no float type that is its own accumulator type, or has
+    another layout.
     """
     if not isinstance(source, RegisterTensor) or not isinstance(target, RegisterTensor) or not source.dtype.is_float:
         return None
@@ -157,8 +162,8 @@ def _piece_reductions(low: WaveLowering, op: Op, source: Any, target: Any) -> li
 
 
 def _waves_sharing_rows(low: WaveLowering, wanted: Any, count: int) -> list[list[int]]:
-    """Return for each wave the list of waves, in order and with itself, that hold the same rows of the table `wanted`.
-    If a list does not have `count` waves, every wave is alone in its list.
+    """Return, for each wave, the list of waves that hold the same rows as it does, itself included, in order. `wanted`
+    is the table of rows over [thread, value]. If a list has not `count` waves, return lists of each wave alone.
     """
     tables = [x.tobytes() for x in np.ascontiguousarray(wanted).reshape(low.group.waves, -1)]
     mates = [[n for n, other in enumerate(tables) if other == table] for table in tables]
@@ -166,8 +171,9 @@ def _waves_sharing_rows(low: WaveLowering, wanted: Any, count: int) -> list[list
 
 
 def _over_waves(low: WaveLowering, key: Any, waves: list[list[int]], total: Value, combination: Formula) -> Value:
-    """Emit the exchange of each wave's `total` through shared memory, and return a fragment with the totals combined by
-    a formula. `waves` lists for each wave those to combine, in order; `key` identifies the scratch memory.
+    """Emit the exchange of each wave's fragment `total` through shared memory, and return a fragment with the totals
+    combined by the formula `combination`. waves[w] lists the waves that wave w combines, in order. `key` identifies the
+    scratch memory. Raise a ProgramError if these wave numbers cannot be computed from the wave's number.
     """
     count = int(total.type.shape[1])
     exchange = general.scratch(low, (*key, "waves"), total.type.dtype, (low.group.waves, low.lanes, count))
@@ -191,8 +197,9 @@ def _over_waves(low: WaveLowering, key: Any, waves: list[list[int]], total: Valu
 
 
 def _within_lanes(low: WaveLowering, source: RegisterTensor, groups: list[list[Any]], combination: Formula) -> Value:
-    """Return a fragment with one total per row: the values that a lane holds of the row, combined in pairs by a
-    formula. `groups` lists, for each piece of `source` and each row, the indices of these values.
+    """Emit the combination of each lane's values of a row, in pairs by a formula, and return a fragment with one total
+    per row. `groups` lists, for each piece (values of one fragment) of `source` and each row, the indices of the row's
+    values.
     """
     parts: list[Value] = []
     for piece, columns_of_rows in zip(source.pieces, groups, strict=True):
@@ -210,8 +217,8 @@ def _within_lanes(low: WaveLowering, source: RegisterTensor, groups: list[list[A
 
 
 def _lane_bits_of_row(low: WaveLowering, source: RegisterTensor, reduced_dim: int, wanted: Any) -> list[int]:
-    """Return the bits of the lane number in which lanes differ that hold different elements of the same row.
-    `reduced_dim` is the reduced dimension of `source`, `wanted` the table of rows over [thread, value].
+    """Return the bits of the lane number (as 1, 2, 4, ...) whose change leads to a lane with other elements of the same
+    rows. `reduced_dim` is the reduced dimension of `source`, `wanted` the table of rows over [thread, value].
     """
     threads = np.arange(len(wanted))
     column = source.pieces[0].coordinates[reduced_dim]
@@ -225,8 +232,8 @@ def _lane_bits_of_row(low: WaveLowering, source: RegisterTensor, reduced_dim: in
 
 
 def broadcast(low: WaveLowering, op: Op) -> None:
-    """Lower `broadcast`: each lane takes the rows that its elements need from registers that it holds, or loads them;
-    otherwise all elements go through shared memory.
+    """Lower `broadcast` on a GPU: each lane repeats values of the source that it holds in registers, or loads them from
+    memory. If the target is in memory, or a lane lacks values, elements go through shared memory.
     """
     source, target = (low.handles[v] for v in op.operands)
     if not isinstance(target, RegisterTensor):
@@ -247,8 +254,8 @@ def broadcast(low: WaveLowering, op: Op) -> None:
 
 
 def convert_layout(low: WaveLowering, op: Op) -> None:
-    """Lower `convert_layout` through shared memory: all elements are stored in the source's layout, the waves
-    synchronise, and all are loaded in the target's.
+    """Lower `convert_layout` of a register tensor through shared memory: emit stores in the source's layout, a barrier
+    of the waves, loads in the target's layout, and another barrier.
     """
     source, target = (low.handles[v] for v in op.operands)
     shape = tuple(map(as_expr, source.shape))

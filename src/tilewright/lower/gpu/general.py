@@ -31,8 +31,9 @@ FIRST = {"sum": 0, "prod": 1}
 
 
 def scratch(low: WaveLowering, key: Any, dtype: DType, shape: tuple[int, ...]) -> PlacedMemory:
-    """Return shared scratch memory of the workgroup with this type and shape; calls with the same `key` share it. Each
-    half of a ping-pong role has a part of its own.
+    """Return shared scratch memory of the workgroup as a packed tensor of this type and shape, allocated at the start
+    of the program. Calls with the same `key` in one role get the same memory. Each half of a ping-pong role has its
+    own.
     """
     size = max(1, int(np.prod(shape, dtype=np.int64)))
     kind = TensorType("shared", dtype, (as_expr(size * low.group.halves),))
@@ -42,8 +43,8 @@ def scratch(low: WaveLowering, key: Any, dtype: DType, shape: tuple[int, ...]) -
 
 
 def in_memory(low: WaveLowering, op: Op, operand: int, filled: bool = True) -> InMemory:
-    """Return operand number `operand` of `op` in memory. A tensor in registers gets scratch memory, to which its
-    elements are stored if `filled`; if not, it only receives results.
+    """Return operand number `operand` of `op` in memory: itself, or scratch memory if it is in registers. Its elements
+    are stored there first, and the waves synchronise, unless `filled` is False: the memory is then for results.
     """
     handle = low.handles[op.operands[operand]]
     if not isinstance(handle, RegisterTensor):
@@ -58,8 +59,9 @@ def in_memory(low: WaveLowering, op: Op, operand: int, filled: bool = True) -> I
 
 
 def load_results(low: WaveLowering, op: Op, operands: range | tuple[int, ...], memories: list[InMemory]) -> None:
-    """Emit the loads of results from the scratch `memories` to the register tensors among `operands` (operand numbers).
-    The waves synchronise before and after.
+    """Emit the loads of an operation's results from `memories` to registers, for those of the operands numbered in
+    `operands` that are register tensors. The waves synchronise before if `op` has any register tensor, and after if it
+    loads any.
     """
     handles = [low.handles[op.operands[i]] for i in operands]
     if any(isinstance(h, RegisterTensor) for h in (low.handles[v] for v in op.operands)):
@@ -73,7 +75,7 @@ def load_results(low: WaveLowering, op: Op, operands: range | tuple[int, ...], m
 
 
 def _scalar_fragment(low: WaveLowering, dtype: DType) -> Value:
-    """Return a new fragment with one value per lane."""
+    """Emit the allocation of a fragment with one value per lane, and return it."""
     return low.fragment(dtype, 1)
 
 
@@ -94,11 +96,13 @@ class Rows:
         self.kinds = [s.dtype.accumulator if wide else s.dtype for s in self.sources]
 
     def _reads_targets(self) -> bool:
-        """True if the old elements of the targets are needed, because the reduction accumulates onto them."""
+        """True if the old elements of the targets are needed, because the operation has the attribute `accumulate`."""
         return bool(self.op.attrs.get("accumulate"))
 
     def _unaliased_source(self, number: int) -> InMemory:
-        """Return source number `number` in memory that no target overwrites: a copy if a target has the same memory."""
+        """Return source number `number` in memory that no target overwrites. If a target is the same memory, emit a
+        copy to scratch memory and a barrier, and return that.
+        """
         low, op = self.low, self.op
         source = in_memory(low, op, number)
         if all(t.root.buffer is not source.root.buffer for t in self.targets):
@@ -113,22 +117,24 @@ class Rows:
         return copy
 
     def run(self) -> None:
-        """Emit the reduction or scan of all rows, and load results to targets that are in registers."""
+        """Emit the reduction or scan of all rows, which lanes take in turn, and the loads of results to targets in
+        registers.
+        """
         copies.distribute_over_lanes(self.low, self.outer, 1, self._row, width=1)
         load_results(self.low, self.op, range(self.half, 2 * self.half), self.targets)
         if any(s.root.buffer in self.low.hoisted.values() for s in self.sources):
             self.low.sync_waves()
 
     def source_coordinates(self, at: tuple[Expr, ...], along: Expr) -> tuple[Expr, ...]:
-        """Return the coordinates of an element of a source: the row's coordinates `at`, with the coordinate `along`
-        inserted at the reduced dimension.
+        """Return the coordinates of an element of a source: `at` (the row's coordinates along the other dimensions)
+        with the coordinate `along` inserted at the reduced dimension. Reducing dimension 1: (i, k) and r -> (i, r, k).
         """
         return (*at[: self.along], along, *at[self.along :])
 
     def items(self, lane: Symbol, v: Symbol, at: tuple[Expr, ...], in_bounds: Expr | None) -> list[Value]:
-        """Return a fragment for each source with its element at the coordinates `at`, in the type of the totals. `lane`
-        and `v` are the symbols of a lane and of its value index; `in_bounds` is the condition that a lane has an
-        element (None: always).
+        """Emit the load of one element per lane of each source, at the coordinates `at`, and return the fragments,
+        converted to the type of the totals. `at` are expressions of the symbols `lane` and `v` (index of a lane's
+        value); lanes load if `in_bounds` holds (None: always), else get 0.
         """
         items = []
         for source, kind in zip(self.sources, self.kinds, strict=True):
@@ -137,7 +143,9 @@ class Rows:
         return items
 
     def _cast(self, value: Value, kind: DType) -> Value:
-        """Return a fragment with the value converted to the type `kind`; the value itself if it has this type."""
+        """Emit the conversion of the fragment `value` to the element type `kind`, and return the new fragment. Return
+        `value` itself if it has this type.
+        """
         if value.type.dtype is kind:
             return value
         converted = _scalar_fragment(self.low, kind)
@@ -145,7 +153,9 @@ class Rows:
         return converted
 
     def combine(self, totals: list[Value], items: list[Value]) -> None:
-        """Emit totals = combination of `totals` and `items` by the function or the formulas of the operation."""
+        """Emit code that combines the fragments `items` into the fragments `totals`, in place, by the function or the
+        formulas of the operation: totals = totals + items for a sum.
+        """
         function, low = self.op.attrs["with"], self.low
         if isinstance(function, str):
             formula = Formula(COMBINING[function], (Formula.operand(1), Formula.operand(2)))
@@ -159,22 +169,24 @@ class Rows:
             low.emit("compute", (total, result), formula=Formula.operand(1))
 
     def write(self, totals: list[Value], lane: Symbol, v: Symbol, at: tuple[Expr, ...], in_bounds: Expr | None) -> None:
-        """Emit the stores of `totals` to the targets at the coordinates `at`, for the lanes for which `in_bounds` holds
-        (None: all). `lane` and `v` are the symbols of a lane and of its value index.
+        """Emit the stores of the fragments `totals` to the targets at the coordinates `at`, converted to their types,
+        in lanes for which `in_bounds` holds (None: all). `at` are expressions of the symbols `lane` and `v` (index of a
+        lane's value).
         """
         for total, target in zip(totals, self.targets, strict=True):
             copies.store_at(self.low, self._cast(total, target.dtype), target, lane, v, at, in_bounds)
 
     def begin(self, items: list[Value]) -> list[Value]:
-        """Return new fragments for the totals that start with the values of `items`."""
+        """Emit the allocation of one fragment per total, set to the values of `items`, and return them."""
         totals = [_scalar_fragment(self.low, kind) for kind in self.kinds]
         for total, item in zip(totals, items, strict=True):
             self.low.emit("compute", (total, item), formula=Formula.operand(1))
         return totals
 
     def _row(self, lane: Symbol, v: Symbol, at: tuple[Expr, ...], in_bounds: Expr | None) -> None:
-        """Emit the reduction or scan of the row at the coordinates `at`, for the lanes for which `in_bounds` holds
-        (None: all). `lane` and `v` are the symbols of a lane and of its value index.
+        """Emit the reduction or scan of one row per lane, element after element, and the stores of its results. `at`
+        are the row's coordinates, as expressions of the symbols `lane` and `v` (index of a lane's value); lanes work if
+        `in_bounds` holds (None: always).
         """
         low, op = self.low, self.op
         if op.name == "scan":
@@ -199,9 +211,9 @@ class Rows:
         self.write(totals, lane, v, at, in_bounds)
 
     def _scan_row(self, lane: Symbol, v: Symbol, at: tuple[Expr, ...], in_bounds: Expr | None) -> None:
-        """Emit the scan of the row at the coordinates `at`: the running total is stored at every element, without that
-        element if `exclusive`. `lane` and `v` are the symbols of a lane and of its value index, `in_bounds` is the
-        condition that a lane has a row.
+        """Emit the scan of one row per lane: after each element the running total is stored there, or before it if
+        `exclusive`. `at` are the row's coordinates, as expressions of the symbols `lane` and `v` (index of a lane's
+        value); lanes work if `in_bounds` holds (None: always).
         """
         low, function = self.low, self.op.attrs["with"]
         if not isinstance(function, str):
@@ -222,8 +234,8 @@ class Rows:
         accumulate_scan(low, self.op, [first], self.length, step)
 
     def _with_base(self, base: Value | None, totals: list[Value]) -> list[Value]:
-        """Return the running totals combined with `base`, the total of all earlier blocks of a long sum; `totals`
-        themselves if `base` is None.
+        """Emit the combination of the running `totals` with `base`, the total of all earlier blocks of a long scan;
+        return new fragments. Return `totals` themselves if `base` is None.
         """
         if base is None:
             return totals
@@ -232,9 +244,10 @@ class Rows:
         return total_so_far
 
     def _scan_by_formulas(self, lane: Symbol, v: Symbol, at: tuple[Expr, ...], in_bounds: Expr | None) -> None:
-        """Emit the scan of the row at the coordinates `at` by formulas, which have no neutral element: the totals start
-        with the first elements. `lane` and `v` are the symbols of a lane and of its value index, `in_bounds` is the
-        condition that a lane has a row.
+        """Emit the scan of one row per lane for an operation by formulas. These have no neutral element, so the running
+        totals start with the first elements, which are stored as they are. `at` are the row's coordinates, as
+        expressions of the symbols `lane` and `v` (index of a lane's value); lanes work if `in_bounds` holds (None:
+        always).
         """
         start = self.source_coordinates(at, as_expr(0))
         totals = self.begin(self.items(lane, v, start, in_bounds))
@@ -246,7 +259,7 @@ class Rows:
 
 
 def neutral(function: str, kind: DType) -> float:
-    """Return the neutral element of a function (sum, prod, max or min) in the type `kind`."""
+    """Return the neutral element of a function (sum, prod, max or min) in the type `kind`: -128 for max of i8."""
     if function in FIRST:
         return FIRST[function]
     if kind.is_float:
@@ -256,12 +269,14 @@ def neutral(function: str, kind: DType) -> float:
 
 
 def along(low: WaveLowering, op: Op) -> None:
-    """Lower `reduce` or `scan` in its general form: each row is done by one lane."""
+    """Lower `reduce` or `scan` in its general form: each row is done by one lane, through memory."""
     Rows(low, op).run()
 
 
 def broadcast(low: WaveLowering, op: Op) -> None:
-    """Lower `broadcast` through memory: each element of the target is loaded from its row of the source."""
+    """Lower `broadcast` through memory: emit loops that load, for each element of the target, its element of the source
+    (which lacks dimension `along`). Operands in registers go through shared memory.
+    """
     source, target = in_memory(low, op, 0), in_memory(low, op, 1, filled=False)
     axis = op.attrs["along"]
 
@@ -283,9 +298,10 @@ def _for_each_indexed_element(
     body: Callable[[Symbol, Symbol, tuple[Expr, ...], Expr | None, TensorAddress], None],
     in_order: bool = False,
 ) -> None:
-    """Emit `body(lane, value, coordinates, condition, address)` for each element of a gather, scatter or atomic.
-    `address` is the place in `memory` that the index tensors give. With `in_order`, one lane does all elements, one
-    after the other.
+    """Emit a loop over the elements of `op`, a gather, scatter or atomic, with index tensors read in the loop.
+    `body(lane, value, coordinates, condition, address)` emits the work for one element per lane; `address` is its place
+    in `memory` that the indices give. Lanes take elements in turn; with `in_order` one lane does all, one after the
+    other.
     """
     indices = [in_memory(low, op, 2 + i) for i in range(len(op.operands) - 2)]
     shape = sizes(low.expr(s.upper + 1) for s in op.attrs["over"])
@@ -319,8 +335,8 @@ def _for_each_indexed_element(
 
 
 def _condition_attrs(where: TensorAddress, in_bounds: Expr | None, otherwise: Any = None) -> dict[str, Any]:
-    """Return the attributes `when` and `otherwise` of a load or store at an address: its bounds conditions, and
-    `in_bounds` if that is not None. No attributes if the access is unconditional; no `otherwise` for a store (None).
+    """Return the attributes of a load or store under a condition: {"when": the bounds conditions of `where`, and
+    `in_bounds` if not None}, for a load also {"otherwise": number}. Return {} if the access needs no condition.
     """
     condition = conjunction((*(() if in_bounds is None else (in_bounds,)), *where.conditions))
     if condition is None:
@@ -329,7 +345,9 @@ def _condition_attrs(where: TensorAddress, in_bounds: Expr | None, otherwise: An
 
 
 def gather(low: WaveLowering, op: Op) -> None:
-    """Lower `gather`: load elements from coordinates that index tensors give."""
+    """Lower `gather` on a GPU: lanes load each element of the first operand from the second one, at the coordinates
+    that index tensors give. Elements out of bounds become the attribute `otherwise` (default 0).
+    """
     memory, tile = in_memory(low, op, 1), in_memory(low, op, 0, filled=False)
 
     def body(lane: Symbol, v: Symbol, at: tuple[Expr, ...], in_bounds: Expr | None, where: TensorAddress) -> None:
@@ -343,8 +361,9 @@ def gather(low: WaveLowering, op: Op) -> None:
 
 
 def scatter(low: WaveLowering, op: Op) -> None:
-    """Lower `scatter` with one lane, element after element: if several elements have the same coordinates, the last one
-    stays.
+    """Lower `scatter` on a GPU: one lane stores each element of the first operand to the second one, at the coordinates
+    that index tensors give. Of several elements with the same coordinates the last one stays; elements out of bounds
+    are not stored.
     """
     memory, tile = in_memory(low, op, 1), in_memory(low, op, 0)
 
@@ -359,7 +378,10 @@ def scatter(low: WaveLowering, op: Op) -> None:
 
 
 def atomic(low: WaveLowering, op: Op) -> None:
-    """Lower `atomic`: combine elements into memory at coordinates that index tensors give."""
+    """Lower `atomic` on a GPU: lanes combine each element of the first operand, by an atomic operation, with the
+    element of the second one at the coordinates that index tensors give. Elements out of bounds are skipped. The
+    attribute `how` names the operation (such as add).
+    """
     memory, tile = in_memory(low, op, 1), in_memory(low, op, 0)
 
     def body(lane: Symbol, v: Symbol, at: tuple[Expr, ...], in_bounds: Expr | None, where: TensorAddress) -> None:
@@ -382,8 +404,8 @@ def atomic(low: WaveLowering, op: Op) -> None:
 
 
 def bitcast(low: WaveLowering, op: Op) -> None:
-    """Lower `bitcast`: memory gets another element type in place; a register tensor is stored to scratch memory and
-    loaded in the other type.
+    """Lower `bitcast` on a GPU: memory gets another element type in place. A register tensor is stored to scratch
+    memory and loaded from there in the other type. Raise a ProgramError for a view.
     """
     base, dtype = low.handles[op.operands[0]], op.attrs["dtype"]
     if isinstance(base, PlacedView):
@@ -409,7 +431,9 @@ def bitcast(low: WaveLowering, op: Op) -> None:
 
 
 def while_(low: WaveLowering, op: Op) -> None:
-    """Lower `while`: emit a loop that runs while a number in a register is not zero; all lanes hold the same number."""
+    """Lower `while` on a GPU: emit a loop that runs as long as the scalar in its operand, in registers with the same
+    value in all lanes, is not zero. Raise a ProgramError for any other operand.
+    """
     flag = low.handles[op.operands[0]]
     if not isinstance(flag, RegisterTensor) or len(flag.pieces) != 1 or flag.shape:
         raise ProgramError("while looks at one number in registers")

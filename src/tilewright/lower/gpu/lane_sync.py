@@ -33,7 +33,9 @@ class LaneAccesses:
     stored: set[Op | None] = field(default_factory=set)
 
     def union(self, other: LaneAccesses) -> LaneAccesses:
-        """Return the union of these accesses and the `other` ones."""
+        """Return the union of these accesses and the `other` ones: operations that loaded, and operations that
+        stored.
+        """
         return LaneAccesses(self.loaded | other.loaded, self.stored | other.stored)
 
 
@@ -48,8 +50,9 @@ class WaveSync:
         self.waited = False
 
     def before_emit(self, name: str, operands: tuple[Value, ...]) -> None:
-        """Take note of a loop operation that is about to be emitted, by its name and operands. Emit a synchronisation
-        of the wave before it if it depends on memory accesses or waits of other lanes.
+        """Record a loop operation that is about to be emitted, by its name and operands. First emit a synchronisation
+        of the wave's lanes if the operation accesses elements that another lane stored or loaded for an earlier
+        operation, or if one lane would arrive at a barrier while others may still wait.
         """
         if name == "arrive" or (name in ALONE and self.waited):
             self.sync()
@@ -68,24 +71,24 @@ class WaveSync:
             self.stored.add(memory)
 
     def sync(self) -> None:
-        """Emit a synchronisation of the wave's lanes, unless they have neither accessed memory nor waited at a barrier
-        since the last one.
+        """Emit a synchronisation of the wave's lanes, and forget all recorded accesses. Nothing is emitted if lanes
+        have neither accessed memory nor waited at a barrier since the last one.
         """
         if self.touched or self.waited:
             self.low.emit("together")
         self.touched.clear()
 
     def sync_before_release(self) -> None:
-        """Synchronise the wave's lanes if some may still wait at a barrier, before one lane starts work for which that
-        wait is needed.
+        """Emit a synchronisation of the wave's lanes if some may still wait at a barrier; for use before one lane
+        starts work that needs this wait to be over.
         """
         if self.waited:
             self.sync()
 
     @contextmanager
     def conditional(self) -> Iterator[None]:
-        """Treat operations emitted within this context as conditional: accesses from before it may still be
-        unsynchronised after it.
+        """Treat operations emitted within this context as ones that may not run: memory accesses and waits recorded
+        before it count as not synchronised after it, even if the context synchronises.
         """
         before, waited = dict(self.touched), self.waited
         yield
@@ -94,8 +97,8 @@ class WaveSync:
         self.waited |= waited
 
     def block(self, block: Block, once: bool) -> None:
-        """Lower a block that may be skipped or run again, or runs exactly once if `once`; the wave synchronises at its
-        end if lanes stored to memory that is not yet synchronised.
+        """Lower every operation of `block`, which runs exactly once if `once`, else any number of times. Emit a
+        synchronisation of the wave's lanes at its end if lanes stored to memory in it and have not synchronised since.
         """
         outer, self.stored = self.stored, set()
         with nullcontext() if once else self.conditional():

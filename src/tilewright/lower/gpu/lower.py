@@ -16,9 +16,9 @@ from tilewright.machine import Machine
 
 
 def lower_waves(program: Program, machine: Machine) -> Program:
-    """Return the loop program of a block program whose parameters are bound, for a machine with several lanes per wave.
-    Operations have separate scratch memory, so that waves synchronise less often; if shared memory is too small for
-    that, they share it.
+    """Return the loop program of a block program for a GPU. The sizes of `program` are bound to numbers. Each operation
+    gets scratch memory of its own, so that waves synchronise less often; if that exceeds shared memory, operations
+    share it. Repeated loads are joined, and loads are marked that should not displace results from the cache.
     """
     with building():
         lowered = _loop_program(WaveLowering(program, machine, RULES))
@@ -31,7 +31,7 @@ def lower_waves(program: Program, machine: Machine) -> Program:
 
 def past_shared(program: Program, machine: Machine) -> int:
     """Return the number of bytes by which a loop program's allocations exceed the shared memory of a workgroup: 0 or
-    less if they fit, 0 if shared memory has no limit.
+    less if they fit; 0 if shared memory has no limit.
     """
     space, total = machine.spaces["shared"], 0
     for op in program.body.ops:
@@ -42,8 +42,8 @@ def past_shared(program: Program, machine: Machine) -> int:
 
 
 def _loop_program(low: WaveLowering) -> Program:
-    """Return the loop program of the block program in `low`: the workgroup's allocations, then its roles one after the
-    other.
+    """Lower the block program of `low`, a new WaveLowering, and return the loop program: the workgroup's allocations,
+    then the roles one after the other (one role of all waves if the program has none).
     """
     for record in low.program.records:
         if record.name == "let":
@@ -61,9 +61,9 @@ def _loop_program(low: WaveLowering) -> Program:
 
 
 def _role(low: WaveLowering, role: Op | None, number: int, waves: int, before: int, total: int) -> Op:
-    """Return a role of the loop program: operations outside of roles, which all waves do, then the block of `role`
-    (None: the program has no roles). `number` is the index of the role, `waves` its number of waves; `before` counts
-    the waves of earlier roles, `total` those of all roles.
+    """Return a `role` operation of the loop program. It has the program's operations outside of roles, which all waves
+    do, then those of `role` (None: the program has no roles). `number` is the index of the role and `waves` its number
+    of waves; `before` is the number of waves of earlier roles, `total` that of all roles.
     """
     low.head, body = Block(()), Block(())
     symbol = index(low.fresh("w"), waves)
@@ -94,21 +94,23 @@ def _role(low: WaveLowering, role: Op | None, number: int, waves: int, before: i
 
 
 def _alloc(low: WaveLowering, op: Op) -> None:
-    """Lower `alloc`: registers distributed over lanes if the analysis of the program chose that; otherwise shared
-    memory or fragments.
+    """Lower `alloc` on a GPU. A tensor that the thread-layout analysis put into registers becomes a fragment with each
+    lane's values. Any other becomes shared memory, or fragments if it is a register tensor.
     """
     (distributed.alloc if op.results[0] in low.frames.tensors else copies.alloc)(low, op)
 
 
 def _view(low: WaveLowering, op: Op) -> None:
-    """Lower `view`. A view of a distributed tensor emits nothing, because operations look through it."""
+    """Lower `view` on a GPU: record the viewed memory or register values as its result. A view of a tensor that the
+    thread-layout analysis put into registers is skipped, because operations look through it.
+    """
     if low.frames.root(op.operands[0]) not in low.frames.tensors:
         copies.view(low, op)
 
 
 def _distributed(rule: Rule) -> Rule:
-    """Return a lowering rule that handles operations on distributed tensors and transposing copies, and calls `rule`
-    for all others.
+    """Return a lowering rule that calls `rule`, except for two kinds of operations: transposing copies, and operations
+    whose axes the thread-layout analysis has distributed over lanes. These are lowered by their own functions.
     """
 
     def lower_op(low: WaveLowering, op: Op) -> None:
@@ -121,8 +123,8 @@ def _distributed(rule: Rule) -> Rule:
 
 
 def _scan(low: WaveLowering, op: Op) -> None:
-    """Lower `scan`: over a distributed dimension if the tensor is distributed over lanes, otherwise with each row done
-    by one lane.
+    """Lower `scan` on a GPU: by lanes together if the thread-layout analysis has distributed it over lanes, otherwise
+    each row by one lane.
     """
     (scans.scan if op in low.frames.axes else general.along)(low, op)
 

@@ -31,8 +31,8 @@ class MmaGroup:
     """The condition under which the group was started; None: always."""
 
     def is_same_group(self, other: MmaGroup) -> bool:
-        """True if this group and `other`, of two iterations of a loop, have the same accumulators and operands, and
-        release the same channels.
+        """True if `other`, a group of another iteration of a loop, has the same accumulators and register operands, and
+        releases stages of the same channels.
         """
         own_values, other_values = (
             (self.accumulators, self.operands, self.released),
@@ -53,8 +53,9 @@ class InFlightMmas:
         """Fragments whose zeros are not emitted yet: an MMA can start from zero; other uses fill them first."""
 
     def start(self, groups: Sequence[tuple[tuple[Value, ...], tuple[Value, ...]]], rings: Iterable[Any]) -> None:
-        """Note that MMAs were started: `groups` are pairs (accumulators, operands in registers), `rings` the channels
-        that they read. If a stage waits to be released, wait for all earlier groups.
+        """Record groups of MMAs that were just started: `groups` are pairs (accumulators, operands in registers),
+        `rings` are the channels that they read. If an earlier group has stages to release, emit a wait for all earlier
+        groups, and these releases.
         """
         before = len(self.groups)
         self.groups += [MmaGroup(accumulators, operands, frozenset(rings)) for accumulators, operands in groups]
@@ -62,7 +63,10 @@ class InFlightMmas:
             self.wait_for_oldest(before)
 
     def wait_for_registers(self, read: Iterable[Value] = (), written: Iterable[Value] = ()) -> None:
-        """Emit a wait for the MMAs in flight that use registers which the next operation reads or writes."""
+        """Emit a wait for the MMAs in flight that an operation must wait for: those that write one of its registers
+        `read` or `written`, or read one that it writes. Zeros of these registers that are recorded but not emitted yet
+        are emitted first.
+        """
         read, written = set(read), set(written)
         self.touched |= read | written
         self.clear(read | written)
@@ -75,7 +79,8 @@ class InFlightMmas:
 
     def release(self, ring: Any, release_stage: Callable[[], None], late: bool) -> None:
         """Call `release_stage()`, which emits the release of a stage of `ring`, once the MMAs that read the stage are
-        done. With `late`, it is called when these MMAs are next waited for; else they are waited for now.
+        done: at once if there are none. With `late` it is called at the next wait for these MMAs; otherwise the wait is
+        emitted here.
         """
         readers = [i for i, g in enumerate(self.groups) if ring in g.rings]
         if not readers:
@@ -90,31 +95,33 @@ class InFlightMmas:
         release_stage()
 
     def clear(self, fragments: Iterable[Value] | None = None) -> None:
-        """Emit the zeros of accumulators that are noted but not emitted yet, for `fragments`; None: for all."""
+        """Emit the zeros of accumulators that are recorded but not emitted yet: of those in `fragments`, or of all if
+        that is None.
+        """
         for value in list(self.cleared):
             if fragments is None or value in fragments:
                 del self.cleared[value]
                 self.low.emit("fill", (value,), value=0)
 
     def take_zero(self, accumulator: Value) -> bool:
-        """True if the zeros of `accumulator` are noted but not emitted yet, so that the MMA which starts now must begin
-        from zero; the note is deleted.
+        """True if zeros of `accumulator` are recorded but not emitted yet. The record is deleted, because the MMA that
+        starts now begins from zero instead.
         """
         is_cleared = accumulator in self.cleared
         self.cleared.pop(accumulator, None)
         return is_cleared
 
     def wait_for_all(self) -> None:
-        """Emit a wait for all groups of MMAs in flight, and all zeros of accumulators that are noted but not emitted
-        yet.
+        """Emit the zeros of accumulators that are recorded but not emitted yet, and a wait for all groups of MMAs in
+        flight.
         """
         self.clear()
         if self.groups:
             self.wait_for_oldest(len(self.groups))
 
     def wait_for_oldest(self, count: int) -> None:
-        """Emit a wait for the oldest `count` groups of MMAs in flight, then the releases of stages that were delayed
-        until these are done.
+        """Emit a wait for the oldest `count` groups of MMAs in flight and forget them. Then emit the releases of stages
+        that were put off until these are done, under a condition if the MMAs were.
         """
         done, self.groups = self.groups[:count], self.groups[count:]
         under_way = {v for g in self.groups for v in g.accumulators}

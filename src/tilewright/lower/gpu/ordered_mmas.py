@@ -17,8 +17,9 @@ from tilewright.lower.gpu.wave_lowering import WaveLowering
 
 
 def turns_of(low: WaveLowering, loop: Op) -> OrderedGroups | None:
-    """Return the OrderedGroups by which groups of waves start the MMAs of a loop in order; None if the loop does not
-    ask for that (`overlap turns`), if all waves are one group, or if its MMAs take different numbers of waves.
+    """Return the OrderedGroups by which groups of waves start the MMAs of `loop` one after the other in each iteration;
+    a group is the waves that do one MMA. Allocate its barriers and counter. Return None if the loop has no MMAs or
+    lacks the attribute `overlap turns`, if all waves are one group, or if its MMAs take different numbers of waves.
     """
     products = tuple(_mmas_of(low, loop.blocks[0]))
     if loop.attrs.get("overlap") != "turns" or not products:
@@ -32,8 +33,8 @@ def turns_of(low: WaveLowering, loop: Op) -> OrderedGroups | None:
 
 
 def before_mma(low: WaveLowering, product: Op) -> None:
-    """Emit, before the first MMA of an iteration, the wait until it is this group's turn; nothing before other MMAs, or
-    if the loop has no order of groups.
+    """Emit the wait until it is this group of waves' turn, if `product` is the first MMA of an iteration in a loop
+    where groups start in order; else nothing.
     """
     turns = low.turns
     if turns is not None and product is turns.products[0]:
@@ -43,8 +44,8 @@ def before_mma(low: WaveLowering, product: Op) -> None:
 
 
 def after_mma(low: WaveLowering, product: Op) -> None:
-    """Emit, after the last MMA of an iteration, the arrival that lets the next group start; nothing after other MMAs,
-    or if the loop has no order of groups.
+    """Emit the arrival that lets the next group of waves start, if `product` is the last MMA of an iteration in a loop
+    where groups start in order; else nothing.
     """
     turns = low.turns
     if turns is not None and product is turns.products[-1]:
@@ -54,7 +55,9 @@ def after_mma(low: WaveLowering, product: Op) -> None:
 
 
 def _mmas_of(low: WaveLowering, block: Block) -> Iterator[Op]:
-    """Yield the MMAs of a loop body in order; those inside a branch only if it is known to be taken."""
+    """Yield the MMAs of a loop body in order. An MMA inside an `if` counts only if the condition is constant and the
+    branch is taken; other nested blocks are not looked at.
+    """
     for op in block.ops:
         if op.name == "mma":
             yield op

@@ -20,8 +20,9 @@ from tilewright.lower.gpu.wave_lowering import WaveLowering
 
 
 def groups_are_independent(low: WaveLowering, channel: Op, groups: int) -> bool:
-    """True if each of `groups` groups of the role's waves can hand over its part of the channel's stages without
-    waiting for the others: copies out, split along their first dimension, read just the elements that one group wrote.
+    """True if the role's waves, in `groups` equal groups, can each hand over a part of the stages of `channel` without
+    waiting for each other: copies out of a stage, split along their first dimension, read only elements that one group
+    wrote. `channel` is the operation that makes it.
     """
     role = next((op for op in low.roles if op.attrs["name"] == low.role), None)
     if role is None or channel in low.program.body.ops or low.group.halves > 1 or low.group.waves % groups:
@@ -50,14 +51,14 @@ def groups_are_independent(low: WaveLowering, channel: Op, groups: int) -> bool:
 
 
 def _operands_to_check(op: Op) -> tuple[Value, ...]:
-    """Return the operands of an operation whose coordinates must be known: the source of an asynchronous copy, all
-    operands of any other operation.
+    """Return the operands of `op` whose coordinates must be known: the source of an asynchronous copy (one with the
+    attribute `by`), all operands of any other operation.
     """
     return op.operands[:1] if op.name == "copy" and "by" in op.attrs else op.operands
 
 
 def _is_in_stage(low: WaveLowering, value: Value, channel: Op) -> bool:
-    """True if a value is a stage of the channel that `channel` makes, or a view of one."""
+    """True if `value` is a stage of the channel that the operation `channel` makes, or a view of such a stage."""
     maker = low.chain.made.get(low.chain.root(value))
     return maker is not None and maker.name in ("acquire", "wait") and maker.operands[0] is channel.results[0]
 
@@ -65,8 +66,9 @@ def _is_in_stage(low: WaveLowering, value: Value, channel: Op) -> bool:
 def _unrolled_ops(
     low: WaveLowering, block: Block, constant_symbols: frozenset[Symbol]
 ) -> Iterator[tuple[Op, frozenset[Symbol]]]:
-    """Yield (operation, symbols of the unrolled loops around it) for a block and the blocks inside it: once for each
-    iteration of unrolled loops, with the loop variables set in `low.chain.values`.
+    """Yield (operation, `constant_symbols` and the variables of the unrolled loops around it) for `block` and the
+    blocks inside it. Operations in unrolled loops are yielded once for each iteration, with the loop variables set to
+    its numbers in `low.chain.values`.
     """
     for op in block.ops:
         yield op, constant_symbols
@@ -87,7 +89,7 @@ def _unrolled_ops(
 
 
 def _has_constant_coordinates(low: WaveLowering, value: Value, constant_symbols: frozenset[Symbol]) -> bool:
-    """True if the coordinates of a view, and of the views it is of, depend only on their own axes and on
+    """True if the coordinates of the view `value`, and of the views below it, depend only on the views' own axes and on
     `constant_symbols`.
     """
     op = low.chain.made.get(value)
@@ -101,8 +103,9 @@ def _has_constant_coordinates(low: WaveLowering, value: Value, constant_symbols:
 
 
 def _offsets_written(low: WaveLowering, op: Op, stage: Value, groups: int) -> list[Any] | None:
-    """Return, for each group of waves, the offsets of the elements that it writes to the stage when it does `op`; None
-    if several groups write the same element, or if `op` has no register tensor with a known layout.
+    """Return, for each of `groups` groups of waves, the offsets of the elements that it writes when it does `op`, which
+    stores a register tensor to `stage`. Return None if two groups write one element, or if no register tensor has a
+    known layout.
     """
     register_tensor = next((v for v in op.operands if isinstance(v.type, RegisterType)), None)
     elements = None if register_tensor is None else low.chain.registers(register_tensor, low.target)
@@ -115,9 +118,9 @@ def _offsets_written(low: WaveLowering, op: Op, stage: Value, groups: int) -> li
 
 
 def _can_split_copy(low: WaveLowering, source: Value, written_offsets: list[Any]) -> bool:
-    """True if a copy of `source`, split along its first dimension into one part per group, reads in each part only
-    elements that this group wrote, from an aligned offset on. `written_offsets` lists the offsets that each group
-    wrote.
+    """True if a copy of `source`, split along its first dimension into one part for each group of waves, has parts that
+    read only elements that their group wrote, and that begin at aligned offsets. `written_offsets` lists each group's
+    offsets.
     """
     shape = numbers(source.type.shape, source.type)
     kind, offsets = low.chain.offsets(source, tuple(np.indices(shape)))

@@ -38,12 +38,14 @@ class RegisterValues:
         return self.columns == tuple(range(int(count)))
 
     def ids(self, shape: Sequence[int]) -> Array:
-        """Return a table over [thread, value] of the row-major index of each element in a tensor of this shape."""
+        """Return a table over [thread, value] of the row-major index of each element in its tensor, whose shape is
+        `shape`.
+        """
         return row_major_indices(self.coordinates, shape) + np.zeros(self.first.shape, np.int64)
 
     def selected(self, columns: Array, coordinates: tuple[Array, ...]) -> RegisterValues:
-        """Return only the values at the indices `columns` of these, with other element coordinates (such as those in a
-        view of the tensor).
+        """Return only those of these values whose indices are in `columns`, with `coordinates` as the new coordinates
+        of their elements (such as those in a view of the tensor).
         """
         chosen = tuple(self.columns[int(c)] for c in columns)
         return RegisterValues(self.fragment, chosen, coordinates, self.first[:, columns])
@@ -58,12 +60,14 @@ class RegisterTensor:
     pieces: tuple[RegisterValues, ...]
 
     def ids(self, piece: RegisterValues) -> Array:
-        """Return a table over [thread, value] of the row-major index in this tensor of each element of a piece."""
+        """Return a table over [thread, value] of the row-major index, in this tensor, of each element of `piece`."""
         return piece.ids(self.shape)
 
 
 def row_major_indices(coordinates: tuple[Array, ...], shape: Sequence[int]) -> Array:
-    """Return each element's row-major index in a tensor of this shape; `coordinates` has one array per dimension."""
+    """Return an array of the row-major indices, in a tensor of this shape, of the elements at `coordinates` (one array
+    per dimension): (1, 2) in (2, 5) -> 7.
+    """
     total: Any = 0
     for c, n in zip(coordinates, shape, strict=True):
         total = total * n + c
@@ -71,8 +75,8 @@ def row_major_indices(coordinates: tuple[Array, ...], shape: Sequence[int]) -> A
 
 
 def matching_columns(wanted: Array, available: Array) -> Array | None:
-    """Return for each column of the table `wanted` the index of an equal column of the table `available`; None if a
-    column has no equal. Tables are over [thread, value], so that equal columns hold the same elements in every thread.
+    """Return, for each column of the table `wanted`, the index of an equal column of the table `available`; None if a
+    column has no equal. Tables are over [thread, value], so that equal columns are the same elements in every thread.
 
     >>> matching_columns(np.array([[2, 0], [3, 1]]), np.array([[0, 2], [1, 3]]))
     array([1, 0])
@@ -83,8 +87,8 @@ def matching_columns(wanted: Array, available: Array) -> Array | None:
 
 
 def as_expression(values: Array, axis: Expr) -> Expr | None:
-    """Return an expression of the symbol `axis` that equals values[axis]; None if the values are no sum of strides
-    times digits (mixed-radix parts) of the index.
+    """Return an expression of the symbol `axis` that equals values[axis]. Return None if there is none: the values must
+    be a constant plus strides times digits (mixed-radix parts) of the index.
 
     >>> from tilewright.algebra.expr import index
     >>> print(as_expression(np.array([5, 6, 5, 6, 9, 10, 9, 10]), index("n", 8)))
@@ -113,8 +117,9 @@ def as_expression(values: Array, axis: Expr) -> Expr | None:
 
 
 def table_expression(table: Array, lanes: int, wave: Expr, lane: Expr, value: Expr) -> Expr:
-    """Return an expression of the symbols wave, lane and value that equals the entries of a table over [thread, value];
-    a thread is wave * `lanes` + lane. Raise a ProgramError if the entries are no such sum of strides times digits.
+    """Return an expression of the symbols `wave`, `lane` and `value` that equals the entries of a table over [thread,
+    value]; thread number = wave * `lanes` + lane. Raise a ProgramError if no sum of strides times digits (mixed-radix
+    parts) of the three equals them.
     """
     waves = table.shape[0] // lanes
     cube = table.reshape(waves, lanes, table.shape[1])
@@ -128,9 +133,9 @@ def table_expression(table: Array, lanes: int, wave: Expr, lane: Expr, value: Ex
 
 
 def threads_that_store(piece: RegisterValues, lanes: int, wave: Expr, lane: Expr) -> tuple[Array, tuple[Expr, ...]]:
-    """Return (indices of the values to store, conditions on the symbols wave and lane) under which each element of a
-    piece is stored by one thread only. Raise a ProgramError if repeated elements need more than conditions on bits of
-    the thread number.
+    """Return (indices of the values to store, conditions on the symbols `wave` and `lane`) under which just one thread
+    stores each element of `piece`. A thread is lane `lane` of wave `wave`; a wave has `lanes` lanes. There are no
+    conditions if no element is repeated. Raise a ProgramError if conditions on bits of the thread number cannot say it.
     """
     first = piece.first
     columns = np.nonzero(first.any(axis=0))[0]
@@ -155,6 +160,6 @@ def threads_that_store(piece: RegisterValues, lanes: int, wave: Expr, lane: Expr
 
 
 def conjunction(conditions: Sequence[Expr]) -> Expr | None:
-    """Return one condition that holds if all `conditions` hold; None if it always holds."""
+    """Return one condition that holds where all `conditions` hold; None if it always holds."""
     every = all_of(*conditions)
     return None if isinstance(every, Const) and every.value else every

@@ -56,7 +56,7 @@ class BarrierRing:
     """The number of groups of waves that use the channel independently, each with a part of every stage."""
 
     def barrier(self, fill: StageFill) -> Expr:
-        """Return the index of the barrier that belongs to the stage of a fill."""
+        """Return the index, in the arrays `full` and `empty`, of the barrier for the stage of `fill`."""
         return self.base + fill.stage
 
 

@@ -51,7 +51,9 @@ class Scan:
         self.combination = Formula(COMBINING[function], (Formula.operand(1), Formula.operand(2)))
 
     def run(self) -> None:
-        """Emit the whole scan: load the source, scan it, and store or keep the result."""
+        """Emit the whole scan: load the source or take it from registers, scan it, convert it, and store the result or
+        keep it in registers.
+        """
         low, op = self.low, self.op
         values = cast(low, load_window(low, op, op.operands[0], self.axes, window(self.dims)), self.kind)
         result = low.fragment(self.kind, held(self.dims))
@@ -70,8 +72,8 @@ class Scan:
             store_window(low, stored_values, low.handles[target], self.axes, window(self.dims), reads_target)
 
     def _single(self, values: Value, result: Value) -> None:
-        """Emit the scan of a dimension of extent 1: `result` gets `values`, or the neutral element if the scan is
-        exclusive.
+        """Emit the scan of a dimension of extent 1: the fragment `result` gets `values`, or the neutral element if the
+        scan is exclusive.
         """
         if self.op.attrs.get("exclusive"):
             self.low.emit("fill", (result,), value=self.neutral)
@@ -79,7 +81,9 @@ class Scan:
             self.low.emit("compute", (result, values), formula=Formula.operand(1))
 
     def _along(self, values: Value, result: Value, scanned: Dim) -> None:
-        """Emit the scan of `values` along the distributed dimension `scanned` into `result`."""
+        """Emit the scan of the fragment `values` along the dimension `scanned`, which is divided among lanes, and write
+        the results to the fragment `result`: within each lane's vectors, then over lanes, waves, and vectors of a lane.
+        """
         numbers = np.arange(held(self.dims))
         round_of, element_of = self._digits(scanned)
         groups = [numbers[element_of == j] for j in range(scanned.width)]
@@ -100,8 +104,8 @@ class Scan:
             self._set_vector_element(result, partial, j, scanned.width)
 
     def _digits(self, scanned: Dim) -> tuple[Array, Array]:
-        """Return two tables over the values of a lane: the index of the vector that a value is in, and its index within
-        this vector, both along the dimension `scanned`.
+        """Return two arrays over the values of a lane: the number of the vector along the dimension `scanned` in which
+        a value is, and its index in this vector.
         """
         number = columns(self.dims, (scanned,))
         return number // scanned.width, number % scanned.width
@@ -109,40 +113,43 @@ class Scan:
     # -- fragments --------------------------------------------------------------------------------------------------
 
     def _picked(self, source: Value, columns: Array) -> Value:
-        """Return a fragment with the values of `source` at the indices `columns`."""
+        """Emit a shuffle within lanes to a new fragment with the values of `source` at the indices `columns`; return
+        it.
+        """
         picked = self.low.fragment(self.kind, len(columns))
         copies.shuffle(self.low, picked, source, columns)
         return picked
 
     def _copied(self, source: Value) -> Value:
-        """Return a new fragment with a copy of the values of `source`."""
+        """Emit a copy of the fragment `source` to a new fragment; return it."""
         copy = self.low.fragment(self.kind, int(source.type.shape[1]))
         self.low.emit("compute", (copy, source), formula=Formula.operand(1))
         return copy
 
     def _filled(self, count: int) -> Value:
-        """Return a new fragment of `count` values per lane, all the neutral element."""
+        """Emit a new fragment of `count` values per lane, filled with the neutral element; return it."""
         filled = self.low.fragment(self.kind, count)
         self.low.emit("fill", (filled,), value=self.neutral)
         return filled
 
     def _combined(self, a: Value, b: Value) -> Value:
-        """Return a new fragment with the elementwise combination of the fragments `a` and `b`."""
+        """Emit the combination, value by value, of the fragments `a` and `b` to a new fragment; return it."""
         combined = self.low.fragment(self.kind, int(a.type.shape[1]))
         self.low.emit("compute", (combined, a, b), formula=self.combination)
         return combined
 
     def _combine_where(self, condition: Expr, lane: Symbol, v: Symbol, target: Value, other: Value) -> None:
-        """Emit target = combination of `target` and `other` in the lanes and values for which `condition` holds; the
-        rest of `target` stays. `condition` is in terms of the symbols `lane` and `v` (value).
+        """Emit target = combination of the fragments `target` and `other`, only for the lanes and values for which
+        `condition` holds. `condition` is an expression of the symbols `lane` and `v` (index of a lane's value).
         """
         holds = Formula("ne", (Formula("index", (), condition), Formula.number(0)))
         formula = Formula("select", (holds, self.combination, Formula.operand(1)))
         self.low.emit("compute", (target, target, other), over=(lane, v), formula=formula)
 
     def _set_vector_element(self, target: Value, part: Value, element: int, width: int) -> None:
-        """Emit the copy of `part` (one value per vector) to element number `element` of each vector of `target`, which
-        has `width` elements per vector.
+        """Emit the copy of the fragment `part`, which has one value per vector, to element number `element` of each
+        vector of the fragment `target`. A vector has `width` elements. For element 0 all other elements are overwritten
+        too.
         """
         count = int(target.type.shape[1])
         spread = self._picked(part, np.arange(count) // width)
@@ -157,8 +164,9 @@ class Scan:
     # -- over lanes, waves, rounds ------------------------------------------------------------------------------------
 
     def _over_lanes(self, before: Value, total: Value, scanned: Dim) -> None:
-        """Emit the scan over lanes that share a row: `total` becomes the total of all these lanes, and `before` is
-        combined with the totals of earlier lanes.
+        """Emit the scan over the lanes of a wave that share a row, by shuffles. The fragment `total` becomes the total
+        of all these lanes; those of earlier lanes are combined into the fragment `before`. `scanned` is the dimension
+        divided among lanes.
         """
         low, count, bit = self.low, int(total.type.shape[1]), scanned.stride
         while bit < min(low.lanes, scanned.stride * scanned.threads):
@@ -170,8 +178,9 @@ class Scan:
             bit *= 2
 
     def _over_waves(self, before: Value, total: Value, scanned: Dim) -> None:
-        """Emit the scan over waves that share a row: `total` becomes the total of all these waves, and `before` is
-        combined with the totals of earlier waves.
+        """Emit the scan over the waves that share a row, through shared memory. The fragment `total` becomes the total
+        of all these waves; those of earlier waves are combined into the fragment `before`. `scanned` is the dimension
+        divided among waves. Nothing is emitted if each row is in one wave.
         """
         low, op = self.low, self.op
         waves = low.frames.waves_between(op)
@@ -199,8 +208,9 @@ class Scan:
         low.sync_waves()
 
     def _earlier(self, total: Value, round_of: Array, rounds: int) -> Value:
-        """Return a fragment with, for each value, the combined totals of all earlier rounds (vectors of a lane) of its
-        row. `round_of` has the round of each value, 0 to `rounds` - 1.
+        """Emit, for each value of the fragment `total`, the combination of the totals of the same row with smaller
+        round numbers, and return it as a fragment. Lanes take the vectors of a row in rounds; round_of[i] is the round
+        of value i, from 0 to `rounds` - 1.
         """
         count = len(round_of)
         earlier = self._filled(count)
@@ -219,5 +229,7 @@ class Scan:
 
 
 def scan(low: WaveLowering, op: Op) -> None:
-    """Lower `scan` of a tensor that is distributed over lanes."""
+    """Lower `scan` of a tensor that is distributed over lanes: emit the scan along the distributed dimension by all
+    lanes.
+    """
     Scan(low, op).run()

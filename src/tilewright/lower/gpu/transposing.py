@@ -41,8 +41,8 @@ class TransposeTile:
     def of(
         cls, low: WaveLowering, extents: tuple[int, int], sides: tuple[int, int], width: int, at: tuple[Expr, Expr]
     ) -> TransposeTile:
-        """Return the tile with index `at` (row, column) of a matrix with these `extents`. A tile has `sides` rows and
-        columns, and lanes take vectors of `width` elements along its columns.
+        """Return the tile number `at` (row, column) of a matrix with these `extents` (rows, columns). `sides` is (rows,
+        columns) of a tile; its elements are divided among all lanes, in vectors of `width` elements along a row.
         """
         threads = low.lanes * low.group.waves
         threads_per_row = min(threads, sides[1] // width)
@@ -52,8 +52,8 @@ class TransposeTile:
         return cls(slow, fast, vectors, (at[0] * vectors[0], at[1] * vectors[1]))
 
     def window(self, first_vectors: tuple[Expr, Expr]) -> Window:
-        """Return the Window (part of the distributed axes) of this tile's size that begins at the given vectors of a
-        lane, one index per axis.
+        """Return the Window (the elements handled at once) that has this tile's size and begins, along each of the two
+        axes, at vector number first_vectors[axis] of each lane.
         """
         dims = tuple(
             replace(d, extent=n * d.width * d.threads)
@@ -62,34 +62,38 @@ class TransposeTile:
         return Window(dims, (self.slow, self.fast), first_vectors, self.may_overrun)
 
     def coordinates(self, low: WaveLowering, lane: Symbol, v: Symbol) -> tuple[Expr, Expr, list[Expr]]:
-        """Return (row, column, bounds conditions) in the matrix of value `v` of lane `lane`."""
+        """Return (row, column, bounds conditions) in the matrix of value `v` of lane `lane`, as expressions of these
+        two symbols.
+        """
         place_of = self.window(self.first_vectors).coordinates(low, lane, v)
         conditions = [c for _, c in place_of.values() if c is not None]
         return place_of[self.slow][0], place_of[self.fast][0], conditions
 
     def coordinates_in_tile(self, low: WaveLowering, lane: Symbol, v: Symbol) -> tuple[Expr, Expr]:
-        """Return (row, column) within the tile of value `v` of lane `lane`."""
+        """Return (row, column) within the tile of value `v` of lane `lane`, as expressions of these two symbols."""
         place_of = self.window((as_expr(0), as_expr(0))).coordinates(low, lane, v)
         return place_of[self.slow][0], place_of[self.fast][0]
 
     @property
     def may_overrun(self) -> bool:
-        """True if the last tiles extend past the end of an axis."""
+        """True if the last tiles along an axis extend past its end."""
         return any(d.rounds % n for d, n in zip((self.slow, self.fast), self.vectors, strict=True))
 
     @property
     def values(self) -> int:
-        """The number of values per lane."""
+        """The number of elements of the tile that each lane has."""
         return self.window(self.first_vectors).values
 
     @property
     def dims(self) -> Dims:
-        """The two distributed axes (slow, fast)."""
+        """The two axes of the matrix, (slow, fast), with their distribution over lanes."""
         return self.slow, self.fast
 
 
 def lower_transposed(low: WaveLowering, op: Op) -> None:
-    """Lower a transposing `map` or `copy`, one tile after the other, through shared memory."""
+    """Lower a map or copy whose source is contiguous along another axis than its target: emit loops over tiles, each of
+    which is transposed in shared memory.
+    """
     turn = low.frames.turned[op]
     extents = tuple(int(e) for e in box(op))
     size = op.operands[turn.operand].type.dtype.numpy.itemsize
@@ -101,8 +105,9 @@ def lower_transposed(low: WaveLowering, op: Op) -> None:
 
 @contextmanager
 def _tile_loops(low: WaveLowering, extents: tuple[int, ...], sides: dict[int, int]) -> Iterator[list[Expr]]:
-    """Emit a loop over the tiles along each axis; a tile has 1 element along axes that are not in `sides` ({axis:
-    extent of a tile}). Yield the loop variables, one per axis.
+    """Emit one loop for each axis of `extents` around the operations written within this context, and yield the list of
+    their variables: the index of a tile along each axis. `sides` is {axis: extent of a tile}; other axes have tiles of
+    1 element.
     """
     with ExitStack() as stack:
         yield [stack.enter_context(low.loop("tile", 0, -(-n // sides.get(axis, 1)))) for axis, n in enumerate(extents)]
@@ -111,9 +116,10 @@ def _tile_loops(low: WaveLowering, extents: tuple[int, ...], sides: dict[int, in
 def _emit_tile(
     low: WaveLowering, op: Op, turn: Turn, extents: tuple[int, ...], sides: dict[int, int], at: list[Expr]
 ) -> None:
-    """Emit the transposing copy or map of one tile: load it along the source's axis, store it to shared memory, load it
-    along the target's axis, compute, and store the result. `sides` are {axis: extent of a tile}, `at` is the tile's
-    index along each axis.
+    """Emit the transposing map or copy `op` for one tile: load it in vectors along the source's axis, store it to
+    shared memory, load it in vectors along the target's axis, compute, and store. `turn` says which operand and axes
+    these are. `extents` are those of all axes, `sides` is {axis: extent of a tile}, `at` the tile's index along each
+    axis.
     """
     source, target = turn.source, turn.target
     turned = op.operands[turn.operand]
@@ -188,8 +194,8 @@ def _emit_tile(
 
 
 def _width(extent: int, tile_extent: int, max_width: int) -> int:
-    """Return the number of contiguous elements that a lane moves at once: at most `max_width` and `tile_extent`, halved
-    until it divides `extent`.
+    """Return the number of contiguous elements that a lane moves at once: the smaller of `max_width` and `tile_extent`,
+    halved until it divides `extent`.
     """
     width = min(max_width, tile_extent)
     while extent % width:
@@ -198,8 +204,8 @@ def _width(extent: int, tile_extent: int, max_width: int) -> int:
 
 
 def _alignment(low: WaveLowering, value: Value, row: tuple[Expr, ...], max_width: int) -> int:
-    """Return the greatest common divisor of `max_width` and the offsets of a tensor's rows, in elements; `row` are the
-    coordinates of a row's first element.
+    """Return the number of elements to which rows of the tensor `value` are aligned: the greatest common divisor of
+    their offsets and `max_width`. `row` are the coordinates of a row's first element.
     """
     return gcd(low.handles[value].at(row).offset.multiple, max_width)
 
@@ -214,9 +220,9 @@ def _load_values(
     count: int,
     otherwise: float | None,
 ) -> Value:
-    """Return a new fragment of `count` values per lane, loaded from a tensor at the coordinates `at` in lanes for which
-    the conditions `in_bounds` hold. Other lanes get `otherwise` (None: 0); `lane` and `v` are the symbols of a lane and
-    of its value index.
+    """Emit the load of a new fragment of `count` values per lane from the tensor `value`, at the coordinates `at`;
+    return it. `at` are expressions of the symbols `lane` and `v` (index of a lane's value). Lanes in which one of the
+    conditions `in_bounds` fails get `otherwise` (None: 0).
     """
     memory = low.handles[value]
     where = memory.at(at)

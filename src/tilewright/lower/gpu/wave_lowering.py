@@ -67,8 +67,8 @@ class WaveLowering(LoopLowering):
         self.group = WaveGroup(1, as_expr(0), as_expr(0), as_expr(0))
 
     def group_of(self, role: str) -> int:
-        """Return the number of waves of a role that do a collective operation together: all of them, or half of them
-        with ping-pong.
+        """Return the number of waves of the role named `role` that do a collective operation together: all, or half of
+        them with ping-pong. If the program has no such role, return the size of the current group of waves.
         """
         role_op = next((op for op in self.roles if op.attrs["name"] == role), None)
         if role_op is None:
@@ -80,24 +80,29 @@ class WaveLowering(LoopLowering):
     # -- the walk ---------------------------------------------------------------------------------------------
 
     def block(self, block: Block, once: bool = False) -> None:
-        """Lower every operation of a block; `once` says that the block runs exactly once."""
+        """Lower every operation of `block`; the lanes of a wave synchronise where one depends on another. `once` says
+        that the block runs exactly once; otherwise it may be skipped or repeated.
+        """
         self.between_lanes.block(block, once)
 
     def op(self, op: Op) -> None:
-        """Lower one block operation."""
+        """Lower one block operation, and note it as the current one while its rule emits loop operations."""
         outer_op, self.between_lanes.current = self.between_lanes.current, op
         super().op(op)
         self.between_lanes.current = outer_op
 
     @contextmanager
     def when(self, condition: Expr) -> Iterator[None]:
-        """Emit the operations written within this context under a condition that all lanes of a wave share."""
+        """Emit the operations written within this context inside an `if` operation; all lanes of a wave share its
+        condition.
+        """
         with self.between_lanes.conditional(), super().when(condition):
             yield
 
     def emit(self, name: str, operands: tuple[Value, ...] = (), blocks: tuple[Block, ...] = (), **attrs: Any) -> Op:
-        """Append a loop operation to the block being written and return it; the wave synchronises before it if lanes
-        depend on each other there.
+        """Append a new loop operation `name`, with these operands, nested blocks and attributes, to the block being
+        written, and return it. The lanes of the wave synchronise before it if it depends on another lane's memory
+        accesses. Attributes that are None are left out.
         """
         self.between_lanes.before_emit(name, operands)
         return super().emit(name, operands, blocks, **attrs)
@@ -105,8 +110,8 @@ class WaveLowering(LoopLowering):
     # -- allocations of the workgroup ----------------------------------------------------------------------------
 
     def hoist(self, key: Any, type_: Any, name: str) -> Value:
-        """Return memory or barriers of type `type_`, allocated for the workgroup at the start of the program; calls
-        with the same `key` return the same value.
+        """Return a value of type `type_` (shared memory or barriers) that is allocated for the workgroup at the start
+        of the program, with a name that starts with `name`. Calls with the same `key` return the same value.
         """
         hoisted = self.hoisted.get(key)
         if hoisted is None:
@@ -117,8 +122,9 @@ class WaveLowering(LoopLowering):
         return hoisted
 
     def scratch_buffer(self, key: Any, kind: TensorType) -> Value:
-        """Return shared scratch memory of type `kind` for the current operation; if `thrifty`, memory that earlier
-        operations are done with. The same operation gets the same memory for the same `key`.
+        """Return shared scratch memory of type `kind` for the current operation, allocated at the start of the program.
+        Calls with the same `key` in one operation get the same memory. If `thrifty`, other operations share it: it
+        grows to the largest, and the waves synchronise before it is used again.
         """
         if not self.thrifty:
             return self.hoist(key, kind, "scratch")
@@ -135,32 +141,38 @@ class WaveLowering(LoopLowering):
         return memory
 
     def barriers(self, key: Any, count: int, arrivals: int, name: str) -> Value:
-        """Return an array of `count` barriers of the workgroup, each for `arrivals` arrivals; calls with the same `key`
-        return the same array.
+        """Return an array of `count` barriers of the workgroup, each for `arrivals` arrivals, allocated at the start of
+        the program. `name` is the start of its name. Calls with the same `key` return the same array.
         """
         return self.hoist(key, BarrierType(as_expr(count), as_expr(arrivals)), name)
 
     def new_counter(self, name: str, start: Expr | int = 0) -> Value:
-        """Return a new register of the wave for a counter, which is set to `start` at the beginning of the role."""
+        """Return a new register of the wave for an i32 counter, named after `name`. Code at the beginning of the role
+        sets it to `start`.
+        """
         with self.writing(self.head):
             register = self.register(i32, name=name)
             self.add_to_counter(register, as_expr(start), fresh=True)
         return register
 
     def channel_positions(self, channel: Op) -> dict[str, RingPosition]:
-        """Return the dictionary {side (acquire, commit, wait, release): RingPosition} of a channel in the current role;
-        callers fill it.
+        """Return the dictionary {"acquire", "commit", "wait" or "release": the wave's RingPosition} of the operation
+        `channel` in the current role; it is empty at first, and the caller fills it.
         """
         return self._counters.setdefault((self.role, channel), {})
 
     def add_to_counter(self, counter: Value, amount: Expr, fresh: bool = False) -> None:
-        """Emit the addition of `amount` to a counter; with `fresh`, the counter is set to `amount`."""
+        """Emit the addition of `amount` to the register `counter`, or with `fresh` the assignment counter =
+        `amount`.
+        """
         number = Formula.cast(i32, Formula("index", (), amount))
         formula = number if fresh else Formula("add", (Formula.operand(1), number))
         self.emit("compute", (counter,) if fresh else (counter, counter), formula=formula)
 
     def read_counter(self, counter: Value, name: str, most: int = (1 << 30) - 1) -> Symbol:
-        """Emit a read of a counter, and return a symbol (named after `name`) for its value, from 0 to `most`."""
+        """Emit a read of the register `counter`, and return a new symbol, named after `name`, for its value from 0 to
+        `most`.
+        """
         value = self.symbol(name, 0, most)
         self.emit("read", (counter,), symbol=value)
         return value
@@ -168,18 +180,24 @@ class WaveLowering(LoopLowering):
     # -- fragments ---------------------------------------------------------------------------------------------
 
     def fragment(self, dtype: DType, values: int, name: str | None = None) -> Value:
-        """Return a newly allocated fragment (registers of the wave) with `values` values of type `dtype` per lane."""
+        """Emit the allocation of a fragment (registers of the wave with `values` values of type `dtype` per lane), and
+        return it. `name` is the start of its name.
+        """
         kind = FragmentType(dtype, (as_expr(self.lanes), as_expr(values)))
         value = self.emit("alloc", type=kind).results[0]
         value.name = None if name is None else self.fresh(name)
         return value
 
     def axes(self, values: int) -> tuple[Symbol, Symbol]:
-        """Return new symbols (lane, value) that run over the lanes of a wave and over `values` values per lane."""
+        """Return two new symbols (lane, value): one from 0 to the number of lanes of a wave - 1, one from 0 to `values`
+        - 1.
+        """
         return index(self.fresh("l"), self.lanes), index(self.fresh("v"), values)
 
     def sync_waves(self) -> None:
-        """Emit a barrier of the group's waves, after a fence if asynchronous copies or MMAs read what they stored."""
+        """Emit a barrier of the current group's waves; for a single wave, a synchronisation of its lanes if needed. A
+        fence comes first if asynchronous copies or MMAs read what the waves stored.
+        """
         self.make_visible()
         if self.group.waves > 1:
             self.emit("barrier", id=self.group.barrier, waves=as_expr(self.group.waves))
@@ -188,21 +206,23 @@ class WaveLowering(LoopLowering):
             self.between_lanes.sync()
 
     def make_visible(self) -> None:
-        """Emit a fence if, since the last fence, waves stored to shared memory that asynchronous copies
-        or MMAs read.
+        """Emit a fence if the waves stored, since the last fence, to shared memory that asynchronous copies or MMAs
+        read. Forget the recorded stores in any case.
         """
         if self.dirty & self.asynchronous:
             self.emit("fence")
         self.dirty.clear()
 
     def note_stored(self, memory: PlacedMemory | PlacedView) -> None:
-        """Note that waves stored to `memory`, so that a fence is emitted before asynchronous copies or MMAs read it."""
+        """Record that waves stored to `memory`, so that `make_visible` emits a fence before asynchronous copies or MMAs
+        read it. Nothing is emitted.
+        """
         allocation = self.origins.get(memory.root.buffer)
         if allocation is not None:
             self.dirty.add(allocation)
 
     def copied_out_channels(self) -> set[Value]:
-        """Return the channels of the current role from whose stages bulk copies read."""
+        """Return the channels from whose stages bulk copies in the current role read."""
         ops = next((list(walk_block(op.blocks[0])) for op in self.roles if op.attrs["name"] == self.role), None)
         channels = set()
         for op in self.program.walk() if ops is None else ops:
@@ -214,8 +234,8 @@ class WaveLowering(LoopLowering):
 
     @contextmanager
     def one_wave(self, groups: int = 1) -> Iterator[None]:
-        """Emit the operations written within this context for the first wave only of each of `groups` equal parts of
-        the wave group.
+        """Emit the operations written within this context under a condition that holds for one wave only: the first
+        wave of each of `groups` equal parts of the current group. There is no condition if each part is one wave.
         """
         if self.group.waves == groups:
             yield

@@ -36,7 +36,11 @@ class AccessFacts:
 
     @cached_property
     def steps(self) -> dict[str, int]:
-        """The stride of this access along each dimension of its tile: {dimension: stride in elements of the memory}."""
+        """The stride of this access along each dimension of its tile: {dimension: stride in elements of the memory}.
+
+        It has the dimensions that occur in a memory coordinate. The access `x[i + r, c]` of a memory of 10 x 64
+        elements has {i: 64, r: 64, c: 1}.
+        """
         steps: dict[str, int] = {}
         for form, stride in zip(self.coords, self.strides, strict=False):
             for dim, coefficient in form:
@@ -45,7 +49,10 @@ class AccessFacts:
 
     @cached_property
     def dims(self) -> Dims:
-        """The dimensions of the tile that the address of this access depends on."""
+        """The set of the tile's dimensions that occur in a memory coordinate of this access.
+
+        The address of an element depends on these dimensions only.
+        """
         return frozenset(dim for form in self.coords for dim, _ in form)
 
     @cached_property
@@ -55,9 +62,10 @@ class AccessFacts:
 
     @cached_property
     def row(self) -> LinearForm:
-        """The innermost memory coordinate of this access, as pairs (dimension of the tile, coefficient) that add up.
+        """The innermost memory coordinate of this access, as pairs (dimension of the tile, coefficient).
 
-        The coordinate 2*p + r is ((p, 2), (r, 1)). The constant offset is left out. It is () if the memory is a scalar.
+        The coordinate is the sum of coefficient * index, without the constant offset: 2*p + r is ((p, 2), (r, 1)). It
+        is () if the memory is a scalar.
         """
         return self.coords[-1] if self.coords else ()
 
@@ -73,21 +81,29 @@ class AccessFacts:
 
     @cached_property
     def windows(self) -> tuple[Dims, ...]:
-        """The sliding windows of this access: the set of dimensions of each memory coordinate that adds up several.
+        """The sliding windows of this access: for each memory coordinate that adds several dimensions, the set of them.
 
-        The coordinate p + r of a convolution gives {p, r}. It is () if no coordinate adds up several dimensions.
+        The coordinate p + r of a convolution gives the set {p, r}. The result is () if no coordinate adds several
+        dimensions.
         """
         return tuple(frozenset(dim for dim, _ in form) for form in self.coords if len(form) > 1)
 
     @cached_property
     def rows_overlap(self) -> bool:
-        """True if rows of this memory overlap: an outer dimension has a stride smaller than the length of a row."""
+        """True if rows of this memory overlap: an outer dimension has a stride smaller than the length of a row.
+
+        The length of a row is the innermost extent. Outer dimensions with one element are left out; False if there are
+        no others.
+        """
         row_strides = [stride for stride, extent in zip(self.strides[:-1], self.shape, strict=False) if extent > 1]
         return bool(row_strides) and min(row_strides) < self.shape[-1]
 
     @property
     def elements(self) -> int:
-        """The number of elements from the first to the last of this memory's tensor; gaps between rows count."""
+        """The number of elements that this memory's tensor spans, from its first to its last.
+
+        Gaps between rows count.
+        """
         return 1 + sum((extent - 1) * stride for extent, stride in zip(self.shape, self.strides, strict=True))
 
     def is_plain_coordinate(self, dim: str) -> bool:
@@ -98,9 +114,10 @@ class AccessFacts:
         return any(form == ((dim, 1),) for form in self.coords)
 
     def rows_run_along(self, k: Dims) -> bool:
-        """True if this access reads an MMA operand that is K-major: its rows in memory run along a dimension of `k`.
+        """True if rows of memory run along K in this access: the MMA operand that it reads is K-major.
 
-        `k` are the K dimensions of the MMA. True if one of them is in the innermost memory coordinate or has stride 1,
-        and also if the access is a single element. If False, rows of memory run along M or N.
+        `k` are the K dimensions of the MMA. Rows run along K if a dimension of `k` is in the innermost memory
+        coordinate, or has stride 1. If False, they run along M or N. An access whose address depends on no dimension (a
+        single element) gives True.
         """
         return not self.dims or any(dim in k for dim, _ in self.row) or self.contiguous in k

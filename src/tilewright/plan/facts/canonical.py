@@ -60,10 +60,11 @@ def facts_of(
 def digits_of(program: Program, sizes: Mapping[Symbol, int], free: Collection[Op]) -> dict[Expr, Digits]:
     """Return {dimension i: its digits} for dimensions that accesses such as [i//56, i%56] split into digits.
 
-    Digits are mixed-radix parts, each (name, stride, extent), outermost first. `sizes` maps size symbols to numbers. A
-    dimension is left out if
+    Digits are mixed-radix parts, each (name, stride, extent), outermost first: [i//56, i%56] with 3136 elements gives
+    (("i_1", 56, 56), ("i_0", 1, 56)). `sizes` maps size symbols to numbers. A dimension is left out if
     - it occurs in an operation that depends on the coordinate (such as a reduction, a scan or a gather),
     - it is the axis of a loop that is not in `free` (the loops whose tile size does not change the result),
+    - its extent is not in `sizes`, or no access divides it,
     - accesses use only its quotients, or its divisors cannot be ordered so that each divides the next.
     """
     numbers = Substitution(sizes)
@@ -90,9 +91,10 @@ def digits_of(program: Program, sizes: Mapping[Symbol, int], free: Collection[Op
 
 
 def _takes_remainder(op: Op, dim: Expr, numbers: Substitution) -> bool:
-    """True if the read or write `op` uses the remainder of a division of the index of `dim`.
+    """True if a memory coordinate of the read or write `op` has a remainder of the index of `dim`, as in i % 56.
 
-    False if it uses only quotients, or does not divide. `numbers(e)` replaces the sizes in an expression e by numbers.
+    False if it has only quotients (i // 56), or does not divide the index. `numbers(e)` replaces the sizes in an
+    expression e by numbers.
     """
     tile = accessed(op)[1]
     if "at" not in op.attrs or dim not in tile.dims:
@@ -103,10 +105,11 @@ def _takes_remainder(op: Op, dim: Expr, numbers: Substitution) -> bool:
 
 
 def _divisors(op: Op, dim: Expr, numbers: Substitution) -> set[int | Expr]:
-    """Return the set of numbers by which the read or write `op` divides the index of `dim`; empty if there are none.
+    """Return the numbers at which the read or write `op` splits the index i of `dim` into digits (mixed-radix parts).
 
-    It is {0}, a mark for "cannot be split", if `op` divides an expression with more than this index in it, such as a
-    sum. `numbers(e)` replaces the sizes in an expression e by numbers.
+    Both i//56 and i%56 give {1, 56}, and (i//7) % 8 gives {1, 7, 56}. The set is empty if `op` does not divide i. It is
+    {0}, a mark for "cannot be split", if `op` divides an expression that is more than i or a quotient of i, such as i +
+    1, or divides by an expression that is not constant. `numbers(e)` replaces the sizes in an expression e by numbers.
     """
     tile = accessed(op)[1]
     if "at" not in op.attrs or dim not in tile.dims:
@@ -142,11 +145,18 @@ class _Builder:
         self.read_ops: dict[Op, int] = {}
 
     def size(self, e: Expr) -> int:
-        """Return the extent of the dimension `e` in elements; 1 if a size in it has no number (a while loop's axis)."""
+        """Return the extent of the dimension `e` in elements; 1 if a symbol in it has no number.
+
+        The axis of a while loop is an example of the second case.
+        """
         return self._number(e) if e.symbols <= self.sizes.keys() else 1
 
     def facts(self, grid_dims: tuple[Expr, ...]) -> Facts:
-        """Build the graph and return Facts (the analysed program); the grid may split the dimensions `grid_dims`."""
+        """Build the graph of the program and return it as Facts (the analysed program).
+
+        `grid_dims` are the dimensions that the grid may split. Those whose extent is above 1 become `parallel`, split
+        into digits (mixed-radix parts).
+        """
         self._add_block(self.program.body)
         parallel = [name for d in grid_dims for name in self._digit_names(d) if name in self.extents]
         digits = {str(d): tuple(name for name, _, _ in digits) for d, digits in self.split.items()}
@@ -177,7 +187,7 @@ class _Builder:
         out.
         """
         ops = self.program.body.ops
-        dims = {op.attrs["dim"] for op in ops if op.name == "max"} if self._has_several_mmas() else set()
+        dims = dict.fromkeys(op.attrs["dim"] for op in ops if op.name == "max" and self._has_several_mmas())
         online = [d for d in dims if d not in self.opened and str(d) in self.extents and str(d) not in self.loops]
         softmax_dims = [d for d in online if isinstance(online_softmax(self.program, d), OnlineSoftmax)]
         return {str(d): LoopFacts(str(d), f"{MAXIMUM}+{RESCALED}", None) for d in softmax_dims}
@@ -191,9 +201,10 @@ class _Builder:
         return tuple(name for name, _, _ in self.split[dim]) if dim in self.split else (str(dim),)
 
     def _canonical_dims(self, dims: Collection[Expr]) -> Dims:
-        """Return the names of a tile's dimensions, split into digits (mixed-radix parts); extents of 1 are left out.
+        """Return the set of names of `dims`, a tile's dimensions in the program, as the graph names them.
 
-        `dims` are the tile's dimensions in the program. The extent of each returned name is stored in `self.extents`.
+        A dimension that accesses divide is replaced by its digits (mixed-radix parts). Extents of 1 are left out. Also
+        store the extent of each returned name in `self.extents`.
         """
         names = set()
         for dim in dims:
@@ -205,10 +216,11 @@ class _Builder:
         return frozenset(names)
 
     def _add_node(self, op: str, dims: Dims, dtype: DType, args: tuple[int, ...] = (), **more: Any) -> int:
-        """Add a node (value) to the graph and return its number; an equal read that was added before gives its number.
+        """Add a node (a value of the graph) and return its number; a read that equals an earlier read gets no new node.
 
-        `op` is the node's operation, `args` are the node numbers of its operands, `more` further fields of ValueFacts.
-        A gather (a read with operands) is never merged with another read.
+        Such a read returns the earlier node's number. `op` is the name of the node's operation, `dims` are its
+        dimensions, `args` the node numbers of its operands, `more` further fields of ValueFacts. A gather (a read with
+        operands) is never merged.
         """
         key = (more["access"], dims) if op == "read" and not args else None
         if key is not None and key in self.equal_reads:
@@ -219,7 +231,11 @@ class _Builder:
         return self.nodes[-1].id
 
     def _add_block(self, block: Block) -> tuple[int, ...]:
-        """Add nodes (values of the graph) for all operations of a block; return the node numbers it yields, or ()."""
+        """Add nodes (values of the graph) for the operations of a block, in order, up to its yield.
+
+        Return the node numbers of the values that the yield passes on; () if the block has no yield. Loops in the block
+        are added too.
+        """
         for op in block.ops:
             if op.name == "yield":
                 return tuple(self.node_of[v] for v in op.operands)
@@ -232,9 +248,10 @@ class _Builder:
         return ()
 
     def _add_access(self, op: Op) -> None:
-        """Add a node (value of the graph) for the read, write or atomic update `op`; equal reads share a node.
+        """Add a node (a value of the graph) for the read, write or atomic update `op`; equal reads share one node.
 
-        An atomic update becomes a node "write".
+        An atomic update becomes a node "write". Also record the node of the result in `self.node_of`, and that of a
+        read in `self.read_ops`.
         """
         memory, tile, looked_up = accessed(op)
         dims = self._canonical_dims(tile.dims)
@@ -248,10 +265,10 @@ class _Builder:
             self.read_ops[op] = node
 
     def _add_computation(self, op: Op) -> None:
-        """Add a node (value of the graph) for an operation that is no read, write, loop or yield.
+        """Add a node (a value of the graph) for `op`, an operation that is no read, write, loop or yield.
 
-        The node says which dimensions the operation reduces, and which loops carry a value that it depends on. An
-        operation whose result is no tile gets no node.
+        The node says which dimensions `op` reduces, and which loops carry a value that it depends on. If the result of
+        `op` is no tile, nothing is added.
         """
         args = tuple(self.node_of[v] for v in op.operands if v in self.node_of)
         result = op.results[0].type if op.results else None
@@ -266,11 +283,11 @@ class _Builder:
         self.node_of |= dict.fromkeys(op.results, node)
 
     def _add_loop(self, op: Op) -> None:
-        """Add the operations of a loop's body to the graph, and nodes for its carried values if its tile size matters.
+        """Add the operations in the body of the loop `op` to the graph, and record the node of each result of the loop.
 
-        If the tile size does not change the result (the loop is in `free`), the loop disappears: its body works on
-        whole dimensions. Otherwise each carried value gets a node (value of the graph) named "state", and the loop an
-        entry in `self.loops`.
+        If the loop is in `free` (its tile size does not change the result), it disappears: its body works on whole
+        dimensions. Otherwise each carried value gets a node (a value of the graph) of the operation "state", and
+        `self.loops` gets a LoopFacts.
         """
         (body,) = op.blocks
         if op in self.free:
@@ -341,7 +358,8 @@ class _Builder:
         def index_by_digits(dim: Expr) -> Expr:
             """Return the index of the dimension `dim` as an expression: the sum of stride * index over its digits.
 
-            Digits are mixed-radix parts of the index. Digits with one element are left out, as their index is 0.
+            Digits are mixed-radix parts of the index. Each gets a new index symbol, which is recorded in `names`.
+            Digits with one element are left out, as their index is 0.
             """
             digits = self.split.get(dim) or ((str(dim), 1, self.size(dim)),)
             total = as_expr(0)

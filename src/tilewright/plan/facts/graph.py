@@ -111,26 +111,26 @@ class Facts:
 
     @cached_property
     def reductions_beside_mmas(self) -> tuple[ValueFacts, ...]:
-        """The reductions (not MMAs) that depend on no MMA, and on which no MMA depends, in program order."""
+        """The reductions (other than MMAs) that depend on no MMA and on which no MMA depends, in program order."""
         mmas = {p.node for p in self.products}
         behind_mmas = {i for mma in mmas for i in self.behind(mma)}
         every = (n for n in self.nodes if n.reduces and n.op != "mma" and n.id not in behind_mmas)
         return tuple(n for n in every if mmas.isdisjoint(self.behind(n.id)))
 
     def behind(self, value: int, stop_at: tuple[str, ...] = ()) -> Iterator[int]:
-        """Yield the numbers of the node `value` and of all nodes that it is computed from, each once.
+        """Yield the number of the node `value`, and the numbers of all nodes that it is computed from, each once.
 
-        A node is a value of the program's graph. If its operation is in `stop_at`, it is yielded, but its operands are
-        not followed.
+        A node is a value of the program's graph. The operands of a node whose operation is named in `stop_at` are not
+        followed; the node itself is yielded.
         """
         return behind(self.nodes, value, stop_at)
 
     @cached_property
     def moved_bytes(self) -> float:
-        """The number of bytes that the whole program reads from and writes to memory, if caches hold all tensors.
+        """The number of bytes that the program moves to and from memory, if caches keep what is read twice.
 
-        It is the sum over tensors. A tensor counts the elements of all its reads and writes, but at most its size in
-        memory.
+        It is the sum over tensors. A tensor counts the elements of all its reads and writes, but at most the bytes that
+        it spans in memory.
         """
         touched: dict[str, tuple[int, int]] = {}
         for n in (*self.reads, *self.writes):
@@ -184,8 +184,9 @@ class Facts:
     def lane_cycles(self, n: ValueFacts, machine: Machine) -> float:
         """Return the cycles, usually a fraction, that one core's ALUs take per element of the value `n`.
 
-        All lanes are taken to be busy. It is 0 for values that no ALU computes: reads, writes, MMAs, constants, casts,
-        and elements that are only renamed.
+        All lanes are taken to be busy. A reduction or a scan counts one simple operation per element. The result is 0
+        for values that no ALU computes: reads, writes, MMAs, constants, casts, and elements that are only renamed (as
+        by a broadcast).
         """
         if n.op in REDUCTIONS or n.op in SCANS:
             return 1 / machine.limits.lane_rate
@@ -204,7 +205,10 @@ class Facts:
 
     @cached_property
     def masked_dims(self) -> Dims:
-        """The names of all dimensions that conditions of the loops' masks have, such as rows and keys in attention."""
+        """The names of the dimensions on which masks of loops depend, such as the rows and the keys of a causal mask.
+
+        A mask is a select whose condition has these dimensions; see `masks`.
+        """
         mask_dims = (d for ops in self.masks.values() for op in ops for d in op.operands[0].type.dims)
         return frozenset(map(str, mask_dims))
 
@@ -264,6 +268,7 @@ class Facts:
     def unmasked_share(self, dims: Dims) -> float:
         """Return the fraction (0 to 1) of the elements over the dimensions `dims` that masks of loops do not skip.
 
-        It is the product of the fractions of all loops over a dimension in `dims`; 1 if there is no such loop.
+        A causal mask is an example. The fraction is the product over all loops over a dimension in `dims`; 1 if there
+        is no such loop.
         """
         return prod(share for axis, share in self.unmasked_shares.items() if axis in dims)

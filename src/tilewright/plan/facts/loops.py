@@ -77,11 +77,11 @@ def monoid_of(loop: Op) -> str | None:
 
 
 def merging_loop(program: Program) -> Op | str:
-    """Return the only loop of a program if it can be split into parts for different workgroups; or text: why not.
+    """Return the only loop of a program if workgroups can each compute a part of it and merge; or text: why not.
 
-    It can if the results of two parts merge (by a sum, a maximum, or as in online softmax), all MMAs lie in the loop,
-    and the values that it carries are f32 and start from constants, sums from zero. The author's constraints may state
-    only the loop's tile size.
+    The results of two parts must merge by a sum, a maximum or minimum, or as in online softmax. The loop must begin at
+    0, and its body must only read, multiply and reduce. All MMAs must be in the loop. The values that it carries must
+    be f32 and start from constants, sums from zero. The author's constraints may state only the loop's tile size.
     """
     loops = [op for op in program.walk() if op.name == "iterate"]
     if len(loops) != 1 or loops[0] not in program.body.ops or loops[0].attrs.get("start"):
@@ -126,10 +126,10 @@ class _CarriedValues:
         self.maxima = self._running_maxima()
 
     def _accumulation(self, value: Value) -> tuple[Op, Value] | None:
-        """Return (operation that computes `value`, its accumulator operand); None if it does not accumulate.
+        """Return (operation that computes `value`, its accumulator operand); None if `value` is not an accumulation.
 
-        An operation accumulates if it is an mma with the loop's axis among its K dimensions, or a reduction along the
-        axis with an accumulator.
+        It is one if the operation is an mma that sums the loop's axis (a K dimension), or a reduction along the axis
+        with an accumulator.
         """
         op = self.maker.get(value)
         if op is None:
@@ -141,9 +141,10 @@ class _CarriedValues:
         return None
 
     def _running_maxima(self) -> dict[Value, Value]:
-        """Return {value as an iteration receives it: value as it passes it on} of the running maxima and minima.
+        """Return the loop's running maxima and minima: {value as an iteration receives it: value that it passes on}.
 
-        The new value is the maximum (or minimum) of the old value and of a tile that depends on no carried value.
+        The value passed on is the maximum (or minimum) of the received value and of a tile that depends on no carried
+        value.
         """
         maxima = {}
         for arg, end in zip(self.body.args, self.ends, strict=True):
@@ -162,9 +163,10 @@ class _CarriedValues:
         return bool(self.carried_in.get(value))
 
     def merge_of(self, arg: Value, end: Value) -> StateMerge | None:
-        """Return a StateMerge: how the values of one carried state from two parts of the loop merge; else None.
+        """Return a StateMerge: how one carried state's values from two parts of the loop merge; None if they cannot.
 
-        `arg` is the state as an iteration receives it, `end` as the iteration passes it on. None if they do not merge.
+        They merge by a sum, a maximum, a minimum, or a sum after rescaling (online softmax). `arg` is the state as an
+        iteration receives it, `end` the value that the iteration passes on.
         """
         step = self._accumulation(end)
         if step is None:
@@ -188,9 +190,10 @@ class _CarriedValues:
         return StateMerge(RESCALED, "sum", power, self.body.args.index(maximum))
 
     def _rescaling(self, value: Value) -> tuple[Value, str] | None:
-        """Return (m, the name of g) if `value` is g(m - m') for a running maximum m, with g = exp or exp2; else None.
+        """Return (m, name of g) if `value` is g(m - m'), by which online softmax rescales old sums; else None.
 
-        m is the maximum as an iteration receives it, m' as the iteration passes it on.
+        g is exp or exp2. m is a running maximum or minimum as an iteration receives it, m' the same as the iteration
+        passes it on. `value` may be a broadcast or permuted copy of g(m - m').
         """
         op = self.maker.get(value)
         while op is not None and op.name in SAME_ELEMENTS:
@@ -204,10 +207,10 @@ class _CarriedValues:
         return (before, op.name) if before in self.maxima and self.maxima[before] is after else None
 
     def _has_one_weight_factor(self, value: Value, maximum: Value, power: str) -> bool:
-        """True if `value` is a product with exactly one factor g(t - m'), and uses carried values nowhere else.
+        """True if `value` is a product of one factor g(t - m') and of factors that depend on no carried value.
 
-        `power` is the name of g (exp or exp2). `maximum` is the running maximum as an iteration receives it, m' the
-        same maximum as the iteration passes it on; t depends on no carried value.
+        g is exp or exp2, as `power` names it. `maximum` is a running maximum as an iteration receives it, m' the same
+        as the iteration passes it on; t depends on no carried value. The product may be cast or broadcast.
         """
         op = self.maker.get(value)
         if op is None:

@@ -47,10 +47,11 @@ def masks_of(loop: Op) -> tuple[Op, ...]:
 
 
 def changes_nothing(loop: Op, masked: Op, value: float | None = None) -> bool:
-    """True if an iteration of `loop` leaves all carried values unchanged when `masked` gives `value` for every element.
+    """True if an iteration of `loop` leaves all its carried values unchanged when one value is `value` everywhere.
 
-    `masked` is an operation of the loop's body. If `value` is None, `masked` is a select that gives its last operand
-    for every element. Values about which nothing is known are taken to be finite.
+    That value is the result of `masked`, an operation of the loop's body. If `value` is None, `masked` is a select that
+    gives its last operand for every element: a tile that is wholly masked. Values about which nothing is known are
+    taken to be finite.
     """
     (body,) = loop.blocks
     known: dict[Value, Known] = {arg: arg for arg in body.args}
@@ -70,8 +71,9 @@ def changes_nothing(loop: Op, masked: Op, value: float | None = None) -> bool:
 def masks_of_product(program: Program, product: Op) -> tuple[Op, ...]:
     """Return the selects of a program that let work of the MMA `product` be skipped where their condition is false.
 
-    A select does if it sets an operand of the MMA to zero (a triangular operand), or if it replaces the MMA's result
-    and nothing else uses that result (a triangular result; only if there is one such select).
+    They set an operand of the MMA to zero (a triangular operand), or replace the MMA's result, of which there is no
+    other use (a triangular result). Of the second kind there is one or none: several selects behind the result do not
+    count.
     """
     selects = [op for op in program.walk() if op.name == "select"]
     zeros = [op for op in selects if _makes_operand_zero(program, op, product)]
@@ -80,7 +82,11 @@ def masks_of_product(program: Program, product: Op) -> tuple[Op, ...]:
 
 
 def _makes_operand_zero(program: Program, masked: Op, product: Op) -> bool:
-    """True if an operand of the MMA `product` is all zeros where the condition of the select `masked` is false."""
+    """True if an operand of the MMA `product` is proved to be zero where the condition of a select is false.
+
+    `masked` is the select, an operation of `program`. The proof follows numbers through the program: the select gives
+    its last operand for all elements and, for example, a cast of 0 is 0.
+    """
     known: dict[Value, Known] = {}
     for op in program.walk():
         operands = [known.get(v) for v in op.operands]
@@ -96,7 +102,7 @@ def _selects_behind(program: Program, product: Op) -> set[Op] | None:
     """Return the selects that keep or replace elements of an MMA's result; None if the result has any other use.
 
     The result may pass through elementwise operations, and through a loop that accumulates it, before it reaches a
-    select. A write or a reduction of it gives None. `product` is the MMA.
+    select as its second operand. A write or a reduction of it gives None. `product` is the MMA.
     """
     ops = list(program.walk())
     loops = [op for op in ops if op.name == "iterate"]
@@ -120,10 +126,10 @@ def _selects_behind(program: Program, product: Op) -> set[Op] | None:
 
 
 def last_maskable(loop: Op) -> Op | None:
-    """Return the last operation of a loop's body that may give -inf past the end of the loop's axis; else None.
+    """Return the last operation of a loop's body that can be -inf past the end of the loop's axis; else None.
 
-    If it is -inf for all elements, the loop's carried values must stay as they are: elements past the end of a ragged
-    tile then change no result. Only operations with a float result along the axis are tried.
+    If all its elements are -inf, the loop's carried values stay as they are: elements past the end of a ragged tile
+    then change no result. Only operations with one float result that has the axis are tried.
     """
     float_ops = [
         inner
@@ -141,11 +147,12 @@ NEUTRAL_TERMS = {"sum": 0.0, "max": -inf, "min": inf}
 
 
 def neutral_values(loop: Op) -> Mapping[Value, float] | None:
-    """Return {value of a loop's body: number to set past the end of the loop's axis}, such as -inf; else None.
+    """Return {value of a loop's body: number to set past the end of the loop's axis}; None if there are none.
 
-    With these numbers, elements past the end of a ragged tile leave all values that the loop carries unchanged. It has
-    one value with -inf if that suffices; else each value that a reduction adds to a carried value. None if an MMA adds
-    to a carried value, or if two reductions need different numbers for one value.
+    With these numbers, such as -inf, elements past the end of a ragged tile leave all carried values of the loop
+    unchanged. It is one value with -inf if that suffices; else each value that a sum, max or min reduces into a carried
+    value, with 0, -inf or inf. None if a carried value is computed in another way (such as by an MMA), if its reduction
+    reduces no value of the body, or if two reductions need different numbers for one value.
     """
     last = last_maskable(loop)
     if last is not None:
@@ -162,9 +169,9 @@ def neutral_values(loop: Op) -> Mapping[Value, float] | None:
 
 
 def _known_result(op: Op, operands: Sequence[Known]) -> Known:
-    """Return what is known of the result of `op`: the Value that it equals, the number of all elements, or None.
+    """Return what is known of the result of `op`: a Value that it equals, or the number of all its elements.
 
-    `operands` says the same of each operand of `op`; None means that nothing is known. For example, exp of -inf is 0,
+    None means that nothing is known. `operands` says the same of each operand of `op`. For example, exp of -inf is 0,
     and an MMA with a zero operand equals its accumulator. Unknown operands are taken to be finite.
     """
     first, second = (*operands, None, None)[:2]
@@ -229,7 +236,7 @@ def count_trips(
 class MaskedProduct:
     """An MMA with masks (`selects`) over the dimensions `dims`, some of which may be K (`k`).
 
-    Where a mask is false, the MMA adds zero or its result is not used, so that tasks or iterations can be skipped.
+    If a mask is false, the MMA adds zero or its result is not used, so that tasks or iterations can be skipped.
     """
 
     program: Program
@@ -240,10 +247,11 @@ class MaskedProduct:
     _counted: dict[tuple[int, ...], tuple[tuple[float, int], ...]] = field(default_factory=dict)
 
     def lengths(self, tiles: Mapping[str, int]) -> tuple[tuple[float, int], ...]:
-        """Return ((fraction of K iterations that a task does, number of such tasks), ...), shortest tasks first.
+        """Return ((fraction of K iterations that a task does, number of these tasks), ...), smallest fraction first.
 
-        A task is one tile of the grid; masks let it skip the other iterations. `tiles` maps dimensions to the elements
-        of a task along M and N, and of an iteration along K. Only tasks along dimensions of the masks are counted.
+        A task is one tile of the grid; masks let it skip the other iterations. If no mask depends on K, the fractions
+        are 0 (the whole task is skipped) and 1. `tiles` maps dimensions to the elements of a task along M and N, and of
+        an iteration along K (1 if missing). Only tasks along dimensions of the masks are counted.
         """
         size = numbers_of(self.sizes)
         steps = tuple(min(tiles.get(str(d), 1), size(d)) for d in self.dims)
@@ -272,7 +280,7 @@ class MaskedProduct:
         return self.share(counts) - 1 / _SAMPLES
 
     def share(self, tiles: Mapping[str, int]) -> float:
-        """Return the fraction (0 to 1) of all iterations of all tasks (tiles of the grid) that masks do not skip.
+        """Return the fraction (0 to 1) of the K iterations of all tasks (tiles of the grid) that masks do not skip.
 
         `tiles` maps dimensions to the elements of a task along M and N, and of an iteration along K.
         """

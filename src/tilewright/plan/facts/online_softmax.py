@@ -39,9 +39,9 @@ class OnlineSoftmax:
 def online_softmax(program: Program, dim: Expr) -> OnlineSoftmax | str:
     """Return an OnlineSoftmax if a loop can compute the program's softmax along `dim` tile by tile; else text: why not.
 
-    An OnlineSoftmax lists operations of the program: all whose result has `dim`, the maximum over `dim`, the first
-    exponential of a difference to it, and the sums and MMAs that reduce `dim`. The loop rescales these sums whenever
-    the maximum grows.
+    The loop rescales its sums whenever the running maximum grows. An OnlineSoftmax lists operations of the program: all
+    whose result has `dim`, the maximum over `dim`, the first exponential of a difference to it, and the sums and MMAs
+    that reduce `dim`.
     """
     ops = program.body.ops
     reductions = [op for op in ops if op.name in REDUCTIONS and op.attrs["dim"] is dim]
@@ -80,9 +80,9 @@ def online_softmax(program: Program, dim: Expr) -> OnlineSoftmax | str:
 def _weights(along: tuple[Op, ...], maximum: Op) -> set[Value] | str:
     """Return the set of softmax weights: values with exactly one factor exp(t - m), or exp2(t - m); or text: why none.
 
-    m is the result of `maximum`, a reduction along a dimension; `along` are the operations along that dimension, in
-    order. The text names an operation that uses m, t - m or a weight in another way; or it says that neither exp nor
-    exp2 is used, or that both are.
+    m is the result of `maximum`, a reduction over a dimension; `along` are the operations whose results have that
+    dimension, in order. A weight may be cast, multiplied or broadcast. The text names an operation that uses m, t - m
+    or a weight in another way; or it says that neither exp nor exp2 is used, or that both are.
     """
     differences, weights, kinds = set[Value](), set[Value](), set[str]()
     for op in along:
@@ -106,10 +106,9 @@ def _weights(along: tuple[Op, ...], maximum: Op) -> set[Value] | str:
 
 
 def _dependents(ops: list[Op], values: set[Value], along: tuple[Op, ...]) -> set[Value]:
-    """Return the set of `values` and of all values that operations outside of `along` compute from them.
+    """Return the set of `values` and of all values that depend on them, except through the operations in `along`.
 
-    `ops` are the program's operations, in order; `along` are the operations along the softmax's dimension, through
-    which no dependence is followed.
+    `ops` are the program's operations, in order. `along` are the operations whose results have the softmax's dimension.
     """
     dependents = set(values)
     for op in ops:
@@ -119,15 +118,15 @@ def _dependents(ops: list[Op], values: set[Value], along: tuple[Op, ...]) -> set
 
 
 def _is_zero(op: Op | None) -> bool:
-    """True if `op` fills a tile with the number 0; False if `op` is None."""
+    """True if `op` is an operation that fills a tile with the number 0; False if it is another operation, or None."""
     return op is not None and op.name == "fill" and op.attrs["value"] == 0
 
 
 def _is_k_loop(op: Op) -> bool:
-    """True if `op` is a loop whose body has only reads and MMAs, and yields their accumulators."""
+    """True if `op` is a loop whose body has only reads, MMAs and the yield (end of an iteration)."""
     return op.name == "iterate" and only_adds(op)
 
 
 def _has_dim(value: Value, dim: Expr) -> bool:
-    """True if `value` is a tile that has the dimension `dim`."""
+    """True if `value` is a tile (not a memory or a scalar size) that has the dimension `dim`."""
     return isinstance(value.type, TileType) and dim in value.type.dims

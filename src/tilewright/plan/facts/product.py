@@ -22,7 +22,7 @@ class OperandFacts:
 
     @property
     def is_read(self) -> bool:
-        """True if this operand is one read of memory, perhaps renamed, with no computation and no MMA between."""
+        """True if this operand is one read of memory, perhaps broadcast or permuted, without arithmetic or an MMA."""
         return not self.between and len(self.reads) == 1 and not self.products
 
 
@@ -44,17 +44,17 @@ class ProductFacts:
     into: int | None
 
     def side(self, rows_on_n: bool) -> tuple[Dims, Dims, OperandFacts, OperandFacts]:
-        """Return (dimensions on the atom's rows, dimensions on its columns, operand with rows, operand with columns).
+        """Return (M, N, A, B): the dimensions of M and of N, the operand with rows (A), the operand with columns (B).
 
-        That is (M, N, A, B). With `rows_on_n` the MMA is computed transposed, and it is (N, M, B, A).
+        With `rows_on_n` the atom's rows run along N: the MMA is computed transposed, and the result is (N, M, B, A).
         """
         return (self.n, self.m, self.b, self.a) if rows_on_n else (self.m, self.n, self.a, self.b)
 
 
 def products_of(nodes: Sequence[ValueFacts]) -> tuple[ProductFacts, ...]:
-    """Return ProductFacts (M, N, K, batch, operands) of all MMAs, in order, named as in plans: mma, mma2 and so on.
+    """Return the ProductFacts (M, N, K, batch, operands) of each MMA in `nodes`, in order.
 
-    `nodes` are the values of the program's graph.
+    `nodes` are the values of the program's graph. The MMAs are named as in plans: mma, mma2, mma3 and so on.
     """
     products: list[ProductFacts] = []
     for node in (n for n in nodes if n.op == "mma"):
@@ -77,10 +77,10 @@ def products_of(nodes: Sequence[ValueFacts]) -> tuple[ProductFacts, ...]:
 
 
 def _operand_facts(nodes: Sequence[ValueFacts], value: int) -> OperandFacts:
-    """Return OperandFacts: the reads, the MMAs and the computations that make the operand with node number `value`.
+    """Return the OperandFacts of an MMA's operand: the reads, the MMAs and the operations that it is computed from.
 
-    `nodes` are the values of the program's graph. Values that a read or an MMA depends on are not visited. Operations
-    that only rename elements or make constants are left out.
+    `value` is the operand's node number, `nodes` are the values of the program's graph. The search goes back to the
+    nearest reads and MMAs, and not beyond. Operations that only rename elements or make constants are left out.
     """
     by_kind: Mapping[str, list[int]] = {"read": [], "mma": [], "": []}
     for i in behind(nodes, value, ("read", "mma")):
@@ -91,11 +91,11 @@ def _operand_facts(nodes: Sequence[ValueFacts], value: int) -> OperandFacts:
 
 
 def _accumulated_mma(nodes: Sequence[ValueFacts], start: int, dims: Dims) -> int | None:
-    """Return the node number of the earlier MMA whose result an MMA adds to; None if there is none.
+    """Return the node number of the earlier MMA whose result is the accumulator input of an MMA; None if there is none.
 
-    `nodes` are the values of the program's graph; `start` is the node number of the accumulator input, `dims` its
-    dimensions. From `start` back, the search follows the first operand with exactly these dimensions (the result may
-    have been rescaled) until it meets an MMA.
+    `start` is the node number of the accumulator input, `dims` are its dimensions, `nodes` the values of the program's
+    graph. If `start` is no MMA (the result may have been rescaled), the search goes on to its first operand that has
+    exactly `dims`.
     """
     value: int | None = start
     while value is not None and nodes[value].op != "mma":

@@ -15,7 +15,10 @@ PASSED_OVER = frozenset({"broadcast", "permute", "reshape"})
 
 
 def signature(facts: Facts) -> Signature:
-    """Return the analysed program as nested tuples without names; they are equal for programs that mean the same."""
+    """Return the signature of an analysed program: nested tuples without names, equal for programs that mean the same.
+
+    The tuples have extents, strides and operations; the names of dimensions and tensors do not occur.
+    """
     return _Signing(facts).build()
 
 
@@ -42,10 +45,10 @@ class _Signing:
         return (tuple(extents), tuple(parallel), tuple(loops), tuple(self._value_tree(w.id) for w in facts.writes))
 
     def _sort_key(self, run: tuple[str, ...]) -> tuple[object, ...]:
-        """Return the sort key by which a group of dimensions gets its number; it contains no names.
+        """Return the key by which groups of dimensions are sorted and so numbered; it contains no names.
 
-        It has the group's strides in writes, its extent, and its strides in reads. `run` are dimensions that form one
-        flat index, outermost first. A group that occurs in no write comes last.
+        The key has the group's strides in writes, its extent, and its strides in reads. `run` is the group: dimensions
+        that form one flat index, outermost first. A group that occurs in no write comes last.
         """
         facts, inner = self.facts, run[-1]
         written = [-w.place.steps.get(inner, 0) for w in facts.writes]
@@ -53,17 +56,18 @@ class _Signing:
         return (not any(written), *written, facts.size(run), tuple(read))
 
     def _dim_numbers(self, dims: frozenset[str]) -> tuple[int, ...]:
-        """Return the numbers that the signature uses for the dimensions `dims`, sorted, each once.
+        """Return the numbers that stand for the dimensions `dims` in the signature, sorted, each once.
 
         Dimensions that form one flat index share a number.
         """
         return tuple(sorted({self.dim_number[self.inner[d]] for d in dims}))
 
     def _value_tree(self, value: int) -> Signature:
-        """Return how the node (value of the graph) with number `value` is computed, as nested tuples without names.
+        """Return a tree of nested tuples, without names, that says how a node (value of the graph) is computed.
 
-        A and B of an MMA are sorted, so that their order does not matter. Operations that only rename elements are left
-        out.
+        `value` is the node's number. Each level has the operation, the type, the dimensions as numbers, the memory
+        access, and the trees of the operands. A and B of an MMA are sorted, so that their order does not matter.
+        Operations that only rename elements (such as a broadcast) are left out.
         """
         n = self.facts.nodes[value]
         if n.op in PASSED_OVER and n.args:
@@ -107,10 +111,11 @@ def _mergeable_groups(facts: Facts) -> list[tuple[str, ...]]:
 
 
 def _can_merge(facts: Facts, outer: tuple[str, ...], inner: tuple[str, ...]) -> bool:
-    """True if the dimensions `outer` and then `inner` form one flat index in every value and access that has them.
+    """True if two neighbouring groups of dimensions form one flat index in every value and access that has them.
 
-    False if one of them is a loop's axis, is scanned or is masked, if the grid may split only one of them, if an access
-    has them in a sliding window with a third dimension, or if no value has them. `facts` is the analysed program.
+    `outer` and `inner` are the groups, each outermost dimension first; `facts` is the analysed program. False if one of
+    them is a loop's axis, is scanned or is masked, if the grid may split only one of them, if an access has them in a
+    sliding window with a third dimension, or if no value has them.
     """
     a, b = outer[-1], inner[-1]
     special = set(facts.loops) | facts.scanned | facts.masked_dims

@@ -49,16 +49,16 @@ class ValueFacts:
 
     @property
     def place(self) -> AccessFacts:
-        """The memory access (AccessFacts) of this node, which must be a read or a write."""
+        """The AccessFacts (coordinates and strides in memory) of this node, which must be a read or a write."""
         assert self.access is not None
         return self.access
 
 
 def behind(nodes: Sequence[ValueFacts], start: int, stop_at: Collection[str] = ()) -> Iterator[int]:
-    """Yield the numbers of the node `start` and of all nodes that it is computed from, each once.
+    """Yield the number of the node `start`, and the numbers of all nodes that it is computed from, each once.
 
-    `nodes` are the values of a program's graph. A node whose operation is in `stop_at` is yielded, but the operands of
-    that node are not followed.
+    `nodes` are the values of a program's graph. The operands of a node whose operation is named in `stop_at` are not
+    followed; the node itself is yielded.
     """
     pending, seen = [start], set()
     while pending:

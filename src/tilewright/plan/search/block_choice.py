@@ -20,10 +20,12 @@ from tilewright.plan.vectors import vector_unit
 
 
 def choose(space: Contraction, machine: Machine, fixed: Fixed = FREE) -> Choice:
-    """Return a Choice: the legal plans of a product on a CPU, fastest predicted first, and why other atoms do not fit.
+    """Rank all legal blockings (tile sizes, loop orders) of one product on a CPU; return a Choice, fastest first.
 
-    `space` is the product's index space. The Choice may have no plan. All plans follow the author's constraints
-    `fixed`; if no plan can, the constraints are ignored.
+    The Choice also has the units (MMA atoms, or vectors along a shared dimension) that do not fit, with reasons, and
+    the roofline's time. It has no candidates if nothing fits, or if N of `space` (the product's index space) is not
+    exactly one dimension. Blockings follow the author's constraints `fixed`, unless none can: then the constraints are
+    ignored.
     """
     space = merge_rows(space)
     if len(space.columns) != 1:
@@ -52,11 +54,11 @@ def choose(space: Contraction, machine: Machine, fixed: Fixed = FREE) -> Choice:
 
 
 def variant(space: Contraction, atom: MultiplyAtom | LaneUnit) -> Contraction:
-    """Return a product's index space for `atom`: unchanged, or with the last filter dimension and channels merged.
+    """Return the index space in which `atom` computes a product: `space`, perhaps with taps merged into channels.
 
-    `space` (a Contraction) has M, N, K and the operands of the product. Merged, filter dimension and channels are one
-    digit (mixed-radix part) of K. They are merged if the atom uses tile registers and its K is at least twice the
-    number of channels: half of its K or more would be padding otherwise.
+    The last filter dimension and the channels become one dimension of K if the atom uses tile registers, and its K is
+    at least twice the number of channels. Otherwise `space` (M, N, K and the operands of the product) is returned
+    unchanged.
     """
     in_tiles = isinstance(atom, MultiplyAtom) and isinstance(atom.c, OpaqueOperand)
     return merge_taps(space) if in_tiles and 2 * size(space.depth[-1]) <= atom.shape[2] else space
@@ -79,10 +81,10 @@ def _candidates(
 
 
 def _unit(space: Contraction, atom: MultiplyAtom | LaneUnit, machine: Machine, fixed: Fixed) -> BlockUnit:
-    """Return a BlockUnit: the tile sizes, task counts and ways to stage A that are tried for a product with `atom`.
+    """Return a BlockUnit: which tile sizes, task counts and ways to stage A are tried for a product with `atom`.
 
-    `space` is the product's index space. `atom` is an MMA atom, or the SIMD unit along a dimension that A, B and the
-    result share. `fixed` are the author's constraints.
+    `space` is the product's index space. `atom` is an MMA atom, or a LaneUnit: vectors along a dimension that A, B and
+    the result share. `fixed` are the author's constraints.
     """
     if isinstance(atom, LaneUnit):
         return lane_block_unit(space, machine)

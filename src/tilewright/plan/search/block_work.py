@@ -22,9 +22,10 @@ from tilewright.plan.vectors import step_cycles
 
 
 def block_cost(space: Contraction, blocking: Blocking, machine: Machine) -> Cost:
-    """Return a Cost (predicted cycles of the busiest core, by cause) of a blocking of a product on a CPU.
+    """Predict the time of a blocking (tile sizes, loop order) of one product on a CPU; return a Cost.
 
-    `space` is the product's index space, `blocking` has the tile sizes and the loop order.
+    The Cost has the cycles of the busiest core, by cause: MMAs, memory, staging of A, stores, launch. `space` is the
+    product's index space.
     """
     shape, limits, workers = task_shape(space, blocking), machine.limits, cores(machine)
     mma = shape.repeats * _task_mma_cycles(space, blocking, machine, shape) + _task_overhead(blocking, machine)
@@ -60,11 +61,15 @@ def _task_mma_cycles(space: Contraction, blocking: Blocking, machine: Machine, s
     """Return one core's cycles for the MMAs, and the loads that feed them, of one task and one batch element.
 
     A task is one core's tile. `shape` has its numbers of accumulator tiles, `blocking` the size of one. Ragged tiles at
-    the ends of M and, with vectors along a dimension that A and B share, of that dimension count less.
+    the end of M take fewer cycles than full ones. So do ragged tiles at the end of the shared dimension, if vectors run
+    along a dimension that A, B and the result share.
     """
 
     def line(vectors: int) -> float:
-        """Return the cycles for all accumulator tiles of `vectors` vectors along one line (run of rows) of the task."""
+        """Return the cycles of all accumulator tiles of one line (run of rows) of the task, each `vectors` wide.
+
+        `vectors` counts vectors of the atom. The line's ragged last tile, with fewer rows, is included.
+        """
         full = shape.blocks * _tile_cycles(space, blocking, machine, blocking.rows, vectors)
         return full + (_tile_cycles(space, blocking, machine, shape.tail, vectors) if shape.tail else 0.0)
 
@@ -80,8 +85,8 @@ def _task_mma_cycles(space: Contraction, blocking: Blocking, machine: Machine, s
 def _tile_cycles(space: Contraction, blocking: Blocking, machine: Machine, rows: int, vectors: int) -> float:
     """Return one core's cycles for one accumulator tile of `rows` rows by `vectors` vectors, over all of K.
 
-    `space` is the product's index space. With tile registers, a ragged tile of rows that are read in place is copied to
-    scratch memory in each K step.
+    `space` is the product's index space, `blocking` has the atom and the size of a full tile. With tile registers, a
+    tile of fewer rows than a full one takes longer: its rows are copied to scratch memory in each K step.
     """
     if blocking.by_lanes:
         return lanes.block_cycles(space, blocking, machine, rows, vectors)
@@ -97,7 +102,10 @@ def _tile_cycles(space: Contraction, blocking: Blocking, machine: Machine, rows:
 
 
 def _task_overhead(blocking: Blocking, machine: Machine) -> float:
-    """Return one core's cycles to begin and end a task (one core's tile), without its accumulator tiles."""
+    """Return one core's cycles to begin and end a task (one core's tile), beside its accumulator tiles.
+
+    It is a constant of the machine. With tile registers it is 0 unless stores are delayed.
+    """
     costs = machine.costs
     if blocking.in_tiles:
         return costs.tiles.task if blocking.overlap == "delayed store" else 0.0
@@ -105,7 +113,11 @@ def _task_overhead(blocking: Blocking, machine: Machine) -> float:
 
 
 def _k_elements(space: Contraction, blocking: Blocking) -> int:
-    """Return the K extent of an accumulator tile: all filter taps times the channels, padded to whole atoms."""
+    """Return the K extent of an accumulator tile: the channels rounded up to the atom's K, times all filter taps.
+
+    100 channels, 9 taps and an atom with a K of 32 give 1152. `space` is the product's index space, `blocking` has the
+    atom.
+    """
     return round_up(size(space.depth[-1]), blocking.atom.shape[2]) * space.extent(space.depth[:-1])
 
 
@@ -115,9 +127,10 @@ def _k_elements(space: Contraction, blocking: Blocking) -> int:
 def _task_read_cycles(space: Contraction, blocking: Blocking, machine: Machine, shape: TaskShape) -> float:
     """Return one core's cycles to read operands and write results for one task and batch element.
 
-    A task is one core's tile; `shape` has its numbers of accumulator tiles. Bytes come from the nearest cache that
-    holds them, or from memory. The order of the loops over accumulator tiles (`blocking.order`) decides how many bytes
-    are read before an operand is read again. Loads that bypass L1 take no room there.
+    A task is one core's tile; `shape` has its numbers of accumulator tiles. `space` is the product's index space. Bytes
+    come from the nearest cache that holds them, or from memory. The order of the loops over accumulator tiles
+    (`blocking.order`) decides how many bytes are read before an operand is read again. Loads that bypass L1 take no
+    room there.
     """
     limits = machine.limits
     a_bytes, tile_a = _a_bytes(space, blocking, shape)
@@ -145,10 +158,11 @@ def _task_read_cycles(space: Contraction, blocking: Blocking, machine: Machine, 
 
 
 def _a_bytes(space: Contraction, blocking: Blocking, shape: TaskShape) -> tuple[float, float]:
-    """Return the bytes of A that are read for (one task and batch element, one accumulator tile).
+    """Return (bytes of A that one task and batch element reads, bytes of A that one accumulator tile reads).
 
-    A task is one core's tile; `shape` has its numbers of accumulator tiles. Rows of a sliding window share elements
-    along the last filter dimension, which count once per accumulator tile if A is read in place.
+    A task is one core's tile. If A is staged (copied to scratch memory), the first is the staged bytes. Neighbouring
+    rows of a convolution share elements along the last filter dimension: unless A is staged as a panel, an accumulator
+    tile counts them once. `shape` has the task's numbers of accumulator tiles.
     """
     element, share_of_a = element_bytes(space.a.dtype), operand_bytes(space.a) / shape.a_parts
     if blocking.by_lanes:
@@ -163,10 +177,10 @@ def _a_bytes(space: Contraction, blocking: Blocking, shape: TaskShape) -> tuple[
 def _core_bytes(
     space: Contraction, blocking: Blocking, machine: Machine, shape: TaskShape
 ) -> tuple[float, float, float]:
-    """Return the bytes of (A, B, the result) that one core reads or writes in all of its tasks.
+    """Return (bytes of A, bytes of B, bytes of the result) that one core reads or writes in all of its tasks.
 
-    It is a tensor's size, divided by the number of cores that use separate parts of the tensor. `space` is the
-    product's index space, `shape` has the number of tasks.
+    Each is the tensor's size, divided by the number of cores that use separate parts of it. `space` is the product's
+    index space; `shape` has the number of tasks.
     """
     workers = cores(machine)
     batch = [d for d in space.batch if not blocking.by_lanes or d is not required_lane_digit(space)]
@@ -178,10 +192,10 @@ def _core_bytes(
 
 
 def _task_staging_cycles(space: Contraction, blocking: Blocking, machine: Machine, shape: TaskShape) -> float:
-    """Return one core's cycles to stage (copy to scratch memory) A for one task and batch element; else 0.
+    """Return one core's cycles to stage A (copy it to scratch memory) for one task and batch element; 0 if A is not.
 
-    A task is one core's tile; `shape` has its staged bytes. A comes from memory to the extent that L2 does not hold all
-    that the core reads, and the copy goes to memory to the extent that L2 does not hold it. 0 if A is read in place.
+    A task is one core's tile. The copy reads A from memory for the share that misses L2, and writes to memory for the
+    share of the staged bytes that L2 cannot hold. `shape` has the task's staged bytes.
     """
     if not blocking.stage:
         return 0.0

@@ -74,8 +74,8 @@ class Variant:
 def product_space(facts: Facts, machine: Machine) -> Contraction | str:
     """Return the index space (a Contraction: M, N, K, operands) of a program's only product; or text: why it has none.
 
-    Text if the program is not one product with elementwise work after it, if an access of B or the result may be out of
-    bounds, or if A is replaced by a value other than zero where it is out of bounds.
+    Text is returned in three cases: the program is not one product with elementwise work after it; an access of B or of
+    the result may be out of bounds; or out-of-bounds elements of A are read as another value than zero.
     """
     space = contraction_of(facts, machine)
     if isinstance(space, str):
@@ -89,8 +89,9 @@ def kernels_of_blocks(facts: Facts, machine: Machine, ranking: Ranking) -> Itera
     """Yield CPU candidates for a program of one product: one per blocking (tile sizes) that fits a unit of the machine.
 
     A unit is the machine's tile registers or vectors. Yields nothing on a machine with lanes (a GPU), if the program
-    has no product, if it logs, or if its elements must be computed in order. If no blocking fits, or the lowering has
-    no such kernel for the program, the reason is noted in `ranking` (the search's result).
+    has no product, if it logs, or if its elements must be computed in order. If no blocking fits, or this rule does not
+    cover the program, `ranking` (the search's result) gets the reason. The number of candidates is added to
+    `ranking.timed`.
     """
     if machine.lanes is not None or not facts.products or facts.logs or facts.in_order:
         return
@@ -116,10 +117,11 @@ def kernels_of_blocks(facts: Facts, machine: Machine, ranking: Ranking) -> Itera
 def _plan_candidate(
     facts: Facts, kernel: BlockedKernelSchedule, copies: float, rank: int, rewrites: tuple[Rewrite, ...] = ()
 ) -> PlanCandidate:
-    """Return a kernel as a PlanCandidate; its cycles are those of the kernel, its epilogue, and `copies` before it.
+    """Wrap a kernel as a PlanCandidate; its cycles are the kernel's, plus those of its epilogue, plus `copies`.
 
-    `rank` is its index among kernels of equal cost; `facts` is the analysed program, which has the epilogue's
-    elementwise work. `rewrites` describe the operands that are prepared before the kernel.
+    `copies` are the cycles to prepare operands before the kernel, `rewrites` describe that. `rank` breaks ties between
+    kernels of equal cost: the smaller is first. `facts` is the analysed program, which has the epilogue's elementwise
+    work.
     """
     machine = kernel.ranked.machine
     epilogue = sum(
@@ -132,14 +134,12 @@ def _plan_candidate(
 
 
 def _ranked_variants(space: Contraction, machine: Machine, fixed: Fixed) -> Iterator[tuple[Variant, Choice]]:
-    """Yield (Variant, Choice) pairs: each way to prepare operands for a CPU unit, with its blockings ranked by cost.
+    """Yield (Variant, Choice) pairs: a way to prepare a product's operands, and the blockings that it allows, ranked.
 
-    A Variant is the product with prepared operands, made of the product's index space `space`; blockings follow the
-    author's constraints `fixed`. The variants, in this order:
-    - the operands as they are;
-    - operands widened to the accumulator's type, only if no atom takes them as they are (at best vectors along a shared
-      dimension, which convert);
-    - for each vector atom that multiplies several neighbours along K: K zero-padded to a multiple of that number.
+    First come the operands as they are. Then operands widened to the accumulator's type, if they are narrower and no
+    MMA atom takes them as they are. Then, for each vector atom that multiplies several neighbours along K: operands
+    zero-padded to a multiple of that number. `space` is the product's index space; blockings follow the author's
+    constraints `fixed`.
     """
     ranked = choose(space, machine, fixed)
     yield Variant(space), ranked
@@ -174,10 +174,10 @@ def _is_vector_atom_for(atom: MultiplyAtom, space: Contraction) -> bool:
 
 
 def _padded_variant(space: Contraction, padded: Contraction, machine: Machine) -> Variant:
-    """Return the Variant of a product whose operands are first copied with zeros after the end of K.
+    """Return a product with K zero-padded as a Variant: its index space, the cycles to copy operands first, and a note.
 
-    `space` is the product's index space, `padded` the same with the longer K. The Variant's cycles are those of copying
-    A.
+    `space` is the product's index space, `padded` the same with the longer K. Only the copy of A is counted in the
+    cycles.
     """
     last, longer = space.depth[-1], padded.depth[-1]
     note = (
@@ -190,9 +190,9 @@ def _padded_variant(space: Contraction, padded: Contraction, machine: Machine) -
 def _open_kernels(facts: Facts, space: Contraction, machine: Machine, ranking: Ranking) -> Iterator[PlanCandidate]:
     """Yield CPU candidates for a product with extents of M known only at the call: one per blocking in tile registers.
 
-    The two innermost digits (mixed-radix parts) of M, the position in an image, must be known before. If they are not,
-    if the machine has no tile registers, or if vectors are predicted faster at typical sizes, `ranking` (the search's
-    result) gets the reason and nothing is yielded. `space` is the product's index space.
+    Nothing is yielded, and `ranking` (the search's result) gets the reason, in three cases: the machine has no tile
+    registers; an extent among the two innermost dimensions of M is known only at the call; or the fastest blocking at
+    typical sizes does not use tile registers. `space` is the product's index space.
     """
     if not machine.limits.tile_registers or not space.open or {*space.open} & {*space.rows[-2:]}:
         ranking.reject(WHAT, "rows that are open are planned as such in tile registers only")
@@ -211,12 +211,11 @@ def _open_kernels(facts: Facts, space: Contraction, machine: Machine, ranking: R
 
 
 def space_for(plan: Schedule, space: Contraction, machine: Machine) -> Variant:
-    """Return the Variant (index space with prepared operands) of a product that the atom of a given plan takes.
+    """Return the Variant of a product (its index space, with operands prepared) that the atom of a given plan takes.
 
-    `space` is the product's index space as the program has it. Operands are widened to the accumulator's type if only
-    that suits the atom; else K is zero-padded if the atom multiplies several neighbours along K; else they stay as they
-    are. The dimensions of M are merged into one if memory allows, and few channels are merged with a filter dimension.
-    If the plan has no atom, only M is merged.
+    Operands are widened to the accumulator's type if the plan's atom takes that type only. They are zero-padded along K
+    if the atom multiplies several neighbours along K. Otherwise they stay as they are. Dimensions of M are merged where
+    memory allows; few channels are merged with a filter dimension. If the plan names no atom, only M is merged.
     """
     atom = machine.multiply.get(plan.atom or "")
     if atom is None:
@@ -230,11 +229,11 @@ def space_for(plan: Schedule, space: Contraction, machine: Machine) -> Variant:
 
 
 def blocking_of_plan(facts: Facts, space: Contraction, machine: Machine, plan: Schedule) -> tuple[Variant, Blocking]:
-    """Return (the Variant of a product for a given plan, the plan's Blocking); raise if the plan is illegal.
+    """Return (the Variant of a product that a given plan computes, the plan's Blocking); raise if it is illegal.
 
-    A Variant is the index space `space` with prepared operands, a Blocking has the tile sizes. If extents of M are
-    known only at the call, the Blocking is for typical sizes, and the plan must use tile registers. `facts` is the
-    analysed program.
+    A Variant is the index space `space` with operands prepared; a Blocking has tile sizes and loop order. If extents of
+    M are known only at the call, the Blocking is for typical sizes, and the plan must use tile registers. An illegal
+    plan raises an ArgumentError. `facts` is the analysed program.
     """
     chosen = space_for(plan, space, machine)
     if not space.open:
@@ -250,7 +249,8 @@ def blocking_of_plan(facts: Facts, space: Contraction, machine: Machine, plan: S
 def rate_blocks(facts: Facts, machine: Machine, plan: Schedule) -> PlanCandidate | str:
     """Return a given CPU plan of one product as a PlanCandidate with its predicted cycles; or text: why it has none.
 
-    Raises an error if the plan is illegal. `facts` is the analysed program.
+    The text says why the program is not one product that this rule covers. An illegal plan raises an ArgumentError.
+    `facts` is the analysed program.
     """
     space = product_space(facts, machine)
     if isinstance(space, str):

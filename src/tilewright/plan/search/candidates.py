@@ -28,15 +28,13 @@ of one kernel: the merge rounds once more."""
 def kernels_with_atoms(
     facts: Facts, machine: Machine, ranking: Ranking, best: float, only_lowered: bool
 ) -> Iterator[PlanCandidate]:
-    """Yield candidates that run a program as one GPU kernel, with all MMAs on atoms (MMA instructions) in a pipeline.
+    """Yield candidates that run a program as one GPU kernel: all MMAs on atoms (MMA instructions), fed by a pipeline.
 
-    First come candidates without split-K, those with the author's loop tiles before others; others must take less than
-    0.9 (GAIN_BY_OTHER_TILE) of the time. Then come candidates with split-K, if all sizes are known before the call; for
-    loops that carry more than sums they must take less than 0.9 (GAIN_BY_PARTS) of the time. `best` is the time of the
-    best candidate so far, in cycles: slower tilings are skipped. `only_lowered` drops candidates that the lowering
-    (code generator) cannot do. Yields nothing on a machine without lanes (a CPU), if the program has no MMA, or if a
-    result is not a plain store; `ranking` (the search's result) gets the reason in the last two cases, unless the
-    program is half of a split one.
+    Candidates without split-K come first, then those with split-K (only if all sizes are known before the call). Tiles
+    of an author's loop other than the author's, and split-K of loops that carry more than sums, must take less than 0.9
+    of the time. Tilings slower than `best` cycles are skipped; `only_lowered` skips what the lowering (code generator)
+    cannot do. Yields nothing on a CPU, without an MMA, or if a result is not a plain store; `ranking` gets the reason,
+    except on a CPU and for one half of a split program.
     """
     if machine.lanes is None:
         return
@@ -91,9 +89,9 @@ def all_tilings(facts: Facts, machine: Machine, ranking: Ranking, only_lowered: 
 
 
 def _has_stated_loops(t: Tiling) -> bool:
-    """True if all loops of the program that carry more than accumulators have the author's tile size in `t`.
+    """True if the tiling `t` (a choice of tile sizes) gives every loop that the author wrote the author's tile size.
 
-    `t` is a Tiling (a choice of tile sizes).
+    Loops over K that only add to accumulators are not checked.
     """
     return all(t.tile_of(axis).size == loop.tile for axis, loop in t.facts.loops.items() if loop.source is not None)
 
@@ -101,8 +99,8 @@ def _has_stated_loops(t: Tiling) -> bool:
 def _splits_waves_as_stated(t: Tiling) -> bool:
     """True if the tiling `t` splits a workgroup's tile among waves exactly as the author's constraints state.
 
-    False if a constraint of several waves names a dimension that is not on the atom's rows, or if the tiling splits the
-    tile's columns among wave groups: only splits along the atom's rows can agree.
+    Waves split a tile along the atom's rows only. So it is False if the author splits another dimension among several
+    waves, or if the tiling also splits the tile's columns among wave groups.
     """
     p = t.o.products[0]
     rows = {owner for owner in t.facts.stated_waves if p.rows & {owner, *t.facts.digits.get(owner, ())}}

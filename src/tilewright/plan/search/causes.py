@@ -36,9 +36,10 @@ Timed = Callable[[Work], float]
 
 
 def cause_of(candidate: PlanCandidate, facts: Facts, machine: Machine) -> Cause:
-    """Return the Cause (text, way out, operation) of most of a candidate's time; of two kernels, the slower counts.
+    """Return the Cause (text, way out, operation) of most of a candidate's time.
 
-    `facts` is the analysed program of the candidate, `machine` the machine that it is for.
+    If the candidate runs two kernels, it is the cause of the slower one. If the work of the kernel cannot be counted,
+    the Cause says so. `facts` is the analysed program of the candidate.
     """
     following = candidate.then
     if following is not None and following.cycles > candidate.cycles / 2:
@@ -57,9 +58,9 @@ def cause_of(candidate: PlanCandidate, facts: Facts, machine: Machine) -> Cause:
 
 
 def _work_of(kernel: CandidateKernel) -> tuple[Work, Timed] | None:
-    """Return (the Work of a kernel, a function that predicts the cycles of such a Work); None if it cannot be counted.
+    """Return (the kernel's Work, a function that predicts the cycles of any such Work); None if it cannot be counted.
 
-    A Work has counts of cycles and bytes. With one count changed, the function tells what that count costs.
+    A Work has counts of cycles and bytes. The caller sets a count to 0 and asks the function how much faster that is.
     """
     if isinstance(kernel, SimtKernelSchedule):
         machine = kernel.program.machine
@@ -78,14 +79,14 @@ def _work_of(kernel: CandidateKernel) -> tuple[Work, Timed] | None:
 
 
 def _without(work: Work, machine: Machine) -> Iterator[tuple[str, Work]]:
-    """Yield (name of a count, `work` without this count) for each count of a kernel's work that may take time.
+    """Yield (name of a count, `work` with this count set to 0) for each count of a kernel's work that may take time.
 
-    Counts are MMA cycles, copied bytes and so on. "tasks" is the work spread over as many tasks as the machine has
-    cores.
+    Counts are MMA cycles ("mma"), copied bytes ("copied") and so on. "tasks", yielded if there are fewer tasks than
+    cores, is the same work spread over as many tasks as cores.
     """
 
     def phases(**none: float) -> tuple[Phase, ...]:
-        """Return the phases (loop nests) of the work with the counts named in `none` replaced, by 0."""
+        """Return the phases (loop nests) of the work, with the counts that are keywords set to the given numbers."""
         return tuple(replace(p, **none) for p in work.phases)  # type: ignore[arg-type]
 
     yield "mma", replace(work, phases=phases(mma=0, first=0))
@@ -109,9 +110,9 @@ def _without(work: Work, machine: Machine) -> Iterator[tuple[str, Work]]:
 
 
 def _described(what: str, kernel: CandidateKernel, work: Work, machine: Machine) -> Cause:
-    """Return the Cause (text, way out, operation) of a kernel's time, if the count `what` of `work` takes most of it.
+    """Return the Cause (text, way out, operation) to report if the count named `what` takes most of a kernel's time.
 
-    `what` is a name that `_without` yields, such as "mma" or "copied".
+    `what` is a name that `_without` yields, such as "mma" or "copied"; `work` has the kernel's counts.
     """
     facts = _facts_of(kernel)
     tasks = f"{work.tasks} tasks" if work.tasks > 1 else "one task"
@@ -164,7 +165,10 @@ def _facts_of(kernel: CandidateKernel) -> Facts:
 
 
 def _result_op(facts: Facts) -> Op | None:
-    """Return the program's operation with the most elements, reduced ones included; None if there is no operation."""
+    """Return the program's operation with the most elements, reduced ones included; None if there is none.
+
+    Fills, scalars, and values without an operation in the source do not count.
+    """
     sources = [n for n in facts.nodes if n.source is not None and n.op not in ("fill", "scalar")]
     return max(sources, key=lambda n: (facts.size(n.space), n.id)).source if sources else None
 
@@ -172,8 +176,8 @@ def _result_op(facts: Facts) -> Op | None:
 def _too_few_tasks(facts: Facts, work: Work, machine: Machine) -> Cause:
     """Return the Cause (text, way out, operation) of a kernel with fewer tasks (workgroups' tiles) than cores.
 
-    It names the longest dimension that the grid cannot split, with the reason. `facts` is the analysed program, `work`
-    has the number of tasks.
+    It names the longest dimension that the grid cannot split, and why. If the grid can split all of them, it says that
+    there are too few elements. `facts` is the analysed program, `work` has the number of tasks.
     """
     size = numbers_of(facts.sizes)
     unsplit = [d for d in facts.order if d.symbols <= facts.sizes.keys() and d not in facts.cut and size(d) > 1]
@@ -190,10 +194,11 @@ def _too_few_tasks(facts: Facts, work: Work, machine: Machine) -> Cause:
 
 
 def _slow_products(kernel: CandidateKernel, facts: Facts, work: Work) -> Cause:
-    """Return the Cause (text, way out, operation) of a kernel that multiplies for most of its time.
+    """Return the Cause (text, way out, operation) of a kernel that spends most of its time on MMAs.
 
-    It says that lanes multiply because no atom takes the operands' types, that atoms compute mostly padding, or that
-    MMAs take the time. `facts` is the analysed program, `work` has the number of tasks.
+    It says one of these: no atom takes the operands' types, so lanes multiply; the kernel has no pipeline; atoms
+    compute at least twice the product, because tiles are padded; or MMAs simply take the time. `facts` is the analysed
+    program, `work` has the number of tasks.
     """
     node = max((facts.nodes[p.node] for p in facts.products), key=lambda n: facts.size(n.space))
     if not isinstance(kernel, KernelSchedule):
@@ -222,10 +227,10 @@ def _slow_products(kernel: CandidateKernel, facts: Facts, work: Work) -> Cause:
 
 
 def _most_padded(kernel: KernelSchedule, m: MmaTile) -> tuple[str, int, int]:
-    """Return (dimension that padding to whole atoms makes longest for the MMA `m`, its extent, the padded extent).
+    """Return (dimension, its extent, padded extent of a tile) for the side of the MMA `m` that is padded most.
 
-    The longest is the one with the largest ratio of padded to actual elements of a tile; the padded extent is the
-    tile's.
+    Sides are M, N and K; tiles are padded to whole atoms. The side with the largest ratio of padded to actual elements
+    counts. If the side has no dimension, the first is the text "a side without dimensions" and the extent is 1.
     """
     t, p = kernel.tiling, m.oriented
 
@@ -243,6 +248,7 @@ def _most_padded(kernel: KernelSchedule, m: MmaTile) -> tuple[str, int, int]:
 def _slow_operands(what: str, kernel: CandidateKernel, facts: Facts, work: Work) -> Cause:
     """Return the Cause (text, way out, operation) of a kernel that waits for operands of its MMAs.
 
+    It names the operand whose loads cost most. If no operand is read, it says that each task computes them again.
     `what` is "gather" if lanes load operands without bulk copies, "copied" if tasks load them repeatedly. `facts` is
     the analysed program, `work` has the copied bytes.
     """
@@ -275,7 +281,7 @@ def _slow_operands(what: str, kernel: CandidateKernel, facts: Facts, work: Work)
 def _many_steps(kernel: UniformKernelSchedule, facts: Facts) -> Cause:
     """Return the Cause (text, way out, operation) of a kernel whose waves wait for operands in every K step of an MMA.
 
-    `facts` is the analysed program. The MMA with the most K steps is named.
+    It names the MMA with the most K steps. If no MMA runs on an atom, it says that lanes multiply. `facts` is not used.
     """
     waits: dict[Op, tuple[int, str]] = {}
     for op, microkernel in kernel.products.items():
@@ -309,7 +315,10 @@ def _single_lane_rows(kernel: UniformKernelSchedule, facts: Facts) -> Cause:
 
 
 def _least_contiguous(reads: list[ValueFacts], facts: Facts) -> ValueFacts:
-    """Return the read in `reads` whose contiguous dimension has the fewest elements."""
+    """Return the read in `reads` whose contiguous dimension in memory has the fewest elements.
+
+    A read without a contiguous dimension counts as one element.
+    """
     return min(reads, key=lambda n: facts.extents.get(n.place.contiguous or "", 1))
 
 
@@ -322,9 +331,10 @@ def _short_runs(kernel: CandidateKernel, facts: Facts, machine: Machine) -> Caus
     dims = {str(d): d for d in facts.order}
 
     def run(n: ValueFacts) -> int:
-        """Return the number of contiguous elements in memory that a task has of the read or write `n`.
+        """Return the number of elements of the read or write `n` that one task finds contiguous in memory.
 
-        It is 1 if no dimension is contiguous, and for kernels other than those without a pipeline.
+        It is 1 if no dimension is contiguous, or if the kernel is not a UniformKernelSchedule (a kernel without a
+        pipeline).
         """
         d = dims.get(str(n.place.contiguous))
         return kernel.width(d) if d is not None and isinstance(kernel, UniformKernelSchedule) else 1
@@ -340,8 +350,8 @@ def _short_runs(kernel: CandidateKernel, facts: Facts, machine: Machine) -> Caus
 def _read_again(kernel: CandidateKernel, facts: Facts, work: Work) -> Cause:
     """Return the Cause (text, way out, operation) of a kernel that reads rows of an input several times.
 
-    It does for rows too long to keep in registers or shared memory. `facts` is the analysed program, `work` has the
-    bytes that are read again.
+    Such rows are too long to keep in registers or shared memory. `facts` is the analysed program; `work` has the bytes
+    that are read again.
     """
     reduced = [n for n in facts.nodes if n.reduces and n.source is not None and n.op != "mma"]
     read = max(facts.reads, key=lambda n: facts.size(n.dims))
@@ -354,7 +364,8 @@ def _read_again(kernel: CandidateKernel, facts: Facts, work: Work) -> Cause:
 def _slow_elements(kernel: CandidateKernel, facts: Facts, machine: Machine) -> Cause:
     """Return the Cause (text, way out, operation) of a kernel whose lanes compute for most of its time.
 
-    It names the operation that takes the most cycles. `facts` is the analysed program.
+    It names the operation that takes the most cycles: a read or write that goes element by element, an operation on
+    tiles shorter than a vector, or one with many elements. `facts` is the analysed program.
     """
 
     def cycles(n: ValueFacts) -> float:
@@ -380,8 +391,8 @@ def _slow_elements(kernel: CandidateKernel, facts: Facts, machine: Machine) -> C
 def _cause_of_blocks(kernel: BlockedKernelSchedule, facts: Facts, machine: Machine) -> Cause:
     """Return the Cause (text, way out, operation) of a CPU kernel whose accumulator tiles stay in registers over K.
 
-    It is that of the largest item of the kernel's cost (MMAs, memory, staging, storing), or too few tasks for all
-    cores. `facts` is the analysed program.
+    It names the largest item of the kernel's cost: MMAs, memory, staging or storing. If the busiest core has more than
+    twice its share of the tasks, it says that there are too few tasks instead. `facts` is the analysed program.
     """
     cost, cores = kernel.candidate.cost, machine.limits.cores or 1
     op = facts.nodes[facts.products[0].node].source

@@ -32,10 +32,10 @@ def missing_share(needed: float, room: float) -> float:
 
 
 def cycles_beyond_l1(limits: Limits, moved: float, needed: float, slower: float = 1.0) -> float:
-    """Return the cycles of one core to move `moved` bytes between L1 and L2, or memory for the share that misses L2.
+    """Return the cycles of one core to move `moved` bytes that L1 does not hold, to or from L2 and memory.
 
-    `limits` are the machine's rates. `needed` are the bytes that use L2 in turn; they decide the share of misses. Bytes
-    in L2 take `slower` times as long as at L2's rate.
+    `needed` is the number of bytes that use L2 in turn: it decides which share misses L2 and goes to memory. The bytes
+    that L2 holds take `slower` times as long as L2's rate says. `limits` has the machine's rates.
     """
     misses = missing_share(needed, l2(limits))
     return moved * (misses / limits.far_rate + (1 - misses) * slower / limits.l2_rate)
@@ -59,9 +59,9 @@ class OperandReads:
 def slower_rows(machine: Machine, atom: MultiplyAtom, rows: int, stride: int, *, streams: bool = False) -> float:
     """Return the factor (1 or more) by which loads of A into tile registers are slower than L2's rate.
 
-    Loads of `atom` read `rows` separate rows of A, `stride` bytes from one to the next. They are slower if these rows
-    share so few sets of L1 that L1 cannot hold a line of each, and if loads bypass L1 (`streams`). 1 for atoms without
-    tile registers.
+    A load of `atom` reads `rows` separate rows of A, which start `stride` bytes apart. Loads are slower still if these
+    rows fall into so few sets of L1 that it cannot hold a cache line of each, and if they bypass L1 (`streams`). It is
+    1 for atoms without tile registers.
     """
     if not isinstance(atom.c, OpaqueOperand):
         return 1.0
@@ -73,9 +73,9 @@ def slower_rows(machine: Machine, atom: MultiplyAtom, rows: int, stride: int, *,
 def operand_cycles(limits: Limits, reads: OperandReads, held: float = 0.0) -> float:
     """Return the cycles of one core to read an operand in one task (one thread's work), from caches or memory.
 
-    `limits` are the machine's rates. `reads` has the bytes that are read once and again; each comes from the nearest
-    cache that holds the bytes used in between. `held` are the bytes of values in the task's scratch memory, which use
-    the same caches.
+    `reads` has the bytes of first reads and of repeated reads. Repeated ones come from the nearest cache that holds all
+    bytes used in between. `held` is the size of the task's scratch memory, which uses the same caches. `limits` has the
+    machine's rates.
     """
     repeated = reads.again * missing_share(reads.between, l1(limits))
     return cycles_beyond_l1(limits, reads.first, reads.core + held, reads.slower) + cycles_beyond_l1(
@@ -131,8 +131,8 @@ def task_overhead_cycles(kernel: UniformKernelSchedule) -> float:
 def task_packing_cycles(kernel: UniformKernelSchedule) -> float:
     """Return the cycles of one core to pack operands B within one task (one thread's work), over all its iterations.
 
-    A task packs B if the atom needs several neighbours along K contiguous, and the task's columns do not begin at a
-    whole accumulator tile, so that B cannot be packed once for all tasks. 0 if no B needs that.
+    Only atoms that need several neighbours along K contiguous want B packed. B is packed once for all tasks, at no cost
+    here, if tasks split N at whole accumulator tiles; each task packs its part of B otherwise.
     """
     size, trips, total = numbers_of(kernel.facts.sizes), _trips(kernel), 0.0
     for op, microkernel in kernel.products.items():
@@ -188,7 +188,7 @@ def _trips(kernel: UniformKernelSchedule) -> dict[Op, int]:
 
 
 def _bytes_of(kernel: UniformKernelSchedule, op: Op, axes: Axes) -> tuple[float, float]:
-    """Return the bytes of (A, B) that one iteration of a task reads for the MMA `op`, for one element of the batch.
+    """Return (bytes of A, bytes of B) that one iteration of a task reads for the MMA `op`, for one batch element.
 
     `axes` says which dimensions of the MMA are M, N and K.
     """
@@ -206,10 +206,10 @@ def _bytes_of(kernel: UniformKernelSchedule, op: Op, axes: Axes) -> tuple[float,
 
 
 def _seen_bytes(kernel: UniformKernelSchedule, value: Value, task_bytes: float) -> float:
-    """Return the bytes of an operand's tensor that one core reads in all its tasks; `task_bytes` if it is computed.
+    """Return the bytes of an operand's tensor that one core reads in all its tasks (one thread's work each).
 
-    `value` is the operand, `task_bytes` are its bytes per task. Tasks along dimensions of the operand read separate
-    parts of the tensor, which the cores share out.
+    `value` is the operand, `task_bytes` its bytes per task. Tasks along the operand's dimensions read separate parts of
+    the tensor, and the cores share these parts. If the operand is computed, not read, `task_bytes` is returned.
     """
     tensor, size = _argument(kernel, value), numbers_of(kernel.facts.sizes)
     if tensor is None:

@@ -22,8 +22,9 @@ from tilewright.plan.search.uniform_kernel import UniformKernelSchedule
 def vector_cycles(kernel: UniformKernelSchedule, n: ValueFacts) -> float:
     """Return the cycles of a CPU core for one element of the value `n`, computed, loaded or stored with vectors.
 
-    Vectors run along the last dimension of the value's tile. It is more if they are not full, for scans, and if
-    elements are loaded or stored one by one.
+    Vectors run along the last dimension of the value's tile. An element takes longer in vectors that are not full, in
+    scans, and if elements are loaded or stored one by one. An element of a topk takes the time to walk its row. 0 if no
+    operation of the program computes the value.
     """
     machine, source = kernel.machine, n.source
     if source is None:
@@ -46,10 +47,11 @@ def vector_cycles(kernel: UniformKernelSchedule, n: ValueFacts) -> float:
 
 
 def _access_cycles(kernel: UniformKernelSchedule, n: ValueFacts, vector: int) -> float:
-    """Return the extra cycles of a CPU core per element of the read or write `n`; 0 if vectors load or store it.
+    """Return the extra cycles of a CPU core per element of the read or write `n`, if elements are accessed one by one.
 
-    Elements are loaded or stored one by one if the tile's last dimension has a stride other than 0 or 1 in memory, or
-    if an address divides its index or looks it up. `vector` is the number of elements in a vector.
+    They are if the tile's last dimension has a stride other than 0 or 1 in memory, or if the address divides that
+    dimension's index or looks it up in a tensor. 0 if whole vectors are loaded or stored. `vector` is the number of
+    elements in a vector.
     """
     costs, source = kernel.machine.costs, n.source
     assert source is not None
@@ -68,9 +70,10 @@ def _access_cycles(kernel: UniformKernelSchedule, n: ValueFacts, vector: int) ->
 
 
 def again_cycles(kernel: UniformKernelSchedule) -> float:
-    """Return the cycles of a CPU core for bytes that one task reads again, from the nearest cache that holds its rows.
+    """Return the cycles of a CPU core for the bytes that one task (one thread's tile) moves a second time.
 
-    Rows that are reduced and then used are read again for each use; results of scans go through memory.
+    These are rows that are reduced and then used again, read once more per further use, and rows of scans. They come
+    from the nearest cache that holds all of the task's such rows; those in L1 take no cycles.
     """
     program, limits = kernel.facts.program, kernel.machine.limits
     users, again, between = program.users(), 0.0, 0.0

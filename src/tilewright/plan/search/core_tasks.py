@@ -39,9 +39,9 @@ def kernels_of_cores(
 ) -> Iterator[PlanCandidate]:
     """Yield CPU candidates for any program, one per choice of task widths and K tiles; a task is one thread's tile.
 
-    Without `in_registers` only candidates are yielded whose accumulators go through memory from K tile to K tile.
-    Yields nothing on a machine with lanes (a GPU). Each dimension that the grid cannot split is noted in `ranking` (the
-    search's result) with the reason.
+    With `in_registers`, the first choice keeps all of K in one tile. Without it, only candidates are yielded whose
+    accumulators go through memory between K tiles. Yields nothing on a machine with lanes (a GPU). Dimensions that the
+    grid cannot split are noted in `ranking` (the search's result) with the reason.
     """
     if machine.lanes is not None:
         return
@@ -72,14 +72,13 @@ def kernels_of_cores(
 def _k_tiles(
     facts: Facts, machine: Machine, products: Mapping[Op, Microkernel | None], loops: dict[Expr, int]
 ) -> Iterator[dict[Expr, int]]:
-    """Yield choices of {loop dimension: elements per iteration} in which one K loop has shorter tiles than in `loops`.
+    """Yield choices of {loop dimension: elements per iteration}: `loops`, with the K tile of one MMA made shorter.
 
-    The lengths are those for which B of a column of accumulator tiles takes half of L1 or all of it, or a quarter or
-    half of L2. A loop keeps at least FEWEST_K_TILES (4) tiles, as accumulators go through memory between two. Not
-    shortened are loops that carry more than an accumulator, that have a stated tile, or whose extent is known only at
-    the call, and MMAs that reduce further dimensions such as filter taps. An MMA that reduces all of K at once gets
-    such a loop too, if its operands can be computed by tiles. `products` maps each MMA to its microkernel (atom and
-    accumulator tile).
+    In a shorter tile, B of a column of accumulator tiles takes half of L1 or all of it, or a quarter or half of L2; the
+    loop keeps at least FEWEST_K_TILES (4) tiles. MMAs without a K loop get one if their operands can be computed by
+    tiles. Loops that carry more than accumulators, that have a stated tile, or whose extent is known only at the call
+    stay as they are, and so do MMAs that reduce further dimensions. `products` maps each MMA to its microkernel (atom
+    and tile).
     """
     size = numbers_of(facts.sizes)
     fixed = {*facts.loops, *facts.stated_loops, *(str(d) for d in facts.opened)}
@@ -103,11 +102,10 @@ def _task_widths(
 ) -> Iterator[dict[Expr, int]]:
     """Yield choices of {dimension that the grid splits: elements per task} to try; a task is one thread's tile.
 
-    The first choice follows from goals for the number and size of tasks. Widths that the author states are in every
-    choice. If the program has MMAs with atoms, further choices have powers of two times the accumulator tile along M
-    and N of each. They have at least cores / 2 tasks, and at most TASKS_PER_CORE (32) tasks per core (or per task of
-    the first choice, if that has more tasks than cores). `products` maps each MMA to its microkernel, `loops` maps
-    looped dimensions to elements per iteration.
+    The first follows from goals for the number and size of tasks. If MMAs have atoms, more follow: powers of two times
+    the accumulator tile along M and N, with at least cores / 2 tasks and at most TASKS_PER_CORE (32) tasks per core.
+    Widths that the author states are in all of them. `products` maps each MMA to its microkernel, `loops` each looped
+    dimension to elements per iteration.
     """
     size = numbers_of(facts.sizes)
     stated = {d: min(n, size(d)) for d in facts.cut if (n := facts.stated_tasks.get(str(d))) is not None}
@@ -172,10 +170,10 @@ def keeps_cores_busy(candidate: PlanCandidate | None, machine: Machine) -> bool:
 def _cpu_kernel(kernel: UniformKernelSchedule, *, holds: bool, chooses: bool) -> UniformKernelSchedule:
     """Return `kernel` with microkernels (atoms and accumulator tiles) that fit its task widths, on a CPU.
 
-    `kernel` comes with microkernels for tasks of all M and N. They are chosen anew with `chooses`, or if a task (one
-    thread's tile) is smaller than an accumulator tile. With `holds`, and if registers hold the accumulator tiles of all
-    MMAs at once, the task loops over such tiles, which stay there over all of K, and each width is rounded up to whole
-    tiles; but not if the author states tasks that are smaller than an accumulator tile.
+    If `holds` is set and registers hold the accumulator tiles of all MMAs at once, the kernel loops over such tiles,
+    which stay in registers over all of K, and widths are rounded up to whole tiles. Tasks that the author states
+    smaller than a tile prevent that. Otherwise microkernels are chosen anew if `chooses` is set, or if a task is
+    smaller than its tile.
     """
     facts, machine = kernel.facts, kernel.machine
     blocks = blocks_of(kernel.products, facts.cut, kernel.width, machine) if holds else {}
@@ -188,11 +186,11 @@ def _cpu_kernel(kernel: UniformKernelSchedule, *, holds: bool, chooses: bool) ->
 
 
 def _whole_tiles(facts: Facts, widths: Mapping[Expr, int], blocks: Mapping[Expr, int]) -> dict[Expr, int]:
-    """Return {dimension: elements per task}: `widths` rounded up to multiples of the accumulator tile `blocks`.
+    """Return {dimension: elements per task}: `widths`, rounded up to multiples of the extents `blocks` of a tile.
 
-    A task is one thread's tile. A width that the author states stays as it is. A width is clamped to the extent of its
-    dimension, unless that extent is known only at the call; if it is, and a sliding window reads along the dimension,
-    the dimension is left out of the result, so that a task has all of it. `facts` is the analysed program.
+    `blocks` has the accumulator tile's extent per dimension. Widths that the author states stay as they are. Others do
+    not exceed the dimension's extent, if that is known before the call. A dimension whose extent is known only at the
+    call, and along which a sliding window reads, is left out: a task has all of it.
     """
     size, rounded = numbers_of(facts.sizes), dict(widths)
     for d, n in blocks.items():

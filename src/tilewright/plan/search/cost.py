@@ -54,8 +54,8 @@ class CopyRate:
 def copy_rate(machine: Machine, w: Work) -> CopyRate:
     """Return a CopyRate (fraction of cores at work, latency of a copy in cycles) for a kernel with the work `w`.
 
-    The latency is longer if L2 no longer holds the operands since the launch before: the more bytes the kernel moves,
-    the fewer of them are still there.
+    The more bytes the kernel moves, the fewer of its operands L2 still holds since the launch before, and the longer
+    the latency: from that of L2 up to that of memory.
     """
     limits, cores = machine.limits, machine.limits.cores or 1
     kept_below, lost_above = (share * limits.l2_bytes for share in limits.operands_kept)
@@ -154,11 +154,11 @@ def step_cycles(machine: Machine, p: Phase, o: Overlap, rate: CopyRate, extra_co
 
 
 def _stage_wait(limits: Limits, p: Phase, o: Overlap, cycles: float) -> float:
-    """Return the average cycles per iteration that waves wait because it is too short to hand a pipeline stage over.
+    """Return the average cycles per iteration that waves wait for pipeline stages, because iterations are too short.
 
-    `cycles` is the length of an iteration without that wait. The first iterations of a task find all stages free and do
-    not wait. `p` (a Phase) is the work of an iteration, `o` (an Overlap) has the number of stages. 0 if no operand has
-    stages.
+    Handing a stage back to the copies takes a minimum time. `cycles` is the length of an iteration without the wait.
+    The first iterations of a task find all stages free and do not wait. `p` (a Phase) is the work of an iteration, `o`
+    (an Overlap) has the number of stages. 0 if no operand has stages.
     """
     if not p.per_stage:
         return 0.0
@@ -169,8 +169,8 @@ def _stage_wait(limits: Limits, p: Phase, o: Overlap, cycles: float) -> float:
 def _copy_cycles(limits: Limits, p: Phase, share: float) -> float:
     """Return the cycles of one core to copy the operands of one iteration to shared memory.
 
-    `share` is the fraction of the machine's cores at work: the more they are, the longer L2 takes for each. `p` (a
-    Phase) has the bytes.
+    It is the longest of the bytes at L2's rate, the traffic in L2, and lanes' own loads. L2 takes longer the more cores
+    are at work: `share` is the fraction of the machine's cores. `p` (a Phase) has the bytes.
     """
     return max(p.copied / limits.l2_rate, max(p.l2, limits.alone * p.alone / limits.l2_rate) * share, p.gather)
 
@@ -178,9 +178,9 @@ def _copy_cycles(limits: Limits, p: Phase, share: float) -> float:
 def _exposed_share(limits: Limits, p: Phase, o: Overlap) -> float:
     """Return the fraction (0 to 1) of the shorter of MMA and ALU (lane) cycles that stays exposed in an iteration.
 
-    Exposed means not overlapped with other work: that of other wave groups, or MMAs that start one iteration ahead. An
-    MMA that waits for another MMA of the same iteration can start ahead only with two pipeline stages or more. `p` (a
-    Phase) is the work of the iteration, `o` (an Overlap) has the wave groups and stages.
+    Exposed cycles overlap neither other wave groups nor MMAs that start one iteration ahead. If MMAs wait for another
+    MMA of the iteration, they start ahead only with two or more stages. `p` (a Phase) is the iteration's work, `o` (an
+    Overlap) has wave groups and stages.
     """
     ahead = o.ahead and o.stages > 1
     if not p.is_dependent:
@@ -249,8 +249,8 @@ def _unpipelined_cycles(machine: Machine, w: Work) -> tuple[float, float]:
 def _phase_cycles(machine: Machine, p: Phase) -> float:
     """Return the cycles of one core for one iteration of the loop nest `p` (a Phase) of a kernel without a pipeline.
 
-    It is the sum of the cycles of lanes (ALUs), MMAs, shared memory and copies. On a machine without lanes (a CPU) only
-    the longer of MMAs and reads of operands counts, as loads overlap the MMAs that they feed.
+    It is the sum of the cycles of MMAs, lanes (ALUs), shared memory and copies. On a machine without lanes (a CPU) it
+    is the cycles of vectors, plus the longer of MMAs and reads of operands: loads overlap the MMAs that they feed.
     """
     limits = machine.limits
     if machine.lanes is None:

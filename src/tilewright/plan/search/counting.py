@@ -41,10 +41,10 @@ def count_work(
 ) -> Work | None:
     """Count the work of a pipelined kernel; return a Work: cycles and bytes per iteration, per epilogue and in all.
 
-    None if no MMA's accumulator is written. `t` (a Tiling) has the tile sizes, `mmas` are the MMA tiles, `live` has the
-    numbers of live registers per lane, `placed` the operands in shared memory and the bytes copied for them; `phases`
-    maps each MMA (node number) to the loops around it. `copying_waves` is the number of waves whose lanes copy operands
-    if bulk copies do not.
+    None if the result of no MMA is written. `t` (a Tiling) has the tile sizes, `mmas` are the MMA tiles. `live` has the
+    registers live in a lane and the MMAs whose results are written. `placed` has the bytes copied for operands.
+    `phases` maps each MMA (node number) to the loops around it. `copying_waves` waves copy operands by lanes, if bulk
+    copies do not.
     """
     lanes = LaneCycles(t)
     last = next((m for m in mmas if m.node == live.results[-1]), None) if live.results else None
@@ -107,8 +107,8 @@ def task_end(t: Tiling, last: MmaTile, result: ResultRows, lanes: float, blocks:
 def _lane_store_cycles(t: Tiling, result: ResultRows, outputs: float) -> float:
     """Return the cycles of a core's lanes to store `outputs` elements of a task to global memory, one by one.
 
-    0 if bulk copies store them, that is, if the bytes between rows of `result` are a multiple of the row alignment of
-    bulk copies. `t` (a Tiling) has the tile sizes; a task is one workgroup's tile.
+    0 if the machine has no bulk stores, or if they store the elements: the bytes between rows of `result` are then a
+    multiple of the row alignment of bulk copies. `t` is the Tiling; a task is one workgroup's tile.
     """
     machine = t.machine
     pitches = [a.pitch for a in machine.copies_between("shared", "global") if a.asynchronous and a.rows]
@@ -137,10 +137,9 @@ def _phase_work(
 ) -> tuple[Phase, ...]:
     """Return a tuple of Phase: the work of one iteration of each loop nest of a workgroup, in cycles and bytes.
 
-    Loop nests with fewer loops come first. `lanes` has the ALU cycles of elementwise work per loop nest. `t` (a Tiling)
-    has the tile sizes, `mmas` are the MMA tiles, `live` has the MMAs that wait for each other, `placed` the bytes
-    copied for operands; `phases` maps each MMA (node number) to the loops around it. `copying_waves` is the number of
-    waves whose lanes copy operands if bulk copies do not.
+    Loop nests with fewer loops come first. `lanes` has the ALU cycles of elementwise work, `live` the MMAs that wait
+    for each other, `placed` the bytes copied for operands. `t` is the Tiling, `mmas` are the MMA tiles; `phases` maps
+    each MMA (node number) to the loops around it. `copying_waves` waves copy operands by lanes, if bulk copies do not.
     """
     limits = t.machine.limits
     nests = {*phases.values(), *(operand for operand, n in placed.copied.items() if n), *lanes.by_phase, *lanes.serial}
@@ -182,11 +181,11 @@ def _phase_work(
 
 
 def _share_of_k_in_bounds(t: Tiling, nest_mmas: list[MmaTile]) -> float:
-    """Return the fraction (0 to 1) of K that is not padding, if K is padded to whole slabs (rows of shared memory).
+    """Return the fraction (0 to 1) of K that is not padding; K is padded to whole rows of shared memory (slabs).
 
-    `nest_mmas` are the MMAs of one loop nest; the first MMA with a K dimension decides. If it has several K dimensions,
-    the fraction is of the one that is contiguous in memory, if there is one. 1 if no MMA has a K dimension. `t` (a
-    Tiling) has the kernel's tile sizes.
+    `nest_mmas` are the MMAs of one loop nest; the first one with a K dimension decides. Of several K dimensions the one
+    that is contiguous in memory counts. Example: K of 96 in rows of 64 elements -> 0.75. It is 1 if no MMA has a K
+    dimension. `t` is the Tiling.
     """
     for m in nest_mmas:
         rows = [t.facts.nodes[r].place.contiguous for r in (*m.oriented.a.reads, *m.oriented.b.reads)]
@@ -225,10 +224,10 @@ def _edge_copies(t: Tiling, mmas: tuple[MmaTile, ...]) -> tuple[float, int]:
 
 
 def _task_lengths(t: Tiling) -> tuple[tuple[float, float, int], ...]:
-    """Return ((fraction of all iterations, number of partly masked iterations, number of such tasks), ...).
+    """Return a tuple of (fraction of all iterations, partly masked iterations, number of tasks of this length).
 
-    There is one entry per length of a task (one workgroup's tile). Tasks differ in length only if masks skip
-    iterations; otherwise the one entry is (1, 0, number of all tasks). `t` (a Tiling) has the kernel's tile sizes.
+    There is one such triple per length of a task (one workgroup's tile). Tasks differ in length only if masks skip
+    iterations; otherwise the only triple is (1, 0, number of all tasks). `t` is the Tiling (tile sizes).
     """
     for axis, masks in t.facts.masks.items():
         number = t.o.class_of.get(axis)

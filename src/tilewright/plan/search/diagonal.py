@@ -17,9 +17,9 @@ from tilewright.plan.search.row_copies import Repacked, RowCopy, copy_cycles, ro
 def block_diagonal(candidate: PlanCandidate, machine: Machine, constant: Collection[str]) -> PlanCandidate:
     """Return the candidate with operand B copied to block-diagonal form before its kernel, if its tiles need that.
 
-    Tiles need it if they have several GEMMs of a batch, which then run as one GEMM; the cycles of the copy are added.
-    Any other candidate is returned unchanged. Arguments named in `constant` are repacked once, before any call, so that
-    their copy costs nothing.
+    Tiles need it if they hold several GEMMs of a batch, which then run as one GEMM. The cycles of the copy are added,
+    unless B is named in `constant`: such arguments are repacked once, before any call. Any other candidate is returned
+    unchanged.
     """
     kernel = candidate.kernel
     if not isinstance(kernel, KernelSchedule) or kernel.tiling.batch == 1:
@@ -36,12 +36,12 @@ def block_diagonal(candidate: PlanCandidate, machine: Machine, constant: Collect
 def padded_blocks(
     facts: Facts, p: ProductFacts, reads: list[ValueFacts], machine: Machine, constant: Collection[str]
 ) -> Iterator[Repacked]:
-    """Yield at most one Repacked: K is zero-padded, so that one slab has the K of several GEMMs of a batch.
+    """Yield at most one Repacked: the program with K zero-padded, so that one slab holds K of several GEMMs of a batch.
 
-    A slab is the K elements in a row of shared memory; a Repacked is the rewritten program with the cost of the copy.
-    `p` is the MMA, `reads` are its A and B, `constant` names arguments that are repacked once, at no cost. K is padded
-    to the atom's K times a power of two. Yields nothing if no atom takes the type of A, if the K of neighbouring GEMMs
-    are not adjacent in memory, if K is a multiple of the atom's K already, or if two padded K are longer than a slab.
+    A slab is a row of shared memory; a Repacked is the rewritten program with the cost of the copy. K is padded to a
+    power of two times the atom's K. `p` is the MMA, `reads` its A and B; arguments in `constant` are repacked once, at
+    no cost. Yields nothing if no atom takes the type of A, if K of neighbouring GEMMs is not adjacent in memory, if K
+    is a multiple of the atom's K already, or if two padded K do not fit in a slab.
     """
     a, b = reads
     k = a.place.contiguous

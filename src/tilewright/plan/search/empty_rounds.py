@@ -13,11 +13,11 @@ from tilewright.plan.search.work import Phase
 
 
 def kept_rounds(t: Tiling) -> tuple[float, float]:
-    """Return (mean over all tasks, maximum of a task) of the fraction of K iterations that are not skipped.
+    """Return (mean fraction of K iterations that a task does not skip, the largest such fraction of any task).
 
     An iteration is skipped if the whole tile of an operand is out of bounds along some memory coordinate, as at the
-    padded edge of an image. (1, 1) if none is skipped, or if the program has several MMAs. `t` (a Tiling) has the tile
-    sizes; a task is one workgroup's tile.
+    padded edge of an image. Both are 1 if none is skipped, or if the program has several MMAs. `t` is the Tiling (tile
+    sizes); a task is one workgroup's tile.
     """
     mean = longest = 1.0
     if len(t.facts.products) != 1:
@@ -34,10 +34,11 @@ def kept_rounds(t: Tiling) -> tuple[float, float]:
 
 
 def busiest_share(t: Tiling) -> float:
-    """Return the fraction (0 to 1) of K iterations that are not skipped on the core with the most of them.
+    """Estimate the fraction (0 to 1) of K iterations that are not skipped, on the core that does most of them.
 
-    An iteration is skipped if an operand's whole tile is out of bounds. Tasks (workgroups' tiles) are dealt out in
-    turn, so that a core with few tasks may have more than its share of the longest. `t` (a Tiling) has the tile sizes.
+    An iteration is skipped if an operand's whole tile is out of bounds. The fraction lies between that of an average
+    task (workgroup's tile) and that of the longest; the fewer tasks per core, the nearer to the longest. `t` is the
+    Tiling (tile sizes).
     """
     mean, longest = kept_rounds(t)
     tasks_per_core = -(-t.tasks // (t.machine.limits.cores or 1))
@@ -45,10 +46,10 @@ def busiest_share(t: Tiling) -> float:
 
 
 def _uniform(t: Tiling, place: AccessFacts, k: frozenset[str]) -> Iterator[np.ndarray]:
-    """Yield boolean arrays (tasks, K iterations): True where a memory coordinate of a tile is in bounds.
+    """Yield boolean arrays of shape (tasks, K iterations): True where a coordinate of an operand's tile is in bounds.
 
-    There is one array per coordinate of the access `place` that depends on K and has the same value for all elements of
-    a tile. `k` are the dimensions of K, `t` (a Tiling) has the tile sizes.
+    There is one array per memory coordinate of the access `place` that depends on K (the dimensions `k`) and has the
+    same value for all elements of a tile. Other coordinates are left out. `t` is the Tiling (tile sizes).
     """
     offsets = place.offsets or (0,) * len(place.coords)
     # a tile of a flat index may span two values of a digit
@@ -66,10 +67,9 @@ def _uniform(t: Tiling, place: AccessFacts, k: frozenset[str]) -> Iterator[np.nd
 
 
 def less_work(p: Phase, share: float) -> Phase:
-    """Return the mean work of an iteration of the loop nest `p` if only the fraction `share` of iterations is done.
+    """Return the loop nest `p` with the work of an average iteration, if only `share` of its iterations is done.
 
-    The number of iterations, `p.trips`, stays as it is. The other iterations are skipped, as an operand is out of
-    bounds.
+    Cycles and bytes per iteration are multiplied by the fraction `share`. The number of iterations, `p.trips`, stays.
     """
     names = ("mma", "lanes", "masked", "shared", "copied", "l2", "gather", "serial")
     return replace(p, **{name: getattr(p, name) * share for name in names})

@@ -29,8 +29,9 @@ SHALLOWEST = 32
 def kernels_of_fragments(facts: Facts, machine: Machine, ranking: Ranking) -> Iterator[PlanCandidate]:
     """Yield GPU candidates with MMAs but without a pipeline: all waves run the same code, and load what they multiply.
 
-    There is one for each distinct choice of task widths (extents of a workgroup's tile) and K tiles. Yields nothing if
-    the program has no MMA, or on a machine without lanes (a CPU). `ranking` (the search's result) counts the kernels.
+    There is one per distinct choice of task widths (extents of a workgroup's tile) and K tiles. With several MMAs, each
+    choice is also tried without keeping accumulator tiles in registers. Yields nothing if the program has no MMA, or on
+    a machine without lanes (a CPU). The number of candidates is added to `ranking.timed`.
     """
     if not facts.products or machine.lanes is None:
         return
@@ -58,9 +59,9 @@ def _fragment_kernel(
 ) -> UniformKernelSchedule:
     """Return the kernel (a UniformKernelSchedule) with `widths` elements per workgroup and `loops` per iteration.
 
-    With `holds`, and if registers hold the accumulator tiles of all MMAs, each workgroup gets one tile of each, unless
-    that exceeds a width that the author states. `narrowed` says that the widths were halved to save shared memory: each
-    atom then spans one wave, because such an atom reads operands from registers, not from shared memory.
+    If `holds` is set and registers hold the accumulator tiles of all MMAs at once, `widths` are replaced: a workgroup
+    gets one such tile, unless that exceeds a width that the author states. `narrowed` means that `widths` were halved
+    to save shared memory: only atoms of one wave are then used, which read operands from registers.
     """
     size = numbers_of(facts.sizes)
 

@@ -56,9 +56,9 @@ class KernelSchedule:
 
     @property
     def cuts_both(self) -> bool:
-        """True if the grid, not a loop, splits both M and N of all MMAs, which must all have the same M and N.
+        """True if the grid splits M and N of all MMAs, and no M of one MMA is N or K of another.
 
-        Only then does the kernel have a raster (an order in which the grid visits tiles of C).
+        Only such a kernel has a raster (an order in which the grid visits tiles of C).
         """
         tiles_of_c = [(set(c.roles), tile) for c, tile in self.tiling.pairs() if {ROWS, COLUMNS} & set(c.roles)]
         return all(tile.level == GRID and len(roles) == 1 for roles, tile in tiles_of_c)
@@ -77,9 +77,10 @@ class KernelSchedule:
 def candidates_of_tiling(t: Tiling, ranking: Ranking, best: float) -> Iterator[tuple[PlanCandidate, Work]]:
     """Yield (PlanCandidate, its Work) for each pipeline with which a tiling fits registers and shared memory.
 
-    `t` (a Tiling) has the tile sizes; `best` is the time of the best candidate so far, in cycles. Yields nothing in
-    five cases: the tiling's lower bound exceeds `best`; some MMA has no atom that fits; a tile is a box (rectangle) of
-    output positions without a halo tile; no accumulator is written; rows of the result cannot be stored.
+    `t` is the Tiling (tile sizes); `best` is the time of the best candidate so far, in cycles. Yields nothing in five
+    cases: the tiling's lower bound exceeds `best`; some MMA has no atom that fits; a tile is a box (rectangle) of
+    output positions without a halo tile; no accumulator is written; rows of the result cannot be stored. The number of
+    pipelines is added to `ranking.timed`.
     """
     mmas = tuple(m for p in t.o.products if (m := mma_tile(t, p)) is not None)
     if len(mmas) < len(t.o.products):
@@ -141,10 +142,11 @@ def _least_cycles(t: Tiling, mmas: tuple[MmaTile, ...], phases: dict[int, Loops]
 
 
 def _least_copy_cycles(t: Tiling, placed: OperandPlacement, phases: dict[int, Loops]) -> float:
-    """Return a lower bound of the cycles of any kernel with this tiling: the time of its copies to shared memory.
+    """Return a lower bound of the cycles of any kernel with the tiling `t`: the time of its copies to shared memory.
 
-    The cycles are summed over one core's tasks (workgroups' tiles). `placed` has the copied bytes per iteration of each
-    loop nest; `phases` maps each MMA (node number) to the loops around it.
+    The cycles are summed over one core's tasks (workgroups' tiles). It is 0 (no bound) if the program's loops carry
+    values and there are fewer tasks than cores. `placed` has the copied bytes per iteration of each loop nest; `phases`
+    maps each MMA (node number) to the loops around it.
     """
     limits = t.machine.limits
     copied = sum(t.trips(loops) * placed.copied[loops] for loops in set(phases.values()) if loops in placed.copied)
@@ -155,12 +157,11 @@ def _least_copy_cycles(t: Tiling, placed: OperandPlacement, phases: dict[int, Lo
 
 
 def _least_tasks_per_core(t: Tiling) -> float:
-    """Return a lower bound of the number of workgroups that the busiest core runs, one after the other.
+    """Return a lower bound of the number of workgroups that the busiest core runs one after another, as a float.
 
-    It is the number of workgroups per core, less the work that masks and operands out of bounds let it skip. It is
-    rounded up, unless the work per workgroup differs (loops that carry values, masks, operands out of bounds), or
-    split-K may fill the last round (one workgroup per core). It is 0 (no bound) if loops carry values and there are
-    fewer workgroups than cores. `t` (a Tiling) has the kernel's tile sizes.
+    It is workgroups / cores, times the share of work that masks and out-of-bounds operands leave. It is rounded up only
+    if all workgroups do the same work and split-K cannot fill the last round. It is 0 (no bound) if the program's loops
+    carry values and there are fewer workgroups than cores. `t` is the Tiling (tile sizes).
     """
     facts, cores = t.facts, t.machine.limits.cores or 1
     if facts.loops and t.tasks < cores:
@@ -193,13 +194,11 @@ def work_of(kernel: KernelSchedule) -> Work | None:
 def _with_pipeline(work: Work, kernel: KernelSchedule, placed: OperandPlacement) -> Work:
     """Return `work`, which was counted from the tiling alone, adjusted to the kernel's pipeline and raster.
 
-    `placed` has the operands in shared memory. The adjustments:
-    - a raster (order in which the grid visits tiles of C) that is worse than the best makes copies longer;
-    - if A stays in registers, it is not read from shared memory again;
-    - iterations in which an operand is out of bounds are skipped, unless halves of the wave groups take tasks in turn
-      or A has halo tiles;
-    - with a halo tile (input patch) of A, a stage of B has several filter taps, or all of B is resident and copied once
-      per core.
+    A raster (order in which the grid visits tiles of C) that is worse than the best makes copies longer. If A stays in
+    registers, it is not read from shared memory again. Skipped iterations (an operand is out of bounds) are subtracted,
+    unless the kernel has ping-pong or halo tiles. Ping-pong does masked iterations too. With a halo tile (input patch)
+    of A, a stage of B has several filter taps, or all of B is copied once per core. `placed` has the operands in shared
+    memory.
     """
     pipeline, t = kernel.pipeline, kernel.tiling
     phases = work.phases
@@ -247,7 +246,10 @@ def _share_read_alone(kernel: KernelSchedule) -> float:
 
 
 def _l2_cycles_of_b(kernel: KernelSchedule, placed: OperandPlacement) -> float:
-    """Return the L2 cycles of one core to copy all of operand B once, if A is loaded as halo tiles (input patches)."""
+    """Return the L2 cycles of one core to copy all of operand B once, for a kernel that loads A as halo tiles.
+
+    A halo tile is an input patch; `placed` has it.
+    """
     t, m, halo = kernel.tiling, kernel.mmas[0], placed.halo
     assert halo is not None
     access = t.facts.nodes[halo.b_read].place
@@ -274,10 +276,10 @@ def time_of(kernel: KernelSchedule, work: Work) -> KernelTime:
 
 
 def candidate_of(kernel: KernelSchedule, work: Work, extra: float = 0.0) -> PlanCandidate:
-    """Return a kernel as a PlanCandidate with its predicted cycles and sort key.
+    """Wrap a kernel as a PlanCandidate with its predicted cycles and sort key; note if memory bandwidth limits it.
 
-    The cycles are predicted from `work` (its cycles and bytes). `extra` cycles are added, such as for merging the parts
-    (pieces of K) of split-K.
+    The cycles are predicted from `work` (its cycles and bytes). `extra` cycles are added, such as for merging the
+    partial results of split-K.
     """
     time = time_of(kernel, work)
     kernel = replace(kernel, at_memory_bound=_is_memory_bound(kernel, work, time))

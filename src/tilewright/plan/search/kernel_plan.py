@@ -41,7 +41,7 @@ class KernelPlan:
         """Return the number of elements of the program dimension `d` in a tile of this kernel.
 
         It is per iteration if the kernel loops over `d`, else per workgroup. If `d` was split into digits (mixed-radix
-        parts), it is the extent of the widest digit.
+        parts such as image row and column), it is the largest of their extents. It is 1 for a dimension without a tile.
         """
         return max(self.t.size.get(name, 1) for name in self.facts.digit_names(d))
 
@@ -97,11 +97,11 @@ class KernelPlan:
     # -- axes -----------------------------------------------------------------------------------------------------
 
     def _grid_dims(self) -> list[Expr]:
-        """Return the program dimensions that the grid splits, as a list in the order of the plan's axes.
+        """Return the program dimensions that become axes of the plan's grid, as a list in the order of the axes.
 
-        With several MMAs, the list includes each M that has one element only. If the grid splits M and N of all MMAs,
-        the dimensions of C come last; with a single MMA, dimensions of C that have one element only are then included
-        too.
+        These are the dimensions that the grid can split. With several MMAs, an M of one element is included. If the
+        grid splits M and N of all MMAs, the dimensions of C come last; with a single MMA, those of one element are then
+        included. Dimensions that only some carried values of a loop with split-K have are left out.
         """
         cut = [d for d in self.facts.cut if d not in self._dims_of_some_states()]
         if len(self.products) > 1:
@@ -113,9 +113,10 @@ class KernelPlan:
         return [*(d for d in cut if d not in result), *result]
 
     def _dims_of_some_states(self) -> set[Expr]:
-        """Return the dimensions that some, but not all, values carried by a loop with split-K have; else none.
+        """Return the dimensions that some, but not all, carried values of the loop have that split-K splits.
 
-        The grid cannot split these dimensions: the kernel writes all carried values of its part of the loop.
+        The grid cannot split these dimensions: each workgroup writes all carried values of its part of the loop. The
+        set is empty without split-K, and if the program itself has no such loop.
         """
         loop = None if self.kernel.parts is None else self.facts.loops.get(self.kernel.parts.dim)
         if loop is None or loop.source is None:
@@ -124,9 +125,9 @@ class KernelPlan:
         return set.union(*dims) - set.intersection(*dims)
 
     def _with_unit_rows(self, cut: list[Expr]) -> list[Expr]:
-        """Return the grid dimensions `cut` with the M of each MMA that has one element only added.
+        """Return the grid dimensions `cut`, plus the M of each MMA whose M has one element.
 
-        The result is in the order of the first write. It is `cut` itself if there is no such M.
+        If there is such an M, the result is in the order of the first write; otherwise it is `cut` itself.
         """
         rows = {axes.m for axes in self.axes.values() if isinstance(axes, Axes) and self.size(axes.m) == 1}
         if not rows - set(cut):
@@ -136,8 +137,8 @@ class KernelPlan:
     def _grid_order(self, tasks: list[Expr]) -> list[Expr]:
         """Return the grid dimensions `tasks` in the order in which the grid visits them, outermost first.
 
-        It is the memory order of the result if memory bandwidth limits the kernel and a workgroup has whole rows of the
-        result; else the order of `tasks`.
+        It is the memory order of the result if memory bandwidth limits the kernel, if a single MMA has M and N split by
+        the grid, and if a workgroup has whole rows of the result. Otherwise it is the order of `tasks`.
         """
         if not self.kernel.at_memory_bound or not self.kernel.cuts_both or len(self.products) > 1:
             return tasks
@@ -174,9 +175,9 @@ class KernelPlan:
         return f"{d}_part" if parts is not None and str(d) == parts.dim else str(d)
 
     def _extent(self, d: Expr) -> int:
-        """Return the number of elements of the plan's axis of `d`: of one part if split-K splits `d`, else of all.
+        """Return the number of elements of the plan's axis for the program dimension `d`.
 
-        Parts are the pieces of K that split-K gives to workgroups. `d` is a dimension of the program.
+        If split-K splits `d`, it is the elements of one part (the piece of K of one workgroup); else all elements.
         """
         parts = self.kernel.parts
         return parts.width if parts is not None and str(d) == parts.dim else self._unsplit_extent(d)
@@ -200,10 +201,10 @@ class KernelPlan:
         return any(c.is_batch and str(d) == c.dims[-1] and tile.size > 1 for c, tile in self.t.pairs())
 
     def _splits(self, d: Expr) -> tuple[Split, ...]:
-        """Return how the plan splits the axis of `d`: a tuple of Split (level and elements), outermost first.
+        """Return how the plan splits the axis of `d`: a tuple of Split (level and elements), outermost first; maybe ().
 
-        "task" elements are per workgroup, "loop" elements per iteration; an axis may have both. "loop" also covers K
-        steps within a workgroup's tile. Return () if neither the grid nor a loop splits `d`.
+        `Split("task", n)` means n elements per workgroup, `Split("loop", n)` n elements per iteration; an axis may have
+        both. "loop" also covers K steps within a workgroup's tile. It is () if neither the grid nor a loop splits `d`.
         """
         cut = d in self._grid_dims()
         tile = next((self.t.tile_of(n) for n in self.facts.digit_names(d) if n in self.t.o.class_of), None)
@@ -219,11 +220,11 @@ class KernelPlan:
         return self._loop_of_linking_dim(d)
 
     def _loop_of_linking_dim(self, d: Expr) -> tuple[Split, ...]:
-        """Return (loop Split,) for a dimension `d` that links two MMAs and that a workgroup holds whole; else ().
+        """Return a loop Split, as a tuple of one, with which B of the last MMA is loaded in steps along `d`; or ().
 
-        `d` is N of the first MMA and K of the second. The first MMA's accumulator has all of `d`, but B of the second
-        is loaded one slab (row of shared memory) at a time. () also if the program itself loops over `d`, if `d` takes
-        one step only, or if operands that a workgroup loads once have two stages.
+        It is for a `d` that is N of one MMA and K of the next: a workgroup has all of `d` in an accumulator, but loads
+        B one slab (row of shared memory) at a time. () if one step suffices, as for all other dimensions. () also if
+        the program itself loops over `d`, or if operands that a workgroup loads once have two stages.
         """
         looped = any(op.name == "iterate" and op.attrs["axis"] is d for op in self.facts.program.walk())
         if looped or self.kernel.pipeline.roles.resident_stages > 1:
@@ -233,9 +234,10 @@ class KernelPlan:
         return (Split("loop", slab),) if steps > 1 else ()
 
     def _loop_of_unit_k(self, d: Expr) -> tuple[Split, ...]:
-        """Return (loop Split,) for a K dimension `d` that has one element; () if `d` needs no loop in the plan.
+        """Return a loop Split, as a tuple of one, for the one-element dimension `d`; () if the plan needs no loop.
 
-        The innermost K dimension needs a loop in a program with a single MMA; an outer K dimension if a loop splits K.
+        The innermost K dimension gets a loop of one slab (row of shared memory) if the program has a single MMA. An
+        outer K dimension gets a loop of one element if a loop splits K of the first MMA. Other dimensions need no loop.
         """
         for op, axes in self.axes.items():
             steps = isinstance(axes, Axes) and self.t.loops_over(self.kernel.mmas[0].oriented.product.k)
@@ -246,7 +248,11 @@ class KernelPlan:
         return ()
 
     def _has_k_steps(self, d: Expr, tile: AxisTile) -> bool:
-        """True if the loop over the K dimensions with the tile `tile` steps along `d`, not along another of them."""
+        """True if a loop over K dimensions, with the tile `tile`, takes its steps along `d`.
+
+        It does along `d` if `d` is the only dimension of the tile, or the innermost K dimension of an MMA; other
+        dimensions of the tile advance by whole elements.
+        """
         inner = [axes.k for axes in self.axes.values() if isinstance(axes, Axes)]
         return len(tile.box) == 1 or d in inner
 

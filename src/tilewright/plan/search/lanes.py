@@ -55,10 +55,11 @@ def kernels_of_lanes(facts: Facts, machine: Machine, ranking: Ranking) -> Iterat
 
 
 def _with_longer_tasks(kernel: UniformKernelSchedule) -> UniformKernelSchedule | None:
-    """Return `kernel` with larger tasks (workgroups' tiles), if it starts tasks slower than it moves bytes.
+    """Return `kernel` with larger tasks (workgroups' tiles), and waves to match; None if it needs none.
 
-    Tasks grow along the last dimensions first, by divisors of their extents. None if starting the tasks takes no longer
-    than moving their bytes, for a program that reduces or scans, if the author states tasks, or if tasks cannot grow.
+    It needs larger tasks if starting its tasks takes longer than moving their bytes. Tasks grow along the last
+    dimensions first, by divisors of their extents. None also for a program that reduces or scans, if the author states
+    tasks, or if tasks cannot grow.
     """
     facts, machine, size = kernel.facts, kernel.machine, numbers_of(kernel.facts.sizes)
     work = count_uniform_work(kernel)

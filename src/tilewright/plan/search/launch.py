@@ -29,12 +29,11 @@ def order_of(work: Work) -> str:
 
 @lru_cache
 def raster_of(t: Tiling) -> int:
-    """Return the raster group with the best L2 reuse: the tiles of C along M that the grid visits before it steps along
-    N.
+    """Return the raster group with the best L2 reuse: how many tiles along M the grid visits before a step along N.
 
-    It is the group with which all concurrent tiles read the fewest distinct rows of A and B. If groups are equal, it is
-    the largest if C has fewer tiles along M than along N, else the smallest. `t` (a Tiling) has the tile sizes. The
-    result is cached: every pipeline of a tiling asks for it.
+    With it, the tiles that run at the same time read the fewest distinct rows of A and B. Among equals it is the
+    largest group if C has fewer tiles along M than along N, else the smallest. `t` is the Tiling (tile sizes). The
+    result is cached, as every pipeline of a tiling asks for it.
     """
     rows, columns = _grid_tiles_of_c(t)
     tall, wide = rows[1], columns[1]
@@ -58,10 +57,10 @@ def _rows_read(t: Tiling, sides: tuple[Side, Side], group: int) -> int:
 def raster_factor(t: Tiling, raster: int, columns_first: bool) -> float:
     """Return the factor (1 or more) by which copies take longer with the raster group `raster` than with the best.
 
-    A raster group is the number of tiles of C along M that the grid visits before it steps along N; `columns_first`
-    says that the grid has N before M. The factor grows with the number of rows that concurrent tiles read. But if all
-    tiles run at the same time, it exceeds 1 only if neighbouring tiles share operand A where the best group shares B,
-    or the other way round. `t` (a Tiling) has the tile sizes.
+    A raster group is the number of tiles of C along M that the grid visits before it steps along N; with
+    `columns_first`, M and N are swapped. The factor grows with the number of rows that concurrent tiles read. If all
+    tiles run at once, it is 1, unless neighbouring tiles share A where the best group shares B, or the reverse. `t` is
+    the Tiling (tile sizes).
     """
     best = raster_of(t)
     if raster == best and not columns_first:
@@ -79,11 +78,10 @@ def raster_factor(t: Tiling, raster: int, columns_first: bool) -> float:
 def share_read_alone(t: Tiling, raster: int, columns_first: bool, order: str) -> float:
     """Return the fraction (0 to 1) of a tile's operand rows that no other core reads at about the same time.
 
-    Neighbouring tasks (workgroups' tiles) that share an operand load each row once. Tasks that differ only in the
-    position of a sliding window share both operands. An operand that only distant tasks share is loaded for each of
-    them, but at most once by each part of L2. `raster` is the raster group (tiles along M that the grid visits before a
-    step along N), `columns_first` says that the grid has N before M, and `order` is how cores take tasks: in contiguous
-    order, neighbours run on one core. `t` (a Tiling) has the tile sizes.
+    Neighbouring tasks (workgroups' tiles) share an operand and load its rows once. If only distant tasks share it, each
+    loads it, but at most one load per part of L2 counts. `raster` is the raster group (tiles along M before a step
+    along N), `columns_first` swaps M and N. `order` is how cores take tasks: in contiguous order, neighbours run on one
+    core, one after another, and share less. `t` is the Tiling (tile sizes).
     """
     rows, columns = _grid_tiles_of_c(t)
     (tile, tall), (width, wide) = (columns, rows) if columns_first else (rows, columns)
@@ -121,7 +119,7 @@ def _distinct_tasks(t: Tiling, tile: AxisTile) -> int:
     """Return the number of workgroups, along the dimensions of the grid tile `tile`, that read different elements.
 
     Along a dimension of a sliding window with one position per workgroup, neighbouring workgroups read nearly the same
-    elements and count as one.
+    elements and count as one. `t` (a Tiling) has the sliding windows.
     """
     windows = t.o.window_dims
     sliding = [d for d, n in tile.box if d in windows and n == 1]

@@ -64,11 +64,12 @@ def operand_registers(t: Tiling, m: MmaTile) -> float:
 
 
 def _live_accumulators(facts: Facts, order: list[int], n: int, into: dict[int, int]) -> set[int]:
-    """Return the set of MMAs (node numbers) whose accumulators are live while MMA number `n` of `order` runs.
+    """Return the MMAs (node numbers) whose accumulators are live while MMA number `n` of `order` runs.
 
-    `order` has all MMAs in program order. MMA number `n` itself is live. An earlier MMA is live if its result is
+    `order` has all MMAs in program order. MMA number `n` is live itself. An earlier MMA is live if its result is
     written, or if an MMA after number `n` reads its result or adds to it. `into` maps an MMA to the MMA whose
-    accumulator it adds to; the result may then have both. `facts` is the analysed program.
+    accumulator it adds to; such a pair may be in the result twice, though it shares registers. `facts` is the analysed
+    program.
     """
     later = [p for p in facts.products if p.node in order[n + 1 :]]
     written = {x for w in facts.writes for x in facts.behind(w.args[0], ("read", "mma")) if facts.nodes[x].op == "mma"}
@@ -87,10 +88,10 @@ def _is_carried(t: Tiling, phases: dict[int, Loops], q: int, node: int) -> bool:
 
 
 def _last_mmas(facts: Facts, order: list[int], into: dict[int, int]) -> tuple[int, ...]:
-    """Return the last MMAs (node numbers): a write depends on the MMA's accumulator, and no other MMA uses it.
+    """Return the last MMAs (node numbers): their accumulators are written, and no other MMA uses them.
 
-    Another MMA uses it if an operand is computed from it, or if the MMA adds to it. `order` has all MMAs; `into` maps
-    an MMA to the MMA whose accumulator it adds to. `facts` is the analysed program.
+    Another MMA uses one if it computes an operand from it, or adds to it. `order` has all MMAs; `into` maps an MMA to
+    the MMA whose accumulator it adds to. `facts` is the analysed program.
     """
     inner = {q for p in facts.products for q in (*p.a.products, *p.b.products)}
     behind = _nodes_behind_writes(facts)

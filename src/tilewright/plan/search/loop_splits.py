@@ -26,9 +26,9 @@ def loops_in_parts(whole: PlanCandidate, ranking: Ranking) -> Iterator[PlanCandi
     """Yield at most one candidate: the kernel of `whole` with its loop split over more workgroups.
 
     Each workgroup does a part of the iterations, and a second kernel merges the partial results. The number of parts
-    and the tile size are those with the fewest predicted cycles. Yields nothing if the program does not have exactly
-    one loop, whose partial results merge, or if `whole` has workgroups for more than half of the cores. If the loop is
-    too short, that is noted in `ranking` (the search's result).
+    and the tile size are those with the fewest predicted cycles. Yields nothing if the program has no loop that can be
+    split (see `_loop_to_split`), or if `whole` has workgroups for more than half of the cores. If the loop is too
+    short, `ranking` (the search's result) gets that as the reason.
     """
     kernel = whole.kernel
     assert isinstance(kernel, UniformKernelSchedule)
@@ -53,7 +53,11 @@ def loops_in_parts(whole: PlanCandidate, ranking: Ranking) -> Iterator[PlanCandi
 
 
 def _loop_to_split(kernel: UniformKernelSchedule) -> Op | None:
-    """Return the only loop of a kernel's program if its partial results can be merged; otherwise return None."""
+    """Return the loop of a kernel's program whose partial results a second kernel could merge; None if there is none.
+
+    The program must have exactly one loop. None also if the program has MMAs or scans, if the author states tasks, or
+    if it is already half of a split program.
+    """
     facts = kernel.facts
     if facts.products or facts.part or facts.stated_tasks or facts.scanned:
         return None
@@ -62,10 +66,11 @@ def _loop_to_split(kernel: UniformKernelSchedule) -> Op | None:
 
 
 def _parts(kernel: UniformKernelSchedule, loop: Op, tile: int) -> Iterator[Parts]:
-    """Yield a Parts (dimension, count, width) for each number of parts to try of `loop`; workgroups do one part each.
+    """Yield a Parts (dimension, count, width) for each number of parts into which `loop` may be split.
 
-    A part has whole iterations of `tile` elements. All workgroups together are at most CROWDED (2) per core. The last
-    part may be shorter if elements past its end can leave the carried values unchanged.
+    Each workgroup does one part, of whole iterations of `tile` elements. On a GPU, up to three counts are tried: for
+    half a workgroup, one or CROWDED (2) per core; on a CPU, one count. Counts that do not divide the loop are left out,
+    unless elements past its end can leave the carried values unchanged.
     """
     facts, cores, axis = kernel.facts, kernel.machine.limits.cores or 1, str(loop.attrs["axis"])
     extent, size = facts.extents[axis], numbers_of(facts.sizes)
@@ -85,7 +90,10 @@ def _parts(kernel: UniformKernelSchedule, loop: Op, tile: int) -> Iterator[Parts
 
 
 def _split_kernel(kernel: UniformKernelSchedule, parts: Parts, tile: int) -> UniformKernelSchedule:
-    """Return `kernel` with its loop in `parts`, and `tile` elements per iteration; its task widths are chosen anew."""
+    """Return `kernel` with its loop split into `parts`, in iterations of `tile` elements.
+
+    On a GPU, task widths and waves are chosen anew; on a CPU, task widths stay.
+    """
     facts, numbers = kernel.facts, numbers_of(kernel.facts.sizes)
     split, loops = (
         symbol(f"{parts.dim}_split", 1),

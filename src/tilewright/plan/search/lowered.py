@@ -98,9 +98,9 @@ def _why_not_class_tile(o: Orientation, c: DimClass, tile: AxisTile) -> str:
 def _why_not_tile_shape(o: Orientation, c: DimClass, tile: AxisTile) -> str:
     """Return text: why the lowering (code generator) cannot do a tile of this shape; empty if it can.
 
-    It can do a run (contiguous flat indices) of one program dimension, a box (rectangle) that is a halo tile, and a box
-    that extends along one dimension only, as that is a run. `c` is the tile's class of dimensions (same role, such as M
-    or K, in every MMA); `o` (an Orientation) says which of M and N lies on the atom's rows.
+    It can do all of a class, a run (contiguous flat indices) of one program dimension, a box (rectangle) that is a halo
+    tile, and a box that extends along one dimension only, as that is a run. `c` is the tile's class of dimensions (same
+    role, such as M or K, in every MMA); `o` (an Orientation) says which of M and N lies on the atom's rows.
     """
     if tile.level == WHOLE or tile.fold == INNER_RUN:
         return ""

@@ -82,10 +82,11 @@ class Orientation:
 
 
 def orientations(facts: Facts, machine: Machine, ranking: Ranking) -> Iterator[Orientation]:
-    """Yield an Orientation for every choice of M or N for the rows of each MMA's atom that the machine's atoms allow.
+    """Yield an Orientation for each way to put M or N of every MMA on the rows of its atom.
 
     MMAs whose results have the same dimensions get the same rows, as these results may be combined elementwise. A
-    choice that no atom allows is noted in `ranking` (the search's result). `facts` is the analysed program.
+    choice that no atom of the machine allows is skipped, and noted in `ranking` (the search's result). `facts` is the
+    analysed program.
     """
     for flips in combinations((False, True), repeat=len(facts.products)):
         sides = [(facts.nodes[p.node].dims, p.side(flip)[0]) for p, flip in zip(facts.products, flips, strict=True)]
@@ -183,8 +184,9 @@ def _rows_run_along_k(facts: Facts, operand: OperandFacts, p: ProductFacts, side
 def _why_not_bulk_copied(facts: Facts, machine: Machine, p: OrientedProduct) -> str:
     """Return text: why bulk copies cannot load the tensors from which the operands of `p` come; empty if they can.
 
-    For a computed operand, reads that lanes can load themselves are not checked: reads without K, reads without the
-    operand's M or N, and reads of one element per row and K step. `facts` is the analysed program.
+    If an operand is computed, some of the reads that it is computed from are not checked, as lanes load them: reads
+    without K, reads without the operand's M or N, and reads of one element per row and K step. `facts` is the analysed
+    program.
     """
     k, slab = p.product.k, p.atoms[0].slab or 1
     for operand, side in ((p.a, p.rows), (p.b, p.columns)):
@@ -215,9 +217,10 @@ def _why_not_within_row(facts: Facts, access: AccessFacts, dims: Dims, slab: int
 
 
 def reads_one_element_per_step(facts: Facts, p: OrientedProduct, access: AccessFacts, slab: int) -> bool:
-    """True if `access` reads one element per row in a whole K step, so that lanes can load it without bulk copies.
+    """True if `access` reads the same element for a whole K step, so that lanes can load it without bulk copies.
 
-    `access` belongs to an operand of `p`; a K step has `slab` elements, a row of shared memory. `facts` is the analysed
+    It does if its address does not depend on the contiguous K dimension of `p`, and K steps of `slab` elements (a row
+    of shared memory) divide that dimension. `access` belongs to an operand of the MMA `p`; `facts` is the analysed
     program.
     """
     inner = contiguous_k(facts, p)

@@ -21,10 +21,10 @@ from tilewright.plan.search.row_copies import Repacked
 def paired_rows(facts: Facts, p: ProductFacts, reads: list[ValueFacts], machine: Machine) -> Iterator[Repacked]:
     """Yield at most one Repacked (rewritten program): several rows of operand A become one row of as many GEMMs.
 
-    It is for a K shorter than a slab (the K elements in a row of shared memory). `p` is the MMA, `reads` are its A and
-    B. Yields nothing if the MMA has a batch or several K dimensions, if rows of A are not contiguous, or no two fit in
-    a slab, if no number of rows that fits divides M, or if a value other than A has the rows and either lacks N or is a
-    reduction other than the MMA. Operands are not copied: the rewrite costs nothing.
+    It is for a K so short that a slab (row of shared memory) has room for several rows of A. Operands are not copied:
+    the rewrite costs nothing. `p` is the MMA, `reads` are its A and B. Yields nothing if the MMA has a batch or several
+    K dimensions, if rows of A are not contiguous, if the number of rows would not divide M, or if other values with
+    these rows prevent it (see `_rows_stay_independent`).
     """
     a, b = reads
     k = a.place.contiguous
@@ -45,20 +45,20 @@ def paired_rows(facts: Facts, p: ProductFacts, reads: list[ValueFacts], machine:
 
 
 def _rows_stay_independent(facts: Facts, p: ProductFacts, row: str, a: int) -> bool:
-    """True if neighbours along `row` may become separate GEMMs: values with `row` have N, and are no other reductions.
+    """True if neighbours along `row` may become separate GEMMs of a batch.
 
-    Checked are all values with the dimension `row`, except operand A (node `a`); only the MMA `p` may be a reduction.
-    `facts` is the analysed program.
+    They may if every value with the dimension `row`, except operand A (node `a`), also has N and is no reduction other
+    than the MMA `p`. `facts` is the analysed program.
     """
     others = [n for n in facts.nodes if row in n.dims and n.id != a]
     return all(p.n <= n.dims and (not n.reduces or n.id == p.node) for n in others)
 
 
 def _facts_of_pairs(facts: Facts, row: str, b: int, count: int) -> Facts | None:
-    """Return the Facts (analysed program) in which `count` neighbours along `row` are a new batch dimension; else None.
+    """Return the analysed program with `count` neighbours along `row` as a new batch dimension; None if it cannot be.
 
-    Operand B (node `b`) gets the new dimension too. None if, for some access, the `count` neighbours are not contiguous
-    in memory.
+    Operand B (node `b`) gets the new dimension too. It cannot be if the neighbours are not contiguous in memory in some
+    access, or if that access may be out of bounds.
     """
     batch, nodes = f"{row}_pair", []
     for n in facts.nodes:
@@ -71,9 +71,10 @@ def _facts_of_pairs(facts: Facts, row: str, b: int, count: int) -> Facts | None:
 
 
 def _access_of_pairs(access: AccessFacts, row: str, batch: str, count: int) -> AccessFacts | None:
-    """Return the access in which `count` neighbours along `row` are one row of memory; `batch` is their new dimension.
+    """Return `access` with `count` neighbours along `row` as one row of memory; `batch` names their new dimension.
 
-    None if the neighbours are not contiguous, or if the access may be out of bounds.
+    `x[row, k]` with K = 16 becomes `x[row, 16*batch + k]`, with half as many rows if `count` is 2. None if the
+    neighbours are not contiguous, or if the access may be out of bounds.
     """
     if len(access.coords) < 2 or access.can_leave or not access.linear:
         return None

@@ -32,8 +32,8 @@ WHAT = "a reduction in parts"
 def kernels_in_parts(whole: PlanCandidate, ranking: Ranking) -> Iterator[PlanCandidate]:
     """Yield at most one candidate: the kernel of `whole` with its single reduction split over more workgroups.
 
-    A second kernel combines the partial results. Yields nothing if `whole` has workgroups for more than half of the
-    cores, if the program has no reduction that can be split, or if the reduction is too short, which is noted in
+    A second kernel combines the partial results. Yields nothing in three cases: `whole` has workgroups for more than
+    half of the cores; the program has no reduction that can be split; or the reduction is too short, which is noted in
     `ranking` (the search's result).
     """
     kernel = whole.kernel
@@ -88,8 +88,8 @@ def _single_reduction(facts: Facts) -> ValueFacts | None:
 def _best_part_count(kernel: UniformKernelSchedule, reduction: ValueFacts) -> int:
     """Return the number of parts into which to split a reduction, so that reading its input takes the least time.
 
-    A workgroup reduces one or more parts. The number is 1 if the kernel without a split takes no longer than a
-    perfectly split one plus a launch (the fixed cycles to start a kernel). `kernel` is the kernel without a split.
+    On a GPU it is 1 if the kernel without a split takes no longer than a perfectly split one plus a launch. On a CPU it
+    is the number of cores per present task. `kernel` is the kernel without a split.
     """
     facts, machine, limits = kernel.facts, kernel.machine, kernel.machine.limits
     size, cores = numbers_of(facts.sizes), limits.cores or 1
@@ -116,9 +116,10 @@ def _best_part_count(kernel: UniformKernelSchedule, reduction: ValueFacts) -> in
 
 
 def _part_width(facts: Facts, machine: Machine, axis: str, width: int) -> int:
-    """Return the elements of one part (piece of a reduction) along `axis`: `width`, in whole cache lines if it is long.
+    """Return the number of elements of one part of a reduction along `axis`: `width`, perhaps rounded down.
 
-    Long means more than WHOLE_LINES (16) cache lines; the width is then rounded down. `facts` is the analysed program.
+    A width of more than WHOLE_LINES (16) cache lines is rounded down to whole lines: with 32 elements per line, 1000 ->
+    992. Shorter widths stay. `facts` is the analysed program.
     """
     sides = [n.place.bytes for n in facts.reads if n.place.contiguous == axis]
     line = max((line_bytes(machine) // n for n in sides), default=1)
@@ -126,10 +127,10 @@ def _part_width(facts: Facts, machine: Machine, axis: str, width: int) -> int:
 
 
 def _split_candidate(kernel: UniformKernelSchedule, parts: Parts) -> PlanCandidate:
-    """Return `kernel` with its reduction split into `parts` as a candidate; task widths and waves are chosen anew.
+    """Return `kernel` with its reduction split into `parts`, as a PlanCandidate with its predicted cycles.
 
-    Widths and waves are for a workgroup that reduces one or more parts. The cycles include the kernel that combines the
-    partial results.
+    On a GPU, task widths and waves are chosen anew, for workgroups that reduce one or more parts each. On a CPU, task
+    widths stay, and a task reduces one part. The cycles include the kernel that combines the partial results.
     """
     facts, machine, numbers = kernel.facts, kernel.machine, numbers_of(kernel.facts.sizes)
     split = symbol(f"{parts.dim}_split", 1)
@@ -153,9 +154,9 @@ def _split_candidate(kernel: UniformKernelSchedule, parts: Parts) -> PlanCandida
 
 
 def candidate_in_parts(kernel: UniformKernelSchedule, parts: Parts) -> PlanCandidate:
-    """Return a kernel with a split reduction as a PlanCandidate with its predicted cycles.
+    """Return a kernel whose reduction or loop is split into `parts`, as a PlanCandidate with its predicted cycles.
 
-    The cycles include the kernel that combines the partial results of `parts`.
+    The cycles include the second kernel, which combines the partial results.
     """
     work, merge = work_in_parts(kernel, parts)
     cycles = kernel_time(kernel.machine, work, SAME_WAVES).cycles + merge
@@ -163,10 +164,10 @@ def candidate_in_parts(kernel: UniformKernelSchedule, parts: Parts) -> PlanCandi
 
 
 def work_in_parts(kernel: UniformKernelSchedule, parts: Parts) -> tuple[Work, float]:
-    """Return (Work of the kernel that reduces `parts`, cycles of the second kernel, which combines partial results).
+    """Return (Work of the kernel that reduces the parts, cycles of the second kernel, which combines the results).
 
-    The Work has the first kernel's cycles and bytes. The cycles of the second kernel include its launch. `kernel` is
-    the first kernel, with a reduction or a loop that is split.
+    The Work has the first kernel's cycles and bytes. The second kernel's cycles include its launch. `kernel` is the
+    first kernel, with a reduction or a loop that is split into `parts`.
     """
     facts, machine, unsplit = kernel.facts, kernel.machine, count_uniform_work(kernel)
     tasks = unsplit.tasks * ceil(parts.count / kernel.parts_of_task)
@@ -180,9 +181,10 @@ def work_in_parts(kernel: UniformKernelSchedule, parts: Parts) -> tuple[Work, fl
 
 
 def _carried_bytes(facts: Facts, dim: str) -> float:
-    """Return the bytes of all values that a loop over `dim` carries; without such a loop, of all reductions' results.
+    """Return the size in bytes of one partial result, if the reduction or loop over `dim` is split.
 
-    `facts` is the analysed program. It is the size of one partial result.
+    It is the size of all values that the loop over `dim` carries; without such a loop, of the results of all
+    reductions. `facts` is the analysed program.
     """
     loops = [op for op in facts.program.walk() if op.name == "iterate" and str(op.attrs["axis"]) == dim]
     if not loops:

@@ -45,7 +45,8 @@ def two_kernel_splits(facts: Facts, ranking: Ranking, times: int = TIMES) -> Ite
 
     The value goes through memory from the first kernel to the second. If several values leave the same MMAs, reductions
     and scans to the first kernel, the value with the fewest bytes is used. A value with more than `times` times the
-    bytes of all arguments is not used, but noted in `ranking` (the search's result). `facts` is the analysed program.
+    bytes of all arguments is not used, but noted in `ranking` (the search's result). Last come splits whose first
+    kernel has no MMA: it computes what an MMA's operand or epilogue needs. `facts` is the analysed program.
     """
     best: dict[frozenset[int], tuple[float, int]] = {}
     heavy = {n.id for n in facts.nodes if n.op == "mma" or n.reduces or n.op in SCANS}
@@ -78,11 +79,11 @@ def two_kernel_splits(facts: Facts, ranking: Ranking, times: int = TIMES) -> Ite
 
 
 def _splits_before_mmas(facts: Facts, heavy: set[int]) -> Iterator[GraphCut]:
-    """Yield a GraphCut (the facts of two kernels) for each MMA that needs a reduction which depends on no MMA.
+    """Yield a GraphCut (the facts of two kernels) for each value without MMAs that can be computed before an MMA.
 
-    The first kernel computes an operand of the MMA that needs a reduction, such as normalised rows; or, if there is
-    none, a reduction that the MMA's epilogue uses, such as the lengths of rows. The second reads it from memory.
-    `heavy` has the node numbers of all MMAs, reductions and scans. `facts` is the analysed program.
+    The first kernel computes an operand of the MMA that needs a reduction, such as normalised rows. If no operand does,
+    it computes a reduction that the MMA's epilogue uses, such as the lengths of rows. The second kernel reads the value
+    from memory. `heavy` has the node numbers of all MMAs, reductions and scans. `facts` is the analysed program.
     """
     mmas = {p.node for p in facts.products}
     for p in facts.products:
@@ -103,9 +104,9 @@ def _without_renaming(facts: Facts, value: int) -> int:
 
 
 def _reductions_beside(facts: Facts, mma: int) -> list[int]:
-    """Return the node number of the reduction that the epilogue of the MMA `mma` uses and that has the fewest bytes.
+    """Return, as a list of one, the node number of the smallest reduction that the epilogue of the MMA `mma` uses.
 
-    The reduction depends on no MMA; of several with as many bytes it is the first. The list is empty if there is none.
+    Only reductions that depend on no MMA count; the smallest has the fewest bytes. The list is empty if there is none.
     """
     epilogue = {n.id for n in facts.nodes if n.id != mma and mma in facts.behind(n.id)}
     used = {i for user in epilogue for i in facts.behind(user)}
@@ -292,8 +293,8 @@ def _dims_in_grid_order(facts: Facts, nodes: tuple[ValueFacts, ...]) -> list[str
 def _is_parallel(nodes: tuple[ValueFacts, ...], loops: Mapping[str, object], dim: str) -> bool:
     """True if the grid of a kernel may split `dim`: all writes have it, no loop runs over it, and nothing reduces it.
 
-    `nodes` are the values of the kernel; False also if one of them is a scan. `loops` has the kernel's loops by
-    dimension.
+    `nodes` are the values of the kernel, `loops` its loops by dimension. It is False for every `dim` if the kernel
+    scans.
     """
     writes = [n for n in nodes if n.op == "write"]
     stuck = any(dim in n.reduces or n.op in SCANS for n in nodes)

@@ -82,11 +82,12 @@ def pipelines(
 def _fit_registers(
     t: Tiling, mmas: tuple[MmaTile, ...], live: Liveness, placed: OperandPlacement, choice: tuple[bool, bool]
 ) -> tuple[tuple[int, int], tuple[int, int]] | str:
-    """Return ((waves, registers per lane) of the producer, the same of the consumer); or text if they do not fit.
+    """Divide the registers of a workgroup between producer and consumer waves; or return text if they do not fit.
 
-    Text if the consumer needs more registers per lane than it gets. `choice` is (True if A stays in registers over the
-    loop, True for ping-pong). `mmas` are the MMA tiles, `live` has the numbers of live registers per lane, `placed` the
-    operands in shared memory. `t` (a Tiling) has the kernel's tile sizes.
+    The result is ((waves, registers per lane) of the producer, (waves, registers per lane) of the consumer). It is text
+    if the consumer needs more registers than it gets. `choice` is (A stays in registers over the loop, ping-pong), two
+    booleans. `t` is the Tiling, `mmas` are the MMA tiles; `live` has the live registers per lane, `placed` the operands
+    in shared memory.
     """
     keeps, pingpong = choice
     limits, atom = t.machine.limits, mmas[0].atom
@@ -104,11 +105,10 @@ def _fit_registers(
 
 @lru_cache
 def consumer_registers(machine: Machine, atom: MultiplyAtom, groups: int, by_threads: bool) -> tuple[int, int]:
-    """Return (registers per lane of the producer, registers per lane of the consumer), which share the register file.
+    """Divide the register file; return (registers per lane of the producer, registers per lane of the consumer).
 
     The producer copies operands, the consumer multiplies them. The consumer has `groups` wave groups, each with as many
-    lanes as `atom`. `by_threads` says that the producer's lanes copy without bulk copies, for which they need more
-    registers.
+    lanes as `atom` needs. With `by_threads`, the producer's lanes copy without bulk copies and need more registers.
     """
     limits, file, registers = machine.limits, machine.register_file, machine.spaces["register"].bytes
     assert registers is not None
@@ -134,10 +134,9 @@ def _fit_stages(
 ) -> Pipeline | str:
     """Return a Pipeline with as many stages as hide latency and fit shared memory; or text if too few stages fit.
 
-    `waves` is ((waves, registers per lane) of the producer, the same of the consumer). `keeps` says that A stays in
-    registers over the loop, `pingpong` that two halves of the consumer waves take tasks in turn. `t` (a Tiling) has the
-    tile sizes, `mmas` are the MMA tiles, `live` has the MMAs that wait for each other, `placed` the bytes of shared
-    memory that operands take.
+    `waves` is ((waves, registers per lane) of the producer, the same of the consumer). With `keeps`, A stays in
+    registers over the loop; with `pingpong`, two halves of the consumer waves take tasks in turn. `t` is the Tiling,
+    `mmas` are the MMA tiles; `live` has the MMAs that wait for each other, `placed` the shared memory of operands.
     """
     machine, space, halves = t.machine, t.machine.spaces["shared"], 1 + pingpong
     last = next(m for m in mmas if m.node == live.results[-1])
@@ -174,10 +173,9 @@ def _result_bytes_per_operand_byte(t: Tiling, last: MmaTile) -> float:
 
 
 def _exchange_bytes(t: Tiling, m: MmaTile) -> float:
-    """Return the bytes of shared memory per workgroup that wave groups need to combine reductions along rows of C.
+    """Return the bytes of shared memory per workgroup with which wave groups combine reductions along rows of C.
 
-    Wave groups need them if several of them share a row; else it is 0. `m` is the MMA's tile, `t` (a Tiling) has all
-    tile sizes.
+    It is 0 if each row belongs to one wave group. `m` is the MMA's tile, `t` the Tiling.
     """
     if t.across == 1:
         return 0.0
@@ -188,13 +186,12 @@ def _exchange_bytes(t: Tiling, m: MmaTile) -> float:
 def _halo_pipelines(
     t: Tiling, m: MmaTile, halo: HaloTile, waves: tuple[tuple[int, int], tuple[int, int]], pingpong: bool
 ) -> Iterator[tuple[Pipeline, int]]:
-    """Yield up to two pairs (Pipeline, filter taps per stage of B) for a convolution that loads A as halo tiles.
+    """Yield up to two (Pipeline, filter taps per stage of B) for a convolution that loads A as halo tiles.
 
-    A halo tile is an input patch; `halo` describes it. The first pair has B in stages. The second has all of B resident
-    in shared memory (0 taps per stage), and is only yielded if all workgroups use the same B. A pair that does not fit
-    shared memory is left out. `m` is the MMA's tile, `t` (a Tiling) has all tile sizes. `waves` is ((waves, registers
-    per lane) of the producer, the same of the consumer); `pingpong` says that two halves of the consumer waves take
-    tasks (workgroups' tiles) in turn.
+    A halo tile is an input patch; `halo` describes it. In the first Pipeline, B has stages. In the second, all of B is
+    resident in shared memory, and the taps are 0; it is yielded only if all workgroups use the same B. One that does
+    not fit shared memory is left out. `m` is the MMA's tile, `t` the Tiling. `waves` is ((waves, registers per lane) of
+    the producer, the same of the consumer). With `pingpong`, two halves of the consumer waves take tasks in turn.
     """
     space, halves = t.machine.spaces["shared"], 1 + pingpong
     assert space.bytes is not None

@@ -117,11 +117,11 @@ def _reduced_bytes(t: Tiling) -> float:
 
 @lru_cache
 def _joint_loops(o: Orientation, node: int) -> tuple[Op, ...] | None:
-    """Return the loops around the MMA `node`, without K loops: a key that MMAs which share a K loop have in common.
+    """Return the author's loops around the MMA `node`, as a key: MMAs with equal keys share copies of operands.
 
-    MMAs with the same key share the slabs (rows of shared memory) of operands that they all read. None if one of these
-    MMAs has a computed operand, or if lanes, not bulk copies, load operands. `o` (an Orientation) has the program's
-    MMAs. The result is cached, as every tiling asks for it.
+    Loops over K that only add to accumulators are left out of the key. None if one of the MMAs in the same loops has a
+    computed operand, or if lanes, not bulk copies, load operands: then nothing is shared. `o` (an Orientation) has the
+    program's MMAs. The result is cached.
     """
     facts = o.facts
     around = loops_around(facts.program)
@@ -144,12 +144,11 @@ def _count_read(
     phases: dict[int, Loops],
     halo: HaloTile | None,
 ) -> None:
-    """Add one read, for an operand of the MMA `m`, to `placement`: its shared-memory bytes, copied bytes and L2 cycles.
+    """Add the costs of one read of the MMA `m` to `placement`: bytes of shared memory, copied bytes and L2 cycles.
 
-    `read` is the node number of the read; the operand is the read or is computed from it. `is_a` says that the operand
-    is A. `t` (a Tiling) has the tile sizes; `phases` maps each MMA to the loops around it; `halo` is the halo tile
-    (input patch) of A, or None. Nothing is added if a K step needs one element per row of the read, because lanes then
-    load it themselves.
+    `read` is the node number of the read; the MMA's operand (A, if `is_a`) is the read, or is computed from it. Nothing
+    is added if a K step needs one element per row of the read, because lanes then load it themselves. `t` is the
+    Tiling, `phases` maps each MMA to the loops around it, `halo` is the halo tile (input patch) of A, or None.
     """
     facts, machine, p = t.facts, t.machine, m.oriented
     n = facts.nodes[read]
@@ -214,8 +213,8 @@ def _needs_halo(t: Tiling) -> bool:
 def _halo_tile(t: Tiling, mmas: tuple[MmaTile, ...]) -> HaloTile | None:
     """Return the HaloTile (input patch) of operand A, if the grid tile of the single MMA is a box of output positions.
 
-    A box is a rectangle over several dimensions. None if no tile is a box that a sliding window reads. `t` (a Tiling)
-    has the kernel's tile sizes, `mmas` the MMA's tile.
+    A box is a rectangle over several dimensions. None if no tile is a box that a sliding window reads. `t` is the
+    Tiling, `mmas` has the MMA's tile.
     """
     for c, tile in t.pairs():
         window = halo_window(t.o, c) if tile.level == GRID and tile.fold == BOX and len(tile.box) > 1 else None
@@ -240,10 +239,11 @@ def halo_taps(halo: HaloTile) -> int:
 
 
 def _equal_neighbours(t: Tiling, m: MmaTile, read: int, slab: int) -> int:
-    """Return the number of neighbours along K, within a K step of `slab` elements, that read the same memory element.
+    """Return how many neighbours along K, in a K step of `slab` elements, read the same element of memory.
 
-    `read` is the node number of a read for the MMA `m`. 1 if its address is linear, or does not depend on the K
-    dimension along which steps run. `t` (a Tiling) has the kernel's tile sizes.
+    It is a count, 1 if each reads another element: `scale[k // 32]` gives 32. `read` is the node number of a read for
+    the MMA `m`. It is 1 too if the address is linear, or does not depend on the K dimension of the steps. `t` is the
+    Tiling.
     """
     n = t.facts.nodes[read]
     inner = t.o.inner_k[m.node]
@@ -255,8 +255,8 @@ def _equal_neighbours(t: Tiling, m: MmaTile, read: int, slab: int) -> int:
 
 @lru_cache
 def _cached_equal_neighbours(at: tuple[Expr, ...], k: Expr, slab: int) -> int:
-    """Return the number of neighbours along `k`, within `slab` elements, that read the same element of memory.
+    """Return how many neighbours along `k`, within `slab` elements, read the same element of memory; cached.
 
-    `at` are the memory coordinates of the read. It caches `computed.equal_neighbours(at, k, slab)`.
+    `at` are the memory coordinates of the read: (m, k // 32) gives 32.
     """
     return equal_neighbours(at, k, slab)

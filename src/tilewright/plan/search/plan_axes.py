@@ -53,8 +53,9 @@ class PlanAxes:
 def plan_axes(facts: Facts, plan: Schedule) -> PlanAxes | str:
     """Find the axis of a given plan for each dimension of the program; return a PlanAxes, or text: what the plan lacks.
 
-    Text if a dimension with several elements has no axis, or if the plan splits a reduction into parts (pieces for
-    different workgroups) and lacks an axis that counts parts or an axis within a part. `facts` is the analysed program.
+    It lacks something if a dimension with several elements has no axis. If the plan splits a reduction over K into
+    parts, it also needs the axes `K_split`, which counts parts, and `K_part`, within a part. `facts` is the analysed
+    program.
     """
     parts, parts_of_task = None, 1
     named = {axis.name: axis for axis in plan.axes}

@@ -16,11 +16,10 @@ from tilewright.plan.microkernel import axes_in
 def task_widths(facts: Facts, machine: Machine, loops: Mapping[Expr, int]) -> dict[Expr, int]:
     """Return {dimension that the grid splits: elements per workgroup} for a kernel with MMAs and without a pipeline.
 
-    A width that the author states is used as it is. Other dimensions start whole, and are narrowed until there are
-    enough workgroups for all cores and each value that a workgroup holds is at most a fixed fraction of L2 (of L1 while
-    batch dimensions are narrowed). Batch dimensions are narrowed first, then dimensions that are not M or N, then M and
-    N, the latter to no less than ROWS (16) elements. If the MMAs have dimensions in common, only these are narrowed.
-    `loops` maps looped dimensions to elements per iteration; `facts` is the analysed program.
+    Dimensions start whole and are narrowed until all cores have workgroups and caches hold each value of a workgroup:
+    first batch dimensions, then others, last M and N, to no less than ROWS (16) elements. If the MMAs have dimensions
+    in common, only these are narrowed. A width that the author states is used as it is. `loops` maps looped dimensions
+    to elements per iteration; `facts` is the analysed program.
     """
     size, room = numbers_of(facts.sizes), room_of(machine)
     products = [facts.nodes[p.node] for p in facts.products]

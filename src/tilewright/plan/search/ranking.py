@@ -24,7 +24,7 @@ class CandidateKernel(Protocol):
 
     @property
     def family(self) -> str:
-        """Return a name for the kind of this kernel, such as "no pipeline".
+        """Return a name for the kind of this kernel, such as "no pipeline"; each class of kernels defines it.
 
         Candidates are compared and refused by kind: the lowering tends to refuse all kernels of a kind for the same
         reason.

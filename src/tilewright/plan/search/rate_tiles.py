@@ -87,10 +87,10 @@ class PlanTiles:
         return self.facts.size(n for n in self.facts.digit_names(d) if n in self.facts.extents)
 
     def _halo_box(self, c: DimClass, d: Expr) -> AxisTile:
-        """Return the grid AxisTile of the class `c` if the plan gives a box: a rectangle over the digits of `d`.
+        """Return the grid AxisTile of the class `c` for which the plan gives a box: a rectangle over the digits of `d`.
 
         Digits are the mixed-radix parts of `d`, such as image, row and column. A digit that the plan does not split has
-        one element in the box, or all of its elements if the plan pads some digit of `d`.
+        one element in the box; but all of its elements if the plan pads some digit of `d`.
         """
         task_sizes, extents = self.axes.digit_sizes(d, "task"), self.facts.extents
         runs_on = any(digit.padded_extent != digit.extent for digit in self.axes.axes[d].digits)
@@ -129,8 +129,9 @@ class PlanTiles:
 
 
 def program_dims_of(facts: Facts, dims: tuple[str, ...]) -> list[Expr]:
-    """Return the program dimensions that `dims` belong to: a name in `dims` is a program dimension, or a digit of one.
+    """Return the program dimensions to which the names `dims` belong, in the program's order.
 
-    A digit is a mixed-radix part of a flattened dimension. `facts` is the analysed program, in whose order they are.
+    A name is that of a program dimension, or of a digit (mixed-radix part) of one: (row, column) of an image dimension
+    M give [M]. `facts` is the analysed program.
     """
     return [d for d in facts.order if set(facts.digit_names(d)) & set(dims)]

@@ -76,10 +76,10 @@ def _k_row_copies(
 ) -> Iterator[Repacked]:
     """Yield at most one Repacked: operands are copied to a layout whose innermost dimension is a dimension of K.
 
-    It is for operands whose rows in memory run along a sliding window, or along a K dimension shorter than a slab (row
-    of shared memory), and for operands that are not contiguous along K, if atoms are faster along K. `p` is the MMA of
-    the program `facts`, `reads` are its A and B. Operands named in `constant` are copied once, at no cost. If such a
-    layout is impossible, the reason is noted in `ranking` (the search's result).
+    It is for operands whose rows in memory run along a K dimension shorter than a slab (row of shared memory), and for
+    operands that are not contiguous along K, if atoms are faster along K. `p` is the MMA of the program `facts`,
+    `reads` are its A and B. Operands named in `constant` are copied once, at no cost. If such a layout is impossible,
+    the reason is noted in `ranking` (the search's result).
     """
     slab = max((x.slab or 0 for x in machine.multiply.values() if x.a.dtype == reads[0].dtype), default=0)
     has_short_rows = any(_has_short_rows(facts, p, n.place, slab) for n in reads)
@@ -120,10 +120,10 @@ def _is_faster_on_k_rows(facts: Facts, p: ProductFacts, reads: list[ValueFacts],
 
 
 def _has_short_rows(facts: Facts, p: ProductFacts, place: AccessFacts, slab: int) -> bool:
-    """True if the MMA `p` has several K dimensions, and one that rows in memory run along is shorter than a slab.
+    """True if the MMA `p` has several K dimensions, and rows of an operand in memory run along one shorter than a slab.
 
     `place` is the access of operand A or B; `slab` is the number of elements in a row of shared memory. A row in memory
-    may run along a sliding window, that is along several dimensions. `facts` is the analysed program.
+    that a sliding window reads runs along several dimensions. `facts` is the analysed program.
     """
     return len(p.k) > 1 and any(d in p.k and facts.extents[d] < slab for d, _ in place.row)
 
@@ -160,10 +160,10 @@ def _widest_shared_row_bytes(machine: Machine) -> int:
 def _pad_k(
     facts: Facts, p: ProductFacts, reads: list[ValueFacts], machine: Machine
 ) -> tuple[Facts, list[RowCopy]] | str:
-    """Return (Facts of the program with K zero-padded in both operands, a RowCopy per operand); or text: why not.
+    """Zero-pad K of both operands; return (Facts of the new program, RowCopies of A and B), or text: why not.
 
     Facts are an analysed program, `facts` the one before; a RowCopy has the size of a copy. `p` is the MMA, `reads` are
-    its A and B. K cannot be padded if no dimension of K is a whole row of memory in both operands, or if an op other
+    its A and B. K cannot be padded if no dimension of K is a whole row of memory in both operands, or if a value other
     than the reads and the MMA has that dimension.
     """
     k = next((d for d in p.k if all(_is_whole_row(n.place, d, facts) for n in reads)), None)
@@ -190,11 +190,11 @@ def _is_whole_row(place: AccessFacts, k: str, facts: Facts) -> bool:
 
 
 def _pad_rows(facts: Facts, reads: list[ValueFacts], machine: Machine) -> tuple[Facts, list[RowCopy]] | str:
-    """Return (Facts of the program with padded row strides, a RowCopy per padded operand); or text: why not.
+    """Pad row strides of operands for bulk copies; return (Facts of the new program, RowCopies), or text: why not.
 
-    Facts are an analysed program, `facts` the one before; a RowCopy has the size of a copy. An operand is padded if
-    bulk copies cannot read its row stride. Text if they can read the row strides of both. `reads` are A and B of the
-    MMA.
+    Facts are an analysed program, `facts` the one before; a RowCopy has the size of a copy. An operand is padded, and
+    has a RowCopy, if bulk copies cannot read its row stride. Text if they can read the row strides of both. `reads` are
+    A and B of the MMA.
     """
     accesses, copies = {}, []
     for n in reads:
@@ -218,7 +218,7 @@ def _pad_rows(facts: Facts, reads: list[ValueFacts], machine: Machine) -> tuple[
 def _merge_tap(
     facts: Facts, p: ProductFacts, reads: list[ValueFacts], machine: Machine
 ) -> tuple[Facts, list[RowCopy]] | None:
-    """Merge a filter dimension and the channels into one K dimension; return (Facts of that program, RowCopy list).
+    """Merge a filter dimension and the channels into one K dimension; return (Facts of that program, RowCopies).
 
     Elements along the merged dimension are contiguous in memory: all channels of the first filter tap, then all of the
     second. Channels are padded until row strides suit bulk copies. `p` is the MMA of a convolution `facts`, `reads` are
@@ -245,11 +245,11 @@ def _merge_tap(
 def _with_merged_k(
     facts: Facts, reads: list[ValueFacts], tap: str, channel: str, channels: int, machine: Machine
 ) -> tuple[Facts, list[RowCopy]]:
-    """Return (Facts of the program with the K dimensions `tap` and `channel` as one, a RowCopy per operand).
+    """Return (Facts of the program with the K dimensions `tap` and `channel` as one, RowCopies of both operands).
 
-    The merged dimension has `channels` elements for each index of `tap` (a filter dimension) and keeps the name
-    `channel`. `reads` are A and B of the MMA, both of which are copied. `facts` is the analysed program before; a
-    RowCopy has the size of a copy.
+    The merged dimension has `channels` elements for each index of `tap` (a filter dimension) and keeps the name of
+    `channel`: 3 taps of 8 channels -> 24 elements. `reads` are A and B of the MMA, both of which are copied. `facts` is
+    the analysed program before; a RowCopy has the size of a copy.
     """
     length, pitch = facts.extents[tap] * channels, bulk_pitch(machine)
     accesses, copies = {}, []

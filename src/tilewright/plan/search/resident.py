@@ -18,13 +18,12 @@ from tilewright.plan.search.work import Work
 
 
 def with_resident_tasks(kernel: UniformKernelSchedule, work: Work) -> Work:
-    """Return the counted `work` of a GPU kernel without MMAs, with the counts added that resident workgroups determine.
+    """Return the `work` of a GPU kernel without MMAs, with the counts filled in that resident workgroups determine.
 
-    A task is one workgroup's tile. The counts are: how many tasks a core runs at a time; the cycles in which waves
-    exchange partial reductions; bytes moved again (spills, uneven sharing of rows, rows that are read again); bytes of
-    shared memory for rows and windows; cycles of loads and stores that use part of a cache line; waits of scans by one
-    lane; and arithmetic that nothing overlaps, if all tasks of a core run at once and their rows are loaded first.
-    `work` is returned unchanged if the machine's description has no such costs.
+    These are: workgroups per core at a time; cycles to exchange partial reductions between waves; bytes moved again
+    (spills, rows read again); shared memory traffic of rows and windows; cycles for partly used cache lines; waits of
+    scans by one lane; and arithmetic that overlaps nothing, if all workgroups of a core run at once. `work` is returned
+    unchanged if the machine's description has no such costs.
     """
     machine, facts, costs = kernel.machine, kernel.facts, kernel.machine.costs.resident
     if not costs.lanes:
@@ -61,19 +60,19 @@ def with_resident_tasks(kernel: UniformKernelSchedule, work: Work) -> Work:
 
 
 def start_cycles(machine: Machine, tasks: int, at_a_time: int) -> float:
-    """Return the cycles in which a machine starts workgroups one after another; the first ones are part of the launch.
+    """Return the cycles in which a machine starts workgroups one after another; the first ones are not counted.
 
-    There are `tasks` workgroups, of which each core runs `at_a_time` at a time; the first are as many as run on all
-    cores at once. 0 on a CPU, which starts no workgroups.
+    There are `tasks` workgroups, of which each core runs `at_a_time` at a time. As many as run on all cores at once
+    start with the launch. 0 on a CPU, which starts no workgroups.
     """
     return max(0, tasks - at_a_time * (machine.limits.cores or 1)) * machine.limits.start_cycles
 
 
 def _row_bytes(kernel: UniformKernelSchedule, reads: Sequence[RowRead], lanes: int) -> float:
-    """Return the bytes that a task (workgroup) writes to and reads from shared memory, for rows that it keeps there.
+    """Return the bytes of shared memory traffic of one workgroup for rows that it keeps in shared memory.
 
-    `reads` are reads that a task reduces and uses again; a row is written once and read for each use. A row that fits
-    in registers of the task's `lanes` lanes takes no shared memory.
+    `reads` are reads that a workgroup reduces and uses again; a row is written once and read for each use. Rows that
+    fit in registers of the workgroup's `lanes` lanes, and rows that are not kept, count 0.
     """
     most = kernel.machine.row_tasks.values * lanes
     kept = [row for row in reads if row.keeper == "workgroup"]
@@ -82,10 +81,11 @@ def _row_bytes(kernel: UniformKernelSchedule, reads: Sequence[RowRead], lanes: i
 
 
 def _bytes_read_again(machine: Machine, reads: Sequence[RowRead], tasks: int) -> float:
-    """Return the bytes of rows that a task (workgroup) reads again after its first use, in bytes of memory traffic.
+    """Return the bytes of rows that a workgroup reads again after their first use, in bytes of memory traffic.
 
-    `reads` are reads that a task reduces and uses again; only those that are not kept on the core count. `tasks` tasks
-    run at a time. If L2 holds the rows of all of them, bytes are scaled down by the ratio of memory to L2 bandwidth.
+    `reads` are reads that a workgroup reduces and uses again; only those that it does not keep count. `tasks`
+    workgroups run at a time. If L2 holds the rows of all of them, bytes are scaled down by the ratio of memory to L2
+    bandwidth.
     """
     limits, not_kept = machine.limits, [row for row in reads if row.keeper == "nobody"]
     near = tasks * sum(row.task_bytes for row in not_kept) <= limits.l2_bytes
@@ -114,10 +114,10 @@ def _line_cycles(kernel: UniformKernelSchedule, tasks: int, reads: Sequence[RowR
 
 
 def _window_bytes(kernel: UniformKernelSchedule) -> float:
-    """Return the bytes that all tasks load from shared memory for sliding windows, whose elements overlap.
+    """Return the bytes that all workgroups together load from shared memory for sliding windows, which overlap.
 
-    If windows slide along the contiguous dimension, elements are loaded one by one, and each counts as a whole
-    register.
+    If a window slides along the contiguous dimension, elements are loaded one by one, and each counts as at least one
+    register word. 0 if no read has a sliding window.
     """
     facts, word, total = kernel.facts, kernel.machine.register_file.word_bytes, 0.0
     parallel = {name for d in kernel.widths for name in facts.digit_names(d)}
@@ -131,9 +131,9 @@ def _window_bytes(kernel: UniformKernelSchedule) -> float:
 def _do_waves_share_rows(kernel: UniformKernelSchedule, padded_rows: int) -> bool:
     """True if several waves reduce parts of the same row, so that they combine their results through shared memory.
 
-    `padded_rows` is the number of rows of a task (workgroup), rounded up to a power of two. If rows are contiguous in
-    memory, lanes are distributed along a row. If memory is contiguous across rows, lanes are distributed across rows
-    first, each with a vector of neighbouring rows.
+    `padded_rows` is the number of rows of a workgroup, rounded up to a power of two. If rows are contiguous in memory,
+    each row has lanes of its own: waves share rows if there are more waves than rows. If memory is contiguous across
+    rows, lanes are distributed across rows first, each with a vector of neighbouring rows.
     """
     facts, machine = kernel.facts, kernel.machine
     lanes = machine.lanes or 1

@@ -86,7 +86,7 @@ def strides(shape: tuple[int, ...]) -> tuple[int, ...]:
 def row_copy_of(n: ValueFacts, packed: tuple[int, ...], machine: Machine) -> RowCopy:
     """Return the RowCopy (sizes, for the cost model) that copies the tensor that `n` reads to the shape `packed`.
 
-    `n` is a read (a node of the program's graph). If the tensor has this shape already, nothing is copied.
+    `n` is a read (a node of the program's graph). A tensor that has this shape already is marked as a view: not copied.
     """
     place = n.place
     word = gcd(machine.lane_access.vector_bytes // place.bytes, place.shape[-1], packed[-1])

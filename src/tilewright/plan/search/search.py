@@ -117,11 +117,12 @@ def search_facts(
 
 
 def _add_without_loop(facts: Facts, machine: Machine, ranking: Ranking, only_lowered: bool) -> None:
-    """Add candidates to `ranking` in which the program's loop is one iteration, and two kernels run the program.
+    """Add candidates to `ranking` that run the program as two kernels, with its loop turned into one iteration.
 
-    Values between the loop's MMAs may then go through memory, such as the scores of attention. It needs one loop whose
-    partial results can be merged. Machines without lanes (CPUs) get no such candidates. `only_lowered` drops candidates
-    that the lowering (code generator) cannot do.
+    Values between the loop's MMAs may then go through memory, such as the scores of attention. Nothing is added on
+    machines without lanes (CPUs), or unless exactly one loop has partial results that can be merged. If the loop cannot
+    become one iteration, the reason is noted. `only_lowered` drops candidates that the lowering (code generator) cannot
+    do.
     """
     merging = [axis for axis, loop in facts.loops.items() if loop.source is not None and loop.merge is not None]
     if machine.lanes is None or facts.without_loop is None or len(merging) != 1:

@@ -103,10 +103,10 @@ def simt_candidate(kernel: SimtKernelSchedule) -> PlanCandidate:
 def simt_program(facts: Facts, machine: Machine) -> SimtProgram | None:
     """Return a SimtProgram if lanes can compute the program's single MMA without atoms; else None.
 
-    They can if M or N has no dimension (as in a depthwise convolution), both operands are plain reads, the larger one
-    with linear addresses, one program dimension has all rows of the larger operand, and there is no batch or the larger
-    operand is contiguous along the batch. None also if the analysed program `facts` has loops or several MMAs, for half
-    of a split program, and on a machine without lanes (a CPU).
+    They can if M or N has no dimension (as in a depthwise convolution) and both operands are plain reads. The larger
+    operand must have linear addresses and all of its rows along one program dimension; with a batch, it must be
+    contiguous along the batch. None also if the analysed program `facts` has loops or several MMAs, for half of a split
+    program, and on a CPU.
     """
     if len(facts.products) != 1 or facts.loops or facts.part or machine.lanes is None:
         return None
@@ -187,12 +187,11 @@ def _single_result_kernels(program: SimtProgram) -> list[SimtKernelSchedule]:
 
 
 def _box_kernels(program: SimtProgram) -> Iterator[SimtKernelSchedule]:
-    """Yield SIMT kernels whose lanes each compute a box (rectangle of neighbouring results), one per box and K step.
+    """Yield SIMT kernels in which each lane computes a box (rectangle of neighbouring results): one per box and K step.
 
-    A box must fit a lane's registers, leave registers for enough waves per core, and have results that share inputs. It
-    extends along the last two digits (mixed-radix parts, such as line and column of an image) of M only. Boxes must
-    cover M exactly, or extend past its end only if writes drop the elements there. Yields nothing if M has fewer than
-    two digits. `program` is the MMA that lanes can compute.
+    A box extends along the last two digits (mixed-radix parts, such as line and column of an image) of M. It must fit a
+    lane's registers, leave registers for enough waves per core, and have results that share inputs. Boxes cover M
+    exactly, or extend past its end if writes drop the elements there. Yields nothing if M has fewer than two digits.
     """
     facts, machine = program.facts, program.machine
     file, waves, most_bytes = machine.register_file, machine.row_tasks.waves, machine.lane_access.own_bytes

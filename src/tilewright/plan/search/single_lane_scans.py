@@ -22,7 +22,7 @@ TOPK = "topk"
 def single_lane_ops(kernel: UniformKernelSchedule) -> list[ValueFacts]:
     """Return the scan and topk operations of a kernel in which a single lane computes each row from end to end.
 
-    They are each topk (search for the largest few), and each scan whose elements do not fit in the registers of the
+    These are every topk (search for the largest few), and each scan whose elements do not fit in the registers of the
     workgroup's lanes. [] on a machine without lanes (a CPU).
     """
     lanes = kernel.waves * (kernel.machine.lanes or 0)

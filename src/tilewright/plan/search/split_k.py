@@ -106,10 +106,9 @@ def _split_k_choices(t: Tiling) -> Iterator[Parts]:
 def _splits_of_dim(t: Tiling, dim: str, box: int, step: int) -> Iterator[Parts]:
     """Yield a Parts (count and width) for each way to split the K dimension `dim` into two or more parts.
 
-    Different workgroups compute the parts. Parts are whole K steps. The last part may be shorter if reads past the end
-    of `dim` give zeros and the program itself loops over `dim`, or if elements past the end of that loop can be masked;
-    else all parts are equal. `box` is the number of elements of one K step along `dim`, `step` the number over all
-    dimensions of K. `t` (a Tiling) has the tile sizes.
+    Different workgroups compute the parts, which are whole K steps. All parts are equal, but the last may be shorter if
+    elements past the end are zeros or masked in the program's own loop over `dim`. `box` is the number of elements of
+    one K step along `dim`, `step` the number over all dimensions of K. `t` (a Tiling) has the tile sizes.
     """
     extent = t.facts.extents[dim]
     loop = t.facts.loops.get(dim)
@@ -150,19 +149,19 @@ def _parts_of_steps(dim: str, extent: int, step: int) -> Iterator[Parts]:
 
 
 def _shortens_grid(t: Tiling, parts: Parts) -> bool:
-    """True if split-K into `parts` makes the grid finish earlier, counted in waves of workgroups of the grid.
+    """True if split-K into `parts` makes the grid finish earlier, counted in rounds of one workgroup per core.
 
-    A wave has one workgroup per core. With the split it takes 1/count as long: waves with the split must be fewer than
-    count times the waves without. `t` (a Tiling) has the number of workgroups.
+    A round of the split kernel takes 1/count of the time. So the split kernel must have fewer rounds than count times
+    the rounds of the kernel without split-K. `t` (a Tiling) has the number of workgroups.
     """
     cores = t.machine.limits.cores or 1
     return ceil(t.tasks * parts.count / cores) < parts.count * ceil(t.tasks / cores)
 
 
 def _is_outdone(t: Tiling, parts: Parts, others: list[Parts]) -> bool:
-    """True if one of `others` has more, and so shorter, parts than `parts`, in as many waves of the grid.
+    """True if one of `others` has more, and so shorter, parts than `parts`, and takes as many rounds of the grid.
 
-    A wave has one workgroup per core. `t` (a Tiling) has the number of workgroups without split-K.
+    A round is one workgroup per core. `t` (a Tiling) has the number of workgroups without split-K.
     """
     cores = t.machine.limits.cores or 1
     waves = ceil(t.tasks * parts.count / cores)
@@ -241,9 +240,9 @@ def _split_candidate(kernel: KernelSchedule, work: Work, parts: Parts) -> PlanCa
 
 
 def plain_launch_cycles(kernel: KernelSchedule, machine: Machine) -> float:
-    """Return the cycles by which a kernel starts later if it is launched plainly; 0 if `kernel.early` is set.
+    """Return the extra cycles of a plain launch of the kernel; 0 if it is launched early (`kernel.early`).
 
-    Early means programmatic dependent launch: a kernel starts while the one before it ends.
+    An early launch is programmatic dependent launch: a kernel starts while the one before it ends.
     """
     return 0.0 if kernel.early else machine.limits.launch_cycles - launch_cycles(machine)
 

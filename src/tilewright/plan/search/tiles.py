@@ -291,12 +291,12 @@ def _are_digits_of_one(facts: Facts, dims: tuple[str, ...]) -> bool:
 
 
 def _can_copy_run(access: AccessFacts, dims: tuple[str, ...], o: Orientation) -> bool:
-    """True if copies can move a run over `dims` (contiguous indices of the flattened `dims`) of a read or write.
+    """True if copies can move a run over `dims` of a read or write: contiguous indices of `dims` as one flat index.
 
-    True if `access`, the read or write, depends on fewer than two of `dims`. Lanes can load digits (mixed-radix parts)
-    of one program dimension. Bulk copies can load a run if memory has `dims` as one dimension, or if each of `dims` has
-    a separate memory coordinate, in order (im2col). `o` (an Orientation) says whether lanes or bulk copies load
-    operands.
+    They can if `access` (the read or write) depends on fewer than two of `dims`. Lanes can load any run over digits
+    (mixed-radix parts) of one program dimension. Bulk copies can load a run if memory has `dims` as one dimension, or
+    if each of `dims` has a memory coordinate of its own, in order (im2col). `o` (an Orientation) says which of the two
+    load.
     """
     used = [d for d in dims if d in access.dims]
     if len(used) < 2 or (o.by_threads and _are_digits_of_one(o.facts, dims)):
@@ -312,9 +312,10 @@ def _can_copy_run(access: AccessFacts, dims: tuple[str, ...], o: Orientation) ->
 
 
 def inner_digits(facts: Facts, dims: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the names in `dims` that are digits (mixed-radix parts) of the same program dimension as the last name.
+    """Return the last name in `dims`, with the names that are digits of the same program dimension.
 
-    Return only the last name if it is no digit. `facts` is the analysed program.
+    Digits are mixed-radix parts: (n, p, q), where p and q are digits of one dimension, gives (p, q). Only the last name
+    is returned if it is no digit. `facts` is the analysed program.
     """
     owner = next((digits for digits in facts.digits.values() if dims[-1] in digits), dims[-1:])
     return tuple(d for d in dims if d in owner)
@@ -341,7 +342,7 @@ def filled_box(
     """Return the extents of a box (rectangle) of up to `size` elements over `dims`, as ((dimension, extent), ...).
 
     `dims` are its dimensions, outermost first. The innermost dimension is filled first; with `outermost`, the
-    outermost: 64 elements of 14 x 28 give 2 x 28. With `up`, extents are rounded up, so that the box has at least
+    outermost. 64 elements of 14 x 28 give 2 x 28. With `up`, extents are rounded up, so that the box has at least
     `size` elements: 3 x 28. `facts` is the analysed program.
     """
     box: dict[str, int] = {}
@@ -352,12 +353,13 @@ def filled_box(
 
 
 def _tiles_of_size(o: Orientation, c: DimClass, size: int, level: str) -> Iterator[AxisTile]:
-    """Yield AxisTiles of `size` elements for the class `c` of dimensions: a run (contiguous flat indices), then boxes.
+    """Yield AxisTiles of about `size` elements for the class `c`: a run (contiguous flat indices), then boxes.
 
-    A box is a rectangle of the dimensions; `level` is GRID or LOOP. If `c` has one dimension, there is only the run. If
-    `c` has several, a run shorter than `c` is yielded only if copies can load it, and, if masks depend on `c`, only if
-    `size` divides the innermost dimension. If a sliding window reads `c` and `level` is GRID, the only boxes are those
-    whose halo tile (input patch) one bulk copy loads. `o` (an Orientation) has the program and its MMAs.
+    `c` is a class of dimensions (same role in every MMA); a box is a rectangle of them; `level` is GRID or LOOP. If `c`
+    has one dimension, there is only the run. If it has several, the run is yielded only if copies can load it, and, if
+    masks depend on `c`, only if `size` divides the innermost dimension. If a sliding window reads `c` and `level` is
+    GRID, the boxes are those whose halo tile (input patch) one bulk copy loads. `o` (an Orientation) has the program
+    and its MMAs.
     """
     facts, extents = o.facts, o.facts.extents
     if len(c.dims) == 1 or size >= c.extent:
@@ -381,12 +383,11 @@ def _tiles_of_size(o: Orientation, c: DimClass, size: int, level: str) -> Iterat
 
 
 def _halo_boxes(o: Orientation, c: DimClass, rows: int, window: HaloWindow) -> Iterator[tuple[tuple[str, int], ...]]:
-    """Yield the boxes of `rows` output positions whose halo tile (input patch) one bulk copy loads and an atom reads.
+    """Yield boxes of `rows` output positions whose halo tile (input patch) one bulk copy loads and an atom can read.
 
-    A box is a rectangle, ((dimension, extent), ...) over the dimensions of `c`. An atom can read the halo tile if
-    groups of the atom's rows have one stride. Each extent of a box is less than twice the extent of its dimension.
-    `window` computes the halo tile of a box; `o` (an Orientation) has the MMAs. Yields nothing if `c` has one
-    dimension.
+    A box is ((dimension, extent), ...): a rectangle over the dimensions of `c`. An atom reads its rows in groups with
+    one stride, so that only some extents are possible. Each extent is less than twice that of its dimension. `window`
+    computes the halo tile of a box; `o` (an Orientation) has the MMAs. Yields nothing if `c` has one dimension.
     """
     extents = [o.facts.extents[d] for d in c.dims]
     unit, atom_rows = o.products[0].atoms[0].shape[0], o.machine.shared_memory.atom_rows

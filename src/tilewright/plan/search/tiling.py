@@ -85,9 +85,10 @@ class Tiling:
         return self._loops[dims]
 
     def trips(self, loops: Loops) -> int:
-        """Return how often a workgroup runs the body of a loop nest: the product of the trip counts of all `loops`.
+        """Return how often a workgroup runs the body of a loop nest: the product of the trip counts of `loops`.
 
-        Each loop is the index of its class of dimensions (same role in every MMA). 1 if `loops` is empty.
+        Each loop is given as the index of its class of dimensions (same role in every MMA). It is 1 if `loops` is
+        empty.
         """
         return prod(self.tiles[n].count for n in loops)
 
@@ -102,11 +103,11 @@ class Tiling:
         return self.tiles[self.o.class_of[dim]]
 
     def steps_between(self, dims: Dims, slab: int) -> int:
-        """Return the number of K steps of an MMA along a dimension in `dims` that is N of the MMA before it; else 1.
+        """Return the number of K steps of the second of two MMAs, along a dimension that is N of the first; else 1.
 
-        A workgroup has all of that dimension in the first MMA's accumulator; the second MMA loads its B one step at a
-        time. A step has `slab` elements (a row of shared memory). 1 if there is no such dimension, if the program loops
-        over it, or if `slab` does not divide it or is no shorter.
+        A workgroup holds all of that dimension in the first MMA's accumulator; the second MMA loads its B one step of
+        `slab` elements (a row of shared memory) at a time: 256 elements in steps of 64 -> 4. It is 1 if `dims` has no
+        such dimension, if the program itself loops over it, or if `slab` does not divide it or is no shorter.
         """
         for c, tile in self.pairs():
             is_between = (

@@ -44,12 +44,11 @@ def uniform_candidate(kernel: UniformKernelSchedule, *ties: float) -> PlanCandid
 
 
 def loop_tiles(facts: Facts) -> dict[Expr, int]:
-    """Return {loop dimension: elements per iteration} for the loops of the program `facts`.
+    """Return {loop dimension: elements per iteration} for the loops that the author wrote in the program `facts`.
 
-    The tile is the author's, if stated; else the whole extent for a loop that carries more than an accumulator; else,
-    for a K loop, at most DEEPEST (4096) elements, or the whole extent if that is known only at the call; else the whole
-    extent up to WHOLE (512) elements, and CHOSEN (256) elements beyond. While loops, and loops over dimensions that the
-    grid splits, are left out.
+    A tile that the author states is used. Otherwise a loop that carries more than an accumulator gets its whole extent;
+    a loop that adds up an MMA gets at most DEEPEST (4096) elements; any other loop gets its whole extent up to WHOLE
+    (512) elements, and CHOSEN (256) beyond. While loops, and loops over dimensions that the grid splits, are left out.
     """
     size, tiles = numbers_of(facts.sizes), {}
     for op in facts.program.walk():
@@ -175,7 +174,7 @@ def _operand_copies(kernel: UniformKernelSchedule) -> tuple[float, float]:
 
 
 def _is_computed_over(facts: Facts, n: ValueFacts, dim: Expr) -> bool:
-    """True if the value `n` has or reduces the program dimension `dim`, or if `dim` has one element only.
+    """True if the value `n` has or reduces the program dimension `dim`, or if `dim` has only one element.
 
     If False, all tiles along `dim` compute the same value again. `facts` is the analysed program.
     """
@@ -237,7 +236,7 @@ def _operand_waits(kernel: UniformKernelSchedule) -> tuple[int, int]:
 
 
 def touched_bytes(facts: Facts, machine: Machine) -> float:
-    """Return the bytes of memory traffic of a program, at least: each argument counts at most once as a whole.
+    """Return an estimate of a program's bytes of memory traffic, in which each tensor counts at most once as a whole.
 
     Memory is moved in whole sectors (on CPUs whole cache lines), so that short rows and strided elements count more
     than their own bytes. `facts` is the analysed program.

@@ -55,10 +55,10 @@ class UniformKernelSchedule:
 
     @cached_property
     def trips(self) -> dict[Op, int]:
-        """{MMA: number of iterations of the loops around it within one task}, for all MMAs of this kernel's program.
+        """Return {MMA: number of iterations of the loops around it within one task} for all MMAs of the program.
 
-        A task is one workgroup's tile. The kernel may have loops that the program does not have: such a loop is around
-        each MMA with the loop's dimension.
+        A task is one workgroup's tile. A loop that the kernel has and the program does not have counts for each MMA
+        with the loop's dimension.
         """
         program, size = self.facts.program, numbers_of(self.facts.sizes)
         written = {op.attrs["axis"] for op in program.walk() if op.name == "iterate"}

@@ -32,7 +32,10 @@ class MmaTile:
 
     @property
     def atoms(self) -> float:
-        """Return the number of atoms (MMA instructions) that cover rows and columns of this tile, for one atom's K."""
+        """Return the number of atoms (MMA instructions) that cover the rows and columns of this tile, in one K step.
+
+        A tile of 128 x 256 with an atom of 64 x 256 has 2.
+        """
         return self.rows / self.atom.shape[0] * self.columns / self.atom.shape[1]
 
     @property
@@ -66,10 +69,9 @@ def refusal_name(mmas: tuple[MmaTile, ...]) -> str:
 def mma_tile(t: Tiling, p: OrientedProduct) -> MmaTile | None:
     """Return the MmaTile (atom, and extents in whole atoms) of the MMA `p`; None if no atom can compute its tile.
 
-    The atom is the widest that divides the columns of one wave group, else the narrowest that covers them. `t` (a
-    Tiling) has the kernel's tile sizes. None also if wave groups do not share the rows evenly, if the K of one
-    iteration must fill whole slabs (rows of shared memory) and does not, or if the K loop is within a loop over tiles
-    of C.
+    The atom is the widest that divides the columns of one wave group, else the narrowest that covers them. None also if
+    wave groups cannot share the rows evenly, if K of one iteration must fill whole slabs (rows of shared memory) and
+    does not, or if the K loop is in a nest with a loop over tiles of C. `t` is the Tiling (tile sizes).
     """
     unit = p.atoms[0].shape[0]
     rows = max(1, ceil(t.span(p.rows) / unit)) * unit

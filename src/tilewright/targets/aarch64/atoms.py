@@ -13,9 +13,10 @@ from tilewright.targets.cpu.vectors import vector_copies
 
 
 def _fragments(name: str, depth: int, a: DType, b: DType, c: DType, feature: str) -> MultiplyAtom:
-    """Return the atom that multiplies 2 x depth by depth x 2. One register holds two rows of A, one two columns of B,
-    one C row by row. `a`, `b` and `c` are the types of A, B and the accumulator; `feature` is the CPU feature that it
-    needs."""
+    """Return the atom `name` that multiplies A, 2 x depth, by B, depth x 2. One register holds all of A by rows, one
+    all of B by columns, one all of C by rows. `a`, `b` and `c` are the element types of A, B and the accumulator;
+    `feature` is the CPU feature that the atom needs.
+    """
     return MultiplyAtom(
         name,
         RegisterOperand(2, depth, a, Layout(((depth, 2), 1), ((2, 1), 0))),

@@ -14,14 +14,18 @@ if TYPE_CHECKING:
 
 
 def _row(name: str, features: frozenset[str]) -> Machine:
-    """Return the machine of that name with these features (imported on first use)."""
+    """Return the AArch64 machine of that name with the CPU features `features`. The module of machines is imported at
+    the first call.
+    """
     from tilewright.targets.aarch64.machine import row
 
     return row(name, features)
 
 
 def _products() -> Mapping[str, Multiply]:
-    """Return, by atom name, the functions that write multiplication atoms as LLVM IR (imported on first use)."""
+    """Return {atom name: function that writes the multiplication atom as LLVM IR}. The module of instructions is
+    imported at the first call.
+    """
     from tilewright.targets.aarch64.instructions import PRODUCTS
 
     return PRODUCTS

@@ -26,7 +26,9 @@ _MACOS = {"fullfp16": "FEAT_FP16", "dotprod": "FEAT_DotProd", "i8mm": "FEAT_I8MM
 
 @cache
 def detect() -> frozenset[str]:
-    """Return those features of the CPU at hand that the compiler uses; none if it is no AArch64 CPU."""
+    """Return the names of those features of the CPU at hand that the compiler uses, such as "dotprod"; none if it is no
+    AArch64 CPU. On systems other than Linux and macOS it is "neon" only.
+    """
     if platform.machine() not in ARCHITECTURES:
         return frozenset()
     system = platform.system()
@@ -62,6 +64,7 @@ def _has_on_macos(key: str) -> bool:
 
 
 def host_features() -> str:
-    """Return the CPU's features as LLVM's feature string (`+neon,-bf16`). Features that the system does not report are
-    off, even if the CPU's name implies them."""
+    """Return LLVM's feature string for the CPU at hand, such as "-bf16,+neon": all features that the compiler uses,
+    each on or off. Features that the system does not report are off, even if the CPU's name implies them.
+    """
     return ",".join(f"{'+' if name in detect() else '-'}{name}" for name in sorted(_LINUX))

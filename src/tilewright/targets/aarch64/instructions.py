@@ -16,16 +16,19 @@ _FACTORS = {"bf16": "<8 x bfloat>", "i8": "<16 x i8>"}
 
 
 def _dot(*names: str, factors: str, sums: str, one_kind: bool = True) -> Multiply:
-    """Return the writer of a dot-product atom: each 32-bit lane of the accumulator adds products of neighbours along k.
+    """Return the function that writes a dot-product atom as LLVM IR: each 32-bit lane of the accumulator adds the
+    products of 2 or 4 neighbours along k.
 
-    `names` are LLVM intrinsics, called one after another; `factors` and `sums` are the element types of operands and
-    accumulator. `one_kind` says that both operands have one type: A then becomes the second operand, because LLVM finds
-    the form that picks A by lane only there.
+    `names` are LLVM intrinsics, called one after another on the same accumulator. `factors` and `sums` are the element
+    types of operands and accumulator. If `one_kind`, both operands have one type, and A is passed as the second
+    operand: only there does LLVM find the instruction that picks A by lane.
     """
     form, total = _FACTORS[factors], _SUMS[sums]
 
     def write(e: NativeEmitter, op: Op) -> None:
-        """Write the instructions of the operation."""
+        """Write the calls of the intrinsics for the multiplication `op`, and record the result as the accumulator's new
+        value in `e.registers`.
+        """
         _, a, b = op.operands
         left = group_to_lanes(e, a, 32, 4, form)
         for name in names:
@@ -36,12 +39,15 @@ def _dot(*names: str, factors: str, sums: str, one_kind: bool = True) -> Multipl
 
 
 def _fragments(name: str, factors: str, sums: str) -> Multiply:
-    """Return the writer of a matrix atom (mmla): each register holds a small matrix, as the atom's layout says. `name`
-    is the LLVM intrinsic; `factors` and `sums` are the element types of operands and accumulator."""
+    """Return the function that writes a matrix atom (mmla) as LLVM IR. Each register holds a small matrix, in the
+    atom's layout. `name` is the LLVM intrinsic; `factors` and `sums` are the element types of operands and accumulator.
+    """
     form, total = _FACTORS[factors], _SUMS[sums]
 
     def write(e: NativeEmitter, op: Op) -> None:
-        """Write the instruction of the operation."""
+        """Write the call of the intrinsic for the multiplication `op`, and record the result as the accumulator's new
+        value in `e.registers`.
+        """
         _, a, b = op.operands
         _call(e, op, name, form, total, e.register(a), e.register(b))
 
@@ -49,8 +55,10 @@ def _fragments(name: str, factors: str, sums: str) -> Multiply:
 
 
 def _call(e: NativeEmitter, op: Op, name: str, form: str, total: str, left: str, right: str) -> None:
-    """Write the call of an LLVM intrinsic that adds a product to the accumulator, the first operand of `op`. `form` and
-    `total` are the LLVM types of operands and accumulator; `left` and `right` are LLVM values."""
+    """Write the call of the LLVM intrinsic `name` for the multiplication `op`, and record its result as the new value
+    of the accumulator, which is the first operand of `op`. `form` and `total` are the LLVM types of operands and
+    accumulator; `left` and `right` are the operands, as LLVM values.
+    """
     c = op.operands[0]
     full = f"@llvm.aarch64.neon.{name}"
     e.w.declare(f"{total} {full}({total}, {form}, {form})")

@@ -8,8 +8,9 @@ from tilewright.targets.cpu.costs import COSTS, LIMITS, lane_rates
 
 
 def row(name: str, features: frozenset[str]) -> Machine:
-    """Return the machine of that name, with the atoms that its features allow; a workgroup is one worker, on one
-    core."""
+    """Return the machine description `name` for an AArch64 CPU, with the atoms that need only `features`. A workgroup
+    is one worker, on one core.
+    """
     return Machine(
         name,
         lanes=None,

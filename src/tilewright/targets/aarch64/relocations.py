@@ -8,37 +8,44 @@ PAGE_BITS = 12
 
 
 def _field(place: CodePlace, value: int, low: int, bits: int) -> None:
-    """Write the low `bits` bits of `value` into the instruction at `place`, from bit number `low` on."""
+    """Overwrite `bits` bits of the instruction at `place`, from bit number `low` on, with the low bits of `value`. All
+    other bits stay.
+    """
     mask = (1 << bits) - 1
     place.put(place.word() & ~(mask << low) | (value & mask) << low)
 
 
 def _branch(place: CodePlace, target: int) -> bool:
-    """Write the distance to `target` into the branch or call at `place`: 26 bits, in instructions. Return False if it
-    is too far."""
+    """Write the distance to the address `target` into the branch or call at `place`, as a 26-bit number of
+    instructions. Return False if the distance does not fit (the field is written all the same).
+    """
     distance = target - place.address
     _field(place, distance >> 2, 0, 26)
     return fits(distance, 28)
 
 
 def _conditional(place: CodePlace, target: int) -> bool:
-    """Write the distance to `target` into the conditional branch at `place`: 19 bits, in instructions. Return False if
-    it is too far."""
+    """Write the distance to the address `target` into the conditional branch at `place`, as a 19-bit number of
+    instructions. Return False if the distance does not fit (the field is written all the same).
+    """
     distance = target - place.address
     _field(place, distance >> 2, 5, 19)
     return fits(distance, 21)
 
 
 def _page(place: CodePlace, target: int) -> bool:
-    """Write the distance to the page of `target` into the ADRP at `place`: 21 bits, in pages of 4 KB. Return False if
-    it is too far."""
+    """Write the distance from the page of `place` to the page of the address `target` into the ADRP at `place`, as a
+    21-bit number of 4 KB pages. Return False if the distance does not fit (the field is written all the same).
+    """
     distance = (target >> PAGE_BITS) - (place.address >> PAGE_BITS)
     _immediate(place, distance)
     return fits(distance, 21)
 
 
 def _near(place: CodePlace, target: int) -> bool:
-    """Write the distance to `target` into the ADR at `place`: 21 bits, in bytes. Return False if it is too far."""
+    """Write the distance to the address `target` into the ADR at `place`, as a 21-bit number of bytes. Return False if
+    the distance does not fit (the field is written all the same).
+    """
     distance = target - place.address
     _immediate(place, distance)
     return fits(distance, 21)
@@ -52,13 +59,15 @@ def _immediate(place: CodePlace, value: int) -> None:
 
 
 def _within_page(scale: int) -> Relocate:
-    """Return the relocation of ADD (`scale` 0), or of a load or store of 2**scale bytes: the offset of the target in
-    its page, 12 bits, in units of 2**scale bytes. The relocation returns False if the offset is no multiple of that
-    unit."""
+    """Return a function (place, target address) that relocates an ADD (`scale` 0), or a load or store of 2**scale
+    bytes. It writes the target's offset in its 4 KB page as a 12-bit immediate, in units of 2**scale bytes, and returns
+    False if the offset is no multiple of that unit.
+    """
 
     def write(place: CodePlace, target: int) -> bool:
-        """Write the offset of `target` in its page into the instruction at `place`; return False if it is not
-        aligned."""
+        """Write the page offset of the address `target` into the instruction at `place`, in units of 2**scale bytes.
+        Return False if the offset is no multiple of that unit.
+        """
         offset = target & ((1 << PAGE_BITS) - 1)
         _field(place, offset >> scale, 10, 12)
         return offset % (1 << scale) == 0
@@ -67,8 +76,9 @@ def _within_page(scale: int) -> Relocate:
 
 
 def _relative(place: CodePlace, target: int) -> bool:
-    """Write the distance to `target` into the 32-bit word at `place`, such as an entry of a jump table. Return False if
-    it is too far."""
+    """Write the distance to the address `target` into the 32-bit word at `place`, such as an entry of a jump table.
+    Return False if the distance does not fit (the word is written all the same).
+    """
     distance = target - place.address
     place.put(distance)
     return fits(distance, 32)

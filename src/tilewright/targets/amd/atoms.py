@@ -15,11 +15,12 @@ LOADED = 32
 
 
 def mfma(side: int, depth: int, dtype: DType, sums: DType) -> MultiplyAtom:
-    """Return the MFMA atom that multiplies side x depth by depth x side into accumulators of type `sums`.
+    """Return the MFMA atom that multiplies side x depth by depth x side, of type `dtype`, into accumulators of type
+    `sums`. `side` is 16 or 32.
 
-    With g = lane / side, a lane holds each = depth * side / 64 elements: of A row lane % side and k = each * g + e, of
-    B column lane % side and the same k. C: a lane holds column lane % side; register r is row 8 * (r / 4) + 4 * g + r %
-    4 for side 32, and row 4 * g + r for side 16.
+    With g = lane / side, a lane holds each = depth * side / 64 elements of A: row lane % side and k = each * g + e, for
+    e below `each`; and of B: column lane % side and the same k. Of C it holds column lane % side; register r is row 8 *
+    (r / 4) + 4 * g + r % 4 for side 32, and row 4 * g + r for side 16.
     """
     groups = WAVE // side
     each = depth // groups

@@ -7,14 +7,16 @@ from tilewright.targets.calls.words import SIZES, SMALL
 
 
 def _strided(size: int) -> str:
-    """Return the LLVM function `strided_SIZE`, which copies elements of `size` bytes between contiguous and strided
-    memory. It copies to the strided memory if its argument `back` is set, and returns the end of the contiguous
-    elements."""
+    """Return the text of the LLVM function `strided_SIZE`. At run time it copies an array of elements of `size` bytes
+    from strided to contiguous memory, or the other way if its argument `back` is set. It returns the end of the
+    contiguous memory.
+    """
     kind = f"i{8 * size}"
 
     def elements(name: str, source: str, goal: str) -> str:
-        """Return the LLVM block `name`: the loop over the innermost dimension, from `source` to `goal`. Each is "p"
-        (the contiguous elements) or "f" (the strided ones)."""
+        """Return the text of the LLVM loop `name` that copies the innermost dimension from `source` to `goal`. Each of
+        them is "p" (the contiguous memory) or "f" (the strided memory).
+        """
         return f"""
 {name}:
   %{name}_i = phi i64 [0, %innermost], [%{name}_i_next, %{name}]
@@ -61,7 +63,9 @@ done:
 
 
 def _strided_by_size() -> str:
-    """Return LLVM text: a switch on the size of an element, which calls `strided_SIZE` for that size."""
+    """Return LLVM text that calls the function `strided_SIZE` for the element size in %size, then returns. Any size
+    without such a function is treated as 1.
+    """
     cases = " ".join(f"i64 {size}, label %by_{size}" for size in SIZES)
     calls = "".join(
         f"""by_{size}:

@@ -34,8 +34,10 @@ _KINDS = ("array", "seen", "float", "int", "perhaps_bool", "perhaps_none", "text
 
 
 def _by_kind(name: str, kind: str, otherwise: str, **values: str) -> str:
-    """Return the LLVM phi instruction that gives `name` (of LLVM type `kind`) its value for each kind of argument.
-    `values` has the LLVM value for each block of _KINDS; blocks that it does not name give `otherwise`."""
+    """Return the LLVM phi instruction that sets %NAME by the kind of argument (array, tensor, float, ...). `kind` is
+    its LLVM type. `values` is {block of _KINDS: LLVM value}, each block standing for one kind; all other blocks give
+    `otherwise`.
+    """
     return f"  %{name} = phi {kind} " + ", ".join(f"[{values.get(b, otherwise)}, %{b}]" for b in _KINDS)
 
 
@@ -347,8 +349,9 @@ failed:
 
 @cache
 def reads_arrays() -> bool:
-    """True if numpy's array objects have the memory layout that the native function reads; checked on one array,
-    once."""
+    """True if numpy's array objects have the memory layout that the native function reads. One array is compared, at
+    the first call. False on anything but CPython on a little-endian machine.
+    """
     if sys.implementation.name != "cpython" or HEAD != 16 or sys.byteorder != "little":
         return False
     probe = np.zeros((3, 5, 2), np.int16)[:, :, 1]

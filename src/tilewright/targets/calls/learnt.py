@@ -10,7 +10,9 @@ from tilewright.targets.calls.table import UNLIKE, CallRecord, CallTable, Descri
 
 
 def _unlike(*_: Any) -> Any:
-    """Return UNLIKE for any arguments: no call is remembered yet."""
+    """Return UNLIKE (no remembered call fits) for any arguments. It stands for the table's function before any call is
+    remembered.
+    """
     return UNLIKE
 
 
@@ -30,9 +32,10 @@ class LearntCalls:
         """The same for torch's operators, whose dispatcher has already handled gradients and tracing."""
 
     def table_for(self, code: NativeCode, args: Sequence[Any]) -> CallTable:
-        """Return the table of remembered calls, made with the native functions of `code` if there is none yet. If
-        `args` has tensors and the table was made before torch was imported, a new table with the same calls replaces
-        it."""
+        """Return this callable's table of remembered calls; create it if there is none. If `args` has tensors and the
+        table was made before torch was imported, a new table with the same calls replaces it. `code` has the native
+        functions that a new table uses. `self.call` and `self.call_below` become the functions of a new table.
+        """
         table = self.table
         if table is None or (not table.knows_tensors() and any(torch_of(a) is not None for a in args)):
             kinds = () if table is None else table.kinds
@@ -42,8 +45,10 @@ class LearntCalls:
         return table
 
     def remember(self, kind: Description, record: CallRecord, most: int, room: int | None = None) -> None:
-        """Add a kind of call, its description and record, in front of the others. At most `most` kinds are kept, whose
-        memory is at most `room` bytes (None: any); the oldest are dropped, and those that are no longer valid."""
+        """Add a kind of call, as the `kind` of its arguments (their description) and the `record` that repeats it, in
+        front of the earlier ones. At most `most` kinds are kept. Older kinds are dropped once the kept memory exceeds
+        `room` bytes (None: no limit), and so are kinds that are no longer valid. The table must exist.
+        """
         assert self.table is not None
         kinds, used = [(kind, record)], record.room
         for earlier in [kind for kind in self.table.kinds if kind[1].is_valid()][: most - 1]:
@@ -54,13 +59,17 @@ class LearntCalls:
         self.table.replace(kinds)
 
     def forget_ended(self) -> None:
-        """Forget the calls that were recorded for weights which no longer exist."""
+        """Drop the remembered calls that were recorded for particular tensors, such as packed weights, which no longer
+        exist.
+        """
         if self.table is not None:
             self.table.replace([kind for kind in self.table.kinds if kind[1].is_valid()])
 
 
 def telling_of(torch: Any) -> Callable[[Any], Any] | None:
-    """Return torch's function that counts a write to a tensor (`increment_version`); None if this torch has none."""
+    """Return torch's function that counts a write to a tensor (`increment_version`). `torch` is the module torch; None
+    if it has no such function.
+    """
     increment: Callable[[Any], Any] | None = getattr(
         getattr(getattr(torch, "autograd", None), "graph", None), "increment_version", None
     )

@@ -8,10 +8,11 @@ from collections.abc import Collection, Sequence
 def fields(
     names: Sequence[str], words: Sequence[str], at: str, pointers: Collection[str] = (), prefix: str = ""
 ) -> str:
-    """Return LLVM instructions that load words of a record, which is a row of 64-bit words.
+    """Return LLVM instructions that load some words of a record (a row of 64-bit words).
 
-    `names` are the words to load, `words` are the names of all its words in order, `at` is the LLVM name of its
-    pointer. Words in `pointers` are loaded as pointers. The loaded values have the words' names, after `prefix`.
+    `names` are the words to load; `words` are the names of all words of the record, in order; `at` is the LLVM name of
+    the record's pointer. Words in `pointers` are loaded as pointers, others as i64. The loaded values have the words'
+    names, after `prefix`.
 
     >>> print(fields(["many"], ("first", "many"), "record"))
       %word.many = getelementptr i64, ptr %record, i64 1
@@ -30,8 +31,10 @@ def fields(
 def row(
     table: str, index: str, words: Sequence[str], names: Sequence[str], pointers: Collection[str] = (), prefix: str = ""
 ) -> str:
-    """Return LLVM instructions that load the words `names` of row `index` of a table whose rows have `words`. The row's
-    address becomes %row; all names come after `prefix`. Words in `pointers` are loaded as pointers.
+    """Return LLVM instructions that load some words of one row of a table. `table` and `index` are the LLVM names of
+    the table's pointer and the row number; `words` are the names of all words of a row; `names` are the words to load.
+    The row's address becomes %row. `prefix` comes before all names that are set. Words in `pointers` are loaded as
+    pointers.
 
     >>> print(row("pairs", "i", ("a", "b"), ["b"], prefix="i_"))
       %i_row = getelementptr [2 x i64], ptr %pairs, i64 %i
@@ -43,10 +46,10 @@ def row(
 
 
 def loop(head: str, index: str, count: str, *, after: str, body: str, end: str, last: str | None = None) -> str:
-    """Return the LLVM block that begins a loop: `head` counts `index` from 0 to below `count`.
+    """Return the head block of an LLVM loop, labelled `head`, in which %INDEX counts from 0 to below %COUNT.
 
-    It is entered from the blocks `after` (separated by spaces), branches to `body`, or to `end` when the count is
-    reached. The loop's back edge comes from block `last` (None: from `body`).
+    It is entered from the blocks `after` (names separated by spaces). It branches to the block `body`, or to `end` when
+    the count is reached. The loop's back edge comes from block `last` (None: from `body`).
 
     >>> print(loop("each", "i", "many", after="entry", body="one", end="done"))
     each:

@@ -40,7 +40,9 @@ class Forgetting(Protocol):
     """A store of learnt calls."""
 
     def forget_ended(self) -> None:
-        """Forget the calls that are no longer valid."""
+        """Drop the remembered calls that are no longer valid. A protocol's method: stores of remembered calls implement
+        it.
+        """
 
 
 class Life:
@@ -53,7 +55,9 @@ class Life:
         weakref.finalize(owner, self._end).atexit = False
 
     def _end(self) -> None:
-        """Mark the object as freed, and let the stores of learnt calls forget the calls that used it."""
+        """Set the word `alive` to 0, because the object was freed, and let the stores in `known_to` drop the remembered
+        calls that used it.
+        """
         self.alive[0] = 0
         for store in list(self.known_to):
             store.forget_ended()
@@ -82,8 +86,9 @@ class Observed:
 
 @contextmanager
 def observed() -> Iterator[Observed]:
-    """Context manager: record this thread's kernel calls in the Observed that it yields. Within it, all calls take the
-    slow, checked path."""
+    """Return a context manager that yields a new Observed and records this thread's kernel calls in it. Until it ends,
+    the calls of all threads take the slow, checked path, which reports to observers.
+    """
     events = Observed()
     before = getattr(_here, "events", None)
     with _counting:
@@ -98,7 +103,9 @@ def observed() -> Iterator[Observed]:
 
 
 def observer() -> Observed | None:
-    """Return the Observed that records this thread's calls now; None if the thread is not observed."""
+    """Return the Observed that now records this thread's kernel calls; None if no `observed` context is active in this
+    thread.
+    """
     events: Observed | None = getattr(_here, "events", None)
     return events
 
@@ -106,9 +113,11 @@ def observer() -> Observed | None:
 def tell_of_call(
     args: Sequence[Any], outputs: Sequence[tuple[Any, bool]], whole: Whole, places: Sequence[int | None]
 ) -> bool:
-    """Record a kernel call with this thread's observer; return False if there is none. The parameters are the fields of
-    KernelCall: `outputs` are (array, zeroed before), `whole` is the bound host program, `places` numbers its
-    arguments."""
+    """Record a kernel call with this thread's observer; return False if there is none. `args` are the call's arguments.
+    `outputs` are [(array, True if it was zeroed before)] for the arrays that it made. `whole` is the host program that
+    it bound. `places` has, for each array of `whole`, its number among arguments and outputs; None if it is the same
+    array in every call.
+    """
     events = observer()
     if events is not None:
         events.calls.append(KernelCall(tuple(args), tuple(outputs), whole, tuple(places)))

@@ -59,7 +59,7 @@ class NativeCode(Protocol):
     """Machine code of the functions in `TEXT` of `calls.following`."""
 
     def address(self, name: str) -> int:
-        """Return the address of the function of that name."""
+        """Return the address of the native function `name`. A protocol's method: linked machine code implements it."""
 
 
 class SmallCopy(NamedTuple):
@@ -79,18 +79,20 @@ class SmallCopy(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the contiguous copy."""
+        """The number of bytes of the contiguous copy."""
         return self.itemsize * prod(extent for extent, _ in self.dims)
 
     @staticmethod
     def takes(itemsize: int, elements: int) -> bool:
-        """True if an argument of `elements` elements of `itemsize` bytes may be copied on the stack: the size is
-        supported, and the array is small."""
+        """True if an array of `elements` elements of `itemsize` bytes may be copied to the stack of a call: the element
+        size is supported, and the array is small.
+        """
         return itemsize in SIZES and itemsize * elements < LEAST
 
 
 def merged_dims(dims: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the fewest (extent, stride) pairs that visit the same elements in the same order as `dims`.
+    """Return the fewest [(extent, stride)] that visit the same elements in the same order as `dims`. Dimensions of
+    extent 1 are dropped, and adjacent dimensions that form one run are merged. At least one dimension stays.
 
     >>> merged_dims([(1, 512), (8, 8), (8, 1), (8, 64)])  # an image [n, c, h, w], channels last
     [(64, 1), (8, 64)]
@@ -221,20 +223,22 @@ class CallRecord:
         self._kept = (launch, tuple(outputs), tuple(workspaces), tuple(copies), dims, tables, value, telling)
 
     def is_valid(self) -> bool:
-        """False if the record was made for particular tensors that no longer exist."""
+        """False if the record was made for particular tensors, such as packed weights, that no longer exist; else
+        True.
+        """
         return self.alive is None or bool(self.alive[0])
 
 
 def _id_or_0(item: object) -> int:
-    """Return the address of a Python object; 0 for None."""
+    """Return the address (`id`) of a Python object as an integer; 0 for None."""
     return 0 if item is None else id(item)
 
 
 def pair_of(a: int, b: int, extents: Sequence[Extent], addresses: Sequence[int]) -> tuple[int, int, int, int, int, int]:
-    """Return the words by which a record checks the overlap of arrays `a` and `b`: (a, b, low, high, must keep,
-    distance). They overlap if b's address minus a's is between `low` and `high`; overlapping arrays must keep their
-    distance. `extents` are the bytes of each array around its first element, `addresses` the addresses of first
-    elements.
+    """Return how arrays `a` and `b` of a call (numbers of its arrays) overlap, as the words of a record: (a, b, low,
+    high, must keep, distance). They overlap if b's address minus a's lies strictly between `low` and `high`. `must
+    keep` is 1 if they overlap now: later calls must then have the same `distance`. `extents` are the bytes of each
+    array around its first element; `addresses` are those of the first elements.
 
     >>> whole = [Extent(0, 8), Extent(0, 4)]
     >>> pair_of(0, 1, whole, [96, 128]), pair_of(0, 1, whole, [96, 100])
@@ -300,16 +304,20 @@ class CallTable:
 
     @property
     def kinds(self) -> tuple[tuple[Description, CallRecord], ...]:
-        """Return (description, record) of each kind of call that the table remembers."""
+        """The remembered calls, as (description of the arguments, record that repeats the call) pairs."""
         return self._kept.kinds
 
     def knows_tensors(self) -> bool:
-        """True if the table describes torch tensors; False if torch was not imported when the table was made."""
+        """True if the table can describe torch tensors. False if, when it was made, torch was not imported, or its
+        tensors could not be read by native code.
+        """
         return self._tensor is not None
 
     def described(self, args: Sequence[Any]) -> Description | None:
-        """Return the words that describe the arguments, and their addresses; None if one of them cannot be
-        described."""
+        """Return the Description of a call's arguments: the 64-bit words that tell kinds of calls apart (types, shapes,
+        strides, numbers), and the arguments' addresses. None if there are too many arguments, or one that cannot be
+        described.
+        """
         if len(args) > ARGUMENTS:
             return None
         objects = np.array([id(a) for a in args], np.int64)
@@ -323,7 +331,9 @@ class CallTable:
         return Description(words[:count].copy(), at[: len(args)].tolist(), dtypes)
 
     def replace(self, kinds: Sequence[tuple[Description, CallRecord]]) -> None:
-        """Remember these kinds of calls, (description, record) each, instead of the current ones."""
+        """Remember exactly `kinds`, [(description of the arguments, record that repeats the call)], and drop all
+        earlier calls.
+        """
         entries = np.zeros(1 + len(ENTRY) * len(kinds), np.int64)
         entries[0] = len(kinds)
         for number, (description, record) in enumerate(kinds):
@@ -338,11 +348,13 @@ class CallTable:
         del in_use
 
     def forget(self) -> None:
-        """Forget all calls."""
+        """Drop all remembered calls."""
         self.replace(())
 
 
 def after_fork() -> None:
-    """Forget the calls of all tables in a forked process: the worker threads of their launches do not exist there."""
+    """Drop the remembered calls of all tables in a process that was just forked: the worker threads that their launches
+    need do not exist there.
+    """
     for table in list(_tables):
         table.forget()

@@ -36,7 +36,7 @@ class Caches:
 
 @cache
 def caches() -> Caches:
-    """Return the cache sizes of the CPU at hand."""
+    """Return the cache sizes of the CPU at hand, as the system reports them. Unknown sizes are None."""
     sizes = {"line": None, "l1": None, "l2": None, "ways": None} | _from_files(_LINUX)
     for name, value in sizes.items():
         if value is None:
@@ -45,7 +45,8 @@ def caches() -> Caches:
 
 
 def _from_files(folder: Path) -> dict[str, int | None]:
-    """Return {"l1", "l2", "line", "ways": value} from Linux' files about the first core's caches, as far as they exist.
+    """Return a dict of the first core's cache properties from Linux' files in `folder`: bytes of "l1" (data), "l2" and
+    a "line", and the "ways" of L1. Properties without a readable file are left out.
 
     >>> _from_files(Path("no such folder"))
     {}
@@ -65,7 +66,7 @@ def _from_files(folder: Path) -> dict[str, int | None]:
 
 
 def _bytes(text: str) -> int:
-    """Return the bytes of a size as Linux writes it.
+    """Return the number of bytes of a cache size in Linux' notation.
 
     >>> _bytes("48K"), _bytes("2M"), _bytes("512")
     (49152, 2097152, 512)
@@ -75,8 +76,9 @@ def _bytes(text: str) -> int:
 
 
 def _from_libc(name: str) -> int | None:
-    """Return the size of that name ("line", "l1", "l2" or "ways") from macOS' settings or from `sysconf`; None if
-    unknown."""
+    """Return one cache property of the CPU at hand: `name` is "line", "l1", "l2" (bytes) or "ways". It comes from
+    macOS' `sysctl` settings, elsewhere from `sysconf`. None if the system does not know it.
+    """
     if sys.platform == "darwin":
         library = ctypes.CDLL(None)
         value, size = ctypes.c_int64(0), ctypes.c_size_t(8)

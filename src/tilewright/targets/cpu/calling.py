@@ -77,12 +77,16 @@ class MovableLaunch(Protocol):
     pointer: int
 
     def trouble(self, code: int, arrays: tuple[Any, ...] = ()) -> None:
-        """Raise the error for a code that the entry returned; `arrays` are those of the call."""
+        """Raise the error for `code`, a nonzero code that the entry's machine code returned. `arrays` are the arrays of
+        the call. A protocol's method.
+        """
 
 
 def call_launch(pool: Any, launch: MovableLaunch, places: Sequence[int | None]) -> CallLaunch:
-    """Return a launch for a remembered call. `places` has for each of the launch's arrays its number in the call; None
-    if the array stays the same. `pool` is the machine code of the worker pool."""
+    """Return the native launch of a remembered call: it writes the addresses of the call's arrays into `launch`, then
+    runs it. `places` has, for each array of `launch`, its number among the call's arrays; None if the array stays the
+    same. `pool` is the machine code of the worker pool.
+    """
     patches = [(place, launch.words + 8 * word) for word, place in enumerate(places) if place is not None]
     patched = np.array(patches, np.int64)
     record = np.array([len(patched), patched.ctypes.data, launch.pointer], np.int64)

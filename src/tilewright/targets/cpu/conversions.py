@@ -108,13 +108,15 @@ declare double @llvm.fabs.f64(double)
 
 
 def needed_by(data: bytes) -> bool:
-    """True if the object code `data` calls one of the conversion functions in NAMES."""
+    """True if the object code `data` mentions one of the conversion functions in NAMES, such as f32 to bf16."""
     return any(name.encode() in data for name in NAMES)
 
 
 @cache
 def addresses() -> dict[str, int]:
-    """Return {name: address in this process} of the conversion functions in NAMES, compiled on first use."""
+    """Return {name: address in this process} of the conversion functions in NAMES. They are compiled and linked at the
+    first call.
+    """
     from tilewright.targets.cpu.load import link, object_of
 
     code = link(object_of(TEXT), NAMES)

@@ -27,8 +27,9 @@ VECTOR_UNITS = 2
 
 
 def lane_rates(vector_bytes: int) -> dict[str, Any]:
-    """Return the fields of `Limits` for elements of f32 computed in a cycle by a core with vectors of
-    `vector_bytes`."""
+    """Return {"lane_rate": rate, "function_rate": rate}: how many f32 elements a core computes in a cycle, for vectors
+    of `vector_bytes` bytes. They are fields of `Limits`.
+    """
     rate = VECTOR_UNITS * vector_bytes // 4
     return {"lane_rate": rate, "function_rate": rate}
 

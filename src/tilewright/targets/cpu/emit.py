@@ -51,7 +51,9 @@ class EmittedNative:
 
 
 def emit(program: Program, machine: Machine) -> EmittedNative:
-    """Return the LLVM IR of a loop program for a machine, which need not be the one at hand."""
+    """Return the LLVM IR of `program`, a loop program (the IR level below the block program), as one function for
+    `machine`, with the memory that its caller must provide. The machine need not be the CPU at hand.
+    """
     with building():
         return NativeEmitter(program, machine).run()
 
@@ -77,7 +79,9 @@ class NativeEmitter:
         self.uses_tiles = False
 
     def run(self) -> EmittedNative:
-        """Emit the whole program and return its function."""
+        """Emit the whole loop program as one LLVM function; return its text, and the memory that its caller must
+        provide. Called once for each emitter.
+        """
         w = self.w
         count = len(self.program.args)
         for number, arg in enumerate(self.program.args):
@@ -122,7 +126,9 @@ class NativeEmitter:
         return EmittedNative("\n".join(parts) + "\n", name, arguments, size, open_bytes, self.uses_tiles)
 
     def _open_memory(self) -> Expr:
-        """Return the bytes of a worker's scratch memory for tensors of symbolic sizes."""
+        """Return the bytes of scratch memory that one worker needs for the program's tensors of symbolic sizes: an
+        expression of these sizes. Tensors of constant size are not counted.
+        """
         types = [op.attrs["type"] for op in self.program.walk() if op.name == "alloc"]
         total: Expr = as_expr(0)
         for kind in types:
@@ -131,13 +137,16 @@ class NativeEmitter:
         return total
 
     def _bytes_in_lines(self, kind: TensorType) -> Expr:
-        """Return the bytes of a tensor, rounded up to whole cache lines."""
+        """Return the bytes of a tensor of type `kind`, rounded up to whole cache lines. It is an expression, a constant
+        if the tensor's size is.
+        """
         line = self.machine.limits.line_bytes
         return (kind.room() * kind.dtype.numpy.itemsize + line - 1) // line * line
 
     def block(self, block: Block) -> None:
-        """Emit all operations of a block; tile registers that the block allocates are free after their last use in
-        it."""
+        """Emit all operations of a block in order. Tile registers that the block allocates are free again after their
+        last use in it.
+        """
         last: dict[Value, Op] = {}  # tile registers that the block makes are free after their last use in it
         for op in block.ops:
             if op.name == "alloc" and isinstance(op.attrs["type"], VectorType) and self.is_tile(op.results[0]):
@@ -157,26 +166,28 @@ class NativeEmitter:
     # -- registers and memory -----------------------------------------------------------------------------------
 
     def lanes(self, value: Value) -> int | None:
-        """Return the number of elements of a vector register; None if the register is a scalar."""
+        """Return the number of elements of the vector register `value`; None if it is a scalar register."""
         shape = numbers(value.type.shape, "register")
         return shape[0] if shape else None
 
     def lanes_of(self, value: Value) -> int:
-        """Return the number of elements of a register that must be a vector."""
+        """Return the number of elements of the register `value`, which must be a vector."""
         count = self.lanes(value)
         assert count is not None
         return count
 
     def kind(self, value: Value) -> str:
-        """Return the LLVM type of a scalar or vector register."""
+        """Return the LLVM type of the scalar or vector register `value`, such as "<8 x float>"."""
         return vector(value.type.dtype, self.lanes(value))
 
     def is_tile(self, value: Value) -> bool:
-        """True if a register is a matrix (tile) register."""
+        """True if the register `value` is a tile register, that is, has two dimensions."""
         return len(value.type.shape) == 2
 
     def register(self, value: Value) -> str:
-        """Return the LLVM value that a register holds now; zero before anything was written to it."""
+        """Return the LLVM value that the scalar or vector register `value` holds now. If nothing was written to it yet,
+        it is a zero constant.
+        """
         text = self.registers.get(value)
         if text is None:
             scalar = "0.0" if value.type.dtype.is_float else "0"
@@ -186,7 +197,9 @@ class NativeEmitter:
         return text
 
     def tile(self, value: Value) -> int:
-        """Return the number of a tile register, assigned at first use; raise ProgramError if none is free."""
+        """Return the number of the tile register that holds `value`. At the first use of `value`, the lowest free one
+        is assigned; raise ProgramError if none is free.
+        """
         number = self.tiles.get(value)
         if number is None:
             if not self.free_tiles:
@@ -199,15 +212,18 @@ class NativeEmitter:
 
     @property
     def matrix_registers(self) -> TileRegisters:
-        """The instructions of the machine's tile registers; raises ProgramError if it has none."""
+        """The object that emits the instructions of the machine's tile registers. Raises ProgramError if its family has
+        none.
+        """
         tiles = self.family.tiles
         if tiles is None:
             raise ProgramError(f"{self.machine.name} has no tile registers")
         return tiles
 
     def _alloc(self, op: Op) -> None:
-        """Emit nothing, but give the value an address: a place in scratch memory for a tensor. A register starts
-        unwritten."""
+        """Give the result of an allocation its place: a tensor gets an address in the worker's scratch memory (emitted
+        once, at the start of the function), a register is marked as unwritten.
+        """
         kind, value = op.attrs["type"], op.results[0]
         if isinstance(kind, TensorType):
             size = self._bytes_in_lines(kind)
@@ -225,11 +241,13 @@ class NativeEmitter:
             self.registers.pop(value, None)
 
     def _bitcast(self, op: Op) -> None:
-        """Give the result the same memory as its operand."""
+        """Give the operation's result the address of its operand; nothing is emitted."""
         self.pointers[op.results[0]] = self.pointers[op.operands[0]]
 
     def _constant(self, op: Op) -> None:
-        """Emit a constant table as a global of the module, and use its name as the result's address."""
+        """Evaluate the operation's formula at all its coordinates, emit the numbers as a constant LLVM global, and use
+        the global's name as the address of the result.
+        """
         shape = numbers(tuple(s.upper + 1 for s in op.attrs["over"]), "constant")
         grids = np.ogrid[tuple(slice(0, n) for n in shape)]
         names = dict(zip((s.name for s in op.attrs["over"]), grids, strict=True))
@@ -241,12 +259,16 @@ class NativeEmitter:
         self.pointers[op.results[0]] = name
 
     def address_of(self, buffer: Value, offset: Expr) -> str:
-        """Return the pointer to the element at index expression `offset` of a tensor, as an LLVM value."""
+        """Emit the address of an element of the tensor `buffer`, and return it as an LLVM value. `offset` is the
+        element's number in the tensor's memory.
+        """
         size = buffer.type.dtype.numpy.itemsize
         return self.w.address(self.pointers[buffer], buffer, offset, size)
 
     def _fetch(self, op: Op) -> None:
-        """Emit the load of an integer from memory, and bind the operation's symbol to it."""
+        """Emit the load of one integer from memory, widened to 64 bits, and make it the value of the operation's
+        symbol.
+        """
         kind = op.operands[0].type.dtype
         pointer = self.address_of(op.operands[0], op.attrs["at"][0])
         text = self.w.value(f"load {element(kind)}, ptr {pointer}")
@@ -258,7 +280,9 @@ class NativeEmitter:
         self.w.symbols[op.attrs["symbol"]] = (text, self.w.scope.depth)
 
     def _read(self, op: Op) -> None:
-        """Bind the operation's symbol to the integer in a register."""
+        """Make the integer in the operand register the value of the operation's symbol; narrower integers are
+        sign-extended to 64 bits.
+        """
         value = op.operands[0]
         text = self.register(value)
         kind = value.type.dtype
@@ -269,25 +293,27 @@ class NativeEmitter:
     # -- loads and stores ---------------------------------------------------------------------------------------
 
     def _load(self, op: Op) -> None:
-        """Emit a load (see `memory.load`)."""
+        """Emit the load operation `op`, of a scalar, vector or tile register (see `memory.load`)."""
         memory.load(self, op)
 
     def _store(self, op: Op) -> None:
-        """Emit a store (see `memory.store`)."""
+        """Emit the store operation `op`, of a scalar, vector or tile register (see `memory.store`)."""
         memory.store(self, op)
 
     def _prefetch(self, op: Op) -> None:
-        """Emit a prefetch (see `memory.prefetch`)."""
+        """Emit the prefetch operation `op`: a hint to load one cache line (see `memory.prefetch`)."""
         memory.prefetch(self, op)
 
     def _atomic(self, op: Op) -> None:
-        """Emit an atomic update (see `memory.atomic`)."""
+        """Emit the atomic update `op` of one element in memory (see `memory.atomic`)."""
         memory.atomic(self, op)
 
     # -- arithmetic -------------------------------------------------------------------------------------------
 
     def _fill(self, op: Op) -> None:
-        """Set all elements of a register to one number; of a tile register only to zero."""
+        """Set all elements of the operand register to the number of the operation. A tile register can only be set to
+        zero; any other number raises ProgramError.
+        """
         value = op.operands[0]
         if self.is_tile(value):
             if op.attrs["value"] != 0:
@@ -297,14 +323,17 @@ class NativeEmitter:
         self.registers[value] = memory.splat(self, op.attrs["value"], value)
 
     def _compute(self, op: Op) -> None:
-        """Emit the formula of an elementwise operation, lane by lane or on vectors, into its target register."""
+        """Emit the formula of an elementwise operation, on scalars or whole vectors, and record the result as the value
+        of its target register (the first operand).
+        """
         target = op.operands[0]
         lanes = self.lanes(target)
         lane = op.attrs["over"][0] if op.attrs.get("over") else None
 
         def leaf(f: Formula) -> Any:
-            """Return (LLVM value, element type) of an operand of the formula; scalars are broadcast for a vector
-            target."""
+            """Return (LLVM value, element type) of the register that the formula's leaf `f` stands for. For a vector
+            target, scalars are broadcast to all lanes.
+            """
             value = op.operands[f.value]
             text = self.register(value)
             if lanes is not None and self.lanes(value) is None:
@@ -318,7 +347,9 @@ class NativeEmitter:
         self.registers[target] = FormulaWriter(self.w, lanes, lane, leaf).write(formula, target.type.dtype)
 
     def _shuffle(self, op: Op) -> None:
-        """Emit a permutation of the source's lanes; a repeated 32-bit source becomes a broadcast."""
+        """Emit a shuffle: each lane of the target register (first operand) gets the lane of the source register that
+        the operation's index expression names. If the source has 32 bits and is repeated, it is a broadcast.
+        """
         target, source = op.operands
         lanes, width = self.lanes(target), self.lanes(source)
         assert lanes is not None
@@ -339,8 +370,10 @@ class NativeEmitter:
         )
 
     def _transpose(self, op: Op) -> None:
-        """Transpose a square matrix that is stored in vector registers, in log2(rows) steps. Each step interleaves the
-        first half of the registers with the second; `unit` elements move together."""
+        """Transpose in place a square matrix whose rows are the operand registers; `unit` neighbouring elements (an
+        attribute of the operation) move together. It takes log2(rows) steps; each interleaves the first half of the
+        registers with the second.
+        """
         lanes, unit = self.lanes(op.operands[0]), int(op.attrs["unit"])
         assert lanes is not None
         kind, count = self.kind(op.operands[0]), lanes // unit
@@ -359,7 +392,9 @@ class NativeEmitter:
             self.registers[value] = self.w.value(f"bitcast {form} {row} to {kind}")
 
     def _reduce(self, op: Op) -> None:
-        """Reduce all lanes of a vector to a scalar (sum, product, maximum, minimum), one lane after another."""
+        """Emit the sum, product, maximum or minimum of all lanes of the source register (first operand), from lane 0 on
+        in order, and record it as the value of the target register (second operand), a scalar.
+        """
         source, target = op.operands
         lanes = self.lanes(source)
         assert lanes is not None
@@ -377,12 +412,13 @@ class NativeEmitter:
         self.registers[target] = total
 
     def _atom(self, op: Op) -> None:
-        """Emit a multiplication atom."""
+        """Emit the multiplication C += A * B of an atom operation (see `multiply`)."""
         self.multiply(op)
 
     def multiply(self, op: Op) -> None:
-        """Emit C += A * B by the instruction of the operation's atom; raise ProgramError if the machine has no such
-        atom."""
+        """Emit C += A * B with the instruction of the operation's atom. The operands of `op` are the registers C, A and
+        B. Raise ProgramError if the machine's family does not have that atom.
+        """
         name = op.attrs["atom"]
         write = self.family.products().get(name)
         if write is None:
@@ -392,19 +428,21 @@ class NativeEmitter:
     # -- control ----------------------------------------------------------------------------------------------
 
     def _let(self, op: Op) -> None:
-        """Emit nothing: the symbol's definition is part of its expressions."""
+        """Emit nothing for the definition of a symbol: expressions that use the symbol contain its definition."""
         pass  # noqa: PIE790
 
     def _barrier(self, op: Op) -> None:
-        """Emit nothing: one thread executes the operations for all waves, in program order."""
+        """Emit nothing for a barrier: on a CPU one thread executes the operations of a workgroup in program order."""
         pass  # noqa: PIE790
 
     def _carried(self, blocks: tuple[Block, ...]) -> list[Value]:
-        """Return the registers from outside `blocks` that the blocks change; tile registers excluded."""
+        """Return the scalar and vector registers that `blocks` write but that are defined outside of them. Each is
+        given a phi value in loops and branches. Tile registers are left out.
+        """
         changed: dict[Value, None] = {}
 
         def walk(block: Block) -> None:
-            """Collect the registers that a block, with its inner blocks, writes."""
+            """Add to `changed` the registers that a block and its inner blocks write."""
             for op in block.ops:
                 if op.name in ("load", "compute", "shuffle", "fill", "atom"):
                     changed[op.operands[0]] = None
@@ -421,11 +459,13 @@ class NativeEmitter:
         return [v for v in changed if v not in inside and not self.is_tile(v)]
 
     def _for(self, op: Op) -> None:
-        """Emit a loop over one or more ranges, the first outermost."""
+        """Emit a `for` operation: nested loops over its ranges, the first outermost, around its blocks."""
         self._nest(op, list(op.attrs["ranges"]))
 
     def _nest(self, op: Op, ranges: list[Range]) -> None:
-        """Emit nested loops over `ranges`, with the operation's blocks in the innermost."""
+        """Emit nested loops over `ranges`, the first outermost, with the blocks of the `for` operation `op` in the
+        innermost. Without ranges, emit the blocks only.
+        """
         if not ranges:
             for block in op.blocks:
                 self.block(block)
@@ -438,10 +478,12 @@ class NativeEmitter:
     def _loop(
         self, blocks: tuple[Block, ...], variable: Symbol | None, lo: str, hi: str, step: str, sure: bool, body: Any
     ) -> str:
-        """Emit a loop over `variable` from `lo` to below `hi` and return the LLVM name of its variable.
+        """Emit an LLVM loop from `lo` to below `hi` by `step` (LLVM values), and return the LLVM name of its counter.
 
-        `body` emits the body; it gets the variable's name if `variable` is None. `sure` says that the loop runs at
-        least once. Registers that `blocks` change are carried as phi values.
+        The counter is the value of the symbol `variable`, if there is one. `body()` emits the loop's body; if
+        `variable` is None, it is called as body(counter). `blocks` are the blocks that the body emits: the registers
+        that they change are carried as phi values. `sure` says that the loop runs at least once, so that no check comes
+        before it.
         """
         w = self.w
         carried = self._carried(blocks)
@@ -490,7 +532,10 @@ class NativeEmitter:
         return counter
 
     def _tasks(self, op: Op) -> None:
-        """Emit the loop in which a worker runs its tasks: a contiguous range of them, or every `workers`-th."""
+        """Emit the loop in which each worker runs its share of the operation's tasks: a contiguous range of them, or
+        every `workers`-th, as the operation's `schedule` says. Raise ProgramError if the limits of tasks are known only
+        during the run.
+        """
         w = self.w
         ranges: tuple[Range, ...] = op.attrs["ranges"]
         counts = [maximum(-(-(r.hi - r.lo) // r.step), 0) for r in ranges]
@@ -512,7 +557,9 @@ class NativeEmitter:
             first, last, step = "%worker", total, "%workers"
 
         def body(counter: str) -> None:
-            """Emit one task: split the flat task number `counter` into the digits of the ranges, and emit the block."""
+            """Emit one task: split the flat task number `counter` (an LLVM value) into a value for the symbol of each
+            range, then emit the operation's block.
+            """
             rest = counter
             for r, count in reversed(list(zip(ranges, counts, strict=True))):
                 outermost = r is ranges[0]
@@ -527,13 +574,15 @@ class NativeEmitter:
         self._loop(op.blocks, None, first, last, step, False, body)
 
     def _check_task_limits(self, ranges: tuple[Range, ...]) -> None:
-        """Raise ProgramError unless the limits of tasks depend on open parameters (symbolic sizes) only: tasks are
-        counted before the first runs."""
+        """Raise ProgramError unless the limits of `ranges` are made of numbers and open parameters (sizes known only at
+        the call): tasks are counted before the first one runs.
+        """
         known = set(self.open)
 
         def is_known(e: Expr) -> bool:
-            """True if an expression consists of open parameters (symbolic sizes), directly or through definitions of
-            its symbols."""
+            """True if all symbols of an expression are open parameters (sizes known only at the call), or are defined
+            by expressions of open parameters.
+            """
             return all(s in known or (s.definition is not None and is_known(s.definition)) for s in e.symbols)
 
         for r in ranges:
@@ -542,8 +591,10 @@ class NativeEmitter:
                     raise ProgramError(f"the limit {e} of tasks is neither a number nor made of open parameters")
 
     def _if(self, op: Op) -> None:
-        """Emit an `if` operation; registers that its blocks change become phi values. If sizes are symbolic, a branch
-        that holds only multiplication atoms is masked instead."""
+        """Emit an `if` operation as a branch; registers that its blocks change become phi values. If the program has
+        open sizes (known only at the call) and the machine can mask instructions, a single block of multiplication
+        atoms is emitted with masks instead of a branch.
+        """
         if self.open and products.holds_only_products(self, op):
             products.masked_products(self, op)
             return
@@ -582,8 +633,9 @@ class NativeEmitter:
             self.registers[v] = out
 
     def _while(self, op: Op) -> None:
-        """Emit a loop that runs as long as its flag register is not zero; registers that its body changes are carried
-        as phi values."""
+        """Emit a loop that runs as long as the operation's flag register is not zero. Registers that its body changes
+        are carried as phi values.
+        """
         w = self.w
         flag = op.operands[0]
         carried = self._carried(op.blocks)

@@ -33,7 +33,9 @@ _reported: set[str] = set()
 
 
 def report_slow(reasons: Sequence[str]) -> None:
-    """Warn that matrix products run as scalar loops instead of an instruction, once for each text of `reasons`."""
+    """Warn with MissingAtomWarning for each text of `reasons`, once per process. A reason says why a matrix product
+    runs as scalar loops instead of an instruction.
+    """
     for reason in reasons:
         if reason not in _reported:
             _reported.add(reason)
@@ -79,7 +81,9 @@ class EntryMember:
     places: Mapping[int, Any] = field(default_factory=dict)
 
     def fault(self, code: int) -> TilewrightError:
-        """Return the exception for an error code that the entry's machine code returned."""
+        """Return (not raise) the exception for `code`, an error code of the entry's machine code: ExecutionError, with
+        its source location, if it is a check of the program, else ArgumentError.
+        """
         says = self.code.says[code]
         if code in self.code.checks:
             return ExecutionError(says, self.places.get(code))
@@ -129,20 +133,25 @@ class EntryLaunch:
             self.trouble(code)
 
     def bind(self) -> None:
-        """Run the entry's bind function, which fills `kept` for later calls."""
+        """Run the entry's bind function in place of the kernel: it fills the memory `kept` for later calls. Raise the
+        error if it fails.
+        """
         self._block[_FUNCTION] = self._member.code.bind
         self()
         self._block[_FUNCTION] = self._member.code.call
 
     def trouble(self, code: int, arrays: tuple[Any, ...] = ()) -> None:
-        """Raise the error for a code that the entry's machine code returned; `arrays` are not used."""
+        """Raise the error for `code`, a nonzero code that the entry's machine code returned. `arrays` is not used."""
         raise self._member.fault(code)
 
     def unlock(self) -> None:
-        """Free the launch's lock in a forked process, in which the thread that held it does not exist."""
+        """Release the launch's lock. It is called in a forked process, in which a thread that held the lock does not
+        exist.
+        """
         self._block[_LOCK] = 0
 
     def let_go(self, moved: Sequence[int | None]) -> None:
-        """Drop the references to arrays that later calls replace. `moved` has for each array its number in such a call,
-        or None if the array stays."""
+        """Drop the launch's references to the arrays that later calls replace. `moved` has, for each array of the
+        launch, its number in a later call; None if the array stays, and so does its reference.
+        """
         self._arrays = tuple(a for a, place in zip(self._arrays, moved, strict=True) if place is None)

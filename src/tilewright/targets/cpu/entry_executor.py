@@ -24,15 +24,16 @@ class EntryExecutor(ScriptExecutor):
     why_script: str | None = None
 
     def member(self, arrays: Sequence[Array], params: Mapping[str, int] | None = None) -> EntryMember | None:
-        """Return the module's machine-code entry (its C function) for these arrays; None if the host executor runs it.
-
-        Raise an error if shapes or types of the arrays are not those of the arguments.
+        """Return the module's machine-code entry (its C function) for these arrays and sizes; None if the module has
+        none, so that the host executor runs it. Raise an error if shapes or types of the arrays are not those of the
+        arguments. Subclasses implement it: here it raises NotImplementedError.
         """
         raise NotImplementedError
 
     def keep(self, arrays: Sequence[Array], params: Mapping[str, int] | None = None) -> Kept:
-        """Run the bind function for these arguments and return its memory, which later binds with the same constants
-        may reuse."""
+        """Run the entry's bind function for these arguments, and return the memory that it filled: later binds with the
+        same constants may reuse it. Without an entry, the host executor does the same. `params` are sizes by name.
+        """
         member = self.member(arrays, params)
         if member is None:
             return super().keep(arrays, params)
@@ -49,9 +50,13 @@ class EntryExecutor(ScriptExecutor):
         *,
         passing: bool = False,
     ) -> tuple[Callable[[], None], Whole | None]:
-        """Return (a function that runs the module on these arrays, its description); the description is None if the
-        module has no machine-code entry. With `passing`, the arrays are used for this one call only. `kept` is reused
-        memory of an earlier bind."""
+        """Return (a function without parameters that runs the module on these arrays, a description of what it
+        launches). Without a machine-code entry, the host executor binds the arrays. Arrays that are not contiguous are
+        copied at each run, and back if they are written.
+
+        `params` are sizes by name. `kept` is memory that an earlier bind filled; it is reused if the entry allows that.
+        With `passing`, the arrays are used for one call only.
+        """
         member = self.member(arrays, params)
         if member is None:
             return super().bind_whole(arrays, params, kept, passing=passing)

@@ -15,10 +15,11 @@ from tilewright.targets.cpu.target import CpuTarget
 
 
 def entry_code(host: Program, launched: Launched, target: CpuTarget, *, laid_out: bool = False) -> EntryCode:
-    """Return the linked functions of a host program, from the cache or compiled.
+    """Return the linked machine code of a host program and all programs that it launches, from the disk cache or
+    compiled and stored there.
 
-    `launched` maps a launch to its kernel and conditions. `laid_out` says that arrays have the strides that the
-    programs' arguments say; otherwise they are contiguous.
+    `launched` maps a launch operation to (kernel, conditions on its sizes). `laid_out` says that arrays have the
+    strides that the programs' arguments declare; otherwise they are contiguous. The cache is not read if dumps are on.
     """
     host = decided(host)
     launches = {op: launched(op) for op in host.walk() if op.name == "launch"}

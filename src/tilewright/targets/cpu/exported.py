@@ -38,7 +38,9 @@ class ExportedObject:
 
 
 def object_options(machine: Machine) -> CodeOptions:
-    """Return LLVM's options for the machine's features only, and for a system with ELF object files."""
+    """Return LLVM's options for code that uses the features of `machine` only, with a target triple of a system with
+    ELF object files.
+    """
     options = named(machine).options
     triple = family_of(machine).triple or f"{platform.machine()}-unknown-linux-gnu"
     return replace(options, triple=triple)
@@ -54,14 +56,19 @@ def entry_texts(
     apart: bool = False,
     laid_out: bool = False,
 ) -> tuple[ProgramTexts, WrittenEntry]:
-    """Return the LLVM text of all programs that a host program launches with the functions that launch them, and these
-    functions' description. `launched` maps a launch to its kernel; `tvm_ffi` adds the function that TVM-FFI calls;
-    `apart` and `laid_out` are fields of `EntryPlan`."""
+    """Return (LLVM text of the host program `host` and of all programs that it launches, description of the functions
+    that launch them).
+
+    Function names begin with `name`. `launched` maps a launch operation to (kernel, conditions on its sizes). `tvm_ffi`
+    adds the function that TVM-FFI calls. `apart` and `laid_out` are fields of `EntryPlan`.
+    """
     texts = ProgramTexts(name)
     symbols: dict[NativeKernel, str] = {}
 
     def function(op: Op) -> LaunchedFunction:
-        """Add the launched program to the texts, once, and return its function."""
+        """Return the LLVM function of the program that the launch `op` starts. At a program's first launch its text is
+        added to `texts`.
+        """
         kernel, conditions = launched(op)
         emitted = kernel.emitted
         if kernel not in symbols:
@@ -77,8 +84,13 @@ def entry_texts(
 def exported_object(
     name: str, host: Program, launched: Launched, machine: Machine, *, tvm_ffi: bool = False
 ) -> ExportedObject:
-    """Return the object file of a host program whose functions are called `name`, with the worker pool in it.
-    `launched` maps a launch to its kernel; with `tvm_ffi` the object also holds the function that TVM-FFI calls."""
+    """Return an object file with the machine code of the host program `host`, all programs that it launches, and the
+    worker pool, if the CPU family has one that needs no library.
+
+    Names of functions begin with `name`. `launched` maps a launch operation to (kernel, conditions on its sizes). With
+    `tvm_ffi` the object also holds the function that TVM-FFI calls. Raise CodeGenerationError if the code needs a
+    library.
+    """
     texts, entry = entry_texts(name, host, launched, machine, tvm_ffi=tvm_ffi)
     pool = pool_text(family_of(machine))
     if pool is not None:
@@ -90,8 +102,10 @@ def exported_object(
 
 
 def complete_object(text: str, options: CodeOptions) -> tuple[str, bytes]:
-    """Return an LLVM text with the support functions that LLVM's code calls (conversions, memset) added, and its
-    object. Raise CodeGenerationError if the object still needs a library."""
+    """Return (`text` with the support functions that its code needs, the object code compiled from it). Support
+    functions are those that LLVM calls implicitly (conversions, memset). Raise CodeGenerationError if the object still
+    needs a library.
+    """
     code = object_of(text, options)
     missing = set(read_object(code).undefined)
     support = support_for(missing)
@@ -105,6 +119,6 @@ def complete_object(text: str, options: CodeOptions) -> tuple[str, bytes]:
 
 
 def _tile_configuration(machine: Machine) -> bytes | None:
-    """Return the configuration of tile registers as bytes; None if the machine has none."""
+    """Return the bytes that configure the machine's tile registers; None if it has none."""
     tiles = family_of(machine).tiles
     return None if tiles is None or not machine.limits.tile_registers else bytes(tiles.configuration())

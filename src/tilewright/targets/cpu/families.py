@@ -18,28 +18,29 @@ _MODULES = {
 
 
 def family(name: str) -> Family:
-    """Return the family of that name: "x86", "aarch64" or "portable"."""
+    """Return the family of CPUs named "x86", "aarch64" or "portable". Its module is imported at the first call."""
     return cast(Family, import_module(_MODULES[name]).FAMILY)
 
 
 def family_names() -> tuple[str, ...]:
-    """Return the names of all families."""
+    """Return the names of all families of CPUs."""
     return tuple(_MODULES)
 
 
 def family_of_architecture(architecture: str) -> Family | None:
-    """Return the family for a name from Python's `platform.machine()`, such as "x86_64"; None if only the portable one
-    fits."""
+    """Return the family of CPUs for `architecture`, a name from Python's `platform.machine()` such as "x86_64". None if
+    no family lists it; only the portable family then fits.
+    """
     return next((f for f in map(family, _MODULES) if architecture in f.architectures), None)
 
 
 def family_of(machine: Machine) -> Family:
-    """Return the family that a machine belongs to, from the first part of its name."""
+    """Return the CPU family that `machine` belongs to; it is the first part of its name ("x86" of "x86.avx2")."""
     return family(machine.name.partition(".")[0])
 
 
 def is_cpu(name: str) -> bool:
-    """True if a machine's name is that of a CPU.
+    """True if `name`, the name of a machine, is that of a CPU.
 
     >>> is_cpu("x86.avx2"), is_cpu("hopper")
     (True, False)

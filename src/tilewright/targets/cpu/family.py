@@ -26,28 +26,34 @@ class TileRegisters(Protocol):
     """For users of C: the call that a program needs before it uses tiles, in words."""
 
     def load(self, e: NativeEmitter, op: Op, tile: int, pointer: str, stride: str) -> None:
-        """Emit the load of register `tile` from rows at `pointer`, `stride` bytes apart (LLVM values), with hints of
-        `op`."""
+        """Emit the load of tile register number `tile` from memory. `pointer` is the address of its first row, `stride`
+        the distance of rows in bytes (both LLVM values). `op` is the load operation, whose attributes may have hints. A
+        protocol's method.
+        """
         ...
 
     def store(self, e: NativeEmitter, tile: int, pointer: str, stride: str) -> None:
-        """Emit the store of register `tile` to rows at `pointer`, `stride` bytes apart (LLVM values)."""
+        """Emit the store of tile register number `tile` to memory. `pointer` is the address of its first row, `stride`
+        the distance of rows in bytes (both LLVM values). A protocol's method.
+        """
         ...
 
     def zero(self, e: NativeEmitter, tile: int) -> None:
-        """Emit the instruction that zeroes register `tile`."""
+        """Emit the instruction that zeroes tile register number `tile`. A protocol's method."""
         ...
 
     def prologue(self, e: NativeEmitter, configuration: str) -> list[str]:
-        """Return the LLVM lines that begin a function with tiles; `configuration` is a pointer to the configuration."""
+        """Return the LLVM lines with which a function with tiles begins. `configuration` is the LLVM pointer to the
+        tile configuration. A protocol's method.
+        """
         ...
 
     def epilogue(self, e: NativeEmitter) -> None:
-        """Emit the instruction that ends a function with tiles."""
+        """Emit the instruction that ends a function with tiles. A protocol's method."""
         ...
 
     def configuration(self) -> Any:
-        """Return the configuration of the tile registers: an array of bytes."""
+        """Return the configuration of the tile registers as an array of bytes. A protocol's method."""
         ...
 
 
@@ -85,8 +91,9 @@ class Family:
     """The relocations of its object files; None: they cannot be linked here."""
 
     def machine(self, name: str) -> Machine | None:
-        """Return the machine of that name: a level of the family, with optional features after dots. None if there is
-        none."""
+        """Return the machine `name` of this family: one of its feature levels, optionally followed by further features
+        ("aarch64.neon.dotprod"). None if the level is not of this family, or a feature is not optional in it.
+        """
         fitting = [level for level in self.levels if name == level or name.startswith(f"{level}.")]
         if not fitting:
             return None
@@ -97,11 +104,12 @@ class Family:
         return self.described(self.levels[level] | set(more))
 
     def described(self, features: frozenset[str]) -> Machine:
-        """Return the machine with these features, named by `name_of`."""
+        """Return the machine of this family that has exactly `features`; its name lists them (see `name_of`)."""
         return self.row(self.name_of(features), features)
 
     def name_of(self, features: frozenset[str]) -> str:
-        """Return the name of a machine: the highest level whose features it has, and its optional features after dots.
+        """Return the name of the machine with `features`: the highest level of the family whose features it has, then
+        its optional features after dots.
 
         >>> from tilewright.targets.cpu.families import family
         >>> arm = family("aarch64")

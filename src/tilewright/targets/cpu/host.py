@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 
 @cache
 def host_family() -> Family:
-    """Return the family of this CPU; the portable one if no other family has a machine that this CPU's features
-    cover."""
+    """Return the family of the CPU at hand. It is the portable family if the CPU has no other, or lacks the features of
+    that family's lowest level.
+    """
     result = family_of_architecture(platform.machine())
     if result is None or not any(features() >= level for level in result.levels.values()):
         return family("portable")
@@ -28,33 +29,41 @@ def host_family() -> Family:
 
 @cache
 def features() -> frozenset[str]:
-    """Return the features of this CPU that the compiler uses, by LLVM's names."""
+    """Return LLVM's names of those features of the CPU at hand that the compiler uses; none if its family is
+    unknown.
+    """
     its_family = family_of_architecture(platform.machine())
     return frozenset() if its_family is None else its_family.detect()
 
 
 @cache
 def cpu_name() -> str:
-    """Return LLVM's name of this CPU."""
+    """Return LLVM's name of the CPU at hand, such as "sapphirerapids". Loads LLVM at the first call."""
     import llvmlite.binding as llvm
 
     return str(llvm.get_host_cpu_name())
 
 
 def host_text() -> str:
-    """Return as text the properties on which code for this CPU depends: name, features, caches, number of threads."""
+    """Return one line of text with all properties on which code for the CPU at hand depends: architecture, name,
+    features, caches, number of threads. Cache keys are made of it.
+    """
     known = (platform.machine(), cpu_name(), sorted(features()), caches(), environment.threads())
     return " ".join(map(str, known))
 
 
 def host_machine() -> Machine:
-    """Return the machine of this CPU, with its caches and the number of cores that this process may use."""
+    """Return the machine that describes the CPU at hand: its features, its caches, and as many cores as this process
+    may use threads.
+    """
     return _described(environment.threads(), features())
 
 
 @cache
 def _described(cores: int, offered: frozenset[str]) -> Machine:
-    """Return the machine with these features, `cores` cores and the caches of this CPU."""
+    """Return the machine of the host's family with the features `offered`, `cores` cores, and the caches of the CPU at
+    hand where the system reports them.
+    """
     row = host_family().described(offered)
     measured, limits = caches(), row.limits
     return replace(

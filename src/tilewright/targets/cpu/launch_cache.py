@@ -51,12 +51,13 @@ class LaunchCache(LearntCalls):
         whole: Whole | None,
         places: Sequence[int | None],
     ) -> None:
-        """Remember a successful call, so that later calls with arguments of the same form repeat its launch.
+        """Remember a successful call, so that later calls with arguments of the same form repeat its launch. Nothing is
+        remembered if the call cannot be repeated so, or if an observer records it (it is told of the call instead).
 
-        `outputs` are (array that the call made, whether it must hold zeros before). `whole` is the bound host program
-        (None: nothing is remembered). `places` has, for each argument of the host program, its number among the call's
-        arguments followed by its outputs, or None if it stays the same; the host program may see a contiguous,
-        converted copy.
+        `outputs` are [(array that the call made, True if it must hold zeros before)]. `whole` is the bound host program
+        (None: nothing is remembered). `places` has, for each array of the host program, its number among the call's
+        arguments followed by its outputs, or None if it stays the same. The host program may see a contiguous,
+        converted copy of an argument.
         """
         if whole is None or tell_of_call(args, outputs, whole, places):
             return
@@ -100,8 +101,10 @@ class LaunchCache(LearntCalls):
 
 
 def room_of(whole: Whole) -> int | None:
-    """Return the bytes of memory that the launches of a bound host program keep; None if its calls cannot be
-    remembered."""
+    """Return the bytes of memory that the bound host program `whole` keeps while its call is remembered. None if its
+    calls cannot be remembered, such as with several launches, empty arrays, no machine-code entry, or more memory than
+    ROOM.
+    """
     (launch, slots), *others = whole.launches
     is_entry = isinstance(launch, EntryLaunch) and slots == tuple(range(len(whole.arrays)))
     if not reads_arrays() or others or not is_entry:
@@ -113,10 +116,11 @@ def room_of(whole: Whole) -> int | None:
 def copied_arrays(
     given: Mapping[int, Any], whole: Whole, moved: Sequence[int | None], addresses: Sequence[int]
 ) -> dict[int, np.dtype[Any]] | None:
-    """Return {number: element type} of the arrays that the host program sees as contiguous copies.
+    """Return {number of an array in the call: element type of the copy} for the arrays that the host program `whole`
+    sees as contiguous copies. None if its launch cannot be repeated with other arrays.
 
-    `given` are the call's arrays by number; `moved` has for each array of the host program its number in the call
-    (None: it stays), and `addresses` the address of each. None if the launches cannot be repeated with other arrays.
+    `given` are the call's arrays by number. `moved` has, for each array of the host program, its number in the call
+    (None: it stays the same). `addresses` are the addresses of the call's arrays by number.
     """
     copied: dict[int, np.dtype[Any]] = {}
     for place, (array, n) in enumerate(zip(whole.arrays, moved, strict=True)):
@@ -145,7 +149,9 @@ def _element_count(argument: Any) -> int:
 
 
 def _extent_of(argument: Any) -> Extent:
-    """Return the bytes of an array or tensor relative to its first element: lowest, and one past the highest."""
+    """Return the bytes that a numpy array or torch tensor covers, relative to its first element: (lowest, one past the
+    highest). The lowest is negative for negative strides.
+    """
     if isinstance(argument, np.ndarray):
         steps, size = argument.strides, argument.itemsize
     else:
@@ -158,9 +164,10 @@ def _extent_of(argument: Any) -> Extent:
 def copies_of(
     arrays: Mapping[int, Any], copied: Mapping[int, np.dtype[Any]], written: Set[int] = frozenset()
 ) -> list[Copy | SmallCopy]:
-    """Return the copies that a call makes of its arguments: {number: array} in `arrays`, {number: element type of the
-    copy} in `copied`. Small ones are made on the stack. Copies of the arguments in `written` are copied back after the
-    launch."""
+    """Return the contiguous copies that a remembered call makes of its arguments. `arrays` is {number: argument};
+    `copied` is {number: element type of the copy}. Small copies without conversion are made on the stack, up to STACK
+    bytes in all. Copies of the arguments in `written` are copied back after the launch.
+    """
     copies: list[Copy | SmallCopy] = []
     on_stack = 0
     for number, dtype in copied.items():
@@ -181,7 +188,9 @@ def copies_of(
 
 
 def _copy_of_tensor(tensor: Any, place: int, dtype: Any, written: bool) -> Copy:
-    """Return the copy of argument number `place`: contiguous, of torch type `dtype`, copied back if `written`."""
+    """Return the copy that a call makes of its argument number `place`, the torch tensor `tensor`: contiguous, of torch
+    type `dtype`. It is copied back after the launch if `written`.
+    """
     torch: Any = sys.modules["torch"]
     is_strided = dtype is tensor.dtype and not tensor.is_contiguous()
     make = torch.Tensor.contiguous if is_strided else partial(_converted, torch, dtype)
@@ -189,17 +198,19 @@ def _copy_of_tensor(tensor: Any, place: int, dtype: Any, written: bool) -> Copy:
 
 
 def _dims(extents: Sequence[int], strides: Sequence[int]) -> tuple[tuple[int, int], ...]:
-    """Return (extent, stride) of each dimension."""
+    """Return ((extent, stride), ...) of all dimensions, from their extents and their strides."""
     return tuple(zip(extents, strides, strict=True))
 
 
 def _copy_into(make: Callable[[], Array], array: Array) -> Array:
-    """Return a new array from `make` with the elements of `array`, converted to its type."""
+    """Create an array with `make`, copy the elements of `array` into it, converted to its type, and return it."""
     copy = make()
     np.copyto(copy, array, casting="unsafe")
     return copy
 
 
 def _converted(torch: Any, dtype: Any, tensor: Any) -> Any:
-    """Return a contiguous copy of `tensor` with the torch type `dtype`."""
+    """Return a contiguous copy of the torch tensor `tensor`, converted to the torch type `dtype`. `torch` is the
+    module.
+    """
     return tensor.to(dtype, copy=True, memory_format=torch.contiguous_format)

@@ -23,8 +23,9 @@ _held: list[Any] = []
 
 
 def _before_fork() -> None:
-    """Wait until no thread is inside LLVM, and keep it locked: a lock held during a fork would stay locked in the
-    child."""
+    """Acquire this module's lock and LLVM's lock before a fork, and keep them: a lock that another thread held during
+    the fork would stay locked in the child. `_after_fork` releases them.
+    """
     _lock.acquire()
     llvm = sys.modules.get("llvmlite.binding.ffi")
     inner = getattr(getattr(llvm, "lib", None), "_lock", None)
@@ -34,7 +35,7 @@ def _before_fork() -> None:
 
 
 def _after_fork() -> None:
-    """Release the locks that were taken before the fork, in parent and child."""
+    """Release the locks that `_before_fork` acquired. It runs in parent and child."""
     while _held:
         _held.pop().__exit__(None, None, None)
     _lock.release()
@@ -51,18 +52,21 @@ class Code:
         self.engine = engine
 
     def address(self, name: str) -> int:
-        """Return the address of the function of that name."""
+        """Return the address of the exported function `name` in this machine code."""
         return int(self.engine[name])
 
 
 def versions(options: CodeOptions) -> str:
-    """Return the compiler versions and options on which generated code depends, beside its text."""
+    """Return as text the versions of the compiler toolchain and the LLVM options, on which generated code depends
+    beside its source. Cache keys contain it.
+    """
     return f"{toolchain()} {options}"
 
 
 def object_of(text: str, options: CodeOptions | None = None) -> bytes:
-    """Return the object code of an LLVM IR text, from the cache or compiled; `options` default to those of the CPU at
-    hand."""
+    """Return the object code of the LLVM IR `text`, from the disk cache or compiled and stored there. `options` are
+    LLVM's (None: those of the CPU at hand).
+    """
     options = options or host_options()
     key = disk.key_of("llvm", text, versions(options))
     code = disk.load(key)
@@ -76,7 +80,7 @@ def object_of(text: str, options: CodeOptions | None = None) -> bytes:
 
 @cache
 def _linker() -> Any:
-    """Return LLVM's JIT linker for the CPU at hand, made once."""
+    """Return LLVM's JIT linker for the CPU at hand; the same object at every call."""
     import llvmlite.binding as llvm
 
     llvm.initialize_native_target()
@@ -90,7 +94,9 @@ def _linker() -> Any:
 
 
 def link(data: bytes, names: tuple[str, ...]) -> Code:
-    """Link object code into this process; `names` are its functions that are called."""
+    """Link the object code `data` into this process and return it. `names` are the functions whose addresses can be
+    asked for. Conversion functions that the code calls are supplied. Raise CodeGenerationError if a symbol is missing.
+    """
     global _count
     import llvmlite.binding as llvm
 
@@ -109,6 +115,8 @@ def link(data: bytes, names: tuple[str, ...]) -> Code:
 
 
 def load_text(text: str) -> Code:
-    """Compile and link an LLVM IR text; all its functions can be called."""
+    """Compile and link the LLVM IR `text`; return its machine code. The addresses of all its external functions that
+    return void, a pointer, i32 or i64 can be asked for.
+    """
     names = tuple(re.findall(r"^define (?:void|ptr|i32|i64) @(\w+)", text, re.MULTILINE))
     return link(object_of(text), names)

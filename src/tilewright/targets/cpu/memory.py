@@ -24,7 +24,9 @@ _KNOWN = ("bool", "i8", "u8", "i16", "i32", "i64", "index", "f16", "bf16", "f32"
 
 
 def load(e: NativeEmitter, op: Op) -> None:
-    """Emit a load operation: of a scalar, of a vector (whole, masked, broadcast or in pieces), or of a tile."""
+    """Emit the load operation `op`: its first operand is the target register (scalar, vector or tile), its second the
+    tensor in memory. A vector is loaded whole, masked, as a broadcast or in pieces, as its index expression allows.
+    """
     target, buffer = op.operands
     offset = op.attrs["at"][0]
     if e.is_tile(target):
@@ -37,15 +39,19 @@ def load(e: NativeEmitter, op: Op) -> None:
 
 
 def _row_stride(e: NativeEmitter, offset: Expr, row: Symbol, buffer: Value) -> str:
-    """Return the bytes between rows of a tile in `buffer`, as an LLVM value. `offset` is an element's index expression,
-    which is linear in `row`."""
+    """Emit the distance in bytes between rows of a tile in the tensor `buffer`, and return it as an LLVM value.
+    `offset` is an element's index expression, which must be linear in the symbol `row`.
+    """
     factor = linear_factor(offset, row)
     assert factor is not None
     return e.w.integer(factor * buffer.type.dtype.numpy.itemsize)
 
 
 def _load_register(e: NativeEmitter, op: Op, target: Value, buffer: Value, offset: Expr) -> str:
-    """Emit the load of a scalar or vector register from `offset` of `buffer`; return the LLVM value."""
+    """Emit the load of the scalar or vector register `target` from the tensor `buffer`, and return the LLVM value.
+    `offset` is the index expression, of the lane number for vectors. Where the condition of the operation `op` fails,
+    the register gets its `otherwise` value.
+    """
     lanes, kind = e.lanes(target), element(target.type.dtype)
     lane = op.attrs["over"][0] if op.attrs["over"] else None
     when = op.attrs.get("when")
@@ -73,8 +79,9 @@ def _load_register(e: NativeEmitter, op: Op, target: Value, buffer: Value, offse
 
 
 def _contiguous_pieces(offset: Expr, lane: Symbol, lanes: int) -> list[tuple[int, int]]:
-    """Return (first lane, lanes) of pieces of a vector that are contiguous in memory; each is a power of two long.
-    `offset` is the index expression of lane `lane`.
+    """Split the `lanes` lanes of a vector into pieces that are contiguous in memory, each a power of two long; return
+    them as [(first lane, number of lanes)]. `offset` is the index expression of an element, in terms of the lane symbol
+    `lane`.
 
     >>> from tilewright.algebra.expr import index
     >>> l = index("l", 8)
@@ -89,21 +96,27 @@ def _contiguous_pieces(offset: Expr, lane: Symbol, lanes: int) -> list[tuple[int
 
 
 def guarded(e: NativeEmitter, pointer: str, when: Expr | None) -> str:
-    """Return the pointer if the condition `when` holds, else one to spare memory, as an LLVM value."""
+    """Emit a select of a pointer: `pointer` if the condition `when` holds, else spare memory, where an access does no
+    harm. Return the LLVM value. Without a condition (None) nothing is emitted, and `pointer` is returned.
+    """
     if when is None:
         return pointer
     return e.w.value(f"select i1 {e.w.condition(when)}, ptr {pointer}, ptr {e.spare}")
 
 
 def _select(e: NativeEmitter, value: str, when: Expr | None, other: str, form: str) -> str:
-    """Return the LLVM value `value` if the condition `when` holds, else `other`; `form` is their LLVM type."""
+    """Emit a select: the LLVM value `value` if the condition `when` holds, else `other`; `form` is their LLVM type.
+    Return the LLVM value. Without a condition (None) nothing is emitted, and `value` is returned.
+    """
     if when is None:
         return value
     return e.w.value(f"select i1 {e.w.condition(when)}, {form} {value}, {form} {other}")
 
 
 def splat(e: NativeEmitter, number: Any, target: Value) -> str:
-    """Return the LLVM constant with `number` in all lanes of the register `target`."""
+    """Return the LLVM constant, of the type of the register `target`, with `number` in all lanes. Nothing is
+    emitted.
+    """
     kind, lanes = target.type.dtype, e.lanes(target)
     if kind.name not in _KNOWN:
         number = int(np.asarray(number).astype(kind.numpy).view(np.uint8))
@@ -115,7 +128,10 @@ def splat(e: NativeEmitter, number: Any, target: Value) -> str:
 
 
 def store(e: NativeEmitter, op: Op) -> None:
-    """Emit a store operation: of a scalar, of a vector (whole, masked, in pieces or lane by lane), or of a tile."""
+    """Emit the store operation `op`: its first operand is the source register (scalar, vector or tile), its second the
+    tensor in memory. A vector is stored whole, masked, in pieces or lane by lane, as its index expression and condition
+    allow. A large aligned vector with the attribute `stream` bypasses the caches.
+    """
     source, buffer = op.operands
     offset, when = op.attrs["at"][0], op.attrs.get("when")
     if e.is_tile(source):
@@ -154,9 +170,10 @@ def store(e: NativeEmitter, op: Op) -> None:
 
 
 def store_lanes(e: NativeEmitter, source: Value, buffer: Value, offset: Expr, lane: Symbol, when: Expr | None) -> None:
-    """Emit the store of the vector `source`, whose lane `lane` goes to index expression `offset` of `buffer`. Without a
-    condition, contiguous lanes are stored in pieces. With one (`when`), each lane is stored by itself, to spare memory
-    if its condition fails."""
+    """Emit the store of the vector register `source` to the tensor `buffer`. `offset` is the index expression of an
+    element, in terms of the lane symbol `lane`. Without a condition (`when` is None), contiguous lanes are stored in
+    pieces. With one, each lane is stored by itself, to spare memory if its condition fails.
+    """
     form, kind = e.kind(source), element(source.type.dtype)
     align, value = source.type.dtype.numpy.itemsize, e.register(source)
     if when is None:
@@ -170,14 +187,16 @@ def store_lanes(e: NativeEmitter, source: Value, buffer: Value, offset: Expr, la
 
 
 def prefetch(e: NativeEmitter, op: Op) -> None:
-    """Emit a prefetch of the cache line of one element."""
+    """Emit a prefetch of the cache line of the element that `op` names, for writing if it has the attribute `write`."""
     e.w.declare("void @llvm.prefetch.p0(ptr, i32 immarg, i32 immarg, i32 immarg)")
     pointer = e.address_of(op.operands[0], op.attrs["at"][0])
     e.w.line(f"call void @llvm.prefetch.p0(ptr {pointer}, i32 {int(bool(op.attrs.get('write')))}, i32 3, i32 1)")
 
 
 def atomic(e: NativeEmitter, op: Op) -> None:
-    """Emit an atomic update of one element (add, min, max), to spare memory if the operation's condition fails."""
+    """Emit an atomic add, min or max of the source register (first operand) into one element of the tensor in memory
+    (second operand). If the operation's condition fails, spare memory is updated instead. Memory order is relaxed.
+    """
     source, buffer = op.operands
     kind = source.type.dtype
     pointer = guarded(e, e.address_of(buffer, op.attrs["at"][0]), op.attrs.get("when"))
@@ -190,6 +209,6 @@ def atomic(e: NativeEmitter, op: Op) -> None:
 
 
 def _is_aligned(offset: Expr, lane: Symbol, elements: int) -> bool:
-    """True if the offset of lane 0 is provably a multiple of `elements` elements."""
+    """True if the index expression `offset`, at lane 0 of the symbol `lane`, is provably a multiple of `elements`."""
     start = at_start(offset, lane)
     return (start % elements) is as_expr(0)

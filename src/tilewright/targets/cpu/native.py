@@ -48,8 +48,9 @@ class NativeKernel:
         self._entry: EntryCode | None = None
 
     def _lower(self) -> LoweredLoops:
-        """Return the program lowered to the loop level, with the reasons why products run as scalar loops; done
-        once."""
+        """Return the program lowered to a loop program (the IR level below the block program), with the reasons why
+        products run as scalar loops. It is lowered at the first call; a loop program stays as it is.
+        """
         if self._lowered is None:
             if self.program.level is LOOP:
                 self._lowered = LoweredLoops(self.program, ())
@@ -60,12 +61,14 @@ class NativeKernel:
 
     @property
     def slow(self) -> tuple[str, ...]:
-        """The reasons why products run as loops; empty if all have instructions."""
+        """The reasons why matrix products run as scalar loops, one text each; empty if all use instructions. Lowers the
+        program at first use.
+        """
         return self._lower().slow
 
     @property
     def emitted(self) -> EmittedNative:
-        """The LLVM IR, and the memory that a caller must provide."""
+        """The program as an LLVM function, with the memory that its caller must provide. Emitted at first use."""
         if self._emitted is None:
             self._emitted = emitted = emit(self.loop, self.target.machine)
             self.dump.write("emit", "ll", lambda: emitted.text)
@@ -73,34 +76,38 @@ class NativeKernel:
 
     @property
     def object(self) -> bytes:
-        """The object code, from the cache or compiled."""
+        """The program's object code, from the disk cache or compiled."""
         return object_of(self.llvm, self.target.options)
 
     def write_assembly(self) -> None:
-        """Write the assembly to the dump folder, if dumps are on."""
+        """Write the program's assembly to the dump folder; do nothing if dumps are off."""
         self.dump.write("generate", "s", lambda: self.assembly)
 
     @property
     def loop(self) -> Program:
-        """The loop program."""
+        """The program lowered to a loop program (the IR level below the block program)."""
         return self._lower().program
 
     @property
     def llvm(self) -> str:
-        """The LLVM IR."""
+        """The program's LLVM IR as text."""
         return self.emitted.text
 
     @property
     def assembly(self) -> str:
-        """The assembly."""
+        """The program's assembly as text, compiled at each use."""
         return HELPER.ask(self.target.options.request("assembly"), self.llvm).decode()
 
     def launch(
         self, arrays: list[Array], workers: int | None = None, params: Mapping[str, int] | None = None
     ) -> Callable[[], None]:
-        """Return the program bound to arrays, as a function that runs it; it may be called any number of times.
+        """Return a function without parameters that runs the program on `arrays`; it may be called any number of times.
+        At most `workers` threads run it (None: all of the pool).
 
-        Open parameters (symbolic sizes) follow from the arrays' shapes; `params` gives those that no shape determines.
+        Open sizes (known only at the call) follow from the arrays' shapes; `params` gives those that no shape
+        determines, by name. If an argument declares strides or a swizzle, each call copies the array to that layout,
+        and back if it is written. Raise ArgumentError if arrays do not fit or overlap, and TargetError if the code does
+        not run on this CPU.
         """
         name = self.program.name
         self.target.require(name)
@@ -119,10 +126,9 @@ class NativeKernel:
         return StagedLaunch(started, staged) if staged else started
 
     def taken(self, arrays: Sequence[Array], params: Mapping[str, int] | None) -> tuple[list[int], list[TensorType]]:
-        """Return the values of open parameters (symbolic sizes) for these arrays, and the types of the arguments with
-        these values.
-
-        Raise ArgumentError if the shapes or element types of the arrays are not those that the program takes.
+        """Return (values of the open sizes, types of the arguments with these values) for a call with `arrays`. Open
+        sizes are known only at the call; `params` gives those that no shape determines, by name. Raise ArgumentError if
+        the number, shapes or element types of the arrays are not those of the arguments.
         """
         name = self.program.name
         if len(arrays) != len(self.program.args):
@@ -146,15 +152,17 @@ class NativeKernel:
 
     @property
     def entry(self) -> EntryCode:
-        """The machine code of a host program that launches this program alone; made once."""
+        """The linked machine code of a host program that launches this program alone; made at first use."""
         if self._entry is None:
             host = alone(self.program, WORKERS.most)
             self._entry = entry_code(host, lambda _: (self, ()), self.target, laid_out=True)
         return self._entry
 
     def start(self, arrays: list[Array], workers: int | None, values: Sequence[int]) -> Callable[[], None]:
-        """Return the machine code bound to arrays that already have the arguments' layouts, and to the `values` of open
-        parameters (symbolic sizes)."""
+        """Return a function without parameters that runs the machine code on `arrays`, which must have the arguments'
+        layouts. `workers` is the largest number of threads (None: all of the pool); `values` are those of the open
+        sizes (known only at the call), in order.
+        """
         return EntryLaunch(EntryMember(self.program.name, self.entry, tuple(values)), arrays, workers=workers)
 
 
@@ -178,8 +186,9 @@ class StagedLaunch:
 
 
 def _check_memory(array: Array, name: str, kind: TensorType) -> None:
-    """Raise ArgumentError unless an array is contiguous, aligned, and writeable if the argument `name` of type `kind`
-    is written."""
+    """Raise ArgumentError unless `array` is contiguous, aligned, and writeable if the argument is written. `name` and
+    `kind` are the argument's name and type.
+    """
     if not array.flags.c_contiguous:
         raise ArgumentError(f"{name} is not contiguous; pass np.ascontiguousarray({name})")
     if not array.flags.aligned:
@@ -189,7 +198,9 @@ def _check_memory(array: Array, name: str, kind: TensorType) -> None:
 
 
 def _element_offsets(kind: TensorType) -> Array:
-    """Return the offset in memory of each element of a tensor type with strides or a swizzle."""
+    """Return an array of the shape of `kind` (a tensor type with strides or a swizzle) that holds the offset in memory
+    of each element.
+    """
     shape, steps = numbers(kind.shape, kind), numbers(kind.steps, kind)
     offsets: Any = np.zeros(shape, np.int64)
     for coordinate, step in zip(np.ogrid[tuple(slice(0, n) for n in shape)], steps, strict=True):

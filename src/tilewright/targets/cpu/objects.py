@@ -42,7 +42,7 @@ class Section:
 
     @property
     def loaded(self) -> bool:
-        """True if the section is part of the running program; tables for unwinding and notes are not needed."""
+        """True if the section is part of the running program. Empty sections, unwinding tables and notes are not."""
         return bool(self.flags & _ALLOC) and self.size > 0 and not self.name.startswith((".eh_frame", ".note"))
 
 
@@ -72,12 +72,14 @@ class ObjectFile:
 
     @property
     def undefined(self) -> tuple[str, ...]:
-        """The names that the object needs from others (weak symbols excluded)."""
+        """The names of symbols that the object needs from other objects, without weak ones."""
         return tuple(s.name for s in self.symbols if s.section == 0 and s.name and not s.is_weak)
 
 
 def read_object(data: bytes) -> ObjectFile:
-    """Return the parsed object file; raise CodeGenerationError if the bytes are no object file, or incomplete."""
+    """Parse an ELF object file, given as bytes. Raise CodeGenerationError if the bytes are no such file, or are
+    incomplete.
+    """
     try:
         return _read(data)
     except (struct.error, IndexError, UnicodeDecodeError) as fault:
@@ -85,7 +87,9 @@ def read_object(data: bytes) -> ObjectFile:
 
 
 def _read(data: bytes) -> ObjectFile:
-    """Return the parsed object file; errors of the parser itself are not caught."""
+    """Parse an ELF object file, given as bytes. Raise CodeGenerationError if it is no 64-bit little-endian ELF file.
+    Errors of unpacking (struct.error, IndexError) are not caught.
+    """
     if data[:6] != b"\x7fELF\x02\x01":
         raise CodeGenerationError("the object file is no ELF file of 64 bits, little-endian")
     header = _HEADER.unpack_from(data)
@@ -110,8 +114,9 @@ def _read(data: bytes) -> ObjectFile:
 
 
 def _content(data: bytes, row: tuple[int, ...]) -> bytes:
-    """Return the bytes of a section; `row` is its unpacked section header. Empty for a section without content
-    (.bss)."""
+    """Return the bytes of a section of the object file `data`; `row` is its unpacked section header. Empty for a
+    section that only reserves memory (.bss). Raise CodeGenerationError if the file is cut off.
+    """
     if row[1] == _NOBITS:
         return b""
     content = data[row[4] : row[4] + row[5]]
@@ -121,12 +126,14 @@ def _content(data: bytes, row: tuple[int, ...]) -> bytes:
 
 
 def _text(table: bytes, offset: int) -> str:
-    """Return the zero-terminated text at `offset` of a string table."""
+    """Return the zero-terminated text at byte `offset` of the string table `table`."""
     return table[offset : table.index(b"\0", offset)].decode()
 
 
 def object_form(machine: int) -> ObjectForm:
-    """Return the relocations of the family whose objects have the number `machine` in their header."""
+    """Return the relocations of the CPU family whose object files have the ELF machine number `machine`. Raise
+    CodeGenerationError if no family has it.
+    """
     for name in family_names():
         form = family(name).objects
         if form is not None and form.machine == machine:
@@ -138,8 +145,9 @@ def object_form(machine: int) -> ObjectForm:
 
 
 def shared_library(data: bytes, soname: str) -> bytes:
-    """Return the shared library (ELF bytes) of an object file; its global functions are exported. `soname` is its
-    name."""
+    """Link the object file `data` and return the bytes of an ELF shared library that exports its global functions.
+    `soname` is the library's name. Raise CodeGenerationError if the object needs symbols of other objects.
+    """
     return _Library(read_object(data), soname).data()
 
 
@@ -157,14 +165,15 @@ class _Library:
         self.soname = self._string(soname)
 
     def _string(self, text: str) -> int:
-        """Add a text to the string table; return its offset."""
+        """Append `text` to the library's string table; return its offset there."""
         offset = len(self.strings)
         self.strings += text.encode() + b"\0"
         return offset
 
     def data(self) -> bytes:
-        """Return the bytes of the shared library: headers, tables, code and constants; then writable data, which is
-        loaded one page further; then section headers."""
+        """Return the bytes of the shared library. In order: headers, tables, code and constants; then writable data,
+        which is loaded one page further; then section headers.
+        """
         sections = self.source.sections
         read_only = [n for n, s in enumerate(sections) if s.loaded and not s.flags & _WRITE]
         writable = [n for n, s in enumerate(sections) if s.loaded and s.flags & _WRITE]
@@ -227,8 +236,9 @@ class _Library:
     def _with_sections(
         self, image: bytearray, listed: list[tuple[str, int, int, int, int, int, int, int, int, int]]
     ) -> bytes:
-        """Return the file's bytes with section headers appended, for tools. `listed` are (name, then the fields of the
-        header)."""
+        """Append section headers to the file image `image`, fill in its ELF header, and return the bytes. `listed` are
+        the sections, as (name, fields of the section header).
+        """
         names = bytearray(b"\0")
         rows = [bytes(_SECTION.size)]
         for name, *values in (*listed, (".shstrtab", 3, 0, 0, len(image), 0, 0, 0, 1, 0)):
@@ -252,8 +262,10 @@ class _Library:
         return bytes(image)
 
     def _relocate(self, image: bytearray, address_of: dict[int, int], offsets: dict[int, int]) -> None:
-        """Apply the object's relocations to `image`. `address_of` maps section numbers to addresses when loaded,
-        `offsets` to positions in the file."""
+        """Write into `image` the addresses that the object's relocations ask for; those that the loader applies are
+        skipped. `address_of` is {section number: address when loaded}, `offsets` is {section number: position in the
+        file}. Raise CodeGenerationError for an unknown relocation, or an address that is too far away.
+        """
         for relocation in self.source.relocations:
             section, offset, kind, symbol, addend = relocation
             if section not in address_of or self._is_for_loader(relocation):
@@ -269,8 +281,9 @@ class _Library:
                 raise CodeGenerationError(f"the object is too large: {target.name} lies too far from where it is used")
 
     def _is_for_loader(self, relocation: tuple[int, int, int, int, int]) -> bool:
-        """True if the system's loader must apply a relocation (section, offset, kind, symbol, addend): it puts the
-        address of an optional function into a word of data."""
+        """True if the system's loader must apply the relocation (section, offset, kind, symbol, addend). That is so for
+        a word of data that holds the address of an optional (weak) function.
+        """
         section, _, kind, symbol, _ = relocation
         in_data = self.source.sections[section].loaded and self.source.sections[section].flags & _WRITE
         return bool(in_data) and kind == self.form.absolute and self.source.symbols[symbol] in self.optional
@@ -278,8 +291,9 @@ class _Library:
     def _loader_relocations(
         self, relocations: list[tuple[int, int, int, int, int]], address_of: dict[int, int]
     ) -> bytes:
-        """Return the bytes of the table of relocations that the loader applies, each (section, offset, kind, symbol,
-        addend); `address_of` maps section numbers to addresses."""
+        """Return the bytes of the table of relocations that the system's loader applies. `relocations` are [(section,
+        offset, kind, symbol, addend)]; `address_of` is {section number: address when loaded}.
+        """
         numbers = {s: number for number, s in enumerate(self.optional, len(self.offered) + 1)}
         rows = []
         for section, offset, kind, symbol, addend in relocations:
@@ -288,8 +302,9 @@ class _Library:
         return b"".join(rows)
 
     def _symbols(self, address_of: dict[int, int]) -> bytes:
-        """Return the bytes of the dynamic symbol table: exported functions, then optional ones; `address_of` maps
-        section numbers to addresses."""
+        """Return the bytes of the dynamic symbol table: exported functions, then optional (weak) ones. `address_of` is
+        {section number: address when loaded}.
+        """
         rows = [bytes(_SYMBOL.size)]
         for name, s in zip(self.names, self.offered, strict=False):
             rows.append(_SYMBOL.pack(name, 0x12, 0, 4, address_of[s.section] + s.offset, s.size))
@@ -297,8 +312,7 @@ class _Library:
         return b"".join(rows)
 
     def _hash(self) -> bytes:
-        """Return the bytes of the hash table by which a loader finds symbols: buckets by the hash's remainder, with
-        chains."""
+        """Return the bytes of the ELF hash table, by which a loader finds the exported functions by name."""
         count = len(self.names) + 1
         buckets, chains = [0] * count, [0] * count
         for number, s in enumerate(self.offered, 1):
@@ -307,8 +321,10 @@ class _Library:
         return struct.pack(f"<{2 + 2 * count}I", count, count, *buckets, *chains)
 
     def _dynamic(self, hash_at: int, strings_at: int, symbols_at: int, left: tuple[int, int]) -> bytes:
-        """Return the bytes of the dynamic section, by which the loader finds the tables at these addresses; `left` is
-        the address and size of the relocations that it applies."""
+        """Return the bytes of the dynamic section, by which the loader finds the library's tables. `hash_at`,
+        `strings_at` and `symbols_at` are their addresses; `left` is (address, bytes) of the relocations that the loader
+        applies.
+        """
         entries = [
             (14, self.soname),
             (4, hash_at),

@@ -26,10 +26,8 @@ _FLAGS_FIELD = 6  # after the process's name, which ends with the last parenthes
 
 
 def team_functions() -> np.ndarray[Any, np.dtype[np.uint64]] | None:
-    """Return the addresses of FUNCTIONS in the OpenMP library that PyTorch uses, in that order; None if it cannot be
-    used.
-
-    It cannot while PyTorch is not imported or still being imported, and in a forked process.
+    """Return the addresses of FUNCTIONS in the OpenMP library that PyTorch uses, in that order. None if PyTorch is not
+    (or not completely) imported, was built without OpenMP, or if this process was forked.
     """
     torch = sys.modules.get("torch")
     if torch is None or getattr(getattr(torch, "__spec__", None), "_initializing", False):
@@ -39,11 +37,10 @@ def team_functions() -> np.ndarray[Any, np.dtype[np.uint64]] | None:
 
 @cache
 def _functions_of(package: str) -> np.ndarray[Any, np.dtype[np.uint64]] | None:
-    """Return the addresses of FUNCTIONS for PyTorch, whose package file is `package`; None if it was built without
-    OpenMP.
+    """Return the addresses of FUNCTIONS in the OpenMP library of PyTorch, whose package file is `package`. None if
+    PyTorch's library is not loaded or was built without OpenMP.
 
-    PyTorch's own library resolves the names, in the libraries that it was linked with: a process may hold several
-    OpenMP libraries.
+    A process may hold several OpenMP libraries, so that the names are resolved by PyTorch's own library.
     """
     library = Path(package).parent / "lib" / "libtorch_cpu.so"
     if not library.exists():
@@ -60,7 +57,7 @@ _is_child = False
 
 
 def _after_fork() -> None:
-    """Mark this process as a forked child."""
+    """Record that this process is a forked child. It runs in the child after a fork."""
     global _is_child
     _is_child = True
 
@@ -72,7 +69,7 @@ if hasattr(os, "register_at_fork"):
 def is_forked() -> bool:
     """True if this process was forked and has not called exec since, or if the system does not tell.
 
-    The fork may have been before this module was imported, so the system is asked too.
+    The fork may have been before this module was imported, so that Linux' process flags are read as well.
     """
     try:
         fields = STATUS.read_text().rpartition(")")[2].split()

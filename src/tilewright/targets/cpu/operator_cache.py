@@ -35,16 +35,18 @@ class OperatorCache(LearntCalls):
     """The launches that one operator remembers of its calls on the host."""
 
     def describe(self, args: Sequence[Any]) -> Description | None:
-        """Return the words that describe the arguments, and their addresses; None if one of them cannot be
-        described."""
+        """Return the 64-bit words that tell kinds of calls apart (types, shapes, strides, numbers) for a call with
+        `args`, and the arguments' addresses. None if an argument cannot be described.
+        """
         if not reads_arrays():
             return None
         return self.table_for(pool().code, args).described(args)
 
     def learn(self, args: Sequence[Any], results: Sequence[Any], events: Observed) -> bool:
-        """Remember a successful call of the operator with these arguments and results, so that later calls repeat its
-        launch. `events` were observed in it; the results own their memory. False if no record can repeat what
-        happened."""
+        """Remember a successful call of the operator, so that later calls like it repeat its launch; return True.
+        `args` and `results` are the operator's; `events` were recorded by the observer during the call. Return False,
+        and remember nothing, if no record can repeat the call, such as one with several kernel calls.
+        """
         described = self.describe(args)
         if described is None or len(events.calls) != 1 or len(events.weights) > 1:
             return False
@@ -84,8 +86,10 @@ class _Source(NamedTuple):
 def _sources(
     args: Sequence[Any], results: Sequence[Any], call: KernelCall, events: Observed
 ) -> list[_Source | None] | None:
-    """Return the source of each argument of the host program (None for an argument that stays the same). Return None if
-    the source of one is unknown, or if not every result is written exactly once."""
+    """Return, for each array of the host program, from which argument or result of the operator it comes (None: it
+    stays the same). `call` is the operator's one kernel call, `events` are the copies and constants observed with it.
+    Return None if the origin of an array is unknown, or if not every result is written exactly once.
+    """
     arrays = [*call.args, *(array for array, _ in call.outputs)]
     argument_at = {_address(a): n for n, a in enumerate(args) if _is_array(a)}
     result_at = {_address(a): len(args) + n for n, a in enumerate(results)}
@@ -124,11 +128,11 @@ def _source_of_result(
     first: int,
     copied_from: Mapping[int, Any],
 ) -> _Source | None:
-    """Return the source of an array that a kernel wrote: the memory of a result, or memory that a result was copied
-    from.
+    """Return the result of the operator to which an array that a kernel wrote belongs. Either the array is in the
+    result's memory, or the result was copied from it. None if it is neither.
 
-    `at` is the array's address, `result_at` maps addresses to numbers of results (the first is `first`), `copied_from`
-    maps addresses of copies to the tensors that were copied. None if it is neither.
+    `at` is the array's address. `result_at` is {address: number of the result}; the first result has number `first`.
+    `copied_from` is {address of a copy: tensor that was copied}.
     """
     if at in result_at:
         return _Source(result_at[at], array)
@@ -141,8 +145,9 @@ def _source_of_result(
 
 
 def _in_memory_order(source: Any, copy: Any) -> Dims | None:
-    """Return (extent, stride in `copy`) of the dimensions in the order of `source`'s memory; None if `source` has
-    gaps."""
+    """Return ((extent, stride in `copy`), ...) of the dimensions, in the order of the memory of `source`, outermost
+    first. Dimensions of extent 1 are left out. `copy` has the shape of `source`. None if `source` has gaps in memory.
+    """
     order = sorted(range(source.dim()), key=lambda n: (-source.stride(n), n))
     dims = [(source.shape[n], copy.stride(n), source.stride(n)) for n in order if source.shape[n] != 1]
     step = 1
@@ -154,7 +159,7 @@ def _in_memory_order(source: Any, copy: Any) -> Dims | None:
 
 
 def _is_array(value: Any) -> bool:
-    """True if a value is an array or a tensor."""
+    """True if `value` is a numpy array or a torch tensor (it has an attribute `ndim`)."""
     return hasattr(value, "ndim")
 
 
@@ -169,8 +174,9 @@ def _is_contiguous(array: Any) -> bool:
 
 
 def _fixed(args: Sequence[Any], weights: Sequence[KeptWeights]) -> list[FixedTensor] | None:
-    """Return the arguments that must be these packed weights, unchanged; None if a weight is not among the
-    arguments."""
+    """Return the arguments that must stay the same tensors, unchanged, in all calls of a record: those that were packed
+    into `weights`. None if a packed tensor is not among `args`.
+    """
     places = {id(a): n for n, a in enumerate(args)}
     tensors = [each for packed in weights for each in packed.tensors]
     if any(id(tensor) not in places for tensor, _, _ in tensors):
@@ -188,9 +194,12 @@ def _record(
     sources: Sequence[_Source | None],
     validity: tuple[int, Sequence[FixedTensor], Sequence[KeptWeights]],
 ) -> CallRecord | None:
-    """Return the record of an operator's call, from the sources of its kernel's arrays. `validity` is (bytes of memory
-    that the launch keeps, tensors that must stay the same, packed weights). None if the kernel writes to an argument,
-    or uses a copy that a record cannot make."""
+    """Return the record that repeats an operator's call natively. None if the kernel writes to an argument, or needs a
+    copy that a record cannot make.
+
+    `sources` has, for each array of the kernel call `call`, the argument or result that it comes from. `validity` is
+    (bytes of memory that the launch keeps, tensors that must stay the same, packed weights).
+    """
     room, fixed, weights = validity
     whole, code = call.whole, pool().code
     numbers = [None if s is None else s.place for s in sources]
@@ -237,8 +246,10 @@ def _record(
 
 
 def _copy_of_view(copy: Copy | SmallCopy, args: Sequence[Any], views: Mapping[int, Any]) -> Copy | SmallCopy:
-    """Return `copy` changed so that it first views the argument with the extents and strides of its tensor in
-    `views`."""
+    """Return `copy` (the copy that a call makes of an argument) changed to view the argument with the extents and
+    strides of its tensor in `views` first. Copies on the stack, and copies of arguments with those extents and strides
+    already, are returned as they are. `views` is {argument number: tensor}.
+    """
     if isinstance(copy, SmallCopy):
         return copy
     argument, view = args[copy.argument], views[copy.argument]
@@ -248,15 +259,16 @@ def _copy_of_view(copy: Copy | SmallCopy, args: Sequence[Any], views: Mapping[in
 
 
 def _copied_as(make: Callable[[Any], Any], shape: tuple[int, ...], strides: tuple[int, ...], tensor: Any) -> Any:
-    """Return the copy that `make` makes of `tensor`, seen with these extents and strides."""
+    """View `tensor` with `shape` and `strides`, and return the copy that `make` makes of the view."""
     return make(tensor.as_strided(shape, strides))
 
 
 def _output(result: Any, array: Any, place: int, dims: Dims | None, zeroed: bool) -> tuple[Output, SmallCopy | None]:
-    """Return (how a call makes a result and what it returns, the copy from the stack into it or None).
+    """Return (how a call creates a result, the copy from the call's stack into it or None).
 
-    `array` is what the kernel wrote; with `dims`, the result is a copy of it whose dimensions have these (extent,
-    stride). `place` is the result's number among arguments and results; `zeroed` says that the kernel expects zeros.
+    `result` is the tensor that the operator returned, `place` its number among arguments and results. `array` is what
+    the kernel wrote. With `dims`, the result is a copy of the array: they are ((extent, stride), ...) of the result in
+    the array's memory order. `zeroed` says that the kernel expects zeros in the array.
     """
     torch: Any = sys.modules["torch"]
     shape, strides = tuple(result.shape), result.stride()
@@ -274,7 +286,7 @@ def _output(result: Any, array: Any, place: int, dims: Dims | None, zeroed: bool
     extents, steps = (tuple(column) for column in zip(*dims, strict=True))
 
     def placed(elements: Any) -> Any:
-        """Return a new result with a copy of `elements` in it."""
+        """Create a result, copy `elements` (what the kernel wrote) into it, and return it."""
         goal = make()
         goal.as_strided(extents, steps).copy_(as_tensor(elements).view(extents))
         return goal
@@ -283,6 +295,6 @@ def _output(result: Any, array: Any, place: int, dims: Dims | None, zeroed: bool
 
 
 def _has_no_gaps(tensor: Any) -> bool:
-    """True if a tensor's elements use exactly as much memory as they need."""
+    """True if the elements of a torch tensor fill the memory that they span without gaps."""
     last = sum((extent - 1) * stride for extent, stride in zip(tensor.shape, tensor.stride(), strict=True))
     return bool(last + 1 == prod(tensor.shape))

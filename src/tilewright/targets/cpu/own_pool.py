@@ -44,12 +44,15 @@ entry:
 
 
 def pool_text(family: Family) -> str | None:
-    """Return the LLVM text of the worker pool for code without a library; its main function is `pool_run`. None if the
-    family does not support it."""
+    """Return the LLVM text of a worker pool that needs no library; its main function is `pool_run`. None if the family
+    has no way for threads to wait without a library.
+    """
     waiting = text_without_library(family)
     return None if waiting is None else waiting + TEXT
 
 
 def pool_entry(name: str) -> str:
-    """Return the LLVM text of the exported pool functions of the kernel `name`, which call the pool."""
+    """Return the LLVM text of the pool functions that an exported kernel `name` offers to its users; they call the
+    pool.
+    """
     return _ENTRY.replace("NAME", name).replace("CALLS", CALLS)

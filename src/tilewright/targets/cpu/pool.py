@@ -310,9 +310,9 @@ entry:
 
 
 def aligned(count: int, alignment: int = 4096) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """Return `count` bytes of zeroed memory whose address is a multiple of `alignment`.
+    """Return an array of `count` zero bytes whose address is a multiple of `alignment`.
 
-    Large amounts lie in large pages if the system has them, so that strided rows need fewer TLB entries. A forked
+    Large arrays lie in large pages if the system has them, so that strided rows need fewer TLB entries. A forked
     process gets a copy, never the same memory.
     """
     if count >= LARGE_PAGE // 8:
@@ -328,18 +328,22 @@ class PoolCode(Protocol):
     """Machine code of the functions that threads and launches call."""
 
     def address(self, name: str) -> int:
-        """Return the address of a function, such as `pool_run` or `pool_worker`."""
+        """Return the address of the native function `name`, such as `pool_run` or `pool_worker`. A protocol's
+        method.
+        """
 
 
 class LockedLaunch(Protocol):
     """A launch with a lock: one thread at a time makes it."""
 
     def unlock(self) -> None:
-        """Free the launch's lock in a forked process, in which the thread that held it does not exist."""
+        """Release the launch's lock. It is called in a forked process, in which a thread that held the lock does not
+        exist. A protocol's method.
+        """
 
 
 def _generate_pool_code() -> PoolCode:
-    """Return the pool's machine code for the CPU at hand, generated (or taken from the cache) and linked."""
+    """Return the linked machine code of the worker pool for the CPU at hand, compiled or taken from the disk cache."""
     from tilewright.targets.cpu.load import load_text
 
     return load_text(text_of_waiting(host_family()) + TEXT + calling.TEXT)
@@ -363,7 +367,9 @@ class Pool:
         self.start()
 
     def start(self) -> None:
-        """Start the worker threads; if the system refuses some, the pool has fewer workers."""
+        """Start the worker threads for the current process. If the system refuses to start one, the pool has fewer
+        workers.
+        """
         self.owner = os.getpid()
         count = 0
         with suppress(RuntimeError):
@@ -376,26 +382,31 @@ class Pool:
         self.control[640:644].view(np.uint32)[0] = count
 
     def add(self, launch: LockedLaunch) -> None:
-        """Remember a launch, so that its lock is freed in a forked process; from now on launches may run on PyTorch's
-        threads."""
+        """Register a launch, so that its lock is released in a forked process. Also make all launches use PyTorch's
+        threads if PyTorch is loaded.
+        """
         self.join_openmp()
         self.launches.add(launch)
 
     def join_openmp(self) -> None:
-        """Make all launches run on PyTorch's OpenMP threads from now on, if it is loaded."""
+        """Make all launches run on the threads of PyTorch's OpenMP library from now on. Do nothing if PyTorch or its
+        OpenMP cannot be used, or if the threads belong to another process.
+        """
         if self.team is None and self.owner == os.getpid():
             self.team = team_functions()
             if self.team is not None:
                 self.control[TEAM : TEAM + 8].view(np.uint64)[0] = self.team.ctypes.data
 
     def stop(self) -> None:
-        """End the threads; later launches run on the thread that asks for them."""
+        """End the worker threads. Later launches run on the calling thread alone."""
         record = aligned(64, 64).view(np.uint64)  # without a function
         record[2:4] = [self.workers + 1, self.address]
         self.run(record.ctypes.data)
 
     def after_fork(self) -> None:
-        """In a forked process: forget the threads, which do not exist there, and free all locks."""
+        """Reset the pool in a forked process, where its threads do not exist: clear the control block, and release the
+        locks of all launches. Threads are not started here.
+        """
         self.control[:] = 0
         self.team = None
         for launch in list(self.launches):
@@ -408,7 +419,9 @@ _lock = threading.Lock()
 
 
 def pool() -> Pool:
-    """Return the pool of this process: made at the first call, and given new threads at the first call after a fork."""
+    """Return the pool of worker threads of this process. It is created at the first call, and its threads are started
+    again at the first call after a fork.
+    """
     global _pool
     with _lock:
         if _pool is None:
@@ -420,7 +433,9 @@ def pool() -> Pool:
 
 
 def _after_fork() -> None:
-    """In a forked process: replace the module's lock, and reset the pool and all tables of remembered calls."""
+    """Replace this module's lock in a forked process, and, if there is a pool, reset it and drop all remembered
+    calls.
+    """
     global _lock
     _lock = threading.Lock()
     if _pool is not None:

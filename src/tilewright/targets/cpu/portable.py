@@ -14,7 +14,9 @@ WIDTH = 16
 
 
 def row(name: str, features: frozenset[str]) -> Machine:
-    """Return the machine of the portable family: generic vectors of four floats or two doubles."""
+    """Return the machine description `name` of the portable family, for CPUs of any architecture: generic vectors of
+    128 bits, for f32, f64 and i32. `features` become the machine's features and change nothing else.
+    """
     from tilewright.ir.dtypes import f32, f64, i32
     from tilewright.machine import Limits, Machine, spaces_of
     from tilewright.targets.cpu.costs import COSTS, LIMITS, lane_rates
@@ -56,7 +58,7 @@ def row(name: str, features: frozenset[str]) -> Machine:
 
 
 def _products() -> Mapping[str, Multiply]:
-    """Return, by atom name, the functions that write multiplication atoms as LLVM IR."""
+    """Return {atom name: function that writes the multiplication atom as LLVM IR}."""
     from tilewright.targets.cpu.products import add_after_multiply
 
     return {"vector.f32": add_after_multiply, "vector.f64": add_after_multiply, "vector.i32": add_after_multiply}

@@ -17,7 +17,9 @@ _SUFFIX = {"half": "f16", "float": "f32", "double": "f64"}
 
 
 def fused_multiply_add(e: NativeEmitter, op: Op) -> None:
-    """Write C += A * B as a fused multiply-add, rounded once; A is broadcast to all lanes."""
+    """Write C += A * B as an LLVM fused multiply-add, rounded once, and record it as the new value of C. The operands
+    of `op` are the registers C, A and B; a scalar A is broadcast to all lanes.
+    """
     c, a, b = op.operands
     w, form, lanes = e.w, e.kind(c), e.lanes(c)
     name = f"@llvm.fma.v{lanes}{_SUFFIX[element(c.type.dtype)]}"
@@ -27,7 +29,9 @@ def fused_multiply_add(e: NativeEmitter, op: Op) -> None:
 
 
 def add_after_multiply(e: NativeEmitter, op: Op) -> None:
-    """Write C += A * B as a multiplication and an addition; A is broadcast to all lanes."""
+    """Write C += A * B as an LLVM multiplication and an addition, and record it as the new value of C. The operands of
+    `op` are the registers C, A and B; a scalar A is broadcast to all lanes.
+    """
     c, a, b = op.operands
     w, form = e.w, e.kind(c)
     words = ("fmul", "fadd") if c.type.dtype.is_float else ("mul", "add")
@@ -36,7 +40,9 @@ def add_after_multiply(e: NativeEmitter, op: Op) -> None:
 
 
 def broadcast_to_lanes(e: NativeEmitter, value: Value, lanes: int) -> str:
-    """Return the register `value`, broadcast to `lanes` lanes if it is a scalar; each scalar is broadcast only once."""
+    """Return the register `value` as an LLVM vector. A scalar is broadcast to `lanes` lanes, which is emitted only once
+    for each scalar; a vector is returned as it is.
+    """
     text = e.register(value)
     if e.lanes(value) is not None:
         return text
@@ -48,8 +54,9 @@ def broadcast_to_lanes(e: NativeEmitter, value: Value, lanes: int) -> str:
 
 
 def group_to_lanes(e: NativeEmitter, value: Value, bits: int, lanes: int, form: str) -> str:
-    """Broadcast a group of neighbours along k (two or four elements, `bits` bits together) to `lanes` groups, as LLVM
-    vector type `form`; return the LLVM value. A register that already fills the vector is returned as it is."""
+    """Return an LLVM vector of type `form` in which the register `value` is repeated `lanes` times. The register holds
+    a group of neighbours along k, `bits` bits together. A register that already fills the vector is returned as it is.
+    """
     text = e.register(value)
     if (e.lanes(value) or 1) * value.type.dtype.bits == bits * lanes:  # it is there already
         return text
@@ -59,8 +66,9 @@ def group_to_lanes(e: NativeEmitter, value: Value, bits: int, lanes: int, form: 
 
 
 def holds_only_products(e: NativeEmitter, op: Op) -> bool:
-    """True if a branch holds only multiplication atoms on full vector registers, of a machine whose instructions can be
-    masked."""
+    """True if the `if` operation `op` has one block of multiplication atoms on full vector registers only, and the
+    machine can mask instructions.
+    """
     inside = op.blocks[0].ops
     if not e.machine.predicated or len(op.blocks) != 1 or not inside or any(x.name != "atom" for x in inside):
         return False
@@ -70,8 +78,9 @@ def holds_only_products(e: NativeEmitter, op: Op) -> bool:
 
 
 def masked_products(e: NativeEmitter, op: Op) -> None:
-    """Write the multiplication atoms of a branch without branching: where its condition fails, a mask keeps the
-    accumulators."""
+    """Write the multiplication atoms of the `if` operation `op` without a branch. Where its condition fails, a mask
+    keeps the accumulators as they were.
+    """
     when, w = op.attrs["when"], e.w
     holds, depth = w.condition(when), w.depth(when)
     for inner in op.blocks[0].ops:

@@ -51,7 +51,8 @@ TEXTS = {("memset", "memcpy"): _MEMORY, conversions.NAMES: _CONVERSIONS}
 
 
 def support_for(names: set[str]) -> str:
-    """Return the LLVM text of the support functions in `names`; unknown names add nothing.
+    """Return the LLVM text of the support functions (conversions, memset, memcpy) that `names` mentions. Functions come
+    in groups, added whole; unknown names add nothing.
 
     >>> "@memset" in support_for({"memset"}), support_for({"printf"})
     (True, '')

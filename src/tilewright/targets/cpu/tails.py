@@ -31,10 +31,11 @@ def load(
     other: str,
     target: Value,
 ) -> str:
-    """Emit the load of a vector under a condition on its lanes; return the LLVM value.
+    """Emit the load of the vector register `target` under a condition on its lanes; return the LLVM value.
 
-    Lane `lane` is at `offset` of `buffer`, `step` elements from the one before (None: not constant). Lanes where `when`
-    holds are loaded; the others take theirs from the LLVM vector `other`.
+    `offset` is the index expression of an element of the tensor `buffer`, in terms of the lane symbol `lane`; `step` is
+    the distance of neighbouring lanes in elements (None: not constant). Lanes where `when` holds are loaded; the others
+    come from the LLVM vector `other`. It is a masked load, or pieces known at compile time, or one load for each lane.
     """
     kind, bytes_each = element(target.type.dtype), target.type.dtype.numpy.itemsize
     form = f"<{lanes} x {kind}>"
@@ -67,8 +68,10 @@ def _load_masked(
     kind: str,
     align: int,
 ) -> str:
-    """Emit a masked load of contiguous lanes: those where `when` holds; the others come from the LLVM vector `other`.
-    `kind` is the LLVM element type. Return the LLVM value."""
+    """Emit an LLVM masked load of `lanes` contiguous lanes of the tensor `buffer`, and return the LLVM value. `offset`
+    is the index expression of an element, in terms of the lane symbol `lane`. Lanes where `when` holds are loaded; the
+    others come from the LLVM vector `other`. `kind` is the LLVM element type, `align` the alignment in bytes.
+    """
     form = plain = f"<{lanes} x {kind}>"
     mask, pointer = e.w.lane_conditions(when, lane, lanes), e.address_of(buffer, at_start(offset, lane))
     if kind in ("bfloat", "half"):  # as integers: LLVM cannot split every vector width of these types
@@ -90,8 +93,11 @@ def load_pieces(
     other: str,
     when: Expr | None = None,
 ) -> str:
-    """Emit one load for each (first lane, lanes) of `pieces` and insert the results into the LLVM vector `other`;
-    return it. If the condition `when` fails, all pieces are loaded from spare memory."""
+    """Emit one load for each (first lane, number of lanes) of `pieces`, insert the results into the LLVM vector
+    `other`, and return it. Each piece is contiguous in the tensor `buffer`; `offset` is the index expression of an
+    element, of the lane symbol `lane`. `target` is the register to load. If the condition `when` fails, all pieces are
+    loaded from spare memory.
+    """
     lanes, kind = e.lanes_of(target), element(target.type.dtype)
     form, total, align = f"<{lanes} x {kind}>", other, target.type.dtype.numpy.itemsize
     for start, count in pieces:
@@ -111,7 +117,10 @@ def load_pieces(
 
 
 def store(e: NativeEmitter, source: Value, buffer: Value, offset: Expr, lane: Symbol, when: Expr) -> None:
-    """Emit the store of a vector to contiguous memory from `offset` on, of those lanes only for which `when` holds."""
+    """Emit the store of those lanes of the vector register `source` where `when` holds, to contiguous memory. `offset`
+    is the index expression of an element of the tensor `buffer`, in terms of the lane symbol `lane`. It is a masked
+    store, or pieces known at compile time, or one store for each lane.
+    """
     lanes, kind = e.lanes_of(source), element(source.type.dtype)
     form, bytes_each = f"<{lanes} x {kind}>", source.type.dtype.numpy.itemsize
     value = e.register(source)
@@ -137,8 +146,10 @@ def store(e: NativeEmitter, source: Value, buffer: Value, offset: Expr, lane: Sy
 def store_pieces(
     e: NativeEmitter, buffer: Value, offset: Expr, lane: Symbol, pieces: list[tuple[int, int]], source: Value
 ) -> None:
-    """Emit one store for each (first lane, lanes) of `pieces` of the register `source`, to contiguous memory from
-    `offset` on."""
+    """Emit one store for each (first lane, number of lanes) of `pieces` of the vector register `source`. Each piece is
+    contiguous in the tensor `buffer`; `offset` is the index expression of an element, in terms of the lane symbol
+    `lane`.
+    """
     form, kind, value = e.kind(source), element(source.type.dtype), e.register(source)
     align = source.type.dtype.numpy.itemsize
     for start, count in pieces:
@@ -153,8 +164,8 @@ def store_pieces(
 
 
 def _known_pieces(when: Expr, lane: Symbol, lanes: int) -> list[tuple[int, int]] | None:
-    """Return (first lane, lanes) of pieces that cover the lanes in bounds (where `when` holds); each is a power of two
-    long. None if the condition is known at run time only.
+    """Split the lanes where `when` holds into pieces, each a power of two long; return them as [(first lane, number of
+    lanes)]. `when` is a condition on the lane symbol `lane`, of `lanes` lanes. None if it is known at run time only.
 
     >>> from tilewright.algebra.expr import index
     >>> l = index("l", 8)
@@ -177,8 +188,8 @@ def _known_pieces(when: Expr, lane: Symbol, lanes: int) -> list[tuple[int, int]]
 
 
 def powers_of_two(start: int, count: int) -> list[tuple[int, int]]:
-    """Split a range of `count` numbers from `start` on into (start, count) pieces whose lengths are powers of two, the
-    largest first.
+    """Split a range of `count` numbers from `start` on into [(start, count)] pieces whose lengths are powers of two,
+    the largest first.
 
     >>> powers_of_two(3, 7)
     [(3, 4), (7, 2), (9, 1)]
@@ -192,5 +203,7 @@ def powers_of_two(start: int, count: int) -> list[tuple[int, int]]:
 
 
 def _suffix(kind: str) -> str:
-    """Return the name of an LLVM type within an intrinsic's name: "float" -> "f32"."""
+    """Return the name of the LLVM element type `kind` within names of intrinsics: "float" -> "f32". Integer types
+    stay.
+    """
     return {"float": "f32", "double": "f64", "half": "f16", "bfloat": "bf16"}.get(kind, kind)

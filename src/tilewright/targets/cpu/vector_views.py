@@ -13,8 +13,10 @@ from tilewright.machine.offsets import Offsets
 
 
 def whole_conditions(request: ViewRequest, width: int, alignment: int = 1) -> Iterator[Condition]:
-    """Yield the conditions that symbolic sizes must meet for a copy of full vectors of `width` bytes, whose addresses
-    are multiples of `alignment` bytes; raise Refused if it is impossible."""
+    """Yield the conditions on symbolic sizes under which `request`, a copy between registers and memory, can move full
+    vectors of `width` bytes at addresses that are multiples of `alignment` bytes. Raise Refused if no sizes allow it,
+    such as for lanes that are not contiguous in memory.
+    """
     elements, memory = _registers(request, width)
     offsets = Offsets.of(memory, request.axes)
     yield from _contiguous_lanes(offsets, elements)
@@ -26,9 +28,10 @@ def whole_conditions(request: ViewRequest, width: int, alignment: int = 1) -> It
 
 
 def masked_conditions(request: ViewRequest, width: int, sizes: tuple[int, ...]) -> Iterator[Condition]:
-    """Yield the conditions that symbolic sizes must meet for a copy of vectors of `width` bytes under a mask, which
-    leaves memory out of bounds untouched; raise Refused if it is impossible. `sizes` are the element sizes in bytes
-    that the mask supports."""
+    """Yield the conditions on symbolic sizes under which `request`, a copy between registers and memory, can move
+    vectors of `width` bytes under a mask, which leaves elements out of bounds untouched. Raise Refused if no sizes
+    allow it, or if the element size is not in `sizes`, the bytes of elements that masks support.
+    """
     if request.size not in sizes:
         allowed = " or ".join(map(str, sizes))
         raise Refused(f"its mask is for elements of {allowed} bytes, not of {request.size}")
@@ -37,8 +40,10 @@ def masked_conditions(request: ViewRequest, width: int, sizes: tuple[int, ...]) 
 
 
 def repeated_conditions(request: ViewRequest, width: int) -> Iterator[Condition]:
-    """Yield the conditions that symbolic sizes must meet for a broadcast load into vectors of `width` bytes: all lanes
-    of a register hold one element of memory. Raise Refused if it is impossible."""
+    """Yield the conditions on symbolic sizes under which `request`, a copy from memory to registers, can be broadcast
+    loads into vectors of `width` bytes: all lanes of a register hold one element of memory. Raise Refused if no sizes
+    allow it.
+    """
     elements, memory = _registers(request, width)
     offsets = Offsets.of(memory, request.axes)
     reason = f"the lanes of a vector hold different elements of {memory.name}: a broadcast fills all with one"
@@ -47,8 +52,9 @@ def repeated_conditions(request: ViewRequest, width: int) -> Iterator[Condition]
 
 
 def _registers(request: ViewRequest, width: int) -> tuple[Array, MemoryView]:
-    """Return the element number that each [lane, value] of the registers holds, and the view in memory. Raise Refused
-    if the registers are not vectors of `width` bytes."""
+    """Return (array [lane, value] with the element number that each lane of each register holds, the view in memory) of
+    a copy. Raise Refused if the registers are not vectors of `width` bytes.
+    """
     registers, memory = request.sides()
     lanes = width // request.size
     if registers.elements.shape[0] != lanes:
@@ -60,8 +66,10 @@ def _registers(request: ViewRequest, width: int) -> tuple[Array, MemoryView]:
 
 
 def _contiguous_lanes(offsets: Offsets, elements: Array) -> Iterator[Condition]:
-    """Yield the conditions under which the lanes of each register are contiguous in memory; raise Refused if they are
-    not. `elements` holds element numbers as [lane, value]."""
+    """Yield the conditions on symbolic sizes under which the lanes of each register are contiguous in memory. Raise
+    Refused if no sizes allow it. `offsets` are the memory offsets of all elements; `elements` holds element numbers as
+    [lane, value].
+    """
     if offsets.view.swizzle is not None:
         offsets.keeps_runs(len(elements))
         yield from offsets.aligned(elements[0], len(elements), 1)

@@ -22,18 +22,24 @@ ORDINARY = ("shared",)
 
 
 def _contiguous_layout(width: int) -> Callable[[int, Arguments], Layout]:
-    """Return a function of the element size that gives the layout of vectors of `width` bytes: (lane, 0) -> lane. The
-    layout's result is the offset from the vector's address in elements."""
+    """Return a function (element size, arguments) -> layout of a vector register of `width` bytes. The layout maps
+    (lane, 0) to the offset `lane`, in elements from the vector's address.
+    """
     return lambda size, _: Layout((width // size, 1), (1, 0))
 
 
 def _load(layout: Any, source: Array, target: Array, *, start: int, value: int) -> None:
-    """Load one vector in the interpreter: the elements at `start` plus the layout's offsets, into register `value`."""
+    """Copy elements of the array `source` into register `value`, a column of `target`; the interpreter's version of a
+    vector load. The lanes' offsets are `start` plus those of `layout`.
+    """
     target[:, value] = source[start + table(layout)[:, 0]]
 
 
 def _load_masked(layout: Any, source: Array, target: Array, *, start: int, value: int, mask: tuple[bool, ...]) -> None:
-    """Load one vector in the interpreter; lanes whose mask is unset are not read and become zero."""
+    """Copy elements of the array `source` into register `value`, a column of `target`; the interpreter's version of a
+    masked vector load. The lanes' offsets are `start` plus those of `layout`. Lanes whose `mask` is False are not read
+    and become zero.
+    """
     active = np.array(mask)
     elements = np.zeros(active.size, source.dtype)
     elements[active] = source[(start + table(layout)[:, 0])[active]]
@@ -41,19 +47,25 @@ def _load_masked(layout: Any, source: Array, target: Array, *, start: int, value
 
 
 def _store(layout: Any, source: Array, target: Array, *, start: int, value: int) -> None:
-    """Store register `value` in the interpreter, to the elements at `start` plus the layout's offsets."""
+    """Copy register `value`, a column of `source`, to elements of the array `target`; the interpreter's version of a
+    vector store. The lanes' offsets are `start` plus those of `layout`.
+    """
     target[start + table(layout)[:, 0]] = source[:, value]
 
 
 def _store_masked(layout: Any, source: Array, target: Array, *, start: int, value: int, mask: tuple[bool, ...]) -> None:
-    """Store register `value` in the interpreter; lanes whose mask is unset are not written."""
+    """Copy register `value`, a column of `source`, to elements of the array `target`; the interpreter's version of a
+    masked vector store. The lanes' offsets are `start` plus those of `layout`. Lanes whose `mask` is False are not
+    written.
+    """
     active = np.array(mask)
     target[(start + table(layout)[:, 0])[active]] = source[active, value]
 
 
 def _registers_of(request: CopyRequest, width: int) -> Iterable[tuple[int, Array, Array]]:
-    """Yield (register number, offsets of its lanes in memory, whether each lane is in bounds) for each vector register.
-    Raise Refused if the registers are not vectors of `width` bytes."""
+    """Yield, for each vector register of a copy, (register number, array of its lanes' offsets in memory, array of
+    bools: is the lane in bounds). Raise Refused if the registers are not vectors of `width` bytes.
+    """
     numbers = request.registers()
     lanes = width // request.size
     if numbers.shape[0] != lanes:
@@ -65,8 +77,10 @@ def _registers_of(request: CopyRequest, width: int) -> Iterable[tuple[int, Array
 
 
 def _contiguous_start(offsets: Array, inside: Array) -> int:
-    """Return the offset of lane 0 of a vector. `offsets` are those of its lanes, `inside` says which lanes are in
-    bounds; raise Refused if these are not contiguous."""
+    """Return the offset in memory at which lane 0 of a vector lies (or would lie, if it is out of bounds). `offsets`
+    are those of its lanes, `inside` says which lanes are in bounds. 0 if none is. Raise Refused if the lanes in bounds
+    are not contiguous.
+    """
     if not inside.any():
         return 0
     lane = np.arange(offsets.size)
@@ -80,10 +94,13 @@ def _contiguous_start(offsets: Array, inside: Array) -> int:
 
 def _whole(width: int, alignment: int) -> Callable[[CopyAtom, CopyRequest], Iterable[Arguments]]:
     """Return the rule of copies of full vectors of `width` bytes whose addresses are multiples of `alignment` bytes. A
-    rule yields the arguments of the instructions that do a requested copy."""
+    rule is a function (atom, copy request) that yields the arguments of each instruction that the copy needs.
+    """
 
     def rule(_: CopyAtom, request: CopyRequest) -> Iterable[Arguments]:
-        """Yield the arguments of one vector copy after another (`start` offset, register `value`), or raise Refused."""
+        """Yield {"start": offset in memory, "value": register number} for each vector of the copy. Raise Refused if a
+        lane is out of bounds, or a vector is not contiguous or not aligned.
+        """
         place: Place = request.memory()[0]
         for value, offsets, inside in _registers_of(request, width):
             if not inside.all():
@@ -99,11 +116,13 @@ def _whole(width: int, alignment: int) -> Callable[[CopyAtom, CopyRequest], Iter
 
 def _masked(width: int, sizes: tuple[int, ...]) -> Callable[[CopyAtom, CopyRequest], Iterable[Arguments]]:
     """Return the rule of masked copies of vectors of `width` bytes; `sizes` are the element sizes that masks support. A
-    rule yields the arguments of the instructions that do a requested copy."""
+    rule is a function (atom, copy request) that yields the arguments of each instruction that the copy needs.
+    """
 
     def rule(_: CopyAtom, request: CopyRequest) -> Iterable[Arguments]:
-        """Yield the arguments of one vector copy after another (`start` offset, register `value`, `mask`), or raise
-        Refused."""
+        """Yield {"start": offset in memory, "value": register number, "mask": bools of the lanes} for each vector of
+        the copy. Raise Refused if a vector is not contiguous, or masks do not support the element size.
+        """
         if request.size not in sizes:
             allowed = " or ".join(map(str, sizes))
             raise Refused(f"its mask is for elements of {allowed} bytes, not of {request.size}")
@@ -114,11 +133,14 @@ def _masked(width: int, sizes: tuple[int, ...]) -> Callable[[CopyAtom, CopyReque
 
 
 def _repeated(width: int) -> Callable[[CopyAtom, CopyRequest], Iterable[Arguments]]:
-    """Return the rule of broadcast loads into vectors of `width` bytes. A rule yields the arguments of the instructions
-    that do a requested copy."""
+    """Return the rule of broadcast loads into vectors of `width` bytes. A rule is a function (atom, copy request) that
+    yields the arguments of each instruction that the copy needs.
+    """
 
     def rule(_: CopyAtom, request: CopyRequest) -> Iterable[Arguments]:
-        """Yield the arguments of one broadcast after another (`start` offset, register `value`), or raise Refused."""
+        """Yield {"start": offset in memory, "value": register number} for each broadcast of the copy. Raise Refused if
+        the lanes of a vector hold different elements, or one out of bounds.
+        """
         for value, offsets, inside in _registers_of(request, width):
             if not inside.all():
                 raise Refused("an element is outside memory: a broadcast has no mask")
@@ -136,17 +158,20 @@ def vector_copies(
     mask_features: tuple[str, ...] = (),
     mask_sizes: tuple[int, ...] = (),
 ) -> list[CopyAtom]:
-    """Return the vector copy atoms of one feature level, for registers of `width` bytes.
+    """Return the vector copy atoms of one feature level: loads, stores, broadcasts and stores that bypass the caches,
+    for registers of `width` bytes.
 
-    `level` begins their names; `mask_features` and `mask_sizes` are the CPU features and element sizes of masked
-    copies. No sizes: no masked copies.
+    Their names begin with `level`; `features` are the CPU features that they need. `mask_features` and `mask_sizes` are
+    the CPU features and element sizes (bytes) of masked copies. Without sizes there are no masked copies.
 
     >>> [atom.name for atom in vector_copies("avx2", 32, ("avx2",), ("avx2",), (4, 8))]
     ['avx2.load', 'avx2.load.masked', 'avx2.broadcast', 'avx2.store', 'avx2.store.masked', 'avx2.store.stream']
     """
 
     def atom(name: str, loads: bool, **options: Any) -> CopyAtom:
-        """Return one copy atom between memory and registers: a load if `loads`, else a store."""
+        """Return the copy atom LEVEL.`name`: a load from memory if `loads`, else a store to memory. `options` are
+        further fields of CopyAtom.
+        """
         source, target = ("global", "register") if loads else ("register", "global")
         return CopyAtom(
             f"{level}.{name}",

@@ -44,8 +44,9 @@ define internal void @wake(ptr %p, i32 %count) {
 
 
 def text_of_waiting(family: Family, system: str = sys.platform) -> str:
-    """Return the LLVM functions `look_away` (pause), `give_way` (yield), `sleep_while` and `wake` for a family of CPUs
-    and a system, as `sys.platform` names it.
+    """Return LLVM text of four functions by which threads of the CPU family wait: `look_away` (pause), `give_way`
+    (yield), `sleep_while` and `wake`. `system` is the operating system, as `sys.platform` names it; without a futex,
+    `sleep_while` sleeps for short times.
 
     >>> from tilewright.targets.cpu.families import family
     >>> "i64 98, ptr %p" in text_of_waiting(family("aarch64"), "linux")
@@ -102,8 +103,9 @@ define internal void @wake(ptr %p, i32 %count) nounwind {{{{
 
 
 def text_without_library(family: Family) -> str | None:
-    """Return the LLVM functions of `text_of_waiting` for Linux, in code that links to no library: they call `syscall`
-    and `sched_yield` by the addresses in @pool_calls. None if the family's futex number is unknown."""
+    """Return the LLVM functions of `text_of_waiting` for Linux, for code that links to no library. They call `syscall`
+    and `sched_yield` by the addresses in the variable @pool_calls. None if the family's futex number is unknown.
+    """
     if family.futex is None:
         return None
     return _BY_ADDRESS.format(declares=family.declares, pause=family.pause, number=family.futex)

@@ -40,8 +40,10 @@ class GpuLaunchCache(LearntCalls):
     """The launches that one executable remembers of its calls on a GPU."""
 
     def learn(self, args: Sequence[Any], outputs: Sequence[Any], launch: Any) -> None:
-        """Remember a successful call, so that later calls with tensors of the same form repeat its `launch`. `outputs`
-        are the tensors that the call made; they follow `args` among the tensors of the launch."""
+        """Remember a successful call, so that later calls with tensors of the same form repeat its `launch`. `args` are
+        the call's arguments; `outputs` are the tensors that it made, which follow them in the launch. Nothing is
+        remembered unless all are torch tensors on a GPU, and the launch uses the arguments themselves, not copies.
+        """
         torch: Any = sys.modules.get("torch")
         tensor_type = getattr(torch, "Tensor", None)
         if (
@@ -76,13 +78,16 @@ class GpuLaunchCache(LearntCalls):
 
 
 def _maker(torch: Any, tensor: Any) -> Any:
-    """Return a function that makes a contiguous tensor like `tensor`; `empty_strided` is faster than `empty`."""
+    """Return a function without parameters that creates an uninitialised contiguous tensor with the shape, type and
+    device of `tensor`. `torch` is the module.
+    """
     shape = tuple(tensor.shape)
     return partial(torch.empty_strided, shape, packed_steps(shape), dtype=tensor.dtype, device=tensor.device)
 
 
 def _room_maker(torch: Any, size: int, device: Any) -> Any:
-    """Return a function that makes a workspace of `size` bytes.
+    """Return a function without parameters that allocates a workspace: a torch tensor of `size` bytes on `device`.
+    `torch` is the module.
 
     torch's allocator gives each stream separate memory, and a CUDA graph that is being captured memory that stays with
     it.

@@ -14,14 +14,18 @@ from tilewright.runtime.sizes import extent
 
 
 def check_arrays(program: Program, arrays: Sequence[Any], sizes: Mapping[str, int]) -> None:
-    """Raise ArgumentError unless each array is what the program takes, for these values of its open parameters
-    (symbolic sizes)."""
+    """Raise ArgumentError unless each array has the shape, type, strides and alignment of the program's argument, when
+    the open parameters (sizes known only at the call) have the values `sizes`.
+    """
     for array, arg in zip(arrays, program.args, strict=True):
         _check(program, array, arg, sizes)
 
 
 def _check(program: Program, array: Any, arg: Any, sizes: Mapping[str, int]) -> None:
-    """Raise ArgumentError unless an array has the shape, type, strides and alignment of the argument `arg`."""
+    """Raise ArgumentError unless `array` has the shape, element type, strides and alignment of the program's argument
+    `arg`, and is writeable if the program writes it. `sizes` is {open parameter: value} for sizes known only at the
+    call.
+    """
     kind, name = arg.type, arg.name
     shape = tuple(extent(e, sizes, name, dim) for dim, e in enumerate(kind.shape))
     takes = f"{program.name} takes"
@@ -37,7 +41,10 @@ def _check(program: Program, array: Any, arg: Any, sizes: Mapping[str, int]) -> 
 
 
 def _check_strides(program: Program, array: Any, arg: Any, sizes: Mapping[str, int]) -> None:
-    """Raise ArgumentError unless an array has the strides that its argument states; contiguous, if it states none."""
+    """Raise ArgumentError unless `array` has the strides that the argument `arg` states, or is contiguous if it states
+    none. Stated strides need an array on the device, and a written array must not have elements that coincide. `sizes`
+    is {open parameter: value} for sizes known only at the call.
+    """
     kind, name = arg.type, arg.name
     if kind.strides is None:
         packed = array.packed if isinstance(array, DeviceArray) else array.flags.c_contiguous

@@ -45,8 +45,9 @@ class DynamicTasks:
 
 
 def count_of(op: Op) -> Expr:
-    """Return the number of tasks of a `tasks` operation: a number, or an expression of open parameters (symbolic
-    sizes)."""
+    """Return the number of tasks of a `tasks` operation, the product over its ranges. It is an expression of open
+    parameters (sizes known only at the call), or a constant.
+    """
     total: Expr = as_expr(1)
     for r in op.attrs["ranges"]:
         total = total * maximum(0, count_along(r))
@@ -54,16 +55,17 @@ def count_of(op: Op) -> Expr:
 
 
 def count_along(r: Range) -> Expr:
-    """Return the number of steps of one range; negative or 0 for an empty one."""
+    """Return the number of steps of the range `r`, as an expression; 0 or negative if the range is empty."""
     return -(-(r.hi - r.lo) // r.step)
 
 
 def find_dynamic_tasks(roles: list[Op]) -> dict[Op, tuple[DynamicTasks, bool]]:
-    """Return {operation: (its dynamic tasks, whether its role draws the task numbers)} for the dynamic `tasks`
-    operations of all roles.
+    """Return {`tasks` operation: (the dynamic tasks that it shares with other roles, True if its role draws the task
+    numbers)} for all roles' operations with a dynamic schedule.
 
-    The n-th operations of all roles share tasks. If any is inside a loop, or is divided between halves of a role
-    (ping-pong), the result is empty: tasks are then strided, which is as correct.
+    The n-th operations of all roles share tasks; raise ProgramError if they differ in the number of tasks. The result
+    is empty if any is inside a loop, or is divided between halves of a role (ping-pong). Tasks are then strided, which
+    is correct too.
     """
     operations = [op for role in roles for op in walk_block(role.blocks[0]) if _is_dynamic(op)]
     outermost = {op for role in roles for op in role.blocks[0].ops}
@@ -90,12 +92,14 @@ def find_dynamic_tasks(roles: list[Op]) -> dict[Op, tuple[DynamicTasks, bool]]:
 
 
 def _is_dynamic(op: Op) -> bool:
-    """True if an operation is `tasks` with a dynamic schedule."""
+    """True if `op` is a `tasks` operation with a dynamic schedule."""
     return op.name == "tasks" and op.attrs.get("schedule") == "dynamic"
 
 
 def reserve(e: Emitter, deal: DynamicTasks) -> None:
-    """Reserve shared memory for the barriers and the slots of dynamic tasks."""
+    """Reserve shared memory for the barriers and the slots of the dynamic tasks `deal`, and record the offsets in
+    `deal`. The barriers' arrival counts are recorded in the emitter.
+    """
     deal.full = e.room(8 * PLACES, 8)
     deal.empty = e.room(8 * PLACES, 8)
     deal.place = e.room(4 * PLACES, 8)
@@ -105,8 +109,10 @@ def reserve(e: Emitter, deal: DynamicTasks) -> None:
 
 @contextmanager
 def task_loop(e: Emitter, deal: DynamicTasks, leads: bool, wave: str) -> Iterator[str]:
-    """Context manager of the body that runs for each task of the workgroup; yields the task's number, an i32. `wave` is
-    the wave's number in its role; `leads` says that the role draws the task numbers."""
+    """Return a context manager: code emitted within it runs for each task that the workgroup draws. It yields the LLVM
+    value of the task's number, an i32. `deal` describes the dynamic tasks. `leads` says that this role draws the task
+    numbers and hands them to all roles. `wave` is the wave's number in its role, an LLVM value.
+    """
     w, d = e.w, e.dialect
     total, last = w.number(deal.total), w.number(deal.total - 1)
     taken, drawn, read = (w.slot("i32") for _ in range(3))
@@ -120,8 +126,10 @@ def task_loop(e: Emitter, deal: DynamicTasks, leads: bool, wave: str) -> Iterato
     counter = f"getelementptr i32, ptr addrspace(1) {e.counters}, i64 {deal.counter}"
 
     def next_number() -> str:
-        """Emit the hand-over of the next task number from the dealing wave to all waves; return the i1 that there is a
-        task."""
+        """Emit the code that gets the next task number, and append its LLVM value to `numbered`. If the role draws the
+        numbers, its first wave also hands the number over to all waves. Return an i1, which is true if there is a task
+        of that number.
+        """
         n = w.value(f"load i32, ptr {taken}")
         place = w.value(f"urem i32 {n}, {PLACES}")
         phase = w.value(f"and i32 {w.value(f'udiv i32 {n}, {PLACES}')}, 1")
@@ -160,5 +168,7 @@ def task_loop(e: Emitter, deal: DynamicTasks, leads: bool, wave: str) -> Iterato
 
 
 def _barriers(deal: DynamicTasks) -> tuple[int, int]:
-    """Return the offsets of the first full and the first empty barrier."""
+    """Return the offsets in shared memory of (the first full barrier, the first empty barrier) of the dynamic tasks
+    `deal`.
+    """
     return deal.full, deal.empty

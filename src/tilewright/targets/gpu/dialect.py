@@ -26,133 +26,173 @@ class Dialect(Protocol):
     registers or multiplies by several waves at once."""
 
     def module(self, e: Emitter) -> str:
-        """Return the text of the LLVM module: the kernel function with its arguments, around the lines that were
-        emitted."""
+        """Return the text of the whole LLVM module: the kernel function with its arguments, around the lines that were
+        emitted.
+        """
 
     def thread(self, e: Emitter) -> str:
-        """Return the thread's number in its workgroup, an i32."""
+        """Emit the read of the thread's number in its workgroup, and return it, an i32."""
 
     def worker(self, e: Emitter) -> str:
-        """Return the workgroup's number, an i32."""
+        """Emit the read of the workgroup's number in the grid, and return it, an i32."""
 
     def workers(self, e: Emitter) -> str:
-        """Return the number of workgroups, an i32."""
+        """Emit the read of the number of workgroups in the grid, and return it, an i32."""
 
     def rank(self, e: Emitter) -> str:
-        """Return the workgroup's number in its cluster, an i32."""
+        """Emit the read of the workgroup's number in its cluster, and return it, an i32."""
 
     def sync_cluster_at_end(self, e: Emitter) -> None:
         """Emit a cluster barrier for all threads: no workgroup ends while another may still access its shared
         memory."""
 
     def uniform(self, e: Emitter, value: str) -> str:
-        """Return an i32 that is the same in all lanes of the wave, in a form that shows it to the machine as
-        uniform."""
+        """Emit code that shows the machine that the i32 `value` is the same in all lanes of the wave, and return it. It
+        must be the same in all lanes.
+        """
 
     def begin(self, e: Emitter, barriers: list[tuple[int, int]]) -> None:
-        """Emit the start of the kernel: the first thread initialises the `barriers`, (offset in shared memory,
-        arrivals) each; then all threads of the workgroup, or of its cluster, wait for it."""
+        """Emit the start of the kernel: the first thread initialises the `barriers`, given as [(offset in shared
+        memory, number of arrivals)]; then all threads of the workgroup, or of its cluster, wait until that is done.
+        """
 
     def wait_for_previous_launch(self, e: Emitter, allows_next: bool) -> None:
-        """Emit the wait for the previous launch of the stream, which may still be running when this one begins. If
-        `allows_next`, the next launch may start now and run up to the same wait; else when this one ends."""
+        """Emit the wait for the end of the stream's previous launch, which may still be running when this one begins.
+        If `allows_next`, the next launch may start now and run up to the same wait; else it starts when this one ends.
+        """
 
     def check_registers(self, roles: list[tuple[int, int | None]]) -> None:
-        """Raise ProgramError if the roles need more registers than the machine has; `roles` are (threads, registers of
-        each thread or None for the default)."""
+        """Raise ProgramError if the roles of a workgroup need more registers than the machine has. `roles` are [(number
+        of threads, registers of each thread, or None for the default)].
+        """
 
     def registers(self, e: Emitter, count: int, threads: int) -> None:
-        """Emit the change of the role's register count to `count` for each thread; `threads` is the size of the
-        workgroup."""
+        """Emit the instruction that changes the register count of the current role to `count` for each thread.
+        `threads` is the number of threads of the workgroup.
+        """
 
     def meet(self, e: Emitter, barrier: str, threads: int) -> None:
-        """Emit a barrier of `threads` threads that all use the barrier number `barrier`."""
+        """Emit a barrier among `threads` threads of the workgroup; `barrier` is the number of the hardware barrier that
+        they all use, an LLVM value.
+        """
 
     def together(self, e: Emitter) -> None:
-        """Emit a barrier of the wave's lanes, after which each sees the others' writes."""
+        """Emit a barrier of the wave's lanes, after which each lane sees the others' earlier writes."""
 
     def arrive(self, e: Emitter, address: str, everywhere: bool) -> None:
-        """Emit one arrival at the counting barrier at `address`; with `everywhere`, at that barrier in each workgroup
-        of the cluster."""
+        """Emit one arrival at the counting barrier at `address`. With `everywhere`, it arrives at that barrier in each
+        workgroup of the cluster.
+        """
 
     def expect(self, e: Emitter, address: str, count: int) -> None:
-        """Make the barrier at `address` also wait for `count` bytes of bulk copies."""
+        """Emit that the current phase of the counting barrier at `address` also waits for `count` bytes of bulk
+        copies.
+        """
 
     def keep_registers(self, e: Emitter, fragments: Sequence[Value]) -> None:
-        """Keep the registers of `fragments` alive up to here: MMAs of the preceding loop read them in every
-        iteration."""
+        """Emit a use of the registers of `fragments`, so that they stay alive up to here: MMAs of the preceding loop
+        read them in every iteration.
+        """
 
     def force_computed(self, e: Emitter, fragments: Sequence[Value]) -> None:
-        """Make sure that the values of `fragments` are computed before the code that follows, even if that waits."""
+        """Emit a use of the values of `fragments` that the compiler cannot move, so that they are computed before the
+        code that follows, which may wait.
+        """
 
     def await_(self, e: Emitter, address: str, parity: str) -> None:
-        """Emit the wait until the barrier at `address` has completed the phase of that parity."""
+        """Emit the wait until the counting barrier at `address` has completed the phase whose number has the `parity` 0
+        or 1 (an LLVM value).
+        """
 
     def fence(self, e: Emitter) -> None:
-        """Make the lane's stores to shared memory visible to asynchronous copies and multiplications."""
+        """Emit a fence: this lane's earlier stores to shared memory become visible to asynchronous copies and
+        multiplications.
+        """
 
     def copy_in(self, e: Emitter, op: Op) -> None:
-        """Emit an asynchronous bulk copy to shared memory, issued by one lane."""
+        """Emit the asynchronous bulk copy `op` from global to shared memory, issued by one lane."""
 
     def copy_lanes(self, e: Emitter, op: Op) -> None:
-        """Emit an asynchronous copy of a few contiguous elements to shared memory by each lane."""
+        """Emit the asynchronous copy `op` from global to shared memory, in which each lane copies a few contiguous
+        elements.
+        """
 
     def land(self, e: Emitter, address: str) -> None:
-        """Make the barrier at `address` wait for the asynchronous copies that this lane has issued."""
+        """Emit that the counting barrier at `address` waits for the asynchronous copies that this lane has issued; its
+        count of arrivals does not change.
+        """
 
     def copy_out(self, e: Emitter, op: Op) -> None:
-        """Emit an asynchronous bulk copy from shared memory, issued by one lane."""
+        """Emit the asynchronous bulk copy `op` from shared to global memory, issued by one lane."""
 
     def seal(self, e: Emitter) -> None:
-        """Close the current group of bulk copies from shared memory."""
+        """Emit the end of the current group of bulk copies from shared memory (commit_group in PTX)."""
 
     def drain(self, e: Emitter, pending: int) -> None:
-        """Wait until at most `pending` groups of bulk copies still read shared memory."""
+        """Emit the wait until at most `pending` groups of bulk copies still read shared memory."""
 
     def load(self, e: Emitter, op: Op) -> bool:
-        """Emit the load of a fragment by a collective instruction of the wave; return False if each lane must load by
-        itself."""
+        """Emit the load `op` of a fragment (a register tensor spread over the wave's lanes) by a collective instruction
+        of the wave. Return False, and emit nothing, if each lane must load its values by itself.
+        """
 
     def store(self, e: Emitter, op: Op) -> bool:
-        """Emit the store of a fragment by a collective instruction of the wave; return False if each lane must store by
-        itself."""
+        """Emit the store `op` of a fragment (a register tensor spread over the wave's lanes) by a collective
+        instruction of the wave. Return False, and emit nothing, if each lane must store its values by itself.
+        """
 
     def load_streaming(self, e: Emitter, address: str, words: int) -> list[str]:
-        """Load 1, 2 or 4 words of 32 bits which caches evict first, and return them; `address` is a multiple of their
-        size."""
+        """Emit a load of 1, 2 or 4 words of 32 bits from global memory, which caches are to evict first, and return the
+        words as i32. `address` is a pointer whose value is a multiple of the loaded bytes.
+        """
 
     def multiply(self, e: Emitter, op: Op) -> None:
-        """Emit a multiplication atom."""
+        """Emit the multiplication C += A * B of the atom operation `op`."""
 
     def settle(self, e: Emitter, pending: int, sums: tuple[Value, ...]) -> None:
-        """Wait until at most `pending` groups of asynchronous multiplications are in flight; `sums` are their
-        accumulators."""
+        """Emit the wait until at most `pending` groups of asynchronous multiplications are in flight. `sums` are the
+        accumulators that may be used after it.
+        """
 
     def fresh_register(self, e: Emitter, number: float, dtype: DType) -> str | None:
-        """Return a constant in a register of its own; None if an ordinary constant will do.
+        """Emit a constant `number` of type `dtype` in a register of its own, and return it; None if an ordinary
+        constant will do.
 
         Accumulators start this way: if they were copied from another accumulator's register, they would wait for its
         MMA.
         """
 
     def from_lane(self, e: Emitter, value: str, lane: str) -> str:
-        """Return the i32 `value` that lane number `lane` has."""
+        """Emit a shuffle, and return its result: the i32 `value` of the lane whose number is `lane`, an LLVM value that
+        may differ between lanes.
+        """
 
     def as_one_word(self, e: Emitter, word: str) -> str:
-        """Return an i32 that holds two packed values, in a form that LLVM cannot split into a register for each."""
+        """Emit code that keeps `word`, an i32 with two packed values, in one register: LLVM cannot split the returned
+        i32 into a register for each value.
+        """
 
     def any_lane(self, e: Emitter, test: str) -> str:
-        """Return an i1, the same in all lanes: whether the i1 `test` holds in any lane of the wave."""
+        """Emit a vote: return an i1, the same in all lanes, that is true if the i1 `test` holds in any lane of the
+        wave.
+        """
 
     def function(self, e: Emitter, name: str, values: list[str], accuracy: Accuracy) -> str | None:
-        """Emit a function of f32 by the machine's own instructions and return the result; None if there are none for
-        it."""
+        """Emit the f32 function `name` (such as "exp" or "tanh") of the LLVM values `values`, by the machine's own
+        instructions, and return the result. None if there are no such instructions with that accuracy.
+        """
 
     def rounds_pairs(self, e: Emitter, kind: DType) -> bool:
-        """True if one instruction rounds two f32 to floats of type `kind`."""
+        """True if the machine has an instruction that rounds two f32 to two floats of type `kind`. Nothing is
+        emitted.
+        """
 
     def pair(self, e: Emitter, low: str, high: str, kind: DType) -> str:
-        """Return two f32, rounded to type `kind`, as a vector of two elements."""
+        """Emit the rounding of the f32 values `low` and `high` to type `kind`, and return both as an LLVM vector of two
+        elements.
+        """
 
     def pair_of_bytes(self, e: Emitter, low: str, high: str) -> str:
-        """Return two i8, converted to bf16, as a vector of two elements, on machines that round pairs to bf16."""
+        """Emit the conversion of the i8 values `low` and `high` to bf16, and return both as an LLVM vector of two
+        elements. It is asked only if the machine rounds pairs to bf16.
+        """

@@ -106,7 +106,9 @@ class Emitter:
     # -- the kernel -------------------------------------------------------------------------------------------
 
     def run(self) -> Emitted:
-        """Emit the whole kernel and return it."""
+        """Emit the whole kernel and return it, with all that a launch must provide. Called once for each emitter. Raise
+        ProgramError if an operation other than an allocation stands outside of roles, or a resource does not suffice.
+        """
         w, d = self.w, self.dialect
         roles = [op for op in self.program.body.ops if op.name == "role"]
         for op in self.program.body.ops:
@@ -159,25 +161,30 @@ class Emitter:
 
     @property
     def counted(self) -> int:
-        """The number of counters that the kernel has in global memory."""
+        """The number of task counters that the kernel has in global memory."""
         return len({deal.counter for deal, _ in self.dynamic_tasks.values()})
 
     @property
     def waits_for_memory(self) -> bool:
-        """True if the kernel has one role, no MMA and no bulk copies: it is bound by memory, and needs many loads in
-        flight."""
+        """True if the kernel has one role, no MMA and no bulk copies. Such a kernel is bound by memory, and needs many
+        loads in flight.
+        """
         ops = list(self.program.walk())
         return not any(op.name in ("atom", "copy_in") for op in ops) and sum(op.name == "role" for op in ops) == 1
 
     def _is_aligned(self, role: Op) -> bool:
-        """True if a role sets its number of registers, or multiplies by several waves at once."""
+        """True if `role` must begin at a multiple of the machine's wave group (4 waves in a warpgroup): it sets its
+        number of registers, or one of its MMAs is done by several waves together.
+        """
         inside = [op for block in role.blocks for op in walk_block(block)]
         atoms = [self.machine.multiply_atom(op.attrs["atom"]) for op in inside if op.name == "atom"]
         return "registers" in role.attrs or any(atom.c.lanes > self.lanes for atom in atoms)
 
     def _branch(self, roles: list[tuple[Op, int, int]], wave: str, wave_alignment: int) -> None:
-        """Emit a chain of branches that sends each wave to its role. `roles` are (operation, first wave, number of
-        waves). A role begins at a multiple of `wave_alignment` waves; waves that only fill the gap go to the end."""
+        """Emit a chain of branches that sends each wave to its role. `roles` are [(role operation, number of its first
+        wave, number of its waves)]; `wave` is the wave's number, an LLVM value. Roles begin at multiples of
+        `wave_alignment` waves; waves that only fill the gap up to there do nothing.
+        """
         if not roles:
             return
         (op, start, size), *others = roles
@@ -186,7 +193,9 @@ class Emitter:
         is_in_role = self.w.value(f"icmp ult i32 {own_wave}, {room}")
 
         def role() -> None:
-            """Emit one role: its register count, the wait for the previous launch, and its body."""
+            """Emit the code of the first role in `roles`: the change of its register count, the wait for the previous
+            launch, and its body.
+            """
             if "registers" in op.attrs:
                 (count,) = numbers((op.attrs["registers"],), "registers")
                 self.dialect.registers(self, count, self.threads)
@@ -201,8 +210,9 @@ class Emitter:
         self.w.either(is_in_role, role, lambda: self._branch(others, wave, wave_alignment))
 
     def _role(self, op: Op, wave: str) -> None:
-        """Emit the body of a role; its axes are the wave's number in the role, then the workgroup's number in the
-        cluster."""
+        """Emit the body of the role `op`. Its first axis gets `wave`, the wave's number in the role; its second axis
+        gets the workgroup's number in the cluster.
+        """
         self.wave = wave
         numbers_of_axes = (wave, self.rank)
         self.w.names |= dict(zip(op.attrs.get("over", ()), numbers_of_axes, strict=False))
@@ -211,7 +221,9 @@ class Emitter:
     # -- blocks -----------------------------------------------------------------------------------------------
 
     def body(self, block: Block) -> None:
-        """Emit all operations of a block; consecutive steps of one lane share a branch."""
+        """Emit all operations of a block in order. Consecutive operations that one lane executes for its wave (see
+        SINGLE) share a branch.
+        """
         for op in block.ops:
             scalar = op.name in ("read", "alloc", "let") or (
                 op.name in ("compute", "fill") and not isinstance(op.operands[0].type, FragmentType)
@@ -227,7 +239,9 @@ class Emitter:
         self.flush()
 
     def flush(self) -> None:
-        """Emit the postponed operations that one lane executes for its wave, under one branch."""
+        """Emit the postponed operations (see SINGLE) that one lane executes for its wave, under one branch; do nothing
+        if there are none.
+        """
         if not self.pending:
             return
         steps, self.pending = self.pending, []
@@ -236,17 +250,18 @@ class Emitter:
                 getattr(self, f"_{op.name}")(op)
 
     def _within(self, blocks: tuple[Block, ...]) -> None:
-        """Emit all operations of the blocks."""
+        """Emit all operations of `blocks`, one block after the other."""
         for block in blocks:
             self.body(block)
 
     def _for(self, op: Op) -> None:
-        """Emit a loop over one or more ranges, the first outermost."""
+        """Emit a `for` operation: nested loops over its ranges, the first outermost, around its blocks."""
         self._nest(op, list(op.attrs["ranges"]))
 
     def _keep(self, loop: Op) -> None:
-        """Keep registers alive behind a loop whose multiplications read them in every iteration (operands made before
-        the loop)."""
+        """Emit, behind `loop`, a use of the registers of A that its MMAs read and that nothing in it writes. So these
+        registers are not reused before the loop ends.
+        """
         inner_ops = [op for block in loop.blocks for op in walk_block(block)]
         changed = {v for op in inner_ops for v in (*op.results, *op.operands[:1])}
         operands = dict.fromkeys(op.operands[1] for op in inner_ops if op.name == "atom" and "a" not in op.attrs)
@@ -255,7 +270,9 @@ class Emitter:
             self.dialect.keep_registers(self, unchanged)
 
     def _nest(self, op: Op, ranges: list[Range]) -> None:
-        """Emit nested loops over `ranges`, with the operation's blocks in the innermost."""
+        """Emit nested loops over `ranges`, the first outermost, with the blocks of the `for` operation `op` in the
+        innermost. Without ranges, emit the blocks only.
+        """
         if not ranges:
             self._within(op.blocks)
             return
@@ -265,8 +282,10 @@ class Emitter:
             self._nest(op, ranges[1:])
 
     def _tasks(self, op: Op) -> None:
-        """Emit the loop in which a workgroup runs its tasks: dynamic, a contiguous range, or strided; with `turn`,
-        every other one."""
+        """Emit the loop in which a workgroup runs its tasks: drawn dynamically, a contiguous range, or every n-th (n
+        workgroups), as the operation's `schedule` says. With the attribute `turn` it runs every other of these. Raise
+        ProgramError if the number of tasks is not known at launch.
+        """
         count = dealing.count_of(op)
         unknown = sorted(s.name for s in count.symbols - set(self.sizes))
         if unknown:
@@ -297,8 +316,9 @@ class Emitter:
             self._task(op, number)
 
     def _task(self, op: Op, number: str) -> None:
-        """Emit one task: split the flat task number into the digits of the ranges, the last fastest, and emit the
-        body."""
+        """Emit one task: split the flat task number `number` (an LLVM value) into a value for the symbol of each range
+        of `op`, the last range fastest; then emit its blocks.
+        """
         w, rest = self.w, number
         for r in reversed(op.attrs["ranges"]):
             first = r is op.attrs["ranges"][0]
@@ -312,7 +332,7 @@ class Emitter:
         self._within(op.blocks)
 
     def _if(self, op: Op) -> None:
-        """Emit an `if` operation: a branch with one or two blocks."""
+        """Emit an `if` operation as a branch, with one block (then) or two (then, else)."""
         condition = self.w.condition(op.attrs["when"])
         if len(op.blocks) == 1:
             with self.w.when(condition):
@@ -321,13 +341,14 @@ class Emitter:
         self.w.either(condition, lambda: self.body(op.blocks[0]), lambda: self.body(op.blocks[1]))
 
     def _let(self, op: Op) -> None:
-        """Emit nothing: expressions contain the definition that the name stands for."""
+        """Emit nothing for the definition of a symbol: expressions that use the symbol contain its definition."""
 
     # -- registers and memory ---------------------------------------------------------------------------------
 
     def reserve(self, op: Op) -> None:
-        """Assign the offset in shared memory of a tensor, or of barriers (whose initial arrival counts are
-        recorded)."""
+        """Reserve shared memory for the tensor or the barriers that `op` allocates, and record the offset. The
+        barriers' arrival counts are recorded too, for the start of the kernel. Raise ProgramError for registers.
+        """
         kind, value = op.attrs["type"], op.results[0]
         if isinstance(kind, BarrierType):
             count, arrivals = numbers((kind.count, kind.arrivals), str(kind))
@@ -339,7 +360,9 @@ class Emitter:
             raise ProgramError("registers are allocated in roles", op.loc)
 
     def room(self, size: int, alignment: int) -> int:
-        """Reserve `size` bytes of shared memory and return their offset; raise ProgramError if there is not enough."""
+        """Reserve `size` bytes of shared memory at a multiple of `alignment`, and return their offset. Raise
+        ProgramError if the machine has not enough.
+        """
         start = -(-self.shared_bytes // alignment) * alignment
         self.shared_bytes = start + size
         most = self.machine.spaces["shared"].bytes
@@ -348,7 +371,9 @@ class Emitter:
         return start
 
     def _alloc(self, op: Op) -> None:
-        """Reserve shared memory for a tensor, or stack slots for the values of a register."""
+        """Reserve shared memory for the tensor or barriers that `op` allocates; for a register, allocate a stack slot
+        for each of its values in a lane.
+        """
         kind, value = op.attrs["type"], op.results[0]
         if not isinstance(kind, VectorType):
             self.reserve(op)
@@ -357,39 +382,48 @@ class Emitter:
         self.registers[value] = [self.w.slot(element(kind.dtype)) for _ in range(count)]
 
     def values(self, value: Value) -> int:
-        """Return the number of values that a lane holds of a register."""
+        """Return the number of elements of the register `value` that one lane holds."""
         shape = numbers(value.type.shape, "register")
         return shape[1] if isinstance(value.type, FragmentType) else prod(shape)
 
     def get(self, value: Value, place: int = 0) -> str:
-        """Return value number `place` of a register."""
+        """Emit the read of element number `place` that the lane holds of the register `value`, and return the LLVM
+        value.
+        """
         return self.w.value(f"load {element(value.type.dtype)}, ptr {self.registers[value][place]}")
 
     def put(self, value: Value, place: int, text: str) -> None:
-        """Set value number `place` of a register to an LLVM value."""
+        """Emit the write of the LLVM value `text` to element number `place` that the lane holds of the register
+        `value`.
+        """
         self.w.line(f"store {element(value.type.dtype)} {text}, ptr {self.registers[value][place]}")
 
     def address(self, value: Value, place: Expr, size: int) -> str:
-        """Return the address in shared memory, an i32, of the element at index expression `place`; elements have `size`
-        bytes."""
+        """Emit the address of an element of `value`, a tensor or barriers in shared memory, and return it as an i32.
+        `place` is the index expression of the element; elements have `size` bytes.
+        """
         inner = self.w.number(place * size + self.offsets[value])
         return self.w.once((value, place, "address"), f"add i32 {self.shared}, {inner}")
 
     def lane_axis(self, op: Op) -> tuple[Symbol, ...]:
-        """Return the axes of an operation on a register; if that is a fragment, the first axis is bound to the lane's
-        number."""
+        """Return the axes (symbols) over which `op`, an operation on a register, runs. If the register is a fragment
+        (spread over the wave's lanes), also make the lane's number the value of the first axis.
+        """
         axes: tuple[Symbol, ...] = op.attrs.get("over", ())
         if axes and isinstance(op.operands[0].type, FragmentType):
             self.w.names[axes[0]] = self.lane
         return axes
 
     def at_value(self, e: Expr, axes: tuple[Symbol, ...], place: int) -> Expr:
-        """Return expression `e` for value number `place` of the lane: the last of the operation's `axes` is replaced by
-        that number."""
+        """Return the expression `e` for element number `place` of the lane: the last of the operation's `axes` is
+        replaced by that number.
+        """
         return Substitution({axes[-1]: as_expr(place)})(e) if axes and axes[-1] in e.symbols else e
 
     def _load(self, op: Op) -> None:
-        """Emit a load, by a collective instruction of the wave if there is one. A scalar i32 is made uniform."""
+        """Emit the load operation `op`, by a collective instruction of the wave if there is one for it. A scalar i32 is
+        marked as equal in all lanes.
+        """
         if not (isinstance(op.operands[0].type, FragmentType) and self.dialect.load(self, op)):
             memory.load(self, op)
             target = op.operands[0]
@@ -397,12 +431,14 @@ class Emitter:
                 self.put(target, 0, self.dialect.uniform(self, self.get(target)))  # the same in all lanes
 
     def _store(self, op: Op) -> None:
-        """Emit a store, by a collective instruction of the wave if there is one."""
+        """Emit the store operation `op`, by a collective instruction of the wave if there is one for it."""
         if not (isinstance(op.operands[0].type, FragmentType) and self.dialect.store(self, op)):
             memory.store(self, op)
 
     def _fill(self, op: Op) -> None:
-        """Set all values of a register to one number; accumulators may need a register of their own."""
+        """Set all elements of the operand register to the number of the operation. Each element of a fragment is put in
+        a fresh register if the machine asks for it (accumulators).
+        """
         value = op.operands[0]
         number, dtype = op.attrs["value"], value.type.dtype
         for i in range(self.values(value)):
@@ -410,7 +446,7 @@ class Emitter:
             self.put(value, i, literal(number, dtype) if fresh is None else fresh)
 
     def _read(self, op: Op) -> None:
-        """Bind the operation's symbol to the integer in a register."""
+        """Make the integer in the operand register, converted to i32, the value of the operation's symbol."""
         value = op.operands[0]
         text, kind = self.get(value), value.type.dtype
         if kind.bits < 32:
@@ -421,11 +457,11 @@ class Emitter:
         self.w.names[op.attrs["symbol"]] = text
 
     def _atomic(self, op: Op) -> None:
-        """Emit an atomic update (see `memory.atomic`)."""
+        """Emit the atomic update `op` of elements in memory (see `memory.atomic`)."""
         memory.atomic(self, op)
 
     def _bitcast(self, op: Op) -> None:
-        """Give the result the same memory as its operand."""
+        """Give the operation's result the memory of its operand; nothing is emitted."""
         source, result = op.operands[0], op.results[0]
         if source in self.offsets:
             self.offsets[result] = self.offsets[source]
@@ -433,14 +469,16 @@ class Emitter:
             self.pointers[result] = self.pointers[source]
 
     def _while(self, op: Op) -> None:
-        """Emit a loop that runs as long as its flag register is not zero."""
+        """Emit a loop over the operation's blocks that runs as long as its flag register is not zero."""
         kind = element(op.operands[0].type.dtype)
         with self.w.while_loop(lambda: self.w.value(f"icmp ne {kind} {self.get(op.operands[0])}, 0")):
             self._within(op.blocks)
 
     def _compute(self, op: Op) -> None:
-        """Emit an elementwise formula for all of a lane's values. With `rare`, the code is skipped if the formula's
-        condition fails in all lanes of the wave."""
+        """Emit the formula of an elementwise operation for each element that the lane holds of its target register (the
+        first operand). With the attribute `rare`, the code is skipped if the formula's condition fails in all lanes of
+        the wave.
+        """
         target, formula = op.operands[0], op.attrs["formula"]
         axes, to = self.lane_axis(op), target.type.dtype
         count = self.values(target)
@@ -455,8 +493,10 @@ class Emitter:
         self._compute_each(op, axes, formula, to, count)
 
     def _compute_each(self, op: Op, axes: tuple[Symbol, ...], formula: Formula, to: DType, count: int) -> None:
-        """Emit the formula for `count` values of the lane and write them to the target, as type `to`; rounded in pairs
-        if possible."""
+        """Emit `formula` for `count` elements of the lane and write the results, of type `to`, to the target register
+        of `op`. If it rounds f32 to a type of 16 bits or fewer, two values are rounded by one instruction where the
+        machine has it. `axes` are the axes of `op`.
+        """
         target = op.operands[0]
         rounds = formula.name == "cast" and formula.value is to and is_coarse(to)
         pairs = rounds and count % 2 == 0 and self.dialect.rounds_pairs(self, to)
@@ -467,8 +507,10 @@ class Emitter:
             self.put(target, i, text)
 
     def _in_pairs(self, op: Op, axes: tuple[Symbol, ...], formula: Formula, to: DType, count: int) -> bool:
-        """Emit the formula for pairs of values, which one instruction rounds to 16 bits (or widens from bytes); return
-        False if the machine cannot."""
+        """Emit `formula`, a cast to the type `to`, for `count` elements of the lane, two by one instruction: f32 are
+        rounded to `to`, or i8 are converted to bf16. Write the results to the target register of `op`. Return False,
+        and emit nothing, if the cast is from another type. `axes` are the axes of `op`.
+        """
         inner = formula.parts[0]
         kind = inner.gives(lambda leaf: op.operands[leaf.value].type.dtype, dtypes.f32)
         is_bytes = kind is dtypes.i8 and inner.name == "operand" and to is dtypes.bf16
@@ -486,17 +528,24 @@ class Emitter:
         return True
 
     def _formula(self, op: Op, axes: tuple[Symbol, ...], place: int) -> LaneFormula:
-        """Return the writer of a formula for value number `place` of the lane."""
+        """Return the writer that emits formulas of the operation `op` for element number `place` of the lane. `axes`
+        are the axes of `op`.
+        """
 
         def leaf(f: Formula) -> Any:
-            """Return (LLVM value, element type) of an operand of the formula."""
+            """Return (LLVM value, element type) of the register that the formula's leaf `f` stands for: its element
+            number `place`, or its only one.
+            """
             value = op.operands[f.value]
             return self.get(value, place if self.values(value) > 1 else 0), value.type.dtype
 
         return LaneFormula(self, axes, place, leaf)
 
     def _shuffle(self, op: Op) -> None:
-        """Emit a permutation of values within lanes or between lanes."""
+        """Emit a shuffle: each element of the target register (first operand) gets the element of the source register
+        that the operation's `at` names, as (lane, element of that lane). Raise ProgramError unless the element's number
+        is known at compile time.
+        """
         target, source = op.operands
         axes = self.lane_axis(op)
         lane, value = op.attrs["at"]
@@ -513,7 +562,9 @@ class Emitter:
             self.put(target, i, text)
 
     def _from_lane(self, text: str, kind: str, lane: str) -> str:
-        """Return the value `text` of LLVM type `kind` that another lane has, moved in words of 32 bits."""
+        """Emit the move of `text`, a value of LLVM type `kind`, between lanes in words of 32 bits; return the value
+        that the lane number `lane` (an LLVM value) has.
+        """
         w, bits = self.w, {"float": 32, "half": 16, "bfloat": 16, "double": 64}.get(kind) or int(kind[1:])
         integer = text if kind.startswith("i") else w.value(f"bitcast {kind} {text} to i{bits}")
         if bits == 64:
@@ -530,73 +581,91 @@ class Emitter:
     # -- who waits for whom -----------------------------------------------------------------------------------
 
     def barrier_address(self, op: Op, place: int = 0, at: str = "at") -> str:
-        """Return the address of the counting barrier that is operand number `place`, at the index in attribute `at`."""
+        """Emit the address in shared memory of a counting barrier (mbarrier), and return it as an i32. The barriers are
+        operand number `place` of `op`; the attribute `at` of `op` has the index among them.
+        """
         return self.address(op.operands[place], op.attrs[at][0], 8)
 
     def _arrive(self, op: Op) -> None:
-        """Emit an arrival at a counting barrier (mbarrier)."""
+        """Emit one arrival at the operand's counting barrier (mbarrier); with the attribute `everywhere`, in each
+        workgroup of the cluster.
+        """
         self.dialect.arrive(self, self.barrier_address(op), bool(op.attrs.get("everywhere")))
 
     def _expect(self, op: Op) -> None:
-        """Make a barrier also wait for a number of bytes of bulk copies."""
+        """Emit that the operand's counting barrier (mbarrier) also waits for a number of bytes of bulk copies, an
+        attribute.
+        """
         self.dialect.expect(self, self.barrier_address(op), numbers((op.attrs["bytes"],), "bytes")[0])
 
     def _await(self, op: Op) -> None:
-        """Emit the wait for a phase of a barrier; values of further operands are computed before it."""
+        """Emit the wait for a phase of the first operand, a counting barrier (mbarrier). The values of further operands
+        are computed before the wait.
+        """
         if len(op.operands) > 1:
             self.dialect.force_computed(self, op.operands[1:])
         self.dialect.await_(self, self.barrier_address(op), self.w.number(op.attrs["phase"] % 2))
 
     def _barrier(self, op: Op) -> None:
-        """Emit a barrier of some waves of the workgroup, with the barrier number of the operation (bar.sync)."""
+        """Emit a barrier among some waves of the workgroup (bar.sync); attributes of the operation have the barrier's
+        number and the number of waves. Raise ProgramError if it has no number.
+        """
         if "id" not in op.attrs:
             raise ProgramError("barrier: say which one, and of how many waves: barrier (1) of 4", op.loc)
         (waves,) = numbers((op.attrs["waves"],), "waves")
         self.dialect.meet(self, self.w.number(op.attrs["id"]), waves * self.lanes)
 
     def _together(self, op: Op) -> None:
-        """Emit a barrier of the wave's lanes."""
+        """Emit a barrier of the wave's lanes (as bar.warp.sync)."""
         self.dialect.together(self)
 
     def _fence(self, op: Op) -> None:
-        """Make stores to shared memory visible to asynchronous copies and multiplications."""
+        """Emit a fence: the lane's stores to shared memory become visible to asynchronous copies and
+        multiplications.
+        """
         self.dialect.fence(self)
 
     def _copy_in(self, op: Op) -> None:
-        """Emit an asynchronous bulk copy to shared memory."""
+        """Emit the asynchronous bulk copy `op` from global to shared memory."""
         self.dialect.copy_in(self, op)
 
     def _copy_lanes(self, op: Op) -> None:
-        """Emit an asynchronous copy to shared memory by each lane."""
+        """Emit the asynchronous copy `op` from global to shared memory, in which each lane copies its own elements."""
         self.w.names[op.attrs["over"][0]] = self.lane
         self.dialect.copy_lanes(self, op)
 
     def _land(self, op: Op) -> None:
-        """Make a barrier wait for the asynchronous copies that the lane has issued."""
+        """Emit that the operand's counting barrier waits for the asynchronous copies that this lane has issued."""
         self.dialect.land(self, self.barrier_address(op))
 
     def _copy_out(self, op: Op) -> None:
-        """Emit an asynchronous bulk copy from shared memory."""
+        """Emit the asynchronous bulk copy `op` from shared to global memory."""
         self.dialect.copy_out(self, op)
 
     def _seal(self, op: Op) -> None:
-        """Close a group of bulk copies from shared memory."""
+        """Emit the end of a group of bulk copies from shared memory (commit_group in PTX)."""
         self.dialect.seal(self)
 
     def _drain(self, op: Op) -> None:
-        """Wait until at most `pending` groups of bulk copies still read shared memory."""
+        """Emit the wait until at most as many groups of bulk copies as the attribute `pending` says still read shared
+        memory.
+        """
         self.dialect.drain(self, op.attrs["pending"])
 
     def _atom(self, op: Op) -> None:
-        """Emit a multiplication atom."""
+        """Emit the multiplication C += A * B of an atom operation, by the machine's instruction."""
         self.dialect.multiply(self, op)
 
     def _settle(self, op: Op) -> None:
-        """Wait until at most `pending` groups of asynchronous multiplications are in flight."""
+        """Emit the wait until at most as many groups of asynchronous multiplications as the attribute `pending` says
+        are in flight. The operands are accumulators that may be used after it.
+        """
         self.dialect.settle(self, op.attrs["pending"], op.operands)
 
 
 def emit(program: Program, machine: Machine, dialect: Dialect) -> Emitted:
-    """Return the LLVM IR of a loop program for a machine, whose instructions `dialect` emits."""
+    """Return the LLVM IR of `program`, a loop program (the IR level below the block program), as a kernel for
+    `machine`, with all that a launch must provide. `dialect` emits the machine's own instructions.
+    """
     with building():
         return Emitter(program, machine, dialect).run()

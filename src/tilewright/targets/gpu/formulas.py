@@ -30,12 +30,15 @@ LEAST = 2.0**-100
 
 
 def is_coarse(kind: DType) -> bool:
-    """True if a type holds floats of 16 bits or fewer."""
+    """True if `kind` is a floating-point type of 16 bits or fewer."""
     return kind.is_float and kind.bits <= 16
 
 
 def accuracy_of_part(f: Formula, part: Formula, accuracy: Accuracy) -> Accuracy:
-    """Return the accuracy that operand `part` of formula `f` needs, if the result of `f` needs `accuracy`.
+    """Return the accuracy ("full", "coarse" or "absolute") that `part`, an operand of formula `f`, needs if the result
+    of `f` needs `accuracy`. It is "coarse" if `f` rounds to 16 bits, or if `accuracy` is "coarse" and `f` passes
+    relative errors on, as products do. It is "absolute" for erf or tanh that a coarse `f` adds to a constant, and
+    "full" otherwise.
 
     >>> x = Formula.operand(1)
     >>> gate = Formula("mul", (x, Formula("sigmoid", (x,))))
@@ -54,7 +57,9 @@ def accuracy_of_part(f: Formula, part: Formula, accuracy: Accuracy) -> Accuracy:
 
 
 def _adds_bounded_term(f: Formula, part: Formula) -> bool:
-    """True if `f` is c * part + d or part + d for constants with |c| <= |d|, where `part` is in [-1, 1]."""
+    """True if `f` is part + d or c * part + d with constants |c| <= |d| (c = 1 for the sum). `part` must be an operand
+    of `f` with values in [-1, 1].
+    """
     values = [each.value if each.name == "number" else None for each in f.parts]
     if f.name == "fma" and part is f.parts[1]:
         factor, _, number = values
@@ -66,8 +71,8 @@ def _adds_bounded_term(f: Formula, part: Formula) -> bool:
 
 
 def _as_fma(f: Formula) -> Formula:
-    """Return a constant plus a product by a power of two as one fma; other formulas unchanged. Such a product is exact,
-    so the result is the same.
+    """Return the formula number + (power of two) * x as one fma; return any other formula unchanged. Multiplication by
+    a power of two is exact, so that the result is the same; numbers of extreme size are left as they are.
 
     >>> half, x = Formula.number(0.5), Formula.operand(1)
     >>> print(_as_fma(Formula("add", (half, Formula("mul", (half, x))))).text(["%y", "%x"]))
@@ -92,13 +97,16 @@ class LaneFormula(FormulaWriter):
         self.above: Formula | None = None
 
     def write(self, f: Formula, to: DType, rounded: DType | None = None) -> str:
-        """Emit the formula and return its value, of type `to`; the caller then rounds it to type `rounded`, if
-        given."""
+        """Emit the formula `f` and return its LLVM value, of type `to`. The caller then rounds the value to the type
+        `rounded` (None: not): if that has 16 bits or fewer, less accurate instructions may be used.
+        """
         self.accuracy, self.above = "coarse" if is_coarse(rounded or to) else "full", None
         return super().write(f, to)
 
     def _write(self, f: Formula, want: DType | None) -> Typed:
-        """Emit a part of the formula with the accuracy that it needs; return its LLVM value and type."""
+        """Emit `f`, a part of the formula, with the accuracy that the whole formula needs of it. Return (LLVM value,
+        element type); `want` is the type that the context would like (None: any).
+        """
         if f.name == "index":
             return self.w.integer(self.e.at_value(f.value, self.axes, self.place)), dtypes.index
         saved = self.accuracy, self.above
@@ -110,22 +118,27 @@ class LaneFormula(FormulaWriter):
         return typed
 
     def _step_rounded(self, name: str, values: list[str], kind: DType) -> Typed:
-        """Emit one operation whose result is rounded to 16 bits, so with coarse accuracy; return its LLVM value and
-        type."""
+        """Emit the operation `name` on `values` of type `kind`, whose result is rounded to 16 bits, so that coarse
+        accuracy is enough. Return (LLVM value, element type).
+        """
         saved, self.accuracy = self.accuracy, "coarse"
         typed = self._step(name, values, kind)
         self.accuracy = saved
         return typed
 
     def cast(self, value: str, kind: DType, to: DType) -> str:
-        """Return a value converted from type `kind` to type `to`. From bf16 to f32 it is a shift of bits."""
+        """Emit the conversion of the LLVM value `value` from type `kind` to type `to`, and return it. From bf16 to f32
+        it is a shift of bits.
+        """
         if kind is dtypes.bf16 and to is dtypes.f32:
             half = self.w.value(f"zext i16 {self.w.value(f'bitcast bfloat {value} to i16')} to i32")
             return self.w.value(f"bitcast i32 {self.w.value(f'shl i32 {half}, 16')} to float")
         return super().cast(value, kind, to)
 
     def _float(self, name: str, values: list[str], kind: DType) -> Any:
-        """Emit a function of floats, by the machine's own instructions if it has them for f32."""
+        """Emit the floating-point function `name` of `values` of type `kind`, and return the LLVM value. For f32 the
+        machine's own instructions are used if it has them.
+        """
         if kind is dtypes.f32:
             result = self.e.dialect.function(self.e, name, values, self.accuracy)
             if result is not None:

@@ -35,32 +35,45 @@ class Backend(Protocol):
     """Maps the maker's names of levels, such as "ptx", to "assembly" and "instructions"."""
 
     def emitted(self, program: Program, machine: Machine) -> Emitted:
-        """Return the LLVM IR of a loop program, with all that a launch needs: threads, shared memory, arguments."""
+        """Return the LLVM IR of a loop program (the IR level below the block program), with all that a launch needs:
+        threads, shared memory, arguments. A protocol's method, as all of this class.
+        """
 
     def request(self, machine: Machine) -> dict[str, Any]:
-        """Return the request to the code generation helper for the machine's assembly."""
+        """Return the request, a dict for the code generation helper, by which LLVM compiles to the machine's
+        assembly.
+        """
 
     def disassembled(self, assembly: str, machine: Machine) -> str:
-        """Return the machine's instructions (such as SASS) for an assembly text, as the maker's tools print them."""
+        """Return the machine instructions (such as SASS) of the assembly text `assembly`, as the maker's tools print
+        them.
+        """
 
     def why_not(self, machine: Machine) -> str | None:
-        """Return the reason why the machine's code does not run here; None if it does."""
+        """Return the reason why code for `machine` does not run on the GPU at hand, as text; None if it runs."""
 
     def loaded(self, assembly: str, emitted: Emitted, number: int) -> Any:
-        """Return the code, loaded on the device of that number."""
+        """Load the assembly text `assembly` on GPU number `number`, and return the loaded code. `emitted` describes the
+        kernel.
+        """
 
     def memory(self, machine: Machine, number: int, passing: bool = False, stream: int | None = None) -> Memories:
-        """Return the memory of the device of that number. With `passing`, what it allocates is used by one call only;
-        with a `stream`, all work goes to that stream."""
+        """Return the object that allocates and copies memory on GPU number `number`. With `passing`, allocated memory
+        is used by one call only. With a `stream` (its handle), all work goes to that stream.
+        """
 
     def stopwatch(self, number: int) -> Any:
-        """Return an object that times launches on the device of that number: `stream`, and `seconds(call)`."""
+        """Return an object that times launches on GPU number `number`; it has a `stream` and a method
+        `seconds(call)`.
+        """
 
     def bound(
         self, loaded: Any, emitted: Emitted, arrays: list[Any], workers: int | None, sizes: Mapping[str, int]
     ) -> Callable[[], None]:
-        """Return a launch of loaded code on arrays of the host or the device, for these values of open parameters
-        (symbolic sizes)."""
+        """Return a function without parameters that launches the `loaded` code on `arrays`, of the host or the device.
+        `emitted` describes the kernel; `workers` is the number of workgroups (None: chosen); `sizes` are the values of
+        open parameters (sizes known only at the call).
+        """
 
 
 @dataclass(frozen=True)
@@ -74,8 +87,10 @@ class GpuTarget:
     def kernel(
         self, program: Program, described: Machine | None, dump: Dump, conditions: tuple[Condition, ...] = ()
     ) -> GpuKernel:
-        """Return the compiled program; raise ProgramError if it was written for another machine than the target's.
-        `described` is the machine that it was written for (None: any); `conditions` must hold for symbolic sizes."""
+        """Return `program` compiled for this target. `described` is the machine that it was written for (None: any);
+        raise ProgramError if that is another machine than the target's. Each launch checks `conditions`, which its
+        symbolic sizes must meet. Texts of the levels are written to `dump`.
+        """
         if described is not None and described is not self.machine:
             raise ProgramError(
                 f"{program.name} is written for {described.name}, not for {self.machine.name}, which {self.name} is"
@@ -105,7 +120,7 @@ class GpuKernel:
 
     @cached_property
     def loop(self) -> Program:
-        """The loop program."""
+        """The program lowered to a loop program (the IR level below the block program)."""
         program = self.program
         if program.level is LOOP:
             return inlined(program) if self.open else program
@@ -113,17 +128,17 @@ class GpuKernel:
 
     @cached_property
     def emitted(self) -> Emitted:
-        """The LLVM IR, with all that a launch needs: threads, shared memory, arguments."""
+        """The program's LLVM IR, with all that a launch needs: threads, shared memory, arguments."""
         return self.target.backend.emitted(self.loop, self.target.machine)
 
     @property
     def llvm(self) -> str:
-        """The LLVM IR."""
+        """The program's LLVM IR as text."""
         return self.emitted.text
 
     @cached_property
     def assembly(self) -> str:
-        """The machine's assembly, from the cache or compiled by LLVM."""
+        """The program's assembly for the machine (such as PTX) as text, from the disk cache or compiled by LLVM."""
         request = self.target.backend.request(self.target.machine)
         key = disk.key_of("gpu", self.target.machine.name, self.llvm, json.dumps(request), toolchain())
         code = disk.load(key)
@@ -134,21 +149,25 @@ class GpuKernel:
 
     @property
     def levels(self) -> Mapping[str, str]:
-        """The maker's names of levels, such as "ptx", mapped to "assembly" and "instructions"."""
+        """The maker's names of levels of code mapped to this project's, for NVIDIA {"ptx": "assembly", "sass":
+        "instructions"}.
+        """
         return self.target.backend.levels
 
     @property
     def instructions(self) -> str:
-        """The machine's instructions (such as SASS); raises TargetError if the maker's tools are not installed."""
+        """The program's machine instructions (such as SASS) as text. Raises TargetError if the maker's tools are not
+        installed.
+        """
         return self.target.backend.disassembled(self.assembly, self.target.machine)
 
     @property
     def object(self) -> bytes:
-        """The code that is given to the driver."""
+        """The code that is given to the GPU's driver: the assembly, as bytes."""
         return self.assembly.encode()
 
     def on_device(self, number: int) -> Any:
-        """Return the code, loaded on the device of that number; loaded once."""
+        """Return the program's code, loaded on GPU number `number`. It is loaded at the first call for that GPU."""
         if number not in self._loaded:
             loaded = self.target.backend.loaded(self.assembly, self.emitted, number)
             self._loaded[number] = loaded
@@ -157,9 +176,11 @@ class GpuKernel:
     def launch(
         self, arrays: list[Any], workers: int | None = None, params: Mapping[str, int] | None = None
     ) -> Callable[[], None]:
-        """Return the program bound to arrays, as a function that runs it; it may be called any number of times.
+        """Return a function without parameters that runs the program on `arrays`; it may be called any number of times.
 
-        Open parameters (symbolic sizes) follow from the arrays' shapes; `params` gives those that no shape determines.
+        `workers` is the number of workgroups (None: chosen). Open sizes (known only at the call) follow from the
+        arrays' shapes; `params` gives those that no shape determines, by name. Raise TargetError if the code does not
+        run on the GPU at hand, and ArgumentError if the arrays are not what the program takes.
         """
         why = self.target.backend.why_not(self.target.machine)
         if why is not None:

@@ -15,27 +15,32 @@ WORD = 4
 
 
 def registers_of_products(program: Program) -> int:
-    """Return the most registers per lane that fragments need at once, in a program whose lanes add up products by fma;
-    0 for other programs, whose values can be recomputed or loaded later."""
+    """Return the largest number of 32-bit registers per lane that a role's fragments need at one time. 0 if the program
+    has no fma or product added to an accumulator: values of other programs can be recomputed or loaded later.
+    """
     if not any(op.name == "compute" and _multiplies(op) for op in program.walk()):
         return 0
     return max((_most_live_words(op) for op in program.body.ops if op.name == "role"), default=0)
 
 
 def _multiplies(op: Op) -> bool:
-    """True if an operation adds products to an accumulator: by fma, or by a product added to the register that it
-    writes."""
+    """True if the `compute` operation `op` adds products to an accumulator: by an fma, or as a product that is added to
+    the register that it writes.
+    """
     parts = {part.name for part in op.attrs["formula"].walk()}
     return "fma" in parts or (op.operands[0] in op.operands[1:] and {"add", "mul"} <= parts)
 
 
 def _words(value: Value) -> int:
-    """Return the number of 32-bit registers that a lane needs for a fragment."""
+    """Return the number of 32-bit registers in which a lane holds its elements of the fragment `value`."""
     return -(-int(value.type.shape[1]) * int(value.type.dtype.numpy.itemsize) // WORD)
 
 
 def _most_live_words(role: Op) -> int:
-    """Return the most 32-bit registers per lane that the fragments of a role need at once."""
+    """Return the largest number of 32-bit registers per lane that the fragments of `role` need at one time. A fragment
+    is live from its first to its last use; copies within a lane share registers, and an fma's operand may need
+    converted ones.
+    """
     begins: dict[Value, int] = {}
     ends: dict[Value, int] = {}
     alias_of: dict[Value, Value] = {}  # a fragment and the one it is a copy of
@@ -43,7 +48,9 @@ def _most_live_words(role: Op) -> int:
     number = 0
 
     def walk(ops: list[Op]) -> None:
-        """Number the operations in program order, and record the first and last use of each fragment."""
+        """Number the operations of `ops` and of their blocks in program order, and record the first and last use of
+        each fragment. A fragment from outside that a loop reads lives to the loop's end.
+        """
         nonlocal number
         for op in ops:
             first = number

@@ -35,8 +35,10 @@ class MemoryRun:
 
 
 def _runs(e: Emitter, op: Op, *, misaligned: bool = False) -> list[MemoryRun]:
-    """Return the lane's values as contiguous runs, at places that are multiples of their length. With `misaligned`,
-    runs that could move at most one word at a time are made as wide as possible and may begin anywhere."""
+    """Split the elements that a lane moves in the load or store `op` into runs that are contiguous in memory, share one
+    condition and are aligned to their length; return them in order. With `misaligned`, contiguous elements whose
+    alignment allows only 4 bytes or less at a time form runs of 16 bytes instead, at any address.
+    """
     register, memory = op.operands
     axes = e.lane_axis(op)
     count = e.values(register)
@@ -62,7 +64,9 @@ def _runs(e: Emitter, op: Op, *, misaligned: bool = False) -> list[MemoryRun]:
 
 
 def _is_contiguous(places: list[Expr], conditions: list[Expr | None], first: int, width: int) -> bool:
-    """True if the `width` values from number `first` on have consecutive `places` and share one condition."""
+    """True if the `width` elements from number `first` on have consecutive `places` (element offsets) and share one
+    condition. False if there are fewer.
+    """
     if first + width > len(places):
         return False
     for i in range(1, width):
@@ -73,7 +77,9 @@ def _is_contiguous(places: list[Expr], conditions: list[Expr | None], first: int
 
 
 def pointer(e: Emitter, memory: Value, place: Expr, size: int) -> str:
-    """Return the LLVM pointer to the element at index expression `place` of a tensor; elements have `size` bytes."""
+    """Emit the pointer to an element of the tensor `memory`, in shared or global memory, and return it as an LLVM
+    value. `place` is the element's offset; elements have `size` bytes.
+    """
     if memory.type.space == "shared":
         address = e.address(memory, place, size)
         return e.w.once((memory, place, "pointer"), f"inttoptr i32 {address} to ptr addrspace(3)")
@@ -87,8 +93,10 @@ def pointer(e: Emitter, memory: Value, place: Expr, size: int) -> str:
 
 
 def _moved_types(kind: str, size: int, count: int) -> tuple[str, str]:
-    """Return the LLVM types (that the instruction moves, of the values) for `count` elements of `size` bytes; elements
-    of less than 32 bits are moved in words."""
+    """Return two LLVM types for `count` elements of LLVM type `kind` and `size` bytes: (type that the instruction
+    moves, type of the values as a vector). They differ for several elements of less than 32 bits, which are moved as
+    i32 words if they have 4 bytes or more together.
+    """
     values = f"<{count} x {kind}>" if count > 1 else kind
     total = size * count
     if count == 1 or size >= 4 or total < 4:
@@ -97,8 +105,9 @@ def _moved_types(kind: str, size: int, count: int) -> tuple[str, str]:
 
 
 def _load_words(e: Emitter, address: str, space: int, total: int, *, stream: bool) -> list[str]:
-    """Load `total` bytes as separate words of 32 bits and return them; the back end merges the loads. `space` is the
-    LLVM address space; with `stream`, caches evict the data first."""
+    """Emit the load of `total` bytes from the pointer `address` as words, and return them, i32 each. LLVM merges the
+    loads into one. `space` is the LLVM address space; with `stream`, caches evict the data first.
+    """
     if stream:
         return e.dialect.load_streaming(e, address, total // WORD)
     words = []
@@ -109,7 +118,9 @@ def _load_words(e: Emitter, address: str, space: int, total: int, *, stream: boo
 
 
 def _join_words(e: Emitter, words: list[str]) -> tuple[str, str]:
-    """Return (LLVM type, LLVM value) of the words as one vector; of a single word, the word itself."""
+    """Emit the vector of the i32 values `words`; return (its LLVM type, its LLVM value). A single word is returned as
+    it is.
+    """
     if len(words) == 1:
         return "i32", words[0]
     kind, text = f"<{len(words)} x i32>", "poison"
@@ -119,11 +130,10 @@ def _join_words(e: Emitter, words: list[str]) -> tuple[str, str]:
 
 
 def _load_misaligned(e: Emitter, address: str) -> list[str]:
-    """Load 16 bytes from any even address in global memory, as four words: by two aligned loads, whose words are
-    shifted.
+    """Emit the load of 16 bytes from `address`, any even address in global memory, and return them as four i32. It is
+    done by two aligned loads, whose words are shifted.
 
-    The loads may read beyond the 16 bytes, but within an aligned 16-byte block, so never on another page; the extra
-    bytes are dropped.
+    The loads may read beyond the 16 bytes, but only in their aligned 16-byte blocks, so never on another page.
     """
     w = e.w
     number = w.value(f"ptrtoint ptr addrspace(1) {address} to i64")
@@ -146,9 +156,10 @@ def _load_misaligned(e: Emitter, address: str) -> list[str]:
 
 
 def _split_words(e: Emitter, words: list[str], size: int, kind: str) -> list[str]:
-    """Return the values of `size` bytes (halves or bytes) that the words hold, as LLVM type `kind`.
+    """Emit the split of the i32 values `words` into elements of `size` bytes (1 or 2), and return the elements, of LLVM
+    type `kind`.
 
-    Conversions of a value then start from its word: from a vector of words LLVM would make a vector of halves, and
+    Conversions of an element then start from its word: from a vector of words LLVM would make a vector of halves, and
     extract each before it is converted.
     """
     integer_type, values = f"i{8 * size}", []
@@ -161,20 +172,25 @@ def _split_words(e: Emitter, words: list[str], size: int, kind: str) -> list[str
 
 
 def _streams(op: Op, size: int, count: int) -> bool:
-    """True if `count` elements of an operation are loaded in words that caches evict first."""
+    """True if the load `op` has the attribute `stream` (caches evict the data first) and `count` elements of `size`
+    bytes are at least one word of 32 bits.
+    """
     return bool(op.attrs.get("stream")) and size * count >= WORD
 
 
 def load(e: Emitter, op: Op) -> None:
-    """Emit a load: each value of the lane becomes its element, or the operation's `otherwise` number if its condition
-    fails."""
+    """Emit the load operation `op` for each element that the lane holds of the target register (first operand), from a
+    tensor in memory (second operand). An element whose condition fails becomes the operation's `otherwise` number.
+    """
     target, memory = op.operands
     kind, size = element(target.type.dtype), target.type.dtype.numpy.itemsize
     number = op.attrs.get("otherwise", 0)
     other, space = literal(number, target.type.dtype), 3 if memory.type.space == "shared" else 1
 
     def load_plain(run: MemoryRun) -> None:
-        """Load a run with one instruction and write its values to the register."""
+        """Emit the load of a run (contiguous elements) by one instruction, and write its elements to the target
+        register.
+        """
         moved, values = _moved_types(kind, size, run.count)
         address = pointer(e, memory, run.place, size)
         if _streams(op, size, run.count):
@@ -188,13 +204,14 @@ def load(e: Emitter, op: Op) -> None:
             e.put(target, run.first + n, part)
 
     def load_run(run: MemoryRun, address: str) -> list[str]:
-        """Return the words of a run, loaded from `address`."""
+        """Emit the load of a run (contiguous elements) from the pointer `address`, and return it as i32 words."""
         if run.misaligned:
             return _load_misaligned(e, address)
         return _load_words(e, address, space, size * run.count, stream=_streams(op, size, run.count))
 
     def load_as_words(run: MemoryRun, condition: str | None) -> None:
-        """Load a run as words under a condition, and write its values to the register.
+        """Emit the load of a run (contiguous elements) as i32 words, and write its elements to the target register. If
+        `condition` (an i1; None: always) fails, they become the `otherwise` number.
 
         The condition selects whole words: for single halves or bytes, LLVM would use a register each, and extract them
         right after the load, which then has to wait.
@@ -230,12 +247,14 @@ def load(e: Emitter, op: Op) -> None:
 
 
 def store(e: Emitter, op: Op) -> None:
-    """Emit a store of the lane's values, each under its condition."""
+    """Emit the store operation `op` of each element that the lane holds of the source register (first operand), to a
+    tensor in memory (second operand). Elements whose condition fails are not stored.
+    """
     source, memory = op.operands
     kind, size = element(source.type.dtype), source.type.dtype.numpy.itemsize
 
     def store_run(run: MemoryRun) -> None:
-        """Store a run with one instruction."""
+        """Emit the store of a run (contiguous elements) by one instruction."""
         space = 3 if memory.type.space == "shared" else 1
         moved, values = _moved_types(kind, size, run.count)
         text = e.get(source, run.first)
@@ -261,7 +280,9 @@ _ATOMIC = {"add": ("add", "fadd"), "max": ("max", "fmax"), "min": ("min", "fmin"
 
 
 def atomic(e: Emitter, op: Op) -> None:
-    """Emit an atomic update (add, max, min) of memory by each of the lane's values, under its condition."""
+    """Emit an atomic add, max or min of each element that the lane holds of the source register (first operand) into a
+    tensor in memory (second operand). Elements whose condition fails are skipped.
+    """
     source, memory = op.operands
     kind, dtype = element(source.type.dtype), source.type.dtype
     integer_operation, float_operation = _ATOMIC[op.attrs["how"]]
@@ -276,7 +297,7 @@ def atomic(e: Emitter, op: Op) -> None:
         when = None if "when" not in op.attrs else e.at_value(op.attrs["when"], axes, i)
 
         def update(i: int = i, place: Expr = place) -> None:
-            """Emit the atomic instruction for one value."""
+            """Emit the atomic instruction for element number `i` of the lane; `place` is its offset in the tensor."""
             space = 3 if memory.type.space == "shared" else 1
             address = pointer(e, memory, place, dtype.numpy.itemsize)
             text = e.get(source, i)

@@ -47,31 +47,35 @@ class LaneWriter(Writer):
     # -- lines ----------------------------------------------------------------------------------------------
 
     def placed(self, depth: int, key: Any, text: str) -> str:
-        """Emit the line `text` here and return its name; reuse the name of an earlier line with the same `key` that
-        dominates. The `depth` is ignored: it is that of writers which hoist lines out of loops."""
+        """Emit the instruction `text` and return its result's name, or the name of an earlier result with the same
+        `key` that is visible here. `depth` is ignored: other writers hoist instructions out of loops by it.
+        """
         return self.once(key, text)
 
     def once(self, key: Any, text: str) -> str:
-        """Emit the line `text` and return its name, or return the name of an earlier line with the same `key` that
-        dominates."""
+        """Emit the instruction `text` and return its result's name, or the name of an earlier result with the same
+        `key` that is visible here (its block dominates).
+        """
         name = self._known(key)
         if name is None:
             name = self.layers[-1][key] = self.value(text)
         return name
 
     def _known(self, key: Any) -> str | None:
-        """Return the name of the value that was computed for `key` and is visible here; None if there is none."""
+        """Return the name of the LLVM value that was emitted for `key` and is visible here; None if there is none."""
         return next((layer[key] for layer in reversed(self.layers) if key in layer), None)
 
     def slot(self, kind: str) -> str:
-        """Return a new stack slot for a variable of LLVM type `kind`."""
+        """Allocate a stack slot for a variable of LLVM type `kind`, at the start of the kernel; return the pointer's
+        name.
+        """
         name = self.name("slot")
         self.slots.append(f"  {name} = alloca {kind}")
         return name
 
     def struct_type(self, kinds: Sequence[str]) -> str:
-        """Return the name of the LLVM struct type of several results of one instruction, and declare it: an MMA has
-        over a hundred.
+        """Declare the LLVM struct type with fields of the types `kinds`, and return its name. One instruction with
+        several results returns it: an MMA has over a hundred.
 
         >>> w = LaneWriter()
         >>> w.struct_type(["float"] * 3 + ["i32"]), list(w.declared)
@@ -82,8 +86,9 @@ class LaneWriter(Writer):
         return name
 
     def assembly(self, text: str, constraints: str = "", operands: tuple[str, ...] = (), result: str = "void") -> str:
-        """Emit inline assembly and return its result ("" for void). `operands` are LLVM values with their types,
-        `result` is the LLVM type of the result."""
+        """Emit the inline assembly `text` and return its result, an LLVM value of type `result` ("" for void).
+        `constraints` are LLVM's for inline assembly; `operands` are LLVM values with their types.
+        """
         flat = text.replace("\n", "\\0A")
         marks = ",".join(filter(None, (constraints, "~{memory}")))
         call = f'call {result} asm sideeffect "{flat}", "{marks}"({", ".join(operands)})'
@@ -95,12 +100,14 @@ class LaneWriter(Writer):
     # -- control ----------------------------------------------------------------------------------------------
 
     def fresh_label(self, word: str) -> str:
-        """Return a new name for a block, beginning with `word`."""
+        """Return an unused name for an LLVM block that begins with `word`."""
         return self.name(word)[1:]
 
     @contextmanager
     def nested(self) -> Iterator[None]:
-        """Context manager of a block of code: values that are computed within are not reused after it."""
+        """Return a context manager for code that may not be executed, such as a branch: values that are emitted within
+        it are not reused after it.
+        """
         self.layers.append({})
         try:
             yield
@@ -109,7 +116,9 @@ class LaneWriter(Writer):
 
     @contextmanager
     def when(self, condition: str) -> Iterator[None]:
-        """Context manager: code emitted within runs only if `condition`, an i1, holds."""
+        """Return a context manager that emits a branch: code emitted within it runs only if `condition`, an i1,
+        holds.
+        """
         then, after = self.fresh_label("then"), self.fresh_label("after")
         self.line(f"br i1 {condition}, label %{then}, label %{after}")
         self.label(then)
@@ -119,7 +128,7 @@ class LaneWriter(Writer):
         self.label(after)
 
     def either(self, condition: str, first: Callable[[], None], second: Callable[[], None]) -> None:
-        """Emit a branch: `first` emits the code for a true condition (an i1), `second` that for a false one."""
+        """Emit a branch on `condition`, an i1: `first()` emits the code for true, `second()` the code for false."""
         then, other, after = (self.fresh_label(word) for word in ("then", "else", "after"))
         self.line(f"br i1 {condition}, label %{then}, label %{other}")
         for name, body in ((then, first), (other, second)):
@@ -131,8 +140,9 @@ class LaneWriter(Writer):
 
     @contextmanager
     def loop(self, first: str, last: str, step: str) -> Iterator[str]:
-        """Context manager of a loop's body: a counter runs from `first` to below `last` by `step`; yields the counter,
-        an i32."""
+        """Return a context manager that emits a loop: code emitted within it is the body. A counter runs from `first`
+        to below `last` by `step` (LLVM values); the context manager yields the counter, an i32.
+        """
         slot = self.slot("i32")
         self.line(f"store i32 {first}, ptr {slot}")
         head, body, after = (self.fresh_label(word) for word in ("head", "body", "after"))
@@ -151,8 +161,9 @@ class LaneWriter(Writer):
 
     @contextmanager
     def while_loop(self, more: Callable[[], str]) -> Iterator[None]:
-        """Context manager of a loop's body; `more` emits the condition, an i1, which is tested before each
-        iteration."""
+        """Return a context manager that emits a loop: code emitted within it is the body. `more()` emits the condition
+        and returns it, an i1; it is tested before each iteration.
+        """
         head, body, after = (self.fresh_label(word) for word in ("head", "body", "after"))
         self.line(f"br label %{head}")
         self.label(head)
@@ -166,18 +177,22 @@ class LaneWriter(Writer):
     # -- integer expressions ------------------------------------------------------------------------------------
 
     def fits_32_bits(self, e: Expr) -> bool:
-        """True if an expression and all its parts are known to fit in 32 bits."""
+        """True if the values of the expression `e`, and of all its subexpressions, provably fit in signed 32 bits."""
         return all(part.lo >= LEAST and part.hi <= MOST for part in e.walk())
 
     def number(self, e: Expr) -> str:
-        """Emit the expression and return its value as an i32."""
+        """Emit the integer expression `e` and return its value as an i32. If its parts may not fit in 32 bits, it is
+        computed in 64 bits and truncated.
+        """
         if self.fits_32_bits(e):
             return self._integer32(e)
         wide = self._written(e, 64)
         return wide if isinstance(e, Const) else self.once((e, "narrowed"), f"trunc i64 {wide} to i32")
 
     def integer(self, e: Expr) -> str:
-        """Emit the expression and return its value as an i64."""
+        """Emit the integer expression `e` and return its value as an i64. If its parts provably fit in 32 bits, it is
+        computed so and widened.
+        """
         if isinstance(e, Const):
             return str(e.value)
         if self.fits_32_bits(e):
@@ -185,11 +200,13 @@ class LaneWriter(Writer):
         return self._written(e, 64)
 
     def _integer32(self, e: Expr) -> str:
-        """Emit the expression in arithmetic of 32 bits and return its value, an i32."""
+        """Emit the integer expression `e` in 32-bit arithmetic and return its value, an i32."""
         return self._written(e, 32)
 
     def _written(self, e: Expr, bits: int) -> str:
-        """Return the value of an expression in integers of `bits` bits, emitted only if no value is visible here."""
+        """Return the LLVM value of the integer expression `e` in arithmetic of `bits` bits. It is emitted only if no
+        earlier value of `e` is visible here.
+        """
         if isinstance(e, Const):
             return str(e.value)
         known = self._known((e, bits))
@@ -200,7 +217,9 @@ class LaneWriter(Writer):
         return text
 
     def _compose(self, e: Expr, bits: int) -> str:
-        """Emit an expression in arithmetic of `bits` bits, operand by operand; return its value."""
+        """Emit the integer expression `e` in arithmetic of `bits` bits, operand by operand, and return its LLVM value.
+        Operands with visible values are reused. Raise AssertionError if a symbol has no value here.
+        """
         kind = f"i{bits}"
         if isinstance(e, Symbol):
             if e in self.names:
@@ -234,16 +253,18 @@ class LaneWriter(Writer):
         return self._floored(isinstance(e, Mod), kind, parts[0], parts[1])
 
     def _chain(self, pattern: str, parts: list[str]) -> str:
-        """Emit a two-operand instruction over all `parts`, from left to right; `pattern` has two {} for its
-        operands."""
+        """Emit a two-operand instruction over all `parts` (LLVM values), from left to right, and return the last
+        result. `pattern` is the instruction's text with two {} for its operands.
+        """
         total = parts[0]
         for part in parts[1:]:
             total = self.value(pattern.format(total, part))
         return total
 
     def _floored(self, rest_wanted: bool, kind: str, left: str, right: str) -> str:
-        """Emit floor division, or its remainder if `rest_wanted`, of LLVM values of type `kind` that may be
-        negative."""
+        """Emit the floor division left / right, or its remainder if `rest_wanted`, and return the LLVM value. `left`
+        and `right` are LLVM integers of type `kind`, which may be negative.
+        """
         rest = self.value(f"srem {kind} {left}, {right}")
         sign_bits = self.value(f"xor {kind} {rest}, {right}")
         signs_differ = self.value(f"icmp slt {kind} {sign_bits}, 0")
@@ -257,7 +278,7 @@ class LaneWriter(Writer):
         return self.value(f"sub {kind} {quotient}, {one}")
 
     def condition(self, e: Expr) -> str:
-        """Emit a condition and return its value, an i1."""
+        """Emit the condition `e` and return its value, an i1. A value of `e` that is visible here is reused."""
         if isinstance(e, Const):
             return "true" if e.value else "false"
         known = self._known((e, 1))

@@ -28,11 +28,13 @@ class Nvidia:
     levels: Mapping[str, str] = {"ptx": "assembly", "sass": "instructions"}
 
     def emitted(self, program: Program, machine: Machine) -> Emitted:
-        """Return the LLVM IR of a loop program, with all that a launch needs: threads, shared memory, arguments."""
+        """Return the LLVM IR of a loop program (the IR level below the block program), with all that a launch needs:
+        threads, shared memory, arguments.
+        """
         return emit(program, machine, Ptx())
 
     def request(self, machine: Machine) -> dict[str, Any]:
-        """Return the request to the code generation helper for PTX."""
+        """Return the request, a dict for the code generation helper, by which LLVM compiles to PTX for `machine`."""
         cpu, features = architecture(machine)
         return {
             "triple": TRIPLE,
@@ -45,30 +47,38 @@ class Nvidia:
         }
 
     def disassembled(self, assembly: str, machine: Machine) -> str:
-        """Return the machine instructions (SASS) for PTX, as nvdisasm prints them."""
+        """Return the machine instructions (SASS) of the PTX text `assembly`, as nvdisasm prints them. Raise TargetError
+        if NVIDIA's tools are not installed.
+        """
         return disassembled(assembly, architecture(machine)[0])
 
     def why_not(self, machine: Machine) -> str | None:
-        """Return the reason why the machine's code does not run here; None if it does."""
+        """Return the reason why code for `machine` does not run on GPU 0, as text; None if it runs."""
         return driver.why_not(machine)
 
     def loaded(self, assembly: str, emitted: Emitted, number: int) -> Any:
-        """Return the code, loaded on the GPU of that number."""
+        """Load the PTX text `assembly` on GPU number `number`, and return the loaded code. `emitted` describes the
+        kernel.
+        """
         return driver.Loaded(assembly, emitted, number)
 
     def memory(self, machine: Machine, number: int, passing: bool = False, stream: int | None = None) -> DeviceMemory:
-        """Return the memory of the GPU of that number. With `passing`, what it allocates is used by one call only; with
-        a `stream`, all work goes to that stream."""
+        """Return the object that allocates and copies memory on GPU number `number`. With `passing`, allocated memory
+        is used by one call only. With a `stream` (its handle), all work goes to that stream.
+        """
         return DeviceMemory(machine, number, passing, stream)
 
     def stopwatch(self, number: int) -> Stopwatch:
-        """Return an object that times launches on the GPU of that number."""
+        """Return an object that times launches on GPU number `number`."""
         return Stopwatch(number)
 
     def bound(
         self, loaded: Any, emitted: Emitted, arrays: list[Any], workers: int | None, sizes: Mapping[str, int]
     ) -> Launch:
-        """Return a launch of loaded code on arrays, for these values of open parameters (symbolic sizes)."""
+        """Return a launch, to be called without arguments, of the `loaded` code on `arrays`. `emitted` describes the
+        kernel; `workers` is the number of workgroups (None: chosen); `sizes` are the values of open parameters (sizes
+        known only at the call).
+        """
         return Launch(loaded, emitted, arrays, workers, sizes)
 
 

@@ -48,32 +48,37 @@ class MapForm:
 
     @classmethod
     def of(cls, kind: type[TensorMap] | type[Im2colMap], *fields: Any) -> MapForm:
-        """Return the form of a map of class `kind`; constant expressions among its fields become numbers."""
+        """Return the form of a tensor map of class `kind` with these fields. Constant expressions among the fields, or
+        in tuples among them, become numbers.
+        """
         return cls(kind, tuple(_each(_known, f) for f in fields))
 
     def at(self, values: Mapping[str, int]) -> TensorMap | Im2colMap:
-        """Return the tensor map for these values of the open parameters (symbolic sizes), by name."""
+        """Return the tensor map with numbers for all expressions. `values` is {name: value} of the open parameters
+        (sizes known only at the call).
+        """
 
         def number(e: Any) -> Any:
-            """Return the value of an expression; anything else as it is."""
+            """Return the value of `e` as an int if it is an expression, else `e` unchanged."""
             return int(evaluated(e, values)) if isinstance(e, Expr) else e
 
         return self.kind(*(_each(number, f) for f in self.fields))
 
 
 def _known(e: Any) -> Any:
-    """Return the value of a constant expression; anything else as it is."""
+    """Return the value of `e` if it is a constant expression, else `e` unchanged."""
     return e.value if isinstance(e, Const) else e
 
 
 def _each(change: Any, field: Any) -> Any:
-    """Apply `change` to a field, or to each item of a field that is a tuple."""
+    """Return `change(field)`; if `field` is a tuple, return the tuple of `change(item)` for its items."""
     return tuple(map(change, field)) if isinstance(field, tuple) else change(field)
 
 
 def boxes(op: Op, loads: bool) -> tuple[MapForm, list[TensorBox]]:
-    """Return (tensor map, one box for each instruction) of a copy operation; `loads` says that it goes to shared
-    memory."""
+    """Return (tensor map, [one box for each instruction]) of the bulk copy operation `op`. If `loads`, it goes from
+    global to shared memory, else from shared to global memory. Raise ProgramError if the copy's atom cannot do it.
+    """
     far, near = (op.operands[0], op.operands[1]) if loads else (op.operands[1], op.operands[0])
     tensor: TensorType = far.type
     axes, shared_offset = op.attrs["over"], op.attrs["at"][0]
@@ -103,7 +108,9 @@ def boxes(op: Op, loads: bool) -> tuple[MapForm, list[TensorBox]]:
 
 
 def _tiles(request: ViewRequest, start: Expr, loads: bool) -> tuple[MapForm, list[TensorBox]]:
-    """Return the tensor map and the boxes of a tiled copy; `start` is the offset of its tile in shared memory."""
+    """Return (tensor map, [one box for each instruction]) of a tiled copy, to shared memory if `loads`, else from
+    there. `start` is the offset in shared memory at which the copy's tile begins.
+    """
     tile, dimensions = tiled_box(request, loads)
     box = tuple(1 if d.walked_by is None else tile.box[d.walked_by] for d in dimensions)
     extents, strides = (tuple(getattr(d, field) for d in dimensions) for field in ("extent", "stride"))
@@ -117,8 +124,9 @@ def _tiles(request: ViewRequest, start: Expr, loads: bool) -> tuple[MapForm, lis
 
 
 def _column(request: ViewRequest, start: Expr) -> tuple[MapForm, list[TensorBox]]:
-    """Return the tensor map and the single box of an im2col copy; `start` is the offset of its tile in shared
-    memory."""
+    """Return (tensor map, [its one box]) of an im2col copy. `start` is the offset in shared memory at which the copy's
+    tile begins. Raise Refused if the copy needs several instructions.
+    """
     fields, tile, coordinates, offsets = column_of(request)
     pieces = list(tile.pieces())
     if len(pieces) != 1:
@@ -127,7 +135,10 @@ def _column(request: ViewRequest, start: Expr) -> tuple[MapForm, list[TensorBox]
 
 
 def parameter(e: Emitter, op: Op, loads: bool, tensor_map: MapForm) -> str:
-    """Return the name of the kernel's argument with this tensor map; equal maps of a tensor share one argument."""
+    """Return the name of the kernel argument that holds `tensor_map`, a map of the tensor in global memory that `op`
+    copies: its first operand if `loads`, else its second. A new argument is added to the kernel unless it has an equal
+    one.
+    """
     wanted = Parameter(e.program.args.index(op.operands[0 if loads else 1]), tensor_map)
     if wanted not in e.parameters:
         e.parameters.append(wanted)

@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
 
 def copy(e: Emitter, op: Op) -> None:
-    """Emit cp.async of a lane's contiguous run; bytes out of the tensor's bounds are not read, and become zero."""
+    """Emit the cp.async by which each lane copies its contiguous elements from global to shared memory for the
+    operation `op`. Bytes out of the tensor's bounds are not read and become zero. If the operation has a condition,
+    lanes where it fails copy nothing.
+    """
     tensor, shared = op.operands
     axes, size = op.attrs["over"], shared.type.dtype.numpy.itemsize
     count = int(axes[1].hi) + 1
@@ -22,7 +25,7 @@ def copy(e: Emitter, op: Op) -> None:
     when = op.attrs.get("when")
 
     def copy_run() -> None:
-        """Emit the instruction."""
+        """Emit the cp.async instruction itself, without the operation's condition."""
         target = e.address(shared, swizzled(shared.type.swizzle, e.at_value(op.attrs["at"][0], axes, 0)), size)
         start = pointer(e, tensor, e.at_value(op.attrs["there"][0], axes, 0), size)
         cache = "cg" if atom.hint == "bypass" else "ca"
@@ -40,8 +43,9 @@ def copy(e: Emitter, op: Op) -> None:
 
 
 def _bytes_in_bounds(e: Emitter, op: Op, count: int, size: int) -> str | None:
-    """Return the number of bytes of the run that are in bounds of the tensor, an i32; None if all `count` elements
-    are."""
+    """Emit the number of bytes of the lane's elements that are in bounds of the tensor, and return it, an i32. Return
+    None, and emit nothing, if all are known to be. The lane copies `count` elements of `size` bytes.
+    """
     if "inside" not in op.attrs:
         return None
     conditions = [e.at_value(op.attrs["inside"], op.attrs["over"], i) for i in range(count)]

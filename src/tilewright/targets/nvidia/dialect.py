@@ -34,13 +34,17 @@ _SPECIAL = "llvm.nvvm.read.ptx.sreg"
 
 
 def _registers_at_entry(threads: int) -> int:
-    """Return the registers of a thread when a kernel of `threads` threads in a workgroup begins."""
+    """Return the number of registers that each thread has when a kernel begins; `threads` is the number of threads of a
+    workgroup. It is a multiple of 8.
+    """
     return min(255, REGISTERS // threads) // 8 * 8
 
 
 def _min_workgroups(e: Emitter) -> str:
-    """Return the LLVM attribute for the workgroups that a multiprocessor should have room for: several, if the kernel
-    waits for memory, but not more than there are registers for."""
+    """Return the LLVM attribute `nvvm.minctasm`: the number of workgroups that a multiprocessor should have room for.
+    It is 1 unless the kernel is bound by memory. Then it is limited by threads, tasks and the registers that live
+    values need.
+    """
     tasks_per_core = -(-e.tasks.value // (e.machine.limits.cores or 1)) if isinstance(e.tasks, Const) else THREADS
     live_registers = registers_of_products(e.program)
     is_crowded = live_registers > REGISTERS // THREADS - FEWEST
@@ -55,8 +59,9 @@ class Ptx:
     wave_group = 4
 
     def module(self, e: Emitter) -> str:
-        """Return the LLVM module: the kernel, whose arguments are the tensors' pointers, symbolic sizes, counters and
-        tensor maps."""
+        """Return the text of the whole LLVM module: the kernel function around the lines that were emitted. Its
+        arguments are the tensors' pointers, open sizes (known only at the call), counters and tensor maps.
+        """
         pointers = [f"ptr addrspace(1) %t{i}" for i in range(len(e.program.args))]
         pointers += [f"i32 %n{i}" for i in range(len(e.sizes))]
         if e.counted:
@@ -83,42 +88,49 @@ class Ptx:
     # -- who ------------------------------------------------------------------------------------------------
 
     def _special_register(self, e: Emitter, name: str) -> str:
-        """Return the value of one of PTX' special registers, such as `tid.x`."""
+        """Emit the read of one of PTX' special registers and return it, an i32. `name` is LLVM's name, such as
+        `tid.x`.
+        """
         e.w.declare(f"i32 @{_SPECIAL}.{name}()")
         return e.w.value(f"call i32 @{_SPECIAL}.{name}()")
 
     def thread(self, e: Emitter) -> str:
-        """Return the thread's number in its workgroup, an i32 (%tid.x)."""
+        """Emit the read of the thread's number in its workgroup (%tid.x), and return it, an i32."""
         return self._special_register(e, "tid.x")
 
     def worker(self, e: Emitter) -> str:
-        """Return the workgroup's number, an i32 (%ctaid.x)."""
+        """Emit the read of the workgroup's number in the grid (%ctaid.x), and return it, an i32."""
         return self._special_register(e, "ctaid.x")
 
     def workers(self, e: Emitter) -> str:
-        """Return the number of workgroups, an i32 (%nctaid.x)."""
+        """Emit the read of the number of workgroups in the grid (%nctaid.x), and return it, an i32."""
         return self._special_register(e, "nctaid.x")
 
     def rank(self, e: Emitter) -> str:
-        """Return the workgroup's number in its cluster, an i32 (%cluster_ctarank)."""
+        """Emit the read of the workgroup's number in its cluster (%cluster_ctarank), and return it, an i32."""
         return self._special_register(e, "cluster.ctarank")
 
     def sync_cluster_at_end(self, e: Emitter) -> None:
-        """Emit a cluster barrier (barrier.cluster) in the form for threads that come from different branches."""
+        """Emit a cluster barrier (barrier.cluster) for all threads, in the form for threads that come from different
+        branches.
+        """
         e.w.assembly("barrier.cluster.arrive;\nbarrier.cluster.wait;")
 
     def uniform(self, e: Emitter, value: str) -> str:
-        """Return the i32 that lane 0 has, in all lanes."""
+        """Emit a shuffle that gives all lanes the i32 `value` of lane 0, and return the result."""
         return self.from_lane(e, value, "0")
 
     def from_lane(self, e: Emitter, value: str, lane: str) -> str:
-        """Return the i32 `value` that lane number `lane` has (shfl.sync.idx)."""
+        """Emit a shuffle (shfl.sync.idx) and return its result: the i32 `value` of the lane whose number is `lane` (an
+        LLVM value).
+        """
         e.w.declare("i32 @llvm.nvvm.shfl.sync.idx.i32(i32, i32, i32, i32)")
         return e.w.value(f"call i32 @llvm.nvvm.shfl.sync.idx.i32(i32 -1, i32 {value}, i32 {lane}, i32 31)")
 
     def fresh_register(self, e: Emitter, number: float, dtype: DType) -> str | None:
-        """Return a constant in a new register, by a mov that LLVM cannot look through; None for types other than f32
-        and i32."""
+        """Emit a mov of the constant `number` to a new register, which LLVM cannot look through, and return the
+        register. None for types other than f32 and i32.
+        """
         if dtype is f32:
             bits = struct.unpack("<I", struct.pack("<f", float(np.float32(number))))[0]
             return e.w.value(f'call float asm sideeffect "mov.b32 $0, 0f{bits:08X};", "=f"()')
@@ -127,9 +139,10 @@ class Ptx:
         return None
 
     def check_registers(self, roles: list[tuple[int, int | None]]) -> None:
-        """Raise ProgramError if the `roles`, (threads, registers of each thread or None), cannot have these registers.
-        setmaxnreg takes multiples of 8 from 24 to 256; a request for more than the workgroup has would wait for
-        ever."""
+        """Raise ProgramError unless the roles of a workgroup can have the registers that they ask for. `roles` are
+        [(number of threads, registers of each thread, or None for the number at the kernel's entry)]. setmaxnreg takes
+        multiples of 8 from 24 to 256; a request for more than the workgroup has would wait for ever.
+        """
         all_threads = sum(threads for threads, _ in roles)
         entry = _registers_at_entry(all_threads)
         for _, count in roles:
@@ -142,8 +155,9 @@ class Ptx:
             raise ProgramError(f"registers: {requests} are {wanted} in all; {available}")
 
     def registers(self, e: Emitter, count: int, threads: int) -> None:
-        """Change the registers of each thread to `count` (setmaxnreg), up or down from the number at the kernel's
-        entry."""
+        """Emit setmaxnreg, which changes the registers of each thread of the role to `count`, up or down from the
+        number at the kernel's entry. `threads` is the number of threads of the workgroup.
+        """
         word = "inc" if count > _registers_at_entry(threads) else "dec"
         name = f"llvm.nvvm.setmaxnreg.{word}.sync.aligned.u32"
         e.w.declare(f"void @{name}(i32)")
@@ -152,8 +166,10 @@ class Ptx:
     # -- barriers -------------------------------------------------------------------------------------------
 
     def begin(self, e: Emitter, barriers: list[tuple[int, int]]) -> None:
-        """Emit the start of the kernel: thread 0 initialises the barriers, (offset, arrivals) each, and makes them
-        visible to TMA; all threads of the workgroup, or of its cluster, wait for it."""
+        """Emit the start of the kernel: thread 0 initialises the `barriers`, given as [(offset in shared memory, number
+        of arrivals)], and makes them visible to TMA. Then all threads of the workgroup, or of its cluster, wait for it.
+        Nothing is emitted without barriers.
+        """
         if not barriers:
             return
         w = e.w
@@ -171,17 +187,18 @@ class Ptx:
         w.line("call void @llvm.nvvm.barrier.cta.sync.aligned.all(i32 0)")
 
     def wait_for_previous_launch(self, e: Emitter, allows_next: bool) -> None:
-        """Emit griddepcontrol: every thread waits for the previous grid before it accesses memory. If `allows_next`,
-        the next grid may then start and run up to the same wait; else when a workgroup ends, which is the hardware's
-        default.
+        """Emit griddepcontrol: every thread waits for the end of the previous grid. If `allows_next`, the next grid may
+        then start and run up to the same wait; else it starts when this one's workgroups end.
 
-        The order matters: when the next grid starts, all grids before this one have ended, so it waits for this one
-        alone. The first thread of a workgroup that executes the instruction releases the next grid for the workgroup.
+        The order matters: when the next grid starts, all grids before this one have ended, so that it waits for this
+        one alone.
         """
         e.w.assembly("griddepcontrol.wait;" + "\ngriddepcontrol.launch_dependents;" * allows_next)
 
     def meet(self, e: Emitter, barrier: str, threads: int) -> None:
-        """Emit a barrier of `threads` threads (bar.sync with a count); number 0 is also used when the kernel begins."""
+        """Emit a barrier among `threads` threads of the workgroup (bar.sync); `barrier` is the hardware barrier's
+        number, an LLVM value. Number 0 is also used when the kernel begins.
+        """
         e.w.assembly("bar.sync $0, $1;", "r,r", (f"i32 {barrier}", f"i32 {threads}"))
 
     def together(self, e: Emitter) -> None:
@@ -190,9 +207,10 @@ class Ptx:
         e.w.line("call void @llvm.nvvm.bar.warp.sync(i32 -1)")
 
     def arrive(self, e: Emitter, address: str, everywhere: bool) -> None:
-        """Emit one arrival at the barrier at `address`; with `everywhere`, at that barrier in each workgroup of the
+        """Emit one arrival at the mbarrier at `address`; with `everywhere`, at that barrier in each workgroup of the
         cluster. Remote arrivals use the plain form of mbarrier.arrive: `.release.cluster` would wait for all memory
-        accesses."""
+        accesses.
+        """
         if everywhere:
             lines = [
                 f"mapa.shared::cluster.u32 there, $0, {rank};\nmbarrier.arrive.shared::cluster.b64 _, [there];"
@@ -203,12 +221,14 @@ class Ptx:
         e.w.assembly("mbarrier.arrive.shared::cta.b64 _, [$0];", "r", (f"i32 {address}",))
 
     def expect(self, e: Emitter, address: str, count: int) -> None:
-        """Make the barrier at `address` also wait for `count` bytes of TMA copies (mbarrier.expect_tx)."""
+        """Emit mbarrier.expect_tx: the current phase of the mbarrier at `address` also waits for `count` bytes of TMA
+        copies.
+        """
         text = "mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [$0], $1;"
         e.w.assembly(text, "r,r", (f"i32 {address}", f"i32 {count}"))
 
     def keep_registers(self, e: Emitter, fragments: Sequence[Value]) -> None:
-        """Keep the registers of `fragments` alive up to here, by a store that never executes.
+        """Emit a store of the registers of `fragments` that never executes: it keeps them alive up to here.
 
         Without a use after the loop, the assembler reuses registers that wgmma.mma_async reads in every iteration after
         the first one (seen with 13.0: the second iteration multiplied other values).
@@ -220,15 +240,17 @@ class Ptx:
         e.w.assembly(text, ",".join(["r"] * len(words)), tuple(f"i32 {word}" for word in words))
 
     def force_computed(self, e: Emitter, fragments: Sequence[Value]) -> None:
-        """Emit an empty instruction that takes the values of `fragments`, so that LLVM computes them before the
-        following code. Elements of less than 32 bits are packed in words, as multiplications take them."""
+        """Emit empty inline assembly that takes the values of `fragments`, so that LLVM computes them before the code
+        that follows. Elements of less than 32 bits are packed in words, as multiplications take them.
+        """
         floats = [f"float {e.get(v, i)}" for v in fragments if v.type.dtype is f32 for i in range(e.values(v))]
         packed = [f"{kind} {text}" for v in fragments if v.type.dtype is not f32 for kind, text in mma.words(e, v)]
         e.w.assembly("", ",".join(["f"] * len(floats) + ["r"] * len(packed)), (*floats, *packed))
 
     def await_(self, e: Emitter, address: str, parity: str) -> None:
-        """Emit the loop that waits until the barrier at `address` has completed the phase of that parity
-        (mbarrier.try_wait)."""
+        """Emit the loop that waits until the mbarrier at `address` has completed the phase whose number has the
+        `parity` 0 or 1 (an LLVM value). It uses mbarrier.try_wait, on older machines test_wait.
+        """
         word = "try" if "sm_90" in e.machine.features else "test"
         text = (
             f"{{\n.reg .pred p;\nAGAIN: mbarrier.{word}_wait.parity.shared::cta.b64 p, [$0], $1;\n"
@@ -237,13 +259,18 @@ class Ptx:
         e.w.assembly(text, "r,r", (f"i32 {address}", f"i32 {parity}"))
 
     def fence(self, e: Emitter) -> None:
-        """Make stores of the generic proxy to shared memory visible to the asynchronous proxy (fence.proxy.async)."""
+        """Emit fence.proxy.async: this lane's earlier stores to shared memory become visible to asynchronous copies and
+        multiplications.
+        """
         e.w.assembly("fence.proxy.async.shared::cta;")
 
     # -- copies ---------------------------------------------------------------------------------------------
 
     def copy_in(self, e: Emitter, op: Op) -> None:
-        """Emit TMA copies from global to shared memory, tiled or im2col, one for each box."""
+        """Emit the TMA copies of `op` from global to shared memory, tiled or im2col, one instruction for each box. They
+        complete on the operation's mbarrier. With the attribute `multicast`, all workgroups of the cluster receive
+        them.
+        """
         tensor_map, its_boxes = boxes(op, loads=True)
         name = parameter(e, op, True, tensor_map)
         signal = e.barrier_address(op, 2, "signal")
@@ -267,16 +294,18 @@ class Ptx:
             e.w.assembly(text, marks, tuple(operands))
 
     def copy_lanes(self, e: Emitter, op: Op) -> None:
-        """Emit cp.async by each lane."""
+        """Emit the cp.async of `op` from global to shared memory, by each lane for its own elements."""
         cp_async.copy(e, op)
 
     def land(self, e: Emitter, address: str) -> None:
-        """Make the barrier at `address` wait for the lane's cp.async copies (cp.async.mbarrier.arrive). The instruction
-        also adds the arrival that it makes, so the barrier's count stays one for each wave."""
+        """Emit cp.async.mbarrier.arrive: the mbarrier at `address` waits for the cp.async copies that this lane has
+        issued. The instruction adds to the count the arrival that it makes later, so that the barrier's own count stays
+        one for each wave.
+        """
         e.w.assembly("cp.async.mbarrier.arrive.shared::cta.b64 [$0];", "r", (f"i32 {address}",))
 
     def copy_out(self, e: Emitter, op: Op) -> None:
-        """Emit TMA copies from shared to global memory, one for each box."""
+        """Emit the TMA copies of `op` from shared to global memory, one instruction for each box."""
         tensor_map, its_boxes = boxes(op, loads=False)
         name = parameter(e, op, False, tensor_map)
         size = op.operands[0].type.dtype.numpy.itemsize
@@ -289,31 +318,36 @@ class Ptx:
             e.w.assembly(text, ",".join(["l", "r", *["r"] * rank]), operands)
 
     def _coordinates(self, e: Emitter, box: TensorBox) -> list[str]:
-        """Return the coordinates of a box as i32 operands of the instruction."""
+        """Emit the coordinates of a TMA box, and return them as operands of the instruction ("i32 VALUE" each)."""
         return [f"i32 {e.w.number(c)}" for c in box.coordinates]
 
     def seal(self, e: Emitter) -> None:
-        """Close the current group of TMA stores (cp.async.bulk.commit_group)."""
+        """Emit the end of the current group of TMA stores (cp.async.bulk.commit_group)."""
         e.w.assembly("cp.async.bulk.commit_group;")
 
     def drain(self, e: Emitter, pending: int) -> None:
-        """Wait until at most `pending` groups of TMA stores still read shared memory
-        (cp.async.bulk.wait_group.read)."""
+        """Emit the wait until at most `pending` groups of TMA stores still read shared memory
+        (cp.async.bulk.wait_group.read).
+        """
         e.w.assembly(f"cp.async.bulk.wait_group.read {pending};")
 
     def load(self, e: Emitter, op: Op) -> bool:
-        """Emit ldmatrix for the load of a fragment; return False if the fragment does not have its layout in shared
-        memory."""
+        """Emit ldmatrix for the load `op` of a fragment (a register tensor spread over the wave's lanes). Return False,
+        and emit nothing, if the fragment does not have the layout that ldmatrix needs in shared memory.
+        """
         return eights.load(e, op)
 
     def store(self, e: Emitter, op: Op) -> bool:
-        """Emit stmatrix for the store of a fragment; return False if the fragment does not have its layout in shared
-        memory, or the machine has no stmatrix."""
+        """Emit stmatrix for the store `op` of a fragment (a register tensor spread over the wave's lanes). Return
+        False, and emit nothing, if the machine has no stmatrix, or the fragment does not have the layout that it needs
+        in shared memory.
+        """
         return "sm_90" in e.machine.features and eights.store(e, op)
 
     def load_streaming(self, e: Emitter, address: str, words: int) -> list[str]:
-        """Load 1, 2 or 4 words of global memory which caches evict first (ld.global.cs), and return them. The load
-        keeps its order with other memory accesses."""
+        """Emit a load of 1, 2 or 4 words from global memory, which caches evict first (ld.global.cs), and return the
+        words, i32 each. `address` is a pointer. The load keeps its order with other memory accesses.
+        """
         operands = (f"ptr addrspace(1) {address}",)
         if words == 1:
             return [e.w.assembly("ld.global.cs.b32 $0, [$1];", "=r,l", operands, "i32")]
@@ -325,7 +359,7 @@ class Ptx:
     # -- arithmetic -----------------------------------------------------------------------------------------
 
     def multiply(self, e: Emitter, op: Op) -> None:
-        """Emit the instruction of a multiplication atom: wgmma, fma or mma.sync."""
+        """Emit the multiplication C += A * B of the atom operation `op`: wgmma, fma or mma.sync, by the atom's name."""
         atom = e.machine.multiply_atom(op.attrs["atom"])
         if atom.name.startswith("wgmma."):
             wgmma.multiply(e, op, atom)
@@ -335,31 +369,44 @@ class Ptx:
             mma.multiply(e, op, atom)
 
     def settle(self, e: Emitter, pending: int, sums: tuple[Value, ...]) -> None:
-        """Wait until at most `pending` groups of wgmma are in flight; `sums` are their accumulators
-        (wgmma.wait_group)."""
+        """Emit the wait until at most `pending` groups of wgmma are in flight (wgmma.wait_group). `sums` are the
+        accumulators that may be used after it.
+        """
         wgmma.settle(e, pending, sums)
 
     def as_one_word(self, e: Emitter, word: str) -> str:
-        """Return a copy of the i32 `word` that LLVM cannot look through, so that it stays one register."""
+        """Emit a copy of the i32 `word` that LLVM cannot look through, so that it stays one register, and return the
+        copy.
+        """
         return e.w.value(f'call i32 asm "mov.b32 $0, $1;", "=r,r"(i32 {word})')
 
     def any_lane(self, e: Emitter, test: str) -> str:
-        """Return an i1, the same in all lanes: whether the i1 `test` holds in any lane (vote.sync.any)."""
+        """Emit a vote (vote.sync.any) and return an i1, the same in all lanes: true if the i1 `test` holds in any
+        lane.
+        """
         e.w.declare("i1 @llvm.nvvm.vote.any.sync(i32, i1)")
         return e.w.value(f"call i1 @llvm.nvvm.vote.any.sync(i32 -1, i1 {test})")
 
     def function(self, e: Emitter, name: str, values: list[str], accuracy: Accuracy) -> str | None:
-        """Emit a function of f32 by approximate instructions (see `functions`); None if there is no such form."""
+        """Emit the f32 function `name` of the LLVM values `values` by approximate instructions that reach the
+        `accuracy`, and return the result (see `functions`). None if there is no such form of it.
+        """
         return functions.function(e, name, values, accuracy)
 
     def rounds_pairs(self, e: Emitter, kind: DType) -> bool:
-        """True if one instruction rounds two f32 to floats of type `kind`: 16-bit types, and e4m3 on Hopper."""
+        """True if one instruction rounds two f32 to floats of type `kind`: bf16, f16, and e4m3 on Hopper. Nothing is
+        emitted.
+        """
         return rounding.rounds_pairs(e.machine, kind)
 
     def pair(self, e: Emitter, low: str, high: str, kind: DType) -> str:
-        """Return two f32, rounded to type `kind`, as a vector of two elements (cvt.rn.bf16x2.f32 and others)."""
+        """Emit the rounding of the f32 values `low` and `high` to type `kind` by one instruction (such as
+        cvt.rn.bf16x2.f32), and return both as an LLVM vector of two elements.
+        """
         return rounding.pair(e, low, high, kind)
 
     def pair_of_bytes(self, e: Emitter, low: str, high: str) -> str:
-        """Return two i8, converted to bf16, as a vector of two elements: by bit operations and one fma."""
+        """Emit the conversion of the i8 values `low` and `high` to bf16, by bit operations and one fma, and return both
+        as an LLVM vector of two elements.
+        """
         return rounding.pair_of_bytes(e, low, high)

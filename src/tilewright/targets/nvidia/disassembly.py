@@ -16,8 +16,9 @@ TOOLKIT = "/usr/local/cuda/bin"
 
 
 def in_wheel(name: str) -> Path | None:
-    """Return the path of NVIDIA's tool `name`: from a variable of the environment (PTXAS, NVDISASM), or from a Python
-    package (the extra `sass`); None if it is in neither."""
+    """Return the path of NVIDIA's tool `name` ("ptxas" or "nvdisasm"). It is taken from the environment variable of
+    that name (PTXAS, NVDISASM), else from an installed Python package (the extra `sass`). None if it is in neither.
+    """
     named = os.environ.get(name.upper())
     if named:
         return Path(named)
@@ -27,8 +28,9 @@ def in_wheel(name: str) -> Path | None:
 
 
 def tool(name: str) -> Path | None:
-    """Return the path of NVIDIA's tool `name`: as `in_wheel`, else on the PATH or in the CUDA toolkit; None if there is
-    none."""
+    """Return the path of NVIDIA's tool `name`: from an environment variable or a Python package (see `in_wheel`), else
+    on the PATH or in the CUDA toolkit. None if there is none.
+    """
     path = in_wheel(name)
     if path is not None:
         return path
@@ -37,7 +39,9 @@ def tool(name: str) -> Path | None:
 
 
 def disassembled(ptx: str, architecture: str) -> str:
-    """Return the machine instructions (SASS) for a PTX text, as nvdisasm prints them."""
+    """Return the machine instructions (SASS) for a PTX text, as nvdisasm prints them. `architecture` is a name such as
+    "sm_90a". Raise TargetError if ptxas or nvdisasm is missing or fails.
+    """
     tools = _tools("sass", "ptxas", "nvdisasm")
     with tempfile.TemporaryDirectory() as folder:
         code = _assembled("sass", tools["ptxas"], ptx, architecture, Path(folder))
@@ -45,15 +49,18 @@ def disassembled(ptx: str, architecture: str) -> str:
 
 
 def assembled(ptx: str, architecture: str) -> bytes:
-    """Return the machine code (cubin) for a PTX text."""
+    """Return the machine code (cubin) that ptxas makes of a PTX text. `architecture` is a name such as "sm_90a". Raise
+    TargetError if ptxas is missing or fails.
+    """
     tools = _tools("cubin", "ptxas")
     with tempfile.TemporaryDirectory() as folder:
         return _assembled("cubin", tools["ptxas"], ptx, architecture, Path(folder)).read_bytes()
 
 
 def _tools(what: str, *names: str) -> dict[str, Path]:
-    """Return {name: path} of NVIDIA's tools; raise TargetError if one is missing. `what` is the output asked for, for
-    the message."""
+    """Return {name: path} of the NVIDIA tools `names`; raise TargetError if one is not installed. `what` names the
+    wanted output ("sass", "cubin") in the message.
+    """
     paths = {name: tool(name) for name in names}
     missing = [name for name, path in paths.items() if path is None]
     if missing:
@@ -66,7 +73,9 @@ def _tools(what: str, *names: str) -> dict[str, Path]:
 
 
 def _assembled(what: str, assembler: Path, ptx: str, architecture: str, folder: Path) -> Path:
-    """Write the cubin for a PTX text to a folder with the tool `assembler`; return its path."""
+    """Run the tool `assembler` (ptxas) on a PTX text, and return the path of the cubin that it wrote to `folder`.
+    `what` names the wanted output in the message of the TargetError that is raised if the tool fails.
+    """
     source, code = folder / "kernel.ptx", folder / "kernel.cubin"
     source.write_text(ptx)
     _run(what, [str(assembler), f"-arch={architecture}", "-O3", str(source), "-o", str(code)])
@@ -74,7 +83,9 @@ def _assembled(what: str, assembler: Path, ptx: str, architecture: str, folder: 
 
 
 def _run(what: str, command: list[str]) -> str:
-    """Run a command and return its output; raise TargetError with its message if it fails."""
+    """Run `command` and return its standard output. Raise TargetError with the command's message if it fails; `what`
+    names the wanted output in it.
+    """
     process = subprocess.run(command, capture_output=True, text=True, check=False)
     if process.returncode:
         raise TargetError(f"{what}: {Path(command[0]).name} says: {(process.stderr or process.stdout).strip()[:300]}")

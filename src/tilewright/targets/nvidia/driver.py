@@ -31,7 +31,9 @@ _IN_GRAPH = (
 
 
 def _bindings() -> Any:
-    """Return cuda-bindings' module of the driver API."""
+    """Import and return the module of CUDA's driver API from the package cuda-bindings. Raise ImportError if it is
+    missing.
+    """
     from cuda.bindings import driver
 
     return driver
@@ -65,13 +67,14 @@ class Device:
         self.readdress.argtypes, self.readdress.restype = [ctypes.c_void_p] * 2, ctypes.c_int
 
     def _attribute(self, attribute: Any) -> int:
-        """Return an attribute of the device."""
+        """Return the value of one of the driver's device attributes, such as the number of multiprocessors."""
         return int(self.check(self.cu.cuDeviceGetAttribute(attribute, self.handle), "cuDeviceGetAttribute"))
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """Context manager: this thread works in the device's context; a thread without any context keeps it
-        afterwards."""
+        """Return a context manager: within it, this thread works in the device's context. The thread's former context
+        is restored afterwards; a thread that had none keeps the device's.
+        """
         before, mine = int(self.check(self.cu.cuCtxGetCurrent(), "cuCtxGetCurrent")), int(self.context)
         if before not in (0, mine):
             self.check(self.cu.cuCtxPushCurrent(self.context), "cuCtxPushCurrent")
@@ -85,15 +88,16 @@ class Device:
         yield
 
     def check(self, answer: Any, what: str) -> Any:
-        """Return the results of a call of the driver; raise TargetError with its message if it failed. `what` names the
-        call."""
+        """Check the answer of a driver call, a tuple (code, results...), and return its results: one by itself, several
+        as a tuple. Raise TargetError with the driver's message if the code is an error; `what` names the call in it.
+        """
         code = answer[0]
         if code != self.cu.CUresult.CUDA_SUCCESS:
             raise self.fault(code, what)
         return answer[1] if len(answer) == 2 else answer[1:]
 
     def free(self, pointer: Any) -> None:
-        """Free device memory, also while a CUDA graph is captured.
+        """Free the device memory at `pointer`, also while a CUDA graph is captured. Errors are ignored.
 
         A free from a thread that has not switched to relaxed mode would end the capture, and objects are freed at any
         time.
@@ -104,7 +108,9 @@ class Device:
         exchange(ctypes.byref(mode))
 
     def fault(self, code: Any, what: str) -> TargetError:
-        """Return the exception for an error code of the driver, with its name and text; `what` names the call."""
+        """Return (not raise) the exception for an error code of the driver, with the error's name and text. `what`
+        names the call in the message.
+        """
         _, name = self.cu.cuGetErrorName(code)
         _, text = self.cu.cuGetErrorString(code)
         name, text = (t.decode() if isinstance(t, bytes) else str(t) for t in (name, text))
@@ -113,7 +119,7 @@ class Device:
 
 @cache
 def device(number: int = 0) -> Device | str:
-    """Return the GPU of that number, or a text that says why there is none."""
+    """Return the GPU number `number`, the same object at every call; or a text that says why there is none."""
     try:
         return Device(number)
     except ImportError:
@@ -123,7 +129,7 @@ def device(number: int = 0) -> Device | str:
 
 
 def why_not(machine: Machine) -> str | None:
-    """Return the reason why code for a machine does not run on GPU 0 here; None if it does."""
+    """Return the reason why code for `machine` does not run on GPU 0, as text; None if it runs."""
     gpu = device()
     if isinstance(gpu, str):
         return gpu
@@ -140,8 +146,8 @@ LAUNCHES = 1024
 
 
 def whole_places(size: int) -> int:
-    """Return the bytes to allocate for `size` bytes: a multiple of 16, at least 16, since a load may read the whole 16
-    bytes around an element.
+    """Return the bytes to allocate for `size` bytes: `size` rounded up to a multiple of 16, at least 16. A load may
+    read the whole 16 bytes around an element.
 
     >>> whole_places(0), whole_places(17)
     (16, 32)
@@ -175,7 +181,9 @@ class Loaded:
             self._load(assembly, emitted)
 
     def _load(self, assembly: str | bytes, emitted: Emitted) -> None:
-        """Load the code on the device, set its shared memory, and allocate its counters."""
+        """Load the code (PTX or cubin) on the device, allow the kernel its shared memory, allocate its zeroed task
+        counters if it has any, and record how many of its workgroups fit on a multiprocessor.
+        """
         cu, check = self.device.cu, self.device.check
         # loaded as one module: by the linker, setmaxnreg would be dropped and wgmma serialised
         code = assembly if isinstance(assembly, bytes) else assembly.encode() + b"\0"

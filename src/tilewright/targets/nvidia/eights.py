@@ -23,8 +23,10 @@ LANES = 32
 
 
 def form(e: Emitter, op: Op) -> tuple[bool, Any] | None:
-    """Return (whether the matrices are transposed, offset of each [lane, value] from the first) of a fragment in shared
-    memory; None if it does not consist of rows of eight contiguous elements, as ldmatrix and stmatrix need."""
+    """Return (True if the matrices are transposed, array [lane, value] of the elements' offsets from the first) for the
+    fragment that `op` loads from or stores to shared memory. None unless it consists of rows of eight contiguous 16-bit
+    elements, as ldmatrix and stmatrix need, and `op` has no condition.
+    """
     register, memory = op.operands
     kind = memory.type
     if kind.space != "shared" or kind.dtype.bits != 16 or "when" in op.attrs or e.lanes != LANES:
@@ -51,8 +53,10 @@ def form(e: Emitter, op: Op) -> tuple[bool, Any] | None:
 
 
 def row_place(op: Op, turned: bool, first: int, matrices: int) -> Expr:
-    """Return the offset of the matrix row whose address a lane gives, after the swizzle. The instruction moves
-    `matrices` matrices, which begin at value number `first` of the fragment."""
+    """Return the offset in shared memory, after the swizzle, of the matrix row whose address a lane gives to ldmatrix
+    or stmatrix. The instruction moves `matrices` matrices, which begin at element number `first` that a lane holds.
+    `turned` says that they are transposed. The offset is an expression of the lane.
+    """
     (lane, value), place = op.attrs["over"], op.attrs["at"][0]
     row, matrix = lane % 8, (lane // 8) % matrices
     position: dict[Any, Expr] = {
@@ -63,18 +67,24 @@ def row_place(op: Op, turned: bool, first: int, matrices: int) -> Expr:
 
 
 def _address(e: Emitter, op: Op, turned: bool, first: int, matrices: int) -> str:
-    """Return the address in shared memory of the matrix row that this lane gives (see `row_place`)."""
+    """Emit the address in shared memory of the matrix row that this lane gives to the instruction (see `row_place`),
+    and return it, an i32.
+    """
     e.w.names[op.attrs["over"][0]] = e.lane
     return e.address(op.operands[1], row_place(op, turned, first, matrices), 2)
 
 
 def _matrices_per_instruction(count: int) -> int:
-    """Return how many matrices (4, 2 or 1) each instruction moves of a fragment with `count` values a lane."""
+    """Return how many 8 x 8 matrices (4, 2 or 1) each ldmatrix or stmatrix moves of a fragment of which a lane holds
+    `count` elements, two for each matrix: the largest that divides count / 2, which must be whole.
+    """
     return next(n for n in (4, 2, 1) if count % (2 * n) == 0)
 
 
 def load(e: Emitter, op: Op) -> bool:
-    """Emit ldmatrix for the load of a fragment; return False if it does not have the layout for it."""
+    """Emit ldmatrix for the load `op` of a fragment from shared memory. Return False, and emit nothing, if the fragment
+    does not have the layout for it.
+    """
     layout = form(e, op)
     if layout is None:
         return False
@@ -97,7 +107,9 @@ def load(e: Emitter, op: Op) -> bool:
 
 
 def store(e: Emitter, op: Op) -> bool:
-    """Emit stmatrix for the store of a fragment; return False if it does not have the layout for it."""
+    """Emit stmatrix for the store `op` of a fragment to shared memory. Return False, and emit nothing, if the fragment
+    does not have the layout for it.
+    """
     layout = form(e, op)
     if layout is None:
         return False

@@ -22,13 +22,17 @@ WRITTEN_OUT = 2048
 
 
 def multiply(e: Emitter, op: Op, atom: MultiplyAtom) -> None:
-    """Emit an fma atom, with operands in registers or in shared memory."""
+    """Emit the multiplication C += A * B of the operation `op` by fma: its `atom` takes operands from registers or from
+    shared memory.
+    """
     (outer if isinstance(atom.a, RegisterOperand) else from_shared)(e, op, atom)
 
 
 def outer(e: Emitter, op: Op, atom: MultiplyAtom) -> None:
-    """Emit an fma atom whose operands are in registers: in each k step, each row of the lane times each of its
-    columns."""
+    """Emit the multiplication C += A * B of the operation `op` by fma, with operands in registers. In each k step, the
+    lane adds the outer product of its values of A and of B to its accumulators. With the attribute `fresh`, they start
+    at zero.
+    """
     c, a, b = op.operands
     assert isinstance(atom.a, RegisterOperand)
     assert isinstance(atom.b, RegisterOperand)
@@ -50,9 +54,10 @@ def outer(e: Emitter, op: Op, atom: MultiplyAtom) -> None:
 
 
 def from_shared(e: Emitter, op: Op, atom: MultiplyAtom) -> None:
-    """Emit an fma atom whose operands are in shared memory, in rows of 128 bytes; each load is a chunk of 16 bytes.
+    """Emit the multiplication C += A * B of the operation `op` by fma, with operands in shared memory, in rows of 128
+    bytes; each load is a chunk of 16 bytes. With the attribute `fresh`, the accumulators start at zero.
 
-    Short loops over k are unrolled; longer ones iterate over two k steps at a time.
+    Short loops over k are unrolled; longer ones run two k steps in each iteration.
     """
     c, a, b = op.operands
     kind = element(c.type.dtype)
@@ -67,7 +72,7 @@ def from_shared(e: Emitter, op: Op, atom: MultiplyAtom) -> None:
             e.put(c, v, literal(0, c.type.dtype))
 
     def multiply_step(step: str) -> None:
-        """Emit all fma of one k step; `step` is its number, an LLVM value."""
+        """Emit all fma of one k step, which is several k (the atom's depth). `step` is its number, an LLVM value."""
         for k in range(deep):
             a_values, b_values = left.loaded(step, k), right.loaded(step, k)
             for v, (j, i) in enumerate(positions):
@@ -85,7 +90,7 @@ def from_shared(e: Emitter, op: Op, atom: MultiplyAtom) -> None:
 
 
 def _first_position(e: Emitter, atom: MultiplyAtom) -> str:
-    """Return the position in C (column-major, an i32) of this lane's first accumulator."""
+    """Emit the position in C (column-major) of this lane's first accumulator of the atom, and return it, an i32."""
     w, total, step = e.w, "0", 1
     wave = w.value(f"and i32 {e.wave}, {atom.c.lanes // e.lanes - 1}")
     lane = w.value(f"add i32 {e.lane}, {w.value(f'mul i32 {wave}, {e.lanes}')}")
@@ -129,8 +134,10 @@ class _Rows:
         """The lane's contribution to the swizzle of a chunk; None: it must be computed from addresses."""
 
     def loaded(self, step: str, k: int) -> dict[int, str]:
-        """Return {row number: value} for number `k` of a k step, loaded if needed; `step` is the step's number, an LLVM
-        value."""
+        """Return {row number: LLVM value} of the operand's elements of one k: k number `k` (0 to 3) of the k step
+        `step` (an LLVM value). Loads are emitted as needed. With k fastest in memory, all four k of a step are loaded
+        at k = 0 and kept.
+        """
         if self.transposed:
             return self._along_rows(step, k)
         if k == 0:
@@ -138,7 +145,9 @@ class _Rows:
         return {n: values[k] for n, values in self.chunks.items()}
 
     def _along_k(self, step: str) -> dict[int, list[str]]:
-        """Return {row number: its values of a k step}; a chunk holds the four k of one row."""
+        """Emit the loads of the k step `step` (an LLVM value), with k fastest in memory. A chunk of 16 bytes holds the
+        four k of one row. Return {row number: its four LLVM values}.
+        """
         w, values_of = self.e.w, {}
         chunk = w.once((self, step, "chunk"), f"mul i32 {step}, {CHUNK}")
         for n in self.places:
@@ -153,7 +162,9 @@ class _Rows:
         return values_of
 
     def _along_rows(self, step: str, k: int) -> dict[int, str]:
-        """Return {row number: value} for number `k` of a k step; a chunk holds four neighbouring rows."""
+        """Emit the loads of one k: k number `k` (0 to 3) of the k step `step` (an LLVM value), with rows fastest in
+        memory. A chunk of 16 bytes holds four neighbouring rows. Return {row number: LLVM value}.
+        """
         w, values_of, slab = self.e.w, dict[int, str](), ROW // CHUNK * TOGETHER
         step_offset = w.once((self, step, "down"), f"mul i32 {step}, {TOGETHER * ROW}")
         period = w.once((self, step, "period"), f"mul i32 {step}, {TOGETHER * CHUNK}")
@@ -166,15 +177,19 @@ class _Rows:
         return values_of
 
     def _swizzled_address(self, key: tuple[object, ...], chunk: str, more: int) -> str:
-        """Return the address of a chunk, with the swizzle applied; `key` identifies it for reuse, `more` is its
-        constant part."""
+        """Emit the address of a chunk of 16 bytes, with the swizzle applied, and return it, an i32. `chunk` is the part
+        of its offset that is an LLVM value, `more` the constant part. `key` identifies the address: equal keys share
+        one.
+        """
         w = self.e.w
         partly_swizzled = w.once((self, key[0], "moved"), f"xor i32 {self.turn}, {chunk}")
         swizzled = w.once((self, key, "turned"), f"xor i32 {partly_swizzled}, {more}")
         return w.once((self, key, "place"), f"add i32 {self.base}, {swizzled}")
 
     def _load(self, place: str, below: int) -> list[str]:
-        """Return the four values of the chunk `below` bytes after the address `place`."""
+        """Emit the load of 16 bytes at `below` bytes after the address `place` in shared memory (an i32); return its
+        four floats.
+        """
         w = self.e.w
         pointer = w.once((place, "pointer"), f"inttoptr i32 {place} to ptr addrspace(3)")
         if below:

@@ -76,37 +76,38 @@ TANH_SMALL = 0.0625
 
 
 def function(e: Emitter, name: str, values: list[str], accuracy: Accuracy) -> str | None:
-    """Emit the function `name` of f32 values with that accuracy, in a few instructions, and return the result; None if
-    plain arithmetic is as good."""
+    """Emit the f32 function `name` (such as "exp") of the LLVM values `values` in a few instructions, with at least the
+    given `accuracy`, and return the result. None if there is no form better than plain arithmetic.
+    """
     emit_function = {"coarse": COARSE, "absolute": ABSOLUTE}.get(accuracy, FUNCTIONS).get(name) or FUNCTIONS.get(name)
     return None if emit_function is None else emit_function(e, *values)
 
 
 def _constant(value: float) -> str:
-    """Return a float constant as LLVM writes it: the bits of the value as a double."""
+    """Return `value`, rounded to f32, as LLVM writes a float constant: the hexadecimal bits of it as a double."""
     return f"0x{struct.unpack('<Q', struct.pack('<d', float(np.float32(value))))[0]:016X}"
 
 
 def _call(e: Emitter, name: str, *values: str) -> str:
-    """Emit a call of an LLVM intrinsic on floats and return its result."""
+    """Emit a call of the LLVM intrinsic `name` (without "llvm.") on float values, and return its result."""
     e.w.declare(f"float @llvm.{name}({', '.join(['float'] * len(values))})")
     return e.w.value(f"call float @llvm.{name}({', '.join(f'float {v}' for v in values)})")
 
 
 def _exp2(e: Emitter, x: str) -> str:
-    """Emit the approximate 2^x (ex2.approx.ftz)."""
+    """Emit the approximate 2^x (ex2.approx.ftz), and return the LLVM value."""
     return _call(e, "nvvm.ex2.approx.ftz.f", x)
 
 
 def _rounded_operation(e: Emitter, name: str, *values: str) -> str:
-    """Emit the PTX instruction `name` on floats, such as fma with a rounding mode, and return its result."""
+    """Emit the PTX instruction `name` on float values, such as an fma with a rounding mode, and return its result."""
     slots = ", ".join(f"${i}" for i in range(1, len(values) + 1))
     marks = ",".join(["=f", *["f"] * len(values)])
     return e.w.value(f'call float asm "{name} $0, {slots};", "{marks}"({", ".join(f"float {v}" for v in values)})')
 
 
 def _exp(e: Emitter, x: str) -> str:
-    """Emit exp(x) accurate to 2 units in the last place."""
+    """Emit exp(x), accurate to 2 units in the last place, and return the LLVM value."""
     w, limit = e.w, 126.0
     scaled = _rounded_operation(e, "fma.rn.sat.f32", x, _constant(LOG2_E / (2 * limit)), _constant(0.5))
     shifted = _rounded_operation(e, "fma.rm.f32", scaled, _constant(2 * limit), _constant(COUNTS + 1))
@@ -118,18 +119,18 @@ def _exp(e: Emitter, x: str) -> str:
 
 
 def _coarse_exp(e: Emitter, x: str) -> str:
-    """Emit exp(x) as one multiplication and exp2."""
+    """Emit exp(x) as one multiplication and the approximate exp2, and return the LLVM value."""
     return _exp2(e, e.w.value(f"fmul float {x}, {_constant(LOG2_E)}"))
 
 
 def _coarse_sigmoid(e: Emitter, x: str) -> str:
-    """Emit the sigmoid as the approximate reciprocal of 1 + 2^(-x log2 e)."""
+    """Emit sigmoid(x) as the approximate reciprocal of 1 + 2^(-x log2 e), and return the LLVM value."""
     power = _exp2(e, e.w.value(f"fmul float {x}, {_constant(-LOG2_E)}"))
     return _call(e, "nvvm.rcp.approx.ftz.f", e.w.value(f"fadd float {power}, {_constant(1)}"))
 
 
 def _polynomial(e: Emitter, x: str, coefficients: tuple[float, ...]) -> str:
-    """Emit a polynomial of x by Horner's scheme; the coefficient of x^0 is first."""
+    """Emit a polynomial of x by Horner's scheme, and return the LLVM value. The coefficient of x^0 is first."""
     *others, value = map(_constant, coefficients)
     for c in reversed(others):
         value = _call(e, "fma.f32", value, x, c)
@@ -137,7 +138,9 @@ def _polynomial(e: Emitter, x: str, coefficients: tuple[float, ...]) -> str:
 
 
 def _near_one(e: Emitter, size: str, x: str, coefficients: tuple[float, ...]) -> str:
-    """Emit 1 - 2^-(a P(a)) with the sign of x, where `size` is a = |x| and `coefficients` are those of P."""
+    """Emit 1 - 2^-(a P(a)) with the sign of x, and return the LLVM value. `size` is the LLVM value a = |x|;
+    `coefficients` are those of the polynomial P.
+    """
     w = e.w
     exponent = w.value(f"fmul float {w.value(f'fneg float {size}')}, {_polynomial(e, size, coefficients)}")
     magnitude = w.value(f"fsub float {_constant(1)}, {_exp2(e, exponent)}")
@@ -145,7 +148,7 @@ def _near_one(e: Emitter, size: str, x: str, coefficients: tuple[float, ...]) ->
 
 
 def _erf(e: Emitter, x: str) -> str:
-    """Emit erf(x): a polynomial for small x, 1 - 2^-Q(|x|) for others."""
+    """Emit erf(x) for f32 results, and return the LLVM value: a polynomial for small x, 1 - 2^-Q(|x|) for others."""
     w = e.w
     size = _call(e, "fabs.f32", x)
     small = _call(e, "fma.f32", x, _polynomial(e, w.value(f"fmul float {x}, {x}"), ERF), x)
@@ -155,12 +158,12 @@ def _erf(e: Emitter, x: str) -> str:
 
 
 def _absolute_erf(e: Emitter, x: str) -> str:
-    """Emit erf(x) with an absolute error of about 2^-25."""
+    """Emit erf(x) with an absolute error of about 2^-25, and return the LLVM value."""
     return _near_one(e, _call(e, "fabs.f32", x), x, ERFC_ALL)
 
 
 def _absolute_tanh(e: Emitter, x: str) -> str:
-    """Emit tanh(x) with an absolute error of at most 2^-21."""
+    """Emit tanh(x) with an absolute error of at most 2^-21, and return the LLVM value."""
     w = e.w
     power = _exp2(e, w.value(f"fmul float {x}, {_constant(2 * LOG2_E)}"))
     reciprocal = _call(e, "nvvm.rcp.approx.ftz.f", w.value(f"fadd float {power}, {_constant(1)}"))
@@ -168,7 +171,7 @@ def _absolute_tanh(e: Emitter, x: str) -> str:
 
 
 def _coarse_tanh(e: Emitter, x: str) -> str:
-    """Emit tanh(x) with a relative error small enough for results of 16 bits."""
+    """Emit tanh(x) with a relative error small enough for results of 16 bits, and return the LLVM value."""
     w = e.w
     third = w.value(f"fmul float {w.value(f'fmul float {x}, {x}')}, {_constant(-1 / 3)}")
     is_small = w.value(f"fcmp olt float {_call(e, 'fabs.f32', x)}, {_constant(TANH_SMALL)}")
@@ -176,7 +179,9 @@ def _coarse_tanh(e: Emitter, x: str) -> str:
 
 
 def _quotient(e: Emitter, a: str, b: str) -> str:
-    """Emit a / b, correctly rounded in nearly all cases."""
+    """Emit a / b, correctly rounded in nearly all cases, and return the LLVM value. Zero, infinite and very large or
+    small b are handled.
+    """
     w = e.w
     size = _call(e, "fabs.f32", b)
     above, below = (

@@ -31,28 +31,36 @@ _lock = Lock()
 
 
 def _immortal(item: Any) -> Any:
-    """Return the same object, which is never freed: the driver may use it after Python has ended."""
+    """Increase the reference count of `item`, so that it is never freed, and return it: the driver may use it after
+    Python has ended.
+    """
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(item))
     return item
 
 
 @cache
 def _immortal_code() -> ctypes.c_void_p:
-    """Return the address of the native function that the driver calls when a graph is destroyed."""
+    """Return the address of the native function that the driver calls when a graph is destroyed. Its code is linked at
+    the first call and never freed.
+    """
     from tilewright.targets.cpu.load import link, object_of  # needs LLVM, which users of exported kernels may not have
 
     return ctypes.c_void_p(_immortal(link(object_of(TEXT), ("graph_is_gone",))).address("graph_is_gone"))
 
 
 def is_captured(capturing: Any, stream: int) -> bool:
-    """True if the work of a stream goes into a CUDA graph; `capturing` is the driver's cuStreamIsCapturing."""
+    """True if work that is sent to the stream `stream` (a handle) is now captured into a CUDA graph. `capturing` is the
+    driver's function cuStreamIsCapturing; False if it fails.
+    """
     state = ctypes.c_int(0)
     refused = capturing(ctypes.c_void_p(stream), ctypes.byref(state))
     return not refused and state.value != 0
 
 
 def hold_for_graph(device: Device, stream: int, arrays: Sequence[Any]) -> None:
-    """Keep arrays alive as long as the CUDA graph that `stream` is captured into."""
+    """Keep `arrays` alive as long as the CUDA graph that the stream `stream` (a handle) is being captured into. Raise
+    TargetError if the driver refuses. Arrays of graphs that are gone are released here.
+    """
     with _lock:
         destroy = _immortal_code()
         gone = [entry for entry in _held if entry[0].value]

@@ -67,9 +67,10 @@ class Im2colMap:
         pixels: int,
         swizzle: int = 0,
     ) -> Im2colMap:
-        """Return the map of a whole convolution: `image` is (N, ..., H, W, C), packed; `taps`, `stride`, `dilation` and
-        `padding` are (..., H, W). An instruction copies `channels` of `pixels` pixels, with a swizzle of rows of
-        `swizzle` bytes."""
+        """Return the im2col map of a whole convolution. `image` is the shape (N, ..., H, W, C) of a contiguous tensor;
+        `taps` (the filter's extents), `stride`, `dilation` and `padding` are (..., H, W). One instruction copies
+        `channels` channels of `pixels` pixels; `swizzle` is the bytes of a swizzled row (0: none).
+        """
         extents = tuple(reversed(image))
         lower = tuple(-p for p in reversed(padding))
         reach = tuple((t - 1) * d for t, d in zip(reversed(taps), reversed(dilation), strict=True))
@@ -79,13 +80,15 @@ class Im2colMap:
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """The number of positions of the filter along W, H, ..."""
+        """The number of positions of the filter along each spatial dimension, as (W, H, ...)."""
         sizes = zip(self.extents[1:-1], self.lower, self.upper, self.steps, strict=True)
         return tuple((extent - 1 + high - low) // step + 1 for extent, low, high, step in sizes)
 
     def offsets(self, coordinates: tuple[int, ...], taps: tuple[int, ...]) -> tuple[Array, Array]:
-        """Return (offset in global memory, whether it is inside the image) of each [channel, pixel] that an instruction
-        copies. `coordinates` are (channel, W, H, ..., image) of the first, `taps` the offsets of the filter's tap."""
+        """Return two arrays [channel, pixel] for the elements that one instruction copies: (offset in global memory,
+        True if it is inside the image). `coordinates` are (channel, W, H, ..., image) of the first element; `taps` are
+        the offsets (W, H, ...) of the filter's tap.
+        """
         channel = coordinates[0] + np.arange(self.channels)[:, None]
         pixel_number = np.arange(self.pixels)[None, :]
         address = self.start + channel * self.strides[0] + 0 * pixel_number
@@ -101,7 +104,9 @@ class Im2colMap:
 
 
 def _layout(size: int, arguments: Arguments) -> ComposedLayout:
-    """Return the layout in shared memory of one instruction's (channels, pixels), for elements of `size` bytes."""
+    """Return the layout of one instruction's box in shared memory, (channel, pixel) -> offset with the swizzle.
+    `arguments` are the instruction's; elements have `size` bytes.
+    """
     tensor_map: Im2colMap = arguments["tensor_map"]
     return written((tensor_map.channels, tensor_map.pixels), arguments["place"], tensor_map.swizzle, size)
 
@@ -116,8 +121,11 @@ def _load(
     taps: tuple[int, ...],
     place: int,
 ) -> None:
-    """Run one instruction in the interpreter: copy the channels and pixels at `coordinates` and filter tap `taps` from
-    global memory to `target`, at the offsets of `layout`; zeros outside the image."""
+    """Copy the channels and pixels of one im2col instruction from the array `source` (global memory) to the array
+    `target` (shared memory); the interpreter's version of it. `coordinates` are those of the first element, `taps` the
+    offsets of the filter's tap. `layout` gives the offsets in `target`. Elements outside the image become zero. `place`
+    is not used.
+    """
     offsets, inside = tensor_map.offsets(coordinates, taps)
     elements = np.zeros(offsets.shape, source.dtype)
     elements[inside] = source[offsets[inside]]
@@ -136,8 +144,10 @@ class _Walk:
 
 
 def _spatial_walks(access: Access, box: tuple[int, ...], channel: int, pixel: int) -> tuple[int, int, list[_Walk]]:
-    """Return (first channel, first image, walks along W, H, ...) of an access; raise Refused if it is no im2col access.
-    `channel` and `pixel` are the dimensions of the box over channels, and over all positions."""
+    """Return (first channel, first image, [how positions move along W, H, ...]) of the image access of an im2col copy.
+    Raise Refused if the access is no im2col access. `box` are the extents of the copied box; `channel` and `pixel` are
+    the numbers of its dimensions over channels, and over all positions.
+    """
     normal = access.normalise()
     if normal.general:
         raise Refused(f"the access has no normal form: {normal.general}")
@@ -174,8 +184,11 @@ def _spatial_walks(access: Access, box: tuple[int, ...], channel: int, pixel: in
 def _axis_walk(
     access: Access, form: tuple[dict[Symbol, int], int], weights: dict[Symbol, int], positions: int
 ) -> _Walk:
-    """Return the walk along one spatial dimension, whose coordinate is the linear `form`. `weights` are the weights of
-    the pixel's digits (parts of its number); `positions` is the number of positions of all faster dimensions."""
+    """Return how the access moves along one spatial dimension of the image. `form` is its coordinate as a linear form
+    ({axis or digit: weight}, constant). `weights` is {digit: weight} of the pixel number's digits (mixed-radix parts of
+    the number). `positions` is the number of positions of all faster dimensions. Raise Refused if pixels are not
+    counted line by line.
+    """
     low, step, count, taps = form[1], 1, 1, {}
     for axis, weight in form[0].items():
         if axis in weights:
@@ -190,8 +203,10 @@ def _axis_walk(
 
 
 def _rule(_: CopyAtom, request: CopyRequest) -> Iterable[Arguments]:
-    """Yield the arguments of one im2col instruction after another that do the requested copy; raise Refused if they
-    cannot."""
+    """Yield the arguments of each im2col instruction that the requested copy needs: the tensor map, coordinates, tap
+    offsets and offset in shared memory. Each instruction is checked against the request. Raise Refused if im2col
+    instructions cannot do the copy.
+    """
     access = request.source.layout
     if not isinstance(access, Access):
         raise Refused("an image is read through an access: a layout does not say what lies outside it")
@@ -238,7 +253,10 @@ def _rule(_: CopyAtom, request: CopyRequest) -> Iterable[Arguments]:
 def _map(
     access: Access, walks: list[_Walk], tile: TmaTile, channel: int, pixel: int
 ) -> tuple[Im2colMap, tuple[int, ...]]:
-    """Return the map for all taps of the access, and the least offset of taps along each spatial dimension."""
+    """Return (the im2col map for all taps of the access, the least tap offset along each spatial dimension). `walks`
+    say how positions move along W, H, ...; `tile` is the shared-memory side, in which `channel` and `pixel` are the
+    numbers of the dimensions over channels and positions.
+    """
     extents = tuple(number(e) for e in reversed(access.shape))
     strides = tuple(number(s) for s in reversed(access.strides))
     # an instruction's tap offsets are not negative: the least one is moved into the corner
@@ -256,7 +274,9 @@ def _map(
 
 
 def _check(tensor_map: Im2colMap, request: CopyRequest) -> None:
-    """Raise Refused unless the hardware's fields can hold the map."""
+    """Raise Refused unless the fields of the hardware's tensor map can hold the values of `tensor_map`. `request` is
+    the copy that it is for.
+    """
     check_map(tensor_map.start, tensor_map.extents, tensor_map.strides, request.source, request.size)
     bits = CORNER_BITS[len(tensor_map.lower)]
     for corner in (*tensor_map.lower, *tensor_map.upper):
@@ -271,7 +291,8 @@ def _check(tensor_map: Im2colMap, request: CopyRequest) -> None:
 
 
 def column_of(request: ViewRequest) -> tuple[tuple[Any, ...], TmaTile, tuple[Expr, ...], tuple[Expr, ...]]:
-    """Return (fields of an Im2colMap, tile, coordinates, tap offsets) of a copy that the conditions allow.
+    """Return (fields of an Im2colMap, tile in shared memory, coordinates, tap offsets) of the im2col copy `request`. It
+    must meet `im2col_conditions`.
 
     Extents, strides and upper corners are expressions. Coordinates and offsets are those of the first pixel and
     channel, fastest dimension first.

@@ -36,7 +36,9 @@ class TapWalk:
 
 
 def im2col_conditions(request: ViewRequest) -> Iterator[Condition]:
-    """Yield the conditions that symbolic sizes must meet for an im2col copy; raise Refused if it is impossible."""
+    """Yield the conditions on symbolic sizes under which an im2col copy can do `request`, from a view in global memory
+    to one in shared memory. Raise Refused if no sizes allow it.
+    """
     near, far = sides(request, loads=True)
     tile = near_tile(request, near, most=2)
     if len(tile.order) < 2:
@@ -60,7 +62,9 @@ def im2col_conditions(request: ViewRequest) -> Iterator[Condition]:
 
 
 def _need_column(tile: TmaTile) -> None:
-    """Raise Refused if the tile has more channels or pixels than an instruction."""
+    """Raise Refused if an instruction's box of `tile` has more channels or pixels than im2col instructions copy (256,
+    1024).
+    """
     channels, pixels = (tile.box[d] for d in tile.order)
     if channels > MOST_CHANNELS or pixels > MOST_PIXELS:
         raise Refused(
@@ -69,8 +73,10 @@ def _need_column(tile: TmaTile) -> None:
 
 
 def walks(far: MemoryView, channel: Symbol, pixel: Symbol) -> Iterator[TapWalk]:
-    """Yield the walks along W, H, ... of pixels in global memory; raise Refused unless pixels are counted along lines,
-    then from line to line, then through images. `channel` and `pixel` are the box's axes."""
+    """Yield, for each spatial dimension (W, H, ...) of the view `far` in global memory, how its coordinate moves with
+    the pixel number. `channel` and `pixel` are the box's axes over channels and pixels. Raise Refused unless pixels are
+    counted along lines, then from line to line, then through images.
+    """
     flat: Expr = pixel  # the number of a pixel, as far as the digits so far tell it
     positions: Expr = ONE
     for d in range(len(far.coordinates) - 2, 0, -1):
@@ -95,8 +101,10 @@ def walks(far: MemoryView, channel: Symbol, pixel: Symbol) -> Iterator[TapWalk]:
 
 
 def _step_of(far: MemoryView, d: int, digit: Expr, pixel: Symbol) -> int:
-    """Return the step between positions along dimension `d`, whose digit is the last one of the pixel's number; raise
-    Refused if there is none up to 8."""
+    """Return the step of dimension `d` of the view `far` from one position to the next: its coordinate is step *
+    `digit` plus terms without `pixel`. `digit` is the last mixed-radix part of the pixel number. Raise Refused if no
+    step up to 8 fits.
+    """
     for step in range(1, MOST_STEP + 1):
         if pixel not in (far.coordinates[d] - step * digit).symbols:
             return step
@@ -104,8 +112,10 @@ def _step_of(far: MemoryView, d: int, digit: Expr, pixel: Symbol) -> int:
 
 
 def _pixel_number(far: MemoryView, d: int, left: Expr, flat: Expr, positions: Expr, pixel: Symbol) -> Expr:
-    """Return the pixel's number with a begin that makes its quotient by `positions` equal to `left`, the rest that
-    dimension `d` uses. `flat` is the number as known from faster dimensions."""
+    """Return the pixel number `flat`, shifted so that its quotient by `positions` is `left`. `flat` is the number as
+    the faster dimensions tell it, `positions` the product of their counts, and `left` the quotient that dimension `d`
+    of the view `far` uses. Raise Refused if the shift depends on the axis `pixel`.
+    """
     shift = left - flat // positions
     if pixel in shift.symbols:
         raise _not_counted(far, d)
@@ -113,7 +123,9 @@ def _pixel_number(far: MemoryView, d: int, left: Expr, flat: Expr, positions: Ex
 
 
 def _not_counted(far: MemoryView, d: int) -> Refused:
-    """Return the refusal that dimension `d` does not count pixels in the order of memory."""
+    """Return (not raise) the refusal that dimension `d` of the view `far` does not count pixels in the order of
+    memory.
+    """
     return Refused(
         f"the box does not count pixels of {far.name} along lines first, then from line to line and through images: "
         f"dimension {d} is at {far.coordinates[d]}"
@@ -121,8 +133,10 @@ def _not_counted(far: MemoryView, d: int) -> Refused:
 
 
 def _walk_conditions(far: MemoryView, walk: TapWalk, ranks: int) -> Iterator[Condition]:
-    """Yield the conditions that corners and tap offsets fit in their bits; raise Refused if they cannot. `ranks` is the
-    number of spatial dimensions."""
+    """Yield the conditions on symbolic sizes under which the map's corners along one dimension of the view `far` fit in
+    their bits. `walk` is the movement along it, `ranks` the number of spatial dimensions. Raise Refused if they cannot
+    fit, or if steps or tap offsets are too large.
+    """
     if not 1 <= walk.step <= MOST_STEP:
         raise Refused(f"positions {walk.step} apart are more than {MOST_STEP}, or not forwards")
     least, most = walk.taps.lo, walk.taps.hi

@@ -52,7 +52,9 @@ class Attribute(ctypes.Structure):
 
 
 def attributes(emitted: Emitted) -> list[Attribute]:
-    """Return the launch attributes that a kernel needs: cluster size, programmatic dependent launch."""
+    """Return the launch attributes that a kernel needs: its cluster size if above 1, and programmatic dependent launch
+    if it uses it.
+    """
     result = []
     if emitted.cluster > 1:
         result.append(Attribute(CLUSTER, 0, (emitted.cluster, 1, 1)))
@@ -112,7 +114,11 @@ class Launch:
         self._start: Callable[..., int] = self._record.start
 
     def _configuration(self, emitted: Emitted, workers: int | None, sizes: Mapping[str, int]) -> Config:
-        """Return the launch configuration: number of workgroups, threads, shared memory, attributes."""
+        """Return the launch configuration: number of workgroups, threads, shared memory, attributes. There are
+        `workers` workgroups (None: as many as the device runs at a time, or one for each task if the kernel asks for
+        that), but not more than tasks, in whole clusters. `sizes` is {open parameter: value} for sizes known only at
+        the call.
+        """
         tasks = int(evaluated(as_expr(emitted.tasks), sizes))
         capacity = tasks if emitted.alone else self.device.cores * max(1, self.loaded.workgroups)
         workgroups = max(1, min(tasks, workers or capacity) // emitted.cluster) * emitted.cluster
@@ -125,7 +131,9 @@ class Launch:
         return config
 
     def _room_for_clusters(self, config: Config) -> int:
-        """Return the number of clusters that fit on the device at a time, which may leave multiprocessors unused."""
+        """Return the number of clusters that the device can run at a time, at least 1; some multiprocessors may be left
+        over.
+        """
         clusters, function = ctypes.c_int(0), ctypes.c_void_p(int(self.loaded.function))
         with self.device.entered():
             code = self.device.room_for_clusters(ctypes.byref(clusters), function, ctypes.byref(config))
@@ -134,8 +142,9 @@ class Launch:
         return max(1, clusters.value)
 
     def _place(self, array: Any, written: bool) -> int:
-        """Return the device address of an array. For an array of the host, memory is allocated, and the copies are
-        remembered."""
+        """Return the device address of `array`. For an array of the host, memory is allocated on the device, and the
+        array is recorded to be copied at each run; `written` says that it is copied back.
+        """
         if isinstance(array, DeviceArray):
             return array.pointer
         memory = OwnedMemory(self.device, array.nbytes, f"{self.loaded.name}: memory on the device")
@@ -155,13 +164,16 @@ class Launch:
 
     @property
     def alone(self) -> Callable[[], None]:
-        """A function that starts the kernel, native if no array has to be copied to the device."""
+        """A function without parameters that starts the kernel: a native one, unless arrays of the host must be
+        copied.
+        """
         return self if self._moved else self._record.run(self, self.once_more)
 
     def once_more(self, code: int, tensors: Sequence[Any] = ()) -> None:
-        """Handle an error code of a start: retry in the device's own context, or with counters for a CUDA graph that is
-        captured; raise TargetError if that fails too. `tensors` are the tensors of the call, if they are not those it
-        was bound to."""
+        """Handle an error code of a start: start the kernel again in the device's own context, or with counters of its
+        own for a CUDA graph that is captured. Raise TargetError for any other code, or if that fails too. `tensors` are
+        the tensors of the call; empty: the bound ones.
+        """
         if code == LAUNCH_UNLIKE and self._emitted.counters and is_captured(self.device.capturing, self._stream()):
             code = self._start_in_graph()
         elif code in ELSEWHERE:
@@ -171,8 +183,8 @@ class Launch:
             raise self._fault(code)
 
     def _start_in_graph(self) -> int:
-        """Start the kernel while a CUDA graph is captured, with counters that the graph owns and clears at each replay;
-        return the driver's code.
+        """Start the kernel while a CUDA graph is captured, with counters that the graph owns and clears at each replay.
+        Return the driver's code. Raise TargetError if torch does not manage the memory.
 
         The counters that ordinary launches take in turn might be used by a replay and by another launch at the same
         time.
@@ -191,10 +203,9 @@ class Launch:
         return int(self.record(**{**self._fields, "template": block}).start())
 
     def again(self, whole: Whole | None = None) -> MovableCall:
-        """Return a launch that starts the kernel on other tensors of the same form; references to the bound ones are
-        dropped.
-
-        If `whole` is given, a host program of which this is the first launch, it starts all its launches.
+        """Return a launch that can start the kernel on other tensors of the same form; from now on this launch does not
+        keep the replaced arrays alive. If `whole` is given (a host program of which this is the first launch), it
+        starts all launches of it.
         """
         arrays: Sequence[Any] = self._arrays if whole is None else whole.arrays
         written = self._emitted.written if whole is None else whole.written
@@ -215,9 +226,10 @@ class Launch:
         return MovableCall(code, launch_all, tuple(written), tuple(extents), tuple(addresses), sizes)
 
     def _follow(self, before: Launch | None, places: Sequence[int | None]) -> None:
-        """Prepare this launch to be started on other arrays, after launch `before` (None: it is the first). `places`
-        has for each of its arrays its number among the arguments and workspaces of the call; None: an array that
-        stays."""
+        """Prepare this launch to be started on other arrays, after the launch `before` (None: it is the first).
+        `places` has, for each of its arrays, the number among the call's arguments and workspaces; None: the array
+        stays. References to the other arrays are dropped.
+        """
         passed = self._passed
         patches, maps = (
             np.array([(places[i], at) for i, at in offsets if places[i] is not None], np.uint64).reshape(-1, 2)
@@ -233,13 +245,17 @@ class Launch:
         self._arrays = [a for a, place in zip(self._arrays, places, strict=True) if place is None]
 
     def _fault(self, code: int, what: str = "") -> Exception:
-        """Return the exception for an error code; `what` is added to the kernel's name in the message."""
+        """Return (not raise) the exception for an error code of a start; `what` is added to the kernel's name in the
+        message.
+        """
         if code == LAUNCH_UNLIKE:
             return TargetError(f"{self.loaded.name}{what}: its stream could not be told")
         return self.device.fault(self.device.cu.CUresult(code), f"{self.loaded.name}{what}")
 
     def _there_and_back(self) -> None:
-        """Copy the host's arrays to the device, run the kernel, wait for it, and copy written arrays back."""
+        """Copy the host's arrays to the device, run the kernel, wait for it, and copy the written arrays back. Raise
+        TargetError if a step fails.
+        """
         cu, check, name = self.device.cu, self.device.check, self.loaded.name
         with self.device.entered():
             for memory, array, _ in self._moved:

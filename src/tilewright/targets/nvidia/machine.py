@@ -26,8 +26,9 @@ _BULK = BulkCopy(box_extent=256, row_bytes=32, taps_bytes=24 << 10, counted_dims
 
 
 def _row(name: str, features: frozenset[str], shared: int, limits: Limits, sync: float = SYNC) -> Machine:
-    """Return a machine with these features, `shared` bytes of shared memory and `limits`; its mma.sync takes `sync`
-    cycles of a quarter of a core."""
+    """Return the machine description `name` of an NVIDIA GPU, with the atoms that need only `features`. `shared` is the
+    bytes of shared memory of a multiprocessor; `sync` is the cycles of an mma.sync on a quarter of it.
+    """
     return Machine(
         name,
         lanes=32,
@@ -157,5 +158,5 @@ MACHINES = {
 
 
 def architecture(machine: Machine) -> tuple[str, str]:
-    """Return LLVM's names of (the architecture, its features), such as ("sm_90a", "+ptx80")."""
+    """Return LLVM's names of a machine's (architecture, features), such as ("sm_90a", "+ptx80")."""
     return ("sm_90a", "+ptx80") if "sm_90a" in machine.features else ("sm_80", "+ptx80")

@@ -20,7 +20,9 @@ _OF_SIZE = {1: "UINT8", 2: "UINT16", 4: "UINT32", 8: "UINT64"}
 
 
 def tensor_map(gpu: Device, what: TensorMap | Im2colMap, pointer: int, dtype: np.dtype[Any]) -> bytes:
-    """Return the encoded tensor map of `what` for a tensor at address `pointer` with elements of `dtype`."""
+    """Return the 128 bytes of the tensor map `what` as the driver encodes it, for a tensor at the device address
+    `pointer` with elements of `dtype`. `gpu` is the device. Raise TargetError if the driver refuses.
+    """
     cu = gpu.cu
     name = _TYPES.get(dtype.name) or _OF_SIZE[dtype.itemsize]
     kind = getattr(cu.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{name}")

@@ -24,8 +24,10 @@ TRANSPOSED = Layout(((4, 8), 2), ((2, 8), 1))
 
 
 def _places(layout: Any, lanes: int, rows: tuple[int, ...] | Array) -> Array:
-    """Return the offset in memory of each [lane, value] of an instruction; `rows` has the offsets of the eight rows of
-    each matrix, for every warp of the `lanes`."""
+    """Return an array [lane, value] of the offsets in memory of the elements that one ldmatrix or stmatrix moves.
+    `rows` has the offsets of the eight rows of each matrix, for every warp of the `lanes`; `layout` is that of one
+    matrix in a warp's lanes.
+    """
     starts = np.asarray(rows).reshape(lanes // WARP, -1, 8)
     numbers = table(layout)
     offsets = starts[:, :, numbers % 8] + numbers // 8  # [warp, matrix, lane, half]
@@ -34,24 +36,33 @@ def _places(layout: Any, lanes: int, rows: tuple[int, ...] | Array) -> Array:
 
 
 def _load(layout: Any, source: Array, target: Array, *, rows: tuple[int, ...], value: int = 0) -> None:
-    """Load matrices in the interpreter, from the offsets of their rows into values `value` on of the lanes."""
+    """Copy 8 x 8 matrices from the array `source` to the registers `target`, an array [lane, value], from column
+    `value` on; the interpreter's version of ldmatrix. `rows` are the offsets of the matrices' rows in `source`;
+    `layout` is that of one matrix in a warp's lanes.
+    """
     places = _places(layout, target.shape[0], rows)
     target[:, value : value + places.shape[1]] = source[places]
 
 
 def _store(layout: Any, source: Array, target: Array, *, rows: tuple[int, ...], value: int = 0) -> None:
-    """Store matrices in the interpreter, from values `value` on of the lanes to the offsets of their rows."""
+    """Copy 8 x 8 matrices from the registers `source`, an array [lane, value], from column `value` on, to the array
+    `target`; the interpreter's version of stmatrix. `rows` are the offsets of the matrices' rows in `target`; `layout`
+    is that of one matrix in a warp's lanes.
+    """
     places = _places(layout, source.shape[0], rows)
     target[places] = source[:, value : value + places.shape[1]]
 
 
 def _rule(layout: Layout, matrices: int) -> Callable[[CopyAtom, CopyRequest], Iterable[Arguments]]:
-    """Return the rule of ldmatrix or stmatrix for `matrices` matrices: it yields the arguments of the instructions that
-    do a requested copy. `layout` is that of one matrix in a warp's lanes."""
+    """Return the rule of an ldmatrix or stmatrix that moves `matrices` matrices: a function (atom, copy request) that
+    yields the arguments of each instruction that the copy needs. `layout` is that of one matrix in a warp's lanes.
+    """
 
     def rule(_: CopyAtom, request: CopyRequest) -> Iterable[Arguments]:
-        """Yield the arguments of one instruction after another (`rows`: offsets of matrix rows; `value`: first value of
-        the lanes) that do the requested copy; raise Refused if they cannot."""
+        """Yield {"rows": offsets in memory of the matrices' rows, "value": first register of each lane} for each
+        instruction of the copy. Raise Refused if the registers do not hold rows of 8 contiguous, aligned 2-byte
+        elements of memory.
+        """
         if request.size != 2:
             raise Refused(f"it moves elements of 2 bytes, not of {request.size}")
         numbers = request.registers()
@@ -80,11 +91,14 @@ def _rule(layout: Layout, matrices: int) -> Callable[[CopyAtom, CopyRequest], It
 
 
 def _on_views(layout: Layout, matrices: int) -> Callable[[ViewRequest], Iterator[Condition]]:
-    """Return the function that yields the conditions of ldmatrix or stmatrix between views."""
+    """Return a function of a copy request between views that yields the conditions on symbolic sizes for ldmatrix or
+    stmatrix of `matrices` matrices. `layout` is that of one matrix in a warp's lanes.
+    """
 
     def conditions(request: ViewRequest) -> Iterator[Condition]:
-        """Yield the conditions that symbolic sizes must meet: each matrix has eight rows of eight contiguous elements,
-        aligned to 16 bytes. Raise Refused if the copy is impossible."""
+        """Yield the conditions on symbolic sizes under which each matrix has eight rows of eight contiguous elements,
+        aligned to 16 bytes and in bounds. Raise Refused if no sizes allow it.
+        """
         if request.size != 2:
             raise Refused(f"it moves elements of 2 bytes, not of {request.size}")
         registers, memory = request.sides()
@@ -117,7 +131,9 @@ def _on_views(layout: Layout, matrices: int) -> Callable[[ViewRequest], Iterator
 
 
 def _atom(name: str, loads: bool, matrices: int, layout: Layout, feature: str) -> CopyAtom:
-    """Return the copy atom of that name for `matrices` matrices: a load from shared memory if `loads`, else a store."""
+    """Return the copy atom `name` that moves `matrices` 8 x 8 matrices: a load from shared memory if `loads`, else a
+    store to it. `layout` is that of one matrix in a warp's lanes; `feature` is the feature that it needs.
+    """
     source, target = ("shared", "register") if loads else ("register", "shared")
     return CopyAtom(
         name,

@@ -51,7 +51,9 @@ class DeviceMemory:
         self.device, self.passing, self.stream = gpu, passing, stream
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> DeviceArray:
-        """Return a new array on the device."""
+        """Allocate an array on the device and return it, uninitialised. The memory comes from the stream's pool, from
+        torch, or from the driver (see the class).
+        """
         if self.stream is not None:
             taken = AllocatedOnStream(self.device, prod(shape) * dtype.itemsize, self.stream)
             fields = int(taken.pointer), shape, packed_steps(shape), dtype, taken, self.device.number
@@ -66,15 +68,18 @@ class DeviceMemory:
         return DeviceArray(pointer, shape, packed_steps(shape), dtype, owner, self.device.number)
 
     def takes(self, array: Any) -> bool:
-        """True if launches can take the array as it is: packed, on the device, and aligned to 16 bytes."""
+        """True if launches can use `array` as it is: it is on the device, contiguous, and aligned to 16 bytes."""
         return isinstance(array, DeviceArray) and array.packed and array.pointer % ALIGNMENT == 0
 
     def _stream(self, *arrays: Any) -> int:
-        """Return the stream for work on these arrays."""
+        """Return the handle of the stream to which work on `arrays` goes now (see `stream_of`)."""
         return stream_of(arrays, self.device.number)()
 
     def copy(self, source: Any, goal: Any) -> None:
-        """Copy an array from the host, to the host, or on the device; with the host, wait until the copy is done."""
+        """Copy the array `source` to `goal`, from the host, to the host, or on the device, in the order of the stream.
+        If one is on the host, wait until the copy is done. On the device both must be contiguous, else ArgumentError is
+        raised.
+        """
         cu, check, stream = self.device.cu, self.device.check, self._stream(source, goal)
         with self.device.entered():
             if isinstance(source, np.ndarray):
@@ -96,7 +101,7 @@ class DeviceMemory:
                 check(cu.cuMemcpyDtoDAsync(goal.pointer, source.pointer, source.nbytes, stream), "a copy on the device")
 
     def numpy(self, array: DeviceArray) -> Array:
-        """Return a copy on the host, made after all earlier work of the stream."""
+        """Return a copy of `array` on the host, made after all earlier work of the stream; wait for it."""
         cu, check, stream = self.device.cu, self.device.check, self._stream(array)
         elements = np.empty(array.shape, array.dtype)
         with self.device.entered():
@@ -106,19 +111,23 @@ class DeviceMemory:
         return elements
 
     def settle(self) -> None:
-        """Wait for the stream, so that other streams may read what it wrote."""
+        """Wait until the stream has done its work, so that other streams may read what it wrote."""
         stream = self._stream() if self.stream is None else self.stream
         with self.device.entered():
             self.device.check(self.device.cu.cuStreamSynchronize(stream), "what is done once")
 
     def hold(self, arrays: Sequence[Any]) -> None:
-        """Keep arrays alive as long as the CUDA graph that is being captured, if there is one: it reads them."""
+        """Keep `arrays` alive as long as the CUDA graph that their stream is being captured into, since it reads them.
+        Do nothing if no graph is captured.
+        """
         stream = self._stream(*arrays)
         if arrays and is_captured(self.device.capturing, stream):
             hold_for_graph(self.device, stream, arrays)
 
     def fill(self, array: DeviceArray, value: Any) -> None:
-        """Set all elements to a number: by the driver if elements have 1, 2 or 4 bytes, else by a copy."""
+        """Set all elements of `array` to the number `value`, in the order of the stream. The driver does it if elements
+        have 1, 2 or 4 bytes; else it is a copy from the host.
+        """
         pattern, size = np.full(1, value).astype(array.dtype), array.dtype.itemsize
         if size not in (1, 2, 4):
             self.copy(np.full(array.shape, value, array.dtype), array)
@@ -130,8 +139,9 @@ class DeviceMemory:
 
 
 def torch_memory(size: int, number: int) -> Any:
-    """Return a tensor of `size` bytes on device `number`, from torch's allocator; None if the program does not use
-    torch on GPUs."""
+    """Allocate `size` bytes on device `number` with torch's allocator, and return them as a tensor. None if the program
+    does not use torch on GPUs.
+    """
     torch = torch_in_use()
     if torch is None:
         return None
@@ -139,7 +149,7 @@ def torch_memory(size: int, number: int) -> Any:
 
 
 def torch_in_use() -> Any:
-    """Return the torch module if the program uses it on GPUs, else None."""
+    """Return the module torch if the program has initialised it for GPUs, else None."""
     torch = sys.modules.get("torch")
     cuda = getattr(torch, "cuda", None)  # absent while torch is still being imported
     return torch if cuda is not None and cuda.is_initialized() else None
@@ -169,8 +179,8 @@ _CURRENT = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_
 
 
 def stream_of(arrays: Sequence[Any], number: int) -> Stream:
-    """Return the stream for work on these arrays: one that an array follows, else torch's current one if the program
-    uses it, else one that an array names, else the default.
+    """Return the stream to which work on `arrays` on device `number` goes. It is the first of: the stream that an array
+    follows; torch's current stream, if torch is used on GPUs; the stream that an array names; the default stream.
 
     >>> stream_of([DeviceArray(0, (1,), (1,), np.dtype("f4"), None, stream=7)], 0)()
     7
@@ -188,11 +198,15 @@ def stream_of(arrays: Sequence[Any], number: int) -> Stream:
 
 @cache
 def _asking_torch() -> Any:
-    """Return a function like DLPack's `current_stream` for a torch that has none."""
+    """Return a C function with the signature of DLPack's `current_stream`, which asks torch's Python interface; for a
+    torch that has no such function.
+    """
     torch = sys.modules["torch"]
 
     def current(_: int, number: int, goal: int) -> int:
-        """Store torch's current stream of device `number` at address `goal`; return 0 for success."""
+        """Store the handle of torch's current stream of device `number` at the address `goal`; return 0 for success.
+        The first argument is not used.
+        """
         ctypes.c_void_p.from_address(goal).value = torch.cuda.current_stream(number).cuda_stream
         return 0
 

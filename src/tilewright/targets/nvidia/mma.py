@@ -15,8 +15,10 @@ _MARKS = {"float": "f", "i32": "r", "double": "d"}
 
 
 def words(e: Emitter, value: Value) -> list[tuple[str, str]]:
-    """Return (LLVM type, LLVM value) of the registers in which an instruction takes a fragment: elements of less than
-    32 bits are packed, f32 becomes i32, f64 stays."""
+    """Emit the packing of a fragment into the registers that an instruction takes, and return [(LLVM type, LLVM
+    value)]: elements of less than 32 bits are packed in i32, f32 becomes i32, f64 stays. The fragment is this lane's
+    part of `value`.
+    """
     kind, size = element(value.type.dtype), value.type.dtype.numpy.itemsize
     count, w = e.values(value), e.w
     if size == 8:
@@ -34,7 +36,9 @@ def words(e: Emitter, value: Value) -> list[tuple[str, str]]:
 
 
 def multiply(e: Emitter, op: Op, atom: MultiplyAtom) -> None:
-    """Emit mma.sync for all k steps of a multiplication, one after another."""
+    """Emit the multiplication C += A * B of the operation `op` as one mma.sync for each k step. The operands of `op`
+    are the fragments C, A and B. With the attribute `fresh`, the accumulators start at zero.
+    """
     c, a, b = op.operands
     m, n, k = atom.shape
     total = element(c.type.dtype)

@@ -15,7 +15,7 @@ NAMES = {"f32": "tf32", "i8": "s8", "f8e4m3fn": "e4m3", "f8e5m2": "e5m2"}
 
 
 def _name(dtype: DType) -> str:
-    """Return PTX' name of an element type."""
+    """Return PTX' name of the element type `dtype`: "s8" for i8, "tf32" for f32."""
     return NAMES.get(dtype.name, dtype.name)
 
 
@@ -24,7 +24,9 @@ SYNC = 6.0
 
 
 def _mma_sync(dtype: DType) -> MultiplyAtom:
-    """Return the atom mma.sync.m16n8k16 for a 16-bit type: a lane holds eight values of A, four of B, four of C."""
+    """Return the atom mma.sync.m16n8k16 with operands of the 16-bit type `dtype` and f32 accumulators: a lane holds
+    eight values of A, four of B, four of C.
+    """
     return MultiplyAtom(
         f"mma.m16n8k16.{dtype}",
         RegisterOperand(16, 16, dtype, Layout(((4, 8), (2, 2, 2)), ((32, 1), (16, 8, 128)))),
@@ -36,7 +38,9 @@ def _mma_sync(dtype: DType) -> MultiplyAtom:
 
 
 def _mma_words() -> list[MultiplyAtom]:
-    """Return the mma.sync atoms for tf32, s8 and f64. A 32-bit register of A holds one tf32 value or four s8 values."""
+    """Return a list of the mma.sync atoms for tf32, s8 and f64. A 32-bit register of A holds one tf32 value or four s8
+    values.
+    """
     return [
         MultiplyAtom(
             "mma.m16n8k8.tf32",
@@ -67,14 +71,16 @@ def _mma_words() -> list[MultiplyAtom]:
 
 
 def _shared(rows: int, columns: int, dtype: DType, layout: Layout) -> MemoryOperand:
-    """Return an operand in shared memory, in rows of 128 bytes with the 128-byte swizzle; `layout` is that before the
-    swizzle."""
+    """Return an MMA operand of rows x columns in shared memory, in memory rows of 128 bytes with the 128-byte swizzle.
+    `layout` maps its coordinates to offsets before the swizzle.
+    """
     swizzle = Swizzle(3, (16 // dtype.numpy.itemsize).bit_length() - 1, 3)
     return MemoryOperand(rows, columns, dtype, ComposedLayout(swizzle, 0, layout), 1024, "descriptor")
 
 
 def _a_operand(dtype: DType, form: str) -> MemoryOperand | RegisterOperand:
-    """Return operand A of wgmma, 64 x 16. `form` is "" (k fastest), "ta" (m fastest) or "ra" (in registers).
+    """Return operand A of a wgmma atom, 64 x 16 of a 16-bit type. `form` is "" (shared memory, k fastest), "ta" (shared
+    memory, m fastest) or "ra" (in registers).
 
     In registers, each of the four warps has 16 rows of A in the layout of mma.sync.
     """
@@ -84,7 +90,8 @@ def _a_operand(dtype: DType, form: str) -> MemoryOperand | RegisterOperand:
 
 
 def _b_operand(columns: int, dtype: DType, form: str) -> MemoryOperand:
-    """Return operand B of wgmma, 16 x columns. `form` is "" (k fastest) or "tb" (n fastest).
+    """Return operand B of a wgmma atom, 16 x columns of a 16-bit type in shared memory. `form` is "" (k fastest) or
+    "tb" (n fastest).
 
     With n fastest, memory is in slabs of 64 columns: each row of a slab is one k, and slabs follow along n.
     """
@@ -95,8 +102,10 @@ def _b_operand(columns: int, dtype: DType, form: str) -> MemoryOperand:
 
 
 def _wgmma(columns: int, dtype: DType, *forms: str) -> MultiplyAtom:
-    """Return the atom wgmma.m64nNk16 of a 16-bit type, by 128 threads: four warps of 16 rows each. `forms` are those of
-    A and B that differ from shared memory with k fastest."""
+    """Return the atom wgmma.m64nNk16 for N = `columns` and the 16-bit type `dtype`, by 128 threads: four warps of 16
+    rows each. `forms` are "ra" (A in registers), "ta" (m fastest) and "tb" (n fastest), if A and B are not both in
+    shared memory with k fastest.
+    """
     a = next((form for form in forms if form in ("ra", "ta")), "")
     return MultiplyAtom(
         ".".join((f"wgmma.m64n{columns}k16.{dtype}", *forms)),
@@ -110,8 +119,9 @@ def _wgmma(columns: int, dtype: DType, *forms: str) -> MultiplyAtom:
 
 
 def _wgmma_bytes(columns: int, dtype: DType, *forms: str) -> MultiplyAtom:
-    """Return the wgmma atom of a type that is not 16 bits wide: k fastest, 32 bytes of k a step; "ra" in `forms` puts A
-    in registers."""
+    """Return the wgmma atom with N = `columns` for a type that is not 16 bits wide. Operands have k fastest, and an
+    instruction takes 32 bytes of k. "ra" in `forms` puts A in registers; else it is in shared memory.
+    """
     size = dtype.numpy.itemsize
     k, slab = 32 // size, 128 // size
     sums = i32 if dtype is i8 else f32
@@ -151,8 +161,8 @@ _COLUMN: dict[tuple[str, ...], float] = {(): 2.33, ("ta",): 2.27, ("tb",): 2.7, 
 
 
 def _fma_shared(columns: int, *forms: str) -> MultiplyAtom:
-    """Return the atom m64nNk4 of f32 fma by 128 lanes, operands in shared memory. "ta" and "tb" in `forms` say that m
-    or n is fastest instead of k.
+    """Return the atom m64nNk4 of f32 fma by 128 lanes for N = `columns`, with operands in shared memory. "ta" and "tb"
+    in `forms` say that m or n is fastest instead of k.
 
     A wave is a grid of 4 x 8 lanes. With k fastest, a lane loads four k of one row, and neighbouring lanes have
     neighbouring rows, or columns. With m or n fastest, a lane loads four neighbouring rows, or columns, of one k; a

@@ -20,12 +20,13 @@ class PlainRecord:
         self._fields = fields
 
     def set(self, **fields: Any) -> None:
-        """Change fields of the launch."""
+        """Set fields of the launch to new values, by name; the others stay."""
         self._fields |= fields
 
     def start(self) -> int:
-        """Start the kernel on the current stream; return the driver's code, or LAUNCH_UNLIKE if it needs counters while
-        a CUDA graph is captured."""
+        """Start the kernel on the current stream, and return the driver's code (0: success). Return LAUNCH_UNLIKE, and
+        start nothing, if the kernel needs counters while a CUDA graph is captured.
+        """
         fields = self._fields
         config, block = fields["config"], fields["template"]
         config.stream = stream = Stream(fields["stream"], fields["current"], fields["device"])()
@@ -39,7 +40,9 @@ class PlainRecord:
         return int(fields["launch"](*map(ctypes.c_void_p, launch_arguments)))
 
     def _draw(self, block: np.ndarray[Any, np.dtype[Any]]) -> None:
-        """Write the address of the next set of counters into the argument `block`; the sets are used in turn."""
+        """Write the address of the next set of task counters into the argument block `block`. Launches use the sets in
+        turn.
+        """
         fields = self._fields
         number = int(fields["counters"][0])
         fields["counters"][0] = number + 1
@@ -48,6 +51,8 @@ class PlainRecord:
         block[offset : offset + 8] = np.array([address], np.uint64).view(np.uint8)
 
     def run(self, keeper: Any, _: Callable[[int], None]) -> Callable[[], None]:
-        """Return a function that starts the launch; here it is `keeper`, the Launch of which this is a part."""
+        """Return `keeper` (the Launch that has this record) as the function that starts the kernel. A native record
+        returns a native function instead, which calls the second parameter with error codes.
+        """
         launch: Callable[[], None] = keeper
         return launch

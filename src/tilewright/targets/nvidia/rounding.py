@@ -19,12 +19,16 @@ LAST_ROUNDED = 464.0
 
 
 def rounds_pairs(machine: Machine, kind: DType) -> bool:
-    """True if the machine has an instruction that rounds two f32 to floats of type `kind`."""
+    """True if `machine` has an instruction that rounds two f32 to two floats of type `kind`: bf16, f16, and e4m3 on
+    Hopper.
+    """
     return kind in WORDS or (kind is f8e4m3fn and "sm_90" in machine.features)
 
 
 def pair(e: Emitter, low: str, high: str, kind: DType) -> str:
-    """Return two f32, rounded to type `kind` (to nearest, ties to even), as a vector of two elements."""
+    """Emit the rounding of the f32 values `low` and `high` to type `kind` (nearest, ties to even) by one conversion,
+    and return both as an LLVM vector of two elements. For e4m3, values out of range become NaN.
+    """
     if kind in WORDS:
         text = f'"cvt.rn.{WORDS[kind]}.f32 $0, $1, $2;", "=r,f,f"'
         bits = e.w.value(f"call i32 asm {text}(float {high}, float {low})")
@@ -37,8 +41,8 @@ def pair(e: Emitter, low: str, high: str, kind: DType) -> str:
 
 
 def pair_of_bytes(e: Emitter, low: str, high: str) -> str:
-    """Return two i8, converted to bf16, as a vector of two elements: 128 + the lower seven bits, minus 128, or 256 if
-    negative.
+    """Emit the conversion of the i8 values `low` and `high` to bf16, and return both as an LLVM vector of two elements.
+    Each is computed as 128 + its lower seven bits, minus 128, or minus 256 if it is negative.
 
     Integer conversions have a fraction of the rate of other instructions.
     """
@@ -54,7 +58,7 @@ def pair_of_bytes(e: Emitter, low: str, high: str) -> str:
 
 
 def _nan_if_too_large(e: Emitter, value: str) -> str:
-    """Return an f32, or NaN if it is beyond the range of e4m3."""
+    """Emit a select: the f32 `value`, or NaN if its rounding to e4m3 would be out of range. Return the LLVM value."""
     e.w.declare("float @llvm.fabs.f32(float)")
     size = e.w.value(f"call float @llvm.fabs.f32(float {value})")
     beyond = e.w.value(f"fcmp ogt float {size}, {LAST_ROUNDED:e}")

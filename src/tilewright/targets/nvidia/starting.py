@@ -46,7 +46,9 @@ _LAUNCHING = tuple(name for name in FIELDS if name not in ("next", "trouble", "n
 
 
 def _load_fields(*names: str) -> str:
-    """Return LLVM instructions that load these fields of %record."""
+    """Return LLVM instructions that load some fields of the launch record at %record. `names` are from FIELDS; each
+    loaded value has its field's name.
+    """
     return fields(names, FIELDS, "record", _POINTERS)
 
 
@@ -221,7 +223,9 @@ _new = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.py_object, ct
 
 @cache
 def _link_functions() -> tuple[Any, Any, Any]:
-    """Return the Python method tables of `start` and `run`, and the machine code that they are in."""
+    """Link the native functions that start launches, and return (Python method table of `start`, that of `run`, the
+    machine code). The same objects at every call.
+    """
     code = link(object_of(TEXT), ("start", "run", "all", "call_like", "describe", "hash"))
     start = _Method(b"start", code.address("start"), _FASTCALL, None)
     return start, _Method(b"run", code.address("run"), _NO_ARGUMENTS, None), code
@@ -231,7 +235,9 @@ _making = threading.Lock()
 
 
 def _linked_functions() -> tuple[Any, Any, Any]:
-    """Return the result of `_link_functions`, made once: method objects hold only the addresses of these tables."""
+    """Return the result of `_link_functions` under a lock, so that threads do not make it twice: method objects hold
+    only the addresses of these tables.
+    """
     with _making:
         return _link_functions()
 
@@ -247,8 +253,9 @@ class Record:
         """A native function, called without arguments or with an address for each tensor; returns the driver's code."""
 
     def run(self, keeper: Any, trouble: Callable[[int], None]) -> Callable[[], None]:
-        """Return a native function that starts the launch, and calls `trouble` with a code other than 0; it keeps
-        `keeper` alive."""
+        """Return a native function without parameters that starts the launch. If the driver's code is not 0, it calls
+        `trouble(code)`. The function keeps `keeper` alive.
+        """
         self.set(none=id(None), trouble=id(trouble))
         self._kept["trouble"] = trouble
         run: Callable[[], None] = _new(ctypes.addressof(_linked_functions()[1]), self._words.ctypes.data, keeper)
@@ -256,23 +263,27 @@ class Record:
 
     @property
     def address(self) -> int:
-        """The address of the record's words."""
+        """The address in memory of the record's 64-bit words."""
         return int(self._words.ctypes.data)
 
     def set(self, **fields: Any) -> None:
-        """Change fields: numbers, addresses, arrays, ctypes functions or structures, other records."""
+        """Set fields of the launch to new values, by name; the others stay. A value is a number, an address, an array,
+        a ctypes function or structure, or another record; the record keeps it alive.
+        """
         for name, value in fields.items():
             self._kept[name] = value
             self._words[FIELDS.index(name)] = _word(value)
 
 
 def native_code() -> Any:
-    """Return the machine code of remembered calls and launches."""
+    """Return the linked machine code of remembered calls and launches."""
     return _linked_functions()[2]
 
 
 def _word(value: Any) -> int:
-    """Return the value of a field as a 64-bit word: a number, or an object's address."""
+    """Return the 64-bit word that stands for `value` in a record: a number itself (modulo 2^64), or the address of an
+    array, structure, function or record.
+    """
     if isinstance(value, Record):
         return int(value._words.ctypes.data)
     if isinstance(value, int):

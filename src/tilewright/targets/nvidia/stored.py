@@ -34,8 +34,9 @@ MAPS: dict[str, Any] = {kind.__name__: kind for kind in (TensorMap, Im2colMap)}
 
 
 def launch_record(emitted: Emitted) -> dict[str, Any]:
-    """Return the data of a launch as numbers, texts and lists for JSON; expressions of open parameters (symbolic sizes)
-    become texts."""
+    """Return the data that a launch of a kernel needs, as a dict of numbers, texts and lists for JSON. Expressions of
+    open parameters (sizes known only at the call) become texts. `emitted_of` reads it.
+    """
     return {
         "entry": emitted.name,
         "threads": emitted.threads,
@@ -55,15 +56,17 @@ def launch_record(emitted: Emitted) -> dict[str, Any]:
 
 
 def code_of(kernel: Any, kind: str) -> bytes:
-    """Return the code of a kernel: its PTX, or for `kind` "cubin" the machine code that NVIDIA's assembler makes of
-    it."""
+    """Return the code of a compiled kernel as bytes: its PTX if `kind` is "ptx", else ("cubin") the machine code that
+    NVIDIA's assembler makes of it.
+    """
     text: str = kernel.assembly
     return text.encode() if kind == "ptx" else assembled(text, architecture(kernel.target.machine)[0])
 
 
 def emitted_of(record: Mapping[str, Any], symbols: Sequence[Symbol]) -> Emitted:
-    """Return the Emitted that `launch_record` was given, without the kernel's text; `symbols` are the open parameters
-    (symbolic sizes)."""
+    """Return the kernel description that `launch_record` was given, but with an empty program text. `record` is that
+    function's result; `symbols` are the open parameters (sizes known only at the call).
+    """
     maps = [
         Parameter(row["tensor"], MapForm(MAPS[row["kind"]], _from_json(row["fields"], symbols)))
         for row in record["maps"]
@@ -85,7 +88,9 @@ def emitted_of(record: Mapping[str, Any], symbols: Sequence[Symbol]) -> Emitted:
 
 
 def _to_json(value: Any) -> Any:
-    """Return a value for JSON: tuples become lists, constants numbers, other expressions texts."""
+    """Return `value` in a form that JSON can hold: tuples become lists, constant expressions numbers, other expressions
+    texts; anything else stays.
+    """
     if isinstance(value, tuple):
         return [_to_json(item) for item in value]
     if isinstance(value, Expr):
@@ -94,7 +99,9 @@ def _to_json(value: Any) -> Any:
 
 
 def _from_json(value: Any, symbols: Sequence[Symbol]) -> Any:
-    """Return the value that `_to_json` was given: lists become tuples, texts expressions over `symbols`."""
+    """Return the value from which `_to_json` made `value`: lists become tuples, texts become expressions over
+    `symbols`.
+    """
     if isinstance(value, list):
         return tuple(_from_json(item, symbols) for item in value)
     return parse_expr(value, symbols) if isinstance(value, str) else value
@@ -124,8 +131,11 @@ class StoredProgram:
         self._loaded: dict[int, driver.Loaded] = {}
 
     def launch(self, arrays: list[Any], workers: int | None, params: Mapping[str, int] | None) -> Callable[[], None]:
-        """Return the program bound to arrays, as a function that runs it. `workers` equal to the number of cores means
-        as many as the GPU holds."""
+        """Return a function without parameters that runs the program on `arrays`. `workers` is the number of
+        workgroups; None, or the number of cores of the machine exported for, means as many as the GPU holds. `params`
+        gives sizes that no array's shape determines, by name. Raise ArgumentError if the arrays are not what the
+        program takes.
+        """
         sizes: dict[str, int] = {}
         if self.open or params:
             named = {a.name or "": array for a, array in zip(self.program.args, arrays, strict=True)}
@@ -150,18 +160,20 @@ class StoredDevice:
         self._machine, self._programs = MACHINES[machine], programs
 
     def prepare(self, program: Program, _: Mapping[str, int]) -> StoredProgram:
-        """Return the stored program with the name of `program`."""
+        """Return the stored program that has the name of `program`. The second parameter is not used."""
         return self._programs[program.name]
 
     def near(self, arrays: Sequence[Any], passing: bool = False) -> Memories:
-        """Return the memory of the GPU that the arrays are on; with `passing`, what it allocates is used by one call
-        only."""
+        """Return the object that allocates and copies memory on the GPU that `arrays` are on. With `passing`, allocated
+        memory is used by one call only.
+        """
         return DeviceMemory(self._machine, common_device("the call", list(arrays)), passing)
 
 
 def required_machine(name: str, what: str) -> Machine:
-    """Return the machine of that name; raise TargetError if its code does not run here. `what` names the caller in the
-    message."""
+    """Return the NVIDIA machine `name`. Raise TargetError if there is none, or if its code does not run on the GPU at
+    hand. `what` names the caller in the message.
+    """
     machine = MACHINES.get(name)
     if machine is None:
         raise TargetError(

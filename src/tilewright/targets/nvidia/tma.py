@@ -44,8 +44,9 @@ class TensorMap:
     swizzle: int
 
     def offsets(self, coordinates: tuple[int, ...]) -> tuple[Array, Array]:
-        """Return (offset in global memory, whether it is in bounds of the tensor) of each element of the box at these
-        coordinates."""
+        """Return two arrays of the shape of the box: (offset in global memory of each element, True if it is in bounds
+        of the tensor). `coordinates` are those of the box's first element.
+        """
         offsets = np.full(self.box, self.start)
         inside = np.ones(self.box, bool)
         for first, index, extent, stride in zip(
@@ -57,7 +58,9 @@ class TensorMap:
 
 
 def _layout(size: int, arguments: Arguments) -> ComposedLayout:
-    """Return the layout of one instruction's box in shared memory, for elements of `size` bytes."""
+    """Return the layout of one instruction's box in shared memory: coordinates -> offset, with the swizzle. `arguments`
+    are the instruction's; elements have `size` bytes.
+    """
     tensor_map: TensorMap = arguments["tensor_map"]
     return written(tensor_map.box, arguments["place"], tensor_map.swizzle, size)
 
@@ -65,8 +68,10 @@ def _layout(size: int, arguments: Arguments) -> ComposedLayout:
 def _load(
     layout: Any, source: Array, target: Array, *, tensor_map: TensorMap, coordinates: tuple[int, ...], place: int
 ) -> None:
-    """Run one instruction in the interpreter: copy the box at `coordinates` of the tensor to `target`, at the offsets
-    of `layout`; zeros out of bounds."""
+    """Copy the box at `coordinates` from the array `source` (global memory) to the array `target` (shared memory); the
+    interpreter's version of a TMA load. `layout` gives the offsets in `target`. Elements out of bounds become zero.
+    `place` is not used.
+    """
     offsets, inside = tensor_map.offsets(coordinates)
     elements = np.zeros(tensor_map.box, source.dtype)
     elements[inside] = source[offsets[inside]]
@@ -76,8 +81,10 @@ def _load(
 def _store(
     layout: Any, source: Array, target: Array, *, tensor_map: TensorMap, coordinates: tuple[int, ...], place: int
 ) -> None:
-    """Run one instruction in the interpreter: copy the box at the offsets of `layout` in `source` to `coordinates` of
-    the tensor, in bounds only."""
+    """Copy a box from the array `source` (shared memory) to `coordinates` in the array `target` (global memory); the
+    interpreter's version of a TMA store. `layout` gives the offsets in `source`. Elements out of bounds are not
+    written. `place` is not used.
+    """
     offsets, inside = tensor_map.offsets(coordinates)
     target[offsets[inside]] = source[table(layout)[inside]]
 
@@ -94,7 +101,10 @@ class _Dimension:
 
 
 def _dimensions(place: Place, box: tuple[int, ...]) -> tuple[int, list[_Dimension]]:
-    """Return (offset of the tensor's first element, its dimensions) of the global side of a copy of a box."""
+    """Return (offset of the tensor's first element, its dimensions) for the global side `place` of a copy of the
+    extents `box`. Each dimension is paired with the dimension of the box that runs along it. Raise Refused if strides
+    cannot describe it.
+    """
     layout, begin = place.layout, place.begin(box)
     if isinstance(layout, Access):
         return 0, _dimensions_of_access(layout, box, begin)
@@ -112,8 +122,10 @@ def _dimensions(place: Place, box: tuple[int, ...]) -> tuple[int, list[_Dimensio
 
 
 def _dimensions_of_access(access: Access, box: tuple[int, ...], begin: tuple[int, ...]) -> list[_Dimension]:
-    """Return the tensor's dimensions for an access, whose box begins at `begin`; raise Refused if it is not a box of
-    the tensor."""
+    """Return the dimensions of the tensor that an access reads or writes, each with the dimension of the box that runs
+    along it. `box` are the box's extents, `begin` its first coordinates. Raise Refused if the elements are not a box of
+    the tensor.
+    """
     if access.swizzle is not None:
         raise Refused("global memory is addressed by strides; the access is swizzled")
     dimensions, walked = [], set()
@@ -146,15 +158,16 @@ def _dimensions_of_access(access: Access, box: tuple[int, ...], begin: tuple[int
 
 
 def number(e: Any) -> int:
-    """Return the value of an expression that must be constant; raise Refused if it is not."""
+    """Return the value of `e` as an int if it is a constant expression; raise Refused if it is not."""
     if isinstance(e, Const):
         return int(e)
     raise Refused(f"{e} is not a number yet: a tensor map is made when sizes are known")
 
 
 def _tiled_rule(atom: CopyAtom, request: CopyRequest) -> Iterable[Arguments]:
-    """Yield the arguments of one TMA instruction after another that do the requested copy; raise Refused if they
-    cannot."""
+    """Yield the arguments of each TMA instruction that the requested copy needs: the tensor map, coordinates and offset
+    in shared memory. Each instruction is checked against the request. Raise Refused if tiled TMA copies cannot do it.
+    """
     loads = atom.target == "shared"
     near, far = (request.target, request.source) if loads else (request.source, request.target)
     tile = tile_of(request.box, request.size, near)
@@ -171,7 +184,9 @@ def _tiled_rule(atom: CopyAtom, request: CopyRequest) -> Iterable[Arguments]:
     order = np.argsort([d.walked_by for d in ordered if d.walked_by is not None])
 
     def as_asked(values: Array) -> Array:
-        """Return an array over the instruction's box as an array over the request's dimensions."""
+        """Return `values`, an array over the instruction's box, with its dimensions in the order of the requested
+        box.
+        """
         return np.transpose(values[single], order).reshape(tile.box)
 
     for first, place in tile.pieces():
@@ -189,8 +204,10 @@ def _tiled_rule(atom: CopyAtom, request: CopyRequest) -> Iterable[Arguments]:
 
 
 def _in_order(tile: TmaTile, dimensions: list[_Dimension]) -> list[_Dimension]:
-    """Return the tensor's dimensions in the order of a tensor map: those of the box as in shared memory, then the
-    others."""
+    """Return the tensor's dimensions in the order of a tensor map: first those that the box runs along, in the order of
+    shared memory, then the others. Dimensions of one element are left out. Raise Refused if a dimension of the box runs
+    along none.
+    """
     dimension_of = {d.walked_by: d for d in dimensions if d.walked_by is not None and tile.box[d.walked_by] > 1}
     rest = [d for d in dimensions if d not in dimension_of.values()]
     # a dimension of one element, at which the box begins, is left out of the map
@@ -202,8 +219,10 @@ def _in_order(tile: TmaTile, dimensions: list[_Dimension]) -> list[_Dimension]:
 
 
 def check_map(start: int, extents: tuple[int, ...], strides: tuple[int, ...], place: Place, size: int) -> None:
-    """Raise Refused unless a tensor map can describe a tensor with these extents and strides, in elements of `size`
-    bytes. `start` is the offset of its first element in `place`."""
+    """Raise Refused unless a tensor map can describe a tensor with these extents and strides, fastest dimension first,
+    in elements of `size` bytes. `start` is the offset of its first element in the memory `place`, which must be
+    aligned.
+    """
     if len(extents) > MOST_DIMENSIONS:
         raise Refused(f"the tensor has {len(extents)} dimensions; the most is {MOST_DIMENSIONS}")
     if strides[0] != 1:
@@ -217,9 +236,10 @@ def check_map(start: int, extents: tuple[int, ...], strides: tuple[int, ...], pl
 
 
 def same_as_asked(request: CopyRequest, loads: bool, numbers: Array, far: Array, inside: Array, near: Array) -> None:
-    """Raise Refused unless an instruction moves its elements as the request does. `numbers` are the elements' numbers
-    in the request's box; `far` and `near` are their offsets in global and shared memory, `inside` says which are in
-    bounds."""
+    """Raise Refused unless an instruction moves its elements as the request does, to shared memory if `loads`.
+    `numbers` are the elements' numbers in the request's box. The other arrays say what the instruction does: `far` and
+    `near` are offsets in global and shared memory, `inside` is True for elements in bounds.
+    """
     near_table, far_table = (
         (request.target_table, request.source_table) if loads else (request.source_table, request.target_table)
     )

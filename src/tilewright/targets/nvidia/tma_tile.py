@@ -25,8 +25,8 @@ PERIODS = {0: 128, 32: 256, 64: 512, 128: 1024}
 
 
 def swizzle_of(span: int, size: int) -> Swizzle | None:
-    """Return the swizzle of rows of `span` bytes, on offsets of elements of `size` bytes; None for span 0. It permutes
-    chunks of 16 bytes by the address bits from 128 bytes on.
+    """Return the swizzle of rows of `span` bytes (0: no swizzle, None), on offsets of elements of `size` bytes. It
+    permutes chunks of 16 bytes by the address bits from 128 bytes on.
 
     >>> swizzle_of(128, 2), swizzle_of(64, 4), swizzle_of(0, 2)
     (Swizzle(3, 3, 3), Swizzle(2, 2, 3), None)
@@ -52,7 +52,9 @@ class TmaTile:
     """For each dimension, its splits: (number of instructions, step of the coordinate, step of the offset)."""
 
     def pieces(self) -> Iterator[tuple[tuple[int, ...], int]]:
-        """Yield (coordinates in the request's box, offset in shared memory) of the box of each instruction."""
+        """Yield (coordinates in the request's box, offset in shared memory) at which the box of each instruction
+        begins.
+        """
         splits = [(d, cut) for d, dimension in enumerate(self.repeats) for cut in dimension]
         for counts in product(*(range(cut[0]) for _, cut in splits)):
             first, offset_in_tile = [0] * len(self.box), self.place
@@ -63,11 +65,11 @@ class TmaTile:
 
 
 def tile_of(box: tuple[int, ...], size: int, place: Place, most: int | None = None) -> TmaTile:
-    """Return the shared-memory side `place` of a copy of a `box` of elements of `size` bytes; raise Refused if TMA
-    cannot do it.
+    """Return how TMA instructions tile `place`, the shared-memory side of a copy of the extents `box`, in elements of
+    `size` bytes. Raise Refused if its layout is not one that they can move.
 
-    An instruction's box has the `most` fastest dimensions (None: all); it is repeated for each coordinate of the
-    others.
+    An instruction's box has the `most` fastest dimensions (None: all); there is one instruction for each coordinate of
+    the others.
     """
     layout: Any = place.layout
     if isinstance(layout, Access):
@@ -108,7 +110,9 @@ def tile_of(box: tuple[int, ...], size: int, place: Place, most: int | None = No
 
 
 def _check_bytes(size: int, place: Place, tile: TmaTile) -> None:
-    """Raise Refused unless rows, alignment and offsets of the tile have the byte counts that TMA needs."""
+    """Raise Refused unless the rows of `tile` (whole 16 bytes, or the swizzle's span), its offsets and the alignment of
+    `place` are as TMA needs them. Elements have `size` bytes.
+    """
     row = tile.box[tile.order[0]] * size
     if row % 16:
         raise Refused(f"a row of the box has {row} bytes, no multiple of 16")
@@ -124,13 +128,17 @@ def _check_bytes(size: int, place: Place, tile: TmaTile) -> None:
 
 
 def written(box: tuple[int, ...], place: int, span: int, size: int) -> ComposedLayout:
-    """Return the layout of an instruction's box in shared memory: coordinates -> offset, with the swizzle of `span`
-    bytes. `place` is the offset of its first element; elements have `size` bytes."""
+    """Return the layout of one instruction's box in shared memory: coordinates -> offset. `box` are its extents,
+    `place` is the offset of its first element, `span` the bytes of a swizzled row (0: none); elements have `size`
+    bytes.
+    """
     return ComposedLayout(swizzle_of(span, size), place, Layout(box))
 
 
 def element_numbers(request: CopyRequest, box: tuple[int, ...], first: tuple[int, ...]) -> Array:
-    """Return the flat numbers, in the request's box, of the elements of an instruction's box that begins at `first`."""
+    """Return an array of the shape `box` with the number of each element in the request's box, counted with the first
+    dimension fastest. `box` is an instruction's box, `first` the coordinates in the request's box at which it begins.
+    """
     strides = [prod(request.box[:d]) for d in range(len(request.box))]
     numbers = np.zeros(box, int)
     for d, index in enumerate(np.indices(box)):
@@ -139,5 +147,5 @@ def element_numbers(request: CopyRequest, box: tuple[int, ...], first: tuple[int
 
 
 def _tuple(x: Any) -> tuple[Any, ...]:
-    """Return a tuple as it is, and anything else as a tuple of one."""
+    """Return `x` if it is a tuple, else the tuple (x,)."""
     return x if isinstance(x, tuple) else (x,)

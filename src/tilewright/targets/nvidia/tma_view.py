@@ -39,16 +39,18 @@ class Dimension:
 
 
 def tiled_box(request: ViewRequest, loads: bool) -> tuple[TmaTile, list[Dimension]]:
-    """Return (tile in shared memory, the tensor's dimensions in the order of a tensor map) of a copy; `loads` says that
-    it goes to shared memory. Raise Refused if TMA cannot do it."""
+    """Return (tile in shared memory, the tensor's dimensions in the order of a tensor map) of the tiled copy `request`,
+    to shared memory if `loads`, else from there. Raise Refused if TMA cannot do it.
+    """
     near, far = sides(request, loads)
     tile = near_tile(request, near)
     return tile, _in_order(tile, far, _dimensions(request, far.joined(request.axes)))
 
 
 def tiled_conditions(request: ViewRequest, loads: bool) -> Iterator[Condition]:
-    """Yield the conditions that symbolic sizes must meet for a tiled TMA copy, which goes to shared memory if `loads`;
-    raise Refused if it is impossible."""
+    """Yield the conditions on symbolic sizes under which tiled TMA instructions can do the copy `request`, to shared
+    memory if `loads`, else from there. Raise Refused if no sizes allow it.
+    """
     _, far = sides(request, loads)
     tile, dimensions = tiled_box(request, loads)
     for extent in tile.box:
@@ -59,8 +61,10 @@ def tiled_conditions(request: ViewRequest, loads: bool) -> Iterator[Condition]:
 
 
 def start_conditions(request: ViewRequest, view: MemoryView, place: int, first: Expr) -> Iterator[Condition]:
-    """Yield the condition that boxes begin at a multiple of 16 bytes along the fastest dimension; the hardware fails on
-    others. `first` is the coordinate, in dimension `place` of the view, at which a box begins."""
+    """Yield the condition that boxes begin at a multiple of 16 bytes along dimension `place`, the fastest one of the
+    view in global memory; nothing if that is known. `first` is the coordinate at which a box begins. The hardware fails
+    on other boxes.
+    """
     start = first * request.size
     if not is_number(start % 16, 0):
         reason = (
@@ -71,9 +75,10 @@ def start_conditions(request: ViewRequest, view: MemoryView, place: int, first: 
 
 
 def sides(request: ViewRequest, loads: bool) -> tuple[MemoryView, MemoryView]:
-    """Return (view in shared memory, view in global memory) of a copy; `loads` says that it goes to shared memory. The
-    global tensor is cut to the view's bounds. Raise Refused if global memory is swizzled, or the tile may be out of
-    bounds."""
+    """Return (view in shared memory, view in global memory) of the copy `request`, to shared memory if `loads`, else
+    from there. The global tensor's extents are cut at the view's ends. Raise Refused if global memory is swizzled, or
+    if the shared tile may be out of bounds.
+    """
     near, far = (request.target, request.source) if loads else (request.source, request.target)
     assert isinstance(near, MemoryView)
     assert isinstance(far, MemoryView)
@@ -85,8 +90,10 @@ def sides(request: ViewRequest, loads: bool) -> tuple[MemoryView, MemoryView]:
 
 
 def near_tile(request: ViewRequest, view: MemoryView, most: int | None = None) -> TmaTile:
-    """Return the tile in shared memory of a view: its strides must be constants, its begin may be an expression. An
-    instruction's box has at most `most` dimensions."""
+    """Return how TMA instructions tile `view`, the shared-memory side of a copy. Its strides must be constants, its
+    begin may be an expression. An instruction's box has at most `most` dimensions (None: any number). Raise Refused if
+    TMA cannot move it.
+    """
     form = linear_form(view.offset(), request.axes)
     if form is None or not all(isinstance(w, Const) for w in form[0].values()):
         raise Refused(f"the tile {view.name} in shared memory does not have one stride for each dimension of the box")
@@ -101,8 +108,10 @@ def near_tile(request: ViewRequest, view: MemoryView, most: int | None = None) -
 
 
 def _dimensions(request: ViewRequest, view: MemoryView) -> list[Dimension]:
-    """Return the tensor's dimensions, each with the dimension of the box that walks it; raise Refused if one is not
-    walked in steps of 1 by a single one."""
+    """Return the dimensions of the tensor of `view` in global memory, each with the dimension of the box that runs
+    along it (None: none). Raise Refused if two box dimensions run along one of them, one runs along two, or in steps
+    other than 1.
+    """
     dimensions: list[Dimension] = []
     walked: set[int] = set()
     # an axis of one element is constant
@@ -129,8 +138,10 @@ def _dimensions(request: ViewRequest, view: MemoryView) -> list[Dimension]:
 
 
 def _in_order(tile: TmaTile, view: MemoryView, dimensions: list[Dimension]) -> list[Dimension]:
-    """Return the tensor's dimensions in the order of a tensor map: those of the box as in shared memory, then the
-    others."""
+    """Return the tensor's dimensions in the order of a tensor map: first those that the box runs along, in the order of
+    shared memory, then the others. Dimensions of one element are left out. Raise Refused if a dimension of the box runs
+    along none.
+    """
     walkers = {d.walked_by: d for d in dimensions if d.walked_by is not None and tile.box[d.walked_by] > 1}
     # a dimension of one element, at which the box begins, is left out of the map
     rest = [
@@ -143,8 +154,9 @@ def _in_order(tile: TmaTile, view: MemoryView, dimensions: list[Dimension]) -> l
 
 
 def map_conditions(request: ViewRequest, view: MemoryView, strides: list[tuple[int, Expr]]) -> Iterator[Condition]:
-    """Yield the conditions under which a tensor map can describe a tensor; `strides` are (dimension, stride), fastest
-    first."""
+    """Yield the conditions on symbolic sizes under which a tensor map can describe the tensor of `view` in global
+    memory. `strides` are [(dimension, stride)], fastest first. Raise Refused if no sizes allow it.
+    """
     if len(strides) > MOST_DIMENSIONS:
         raise Refused(f"{view.name} has {len(strides)} dimensions that differ; the most of a tensor map is 5")
     place, fastest = strides[0]

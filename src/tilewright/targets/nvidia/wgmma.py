@@ -59,7 +59,9 @@ class Descriptor:
                 raise ProgramError(f"{atom.name}: operand {which} is not laid out alike for all steps of k")
 
     def text(self, e: Emitter, memory: Value) -> str:
-        """Return the descriptor of the first k step as an i64; `offset` is added for later steps."""
+        """Emit the wgmma descriptor of the operand `memory` for the first k step, and return it, an i64. For later k
+        steps `offset` is added.
+        """
         address = e.address(memory, self.begin, self.size)
         field = e.w.value(f"and i32 {e.w.value(f'lshr i32 {address}, 4')}, 16383")
         wide = e.w.value(f"zext i32 {field} to i64")
@@ -67,18 +69,22 @@ class Descriptor:
         return e.w.value(f"or i64 {wide}, {fixed}")
 
     def offset(self, step: int) -> int:
-        """Return the number that is added to the descriptor for a k step, in units of 16 bytes."""
+        """Return the number to add to the descriptor of the first k step for k step number `step`; its unit is 16
+        bytes.
+        """
         return self.moves[step] * self.size // 16
 
 
 def _substituted(e: Expr, values: dict[Any, int]) -> Expr:
-    """Return an expression with numbers for symbols."""
+    """Return the expression `e` with symbols replaced by numbers; `values` is {symbol: number}."""
     return Substitution(values)(e)
 
 
 def _offset_table(moved: Expr, outer: Any, depth: Any, rows: int, columns: int) -> Any:
-    """Return the distance of each element of the operand from its first, as an array [outer, k]; raise ProgramError if
-    it depends on other symbols than these axes."""
+    """Return an array [outer, k] of rows x columns: the distance in elements of each element of an operand from its
+    first. `moved` is that distance as an expression of the axes `outer` and `depth` (k). Raise ProgramError if it
+    depends on other symbols.
+    """
     if not moved.symbols <= {outer, depth}:
         linear = Substitution({})(moved)
         raise ProgramError(f"where an operand's elements lie among each other depends on more than its axes: {linear}")
@@ -88,8 +94,10 @@ def _offset_table(moved: Expr, outer: Any, depth: Any, rows: int, columns: int) 
 
 
 def multiply(e: Emitter, op: Op, atom: MultiplyAtom) -> None:
-    """Emit one group of wgmma instructions: a fence, all k steps, and the commit. The accumulators stay in their
-    registers."""
+    """Emit the multiplication C += A * B of the operation `op` as one group of wgmma instructions: a fence, one
+    instruction for each k step, and the commit. With the attribute `fresh`, the accumulators start at zero. The group
+    is asynchronous: `settle` waits for it.
+    """
     c, a, b = op.operands
     w, count = e.w, e.values(c)
     second = Descriptor(op, atom, "b")
@@ -136,8 +144,9 @@ def multiply(e: Emitter, op: Op, atom: MultiplyAtom) -> None:
 
 
 def settle(e: Emitter, pending: int, sums: tuple[Value, ...]) -> None:
-    """Emit the wait until at most `pending` groups are in flight. The accumulators `sums` are inputs and outputs of the
-    wait, so that no use of them is moved before it."""
+    """Emit the wait until at most `pending` wgmma groups are in flight. The accumulators `sums` are inputs and outputs
+    of the wait, so that no use of them is moved before it.
+    """
     accumulators = [(value, i) for value in sums for i in range(e.values(value))]
     wait = f"wgmma.wait_group.sync.aligned {pending};"
     if not accumulators:

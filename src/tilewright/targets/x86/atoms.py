@@ -14,8 +14,10 @@ from tilewright.targets.x86.tiles import TILE_COPIES
 
 
 def _amx(name: str, depth: int, a: DType, b: DType, c: DType, feature: str) -> MultiplyAtom:
-    """Return the AMX atom that multiplies tiles of 16 x depth and depth x 16 of types `a` and `b` into one of type `c`.
-    Tile rows have 64 bytes; a row of B holds depth / 16 neighbours along k for each of 16 columns."""
+    """Return the AMX atom `name`, which multiplies a tile of 16 x depth by one of depth x 16, of types `a` and `b`,
+    into a 16 x 16 tile of type `c`. A row of a tile has 64 bytes. A row of B holds, for each of 16 columns, depth / 16
+    neighbours along k. `feature` is the CPU feature that the atom needs besides "amx-tile".
+    """
     pack = depth // 16
     return MultiplyAtom(
         name,

@@ -16,22 +16,28 @@ if TYPE_CHECKING:
 
 
 def _row(name: str, features: frozenset[str]) -> Machine:
-    """Return the machine of that name with these features (imported on first use)."""
+    """Return the x86 machine of that name with the CPU features `features`. The module of machines is imported at the
+    first call.
+    """
     from tilewright.targets.x86.machine import row
 
     return row(name, features)
 
 
 def _products() -> Mapping[str, Multiply]:
-    """Return, by atom name, the functions that write multiplication atoms as LLVM IR (imported on first use)."""
+    """Return {atom name: function that writes the multiplication atom as LLVM IR}. The module of instructions is
+    imported at the first call.
+    """
     from tilewright.targets.x86.instructions import PRODUCTS
 
     return PRODUCTS
 
 
 def _scale(w: Writer, p: str, n: str, lanes: int | None, bits: int) -> str | None:
-    """Emit p * 2^n on `lanes` floats of `bits` bits (imported on first use); None if x86 has no instruction for that.
-    `p` and `n` are LLVM values; the result is one too."""
+    """Emit p * 2^n for `lanes` floats (None: a scalar) of `bits` bits, and return the result's LLVM value. `p` and `n`
+    are LLVM values. Emit nothing and return None unless the floats fill a register of 512 bits: only those have an
+    instruction.
+    """
     from tilewright.targets.x86.instructions import scale
 
     return scale(w, p, n, lanes, bits)

@@ -45,8 +45,9 @@ _FLAGS = {
 
 @cache
 def detect() -> frozenset[str]:
-    """Return those features of the CPU at hand that the compiler uses. AMX counts only if the system lets this process
-    use it."""
+    """Return the names of those features of the CPU at hand that the compiler uses; none if it is no x86 CPU. AMX
+    counts only if the system lets this process use it; the call asks for that permission.
+    """
     if platform.machine() not in ("x86_64", "AMD64"):
         return frozenset()
     features = {name for name, present in _relevant_features().items() if present}
@@ -56,8 +57,9 @@ def detect() -> frozenset[str]:
 
 
 def _relevant_features() -> dict[str, bool]:
-    """Return {feature: whether the CPU has it}, from /proc/cpuinfo on Linux (so that LLVM need not be loaded), else
-    from LLVM."""
+    """Return {feature: True if the CPU has it}. On Linux it comes from /proc/cpuinfo, so that LLVM need not be loaded,
+    and has the features that the compiler uses. On other systems, or if that file lists none, it is LLVM's.
+    """
     if sys.platform != "linux":
         return _llvm_features()
     flags = _flags(Path("/proc/cpuinfo"))
@@ -77,7 +79,7 @@ def _flags(path: Path) -> frozenset[str] | None:
 
 @cache
 def _llvm_features() -> dict[str, bool]:
-    """Return LLVM's {feature: whether the CPU has it}, for all features that LLVM knows."""
+    """Return {feature: True if the CPU at hand has it}, for all features that LLVM knows. Loads LLVM."""
     import llvmlite.binding as llvm
 
     return dict(llvm.get_host_cpu_features())
@@ -85,16 +87,19 @@ def _llvm_features() -> dict[str, bool]:
 
 @cache
 def _tiles_granted() -> bool:
-    """True if the system lets this process use tile registers; asked once, before worker threads start."""
+    """Ask Linux to let this process use tile registers, and return True if it does. False on other systems. The system
+    is asked once, before worker threads start.
+    """
     if sys.platform != "linux":
         return False
     return bool(ctypes.CDLL(None, use_errno=True).syscall(_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA) == 0)
 
 
 def host_features() -> str:
-    """Return the CPU's features as LLVM's feature string, with every feature that LLVM knows on or off
-    (`+avx2,-sse4a`). Features that are off come last, and win. The CPU's name is not enough: a virtual machine may hide
-    some of its features."""
+    """Return LLVM's feature string for the CPU at hand, such as "+avx2,-sse4a": every feature that LLVM knows, on or
+    off, and "+prefer-no-gather". Features that are off come last, and win. The CPU's name would not be enough: a
+    virtual machine may hide features.
+    """
     features = _llvm_features() | {name: name in detect() for name in ASKED_FOR}
     on = sorted(f"+{name}" for name, present in features.items() if present)
     off = sorted(f"-{name}" for name, present in features.items() if not present)

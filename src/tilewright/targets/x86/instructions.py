@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 
 
 def scale(w: Writer, p: str, n: str, lanes: int | None, bits: int) -> str | None:
-    """Emit p * 2^n, rounded once, for `lanes` floats of `bits` bits that fill a register of 512 bits, and return the
-    result. None for any other number of lanes. `p` and `n` are LLVM values."""
+    """Emit p * 2^n, rounded once, for `lanes` floats (None: a scalar) of `bits` bits, and return the result's LLVM
+    value. `p` and `n` are LLVM values. Emit nothing and return None unless the floats fill a register of 512 bits.
+    """
     if lanes is None or lanes * bits != 512:
         return None
     form, mask = f"<{lanes} x {'float' if bits == 32 else 'double'}>", f"i{lanes}"
@@ -25,10 +26,14 @@ def scale(w: Writer, p: str, n: str, lanes: int | None, bits: int) -> str | None
 
 
 def _tiles(name: str) -> Multiply:
-    """Return the writer of a tile multiplication by LLVM's AMX intrinsic `name`."""
+    """Return the function that writes a tile multiplication as a call of LLVM's AMX intrinsic `name`, such as
+    "tdpbf16ps".
+    """
 
     def write(e: NativeEmitter, op: Op) -> None:
-        """Write the instruction of the operation."""
+        """Write the call of the intrinsic for the multiplication `op`, with the numbers of its tile registers: it adds
+        A * B to C in place.
+        """
         c, a, b = op.operands
         e.w.declare(f"void @llvm.x86.{name}(i8 immarg, i8 immarg, i8 immarg)")
         e.w.line(f"call void @llvm.x86.{name}(i8 {e.tile(c)}, i8 {e.tile(a)}, i8 {e.tile(b)})")
@@ -37,11 +42,15 @@ def _tiles(name: str) -> Multiply:
 
 
 def _dot(name: str, form: str, sums: str) -> Multiply:
-    """Return the writer of a dot-product atom: each 32-bit lane of the accumulator adds products of neighbours along k.
-    `name` is the LLVM intrinsic; `form` and `sums` are the LLVM types of operands and accumulator."""
+    """Return the function that writes a dot-product atom as LLVM IR: each 32-bit lane of the accumulator adds the
+    products of 2 or 4 neighbours along k. `name` is the LLVM intrinsic; `form` and `sums` are the LLVM types of
+    operands and accumulator.
+    """
 
     def write(e: NativeEmitter, op: Op) -> None:
-        """Write the instruction of the operation."""
+        """Write the call of the intrinsic for the multiplication `op`, and record the result as the accumulator's new
+        value in `e.registers`.
+        """
         c, a, b = op.operands
         left = group_to_lanes(e, a, 32, 16, form)
         e.w.declare(f"{sums} @llvm.x86.{name}({sums}, {form}, {form})")

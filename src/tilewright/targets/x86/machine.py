@@ -15,8 +15,9 @@ _TILE_LOADS = TileLoadCosts(apart=1.5, conflict=2, bypass=2)
 
 
 def row(name: str, features: frozenset[str]) -> Machine:
-    """Return the machine of that name, with the atoms that its features allow; a workgroup is one worker, on one
-    core."""
+    """Return the machine description `name` for an x86 CPU, with the atoms that need only `features`. Register sizes,
+    cache sizes and costs follow from the features. A workgroup is one worker, on one core.
+    """
     wide, tiles = features >= LEVELS["x86.avx512f"], 8 if features >= LEVELS["x86.amx"] else 0
     registers, register_bytes = (32, 64) if wide else (16, 32)
     return Machine(

@@ -6,7 +6,9 @@ from tilewright.targets.cpu.relocation import CodePlace, ObjectForm, fits
 
 
 def _relative(place: CodePlace, target: int) -> bool:
-    """Write the distance to `target` into the 32-bit word at `place`. Return False if it is too far."""
+    """Write the distance to the address `target` into the 32-bit word at `place`. Return False if the distance does not
+    fit (the word is written all the same).
+    """
     distance = target - place.address
     place.put(distance)
     return fits(distance, 32)

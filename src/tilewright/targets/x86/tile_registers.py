@@ -22,41 +22,51 @@ class AmxTiles:
     )
 
     def load(self, e: NativeEmitter, op: Op, tile: int, pointer: str, stride: str) -> None:
-        """Emit the load of tile register `tile` from 16 rows of memory at `pointer`, `stride` bytes apart (LLVM
-        values). If `op` has the attribute `stream`, the load hints that the lines need not stay in the near caches."""
+        """Emit the load of tile register number `tile` from memory. `pointer` is the address of its first row, `stride`
+        the distance of rows in bytes (both LLVM values); the tile configuration says how many rows there are. If `op`
+        has the attribute `stream`, the load hints that the lines need not stay in the near caches.
+        """
         name = "tileloaddt164" if op.attrs.get("stream") else "tileloadd64"
         e.w.declare(f"void @llvm.x86.{name}(i8 immarg, ptr, i64)")
         e.w.line(f"call void @llvm.x86.{name}(i8 {tile}, ptr {pointer}, i64 {stride})")
 
     def store(self, e: NativeEmitter, tile: int, pointer: str, stride: str) -> None:
-        """Emit the store of tile register `tile` to rows of memory at `pointer`, `stride` bytes apart (LLVM values)."""
+        """Emit the store of tile register number `tile` to memory. `pointer` is the address of its first row, `stride`
+        the distance of rows in bytes (both LLVM values).
+        """
         e.w.declare("void @llvm.x86.tilestored64(i8 immarg, ptr, i64)")
         e.w.line(f"call void @llvm.x86.tilestored64(i8 {tile}, ptr {pointer}, i64 {stride})")
 
     def zero(self, e: NativeEmitter, tile: int) -> None:
-        """Emit the instruction that zeroes tile register `tile`."""
+        """Emit the instruction that zeroes tile register number `tile`."""
         e.w.declare("void @llvm.x86.tilezero(i8 immarg)")
         e.w.line(f"call void @llvm.x86.tilezero(i8 {tile})")
 
     def prologue(self, e: NativeEmitter, configuration: str) -> list[str]:
-        """Return the LLVM lines that begin a function with tiles: they load the tile configuration from pointer
-        `configuration`."""
+        """Declare the intrinsic that loads the tile configuration, and return the LLVM lines that call it: a function
+        with tiles begins with them. `configuration` is the LLVM pointer to the configuration's 64 bytes. The lines are
+        not emitted here.
+        """
         e.w.declare("void @llvm.x86.ldtilecfg(ptr)")
         return [f"  call void @llvm.x86.ldtilecfg(ptr {configuration})"]
 
     def epilogue(self, e: NativeEmitter) -> None:
-        """Emit the instruction that ends a function with tiles: it releases the tile registers."""
+        """Emit the instruction that ends a function with tiles (tilerelease): it frees the tile registers."""
         e.w.declare("void @llvm.x86.tilerelease()")
         e.w.line("call void @llvm.x86.tilerelease()")
 
     def configuration(self) -> Any:
-        """Return the tile configuration as 64 bytes of aligned memory: eight tiles of 16 rows of 64 bytes."""
+        """Return the tile configuration as an aligned array of 64 bytes: eight tiles of 16 rows of 64 bytes. The same
+        array at every call.
+        """
         return _configuration()
 
 
 @cache
 def _configuration() -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """Return AMX palette 1 with eight tiles of 16 rows of 64 bytes, as an array of 64 bytes."""
+    """Return AMX's tile configuration, palette 1 with eight tiles of 16 rows of 64 bytes, as an aligned array of 64
+    bytes. The same array at every call.
+    """
     from tilewright.targets.cpu.pool import aligned
 
     palette = aligned(64, 64)

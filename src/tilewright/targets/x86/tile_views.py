@@ -14,8 +14,10 @@ from tilewright.machine.offsets import Offsets
 
 
 def tile_conditions(request: ViewRequest, rows: int, row_bytes: int) -> Iterator[Condition]:
-    """Yield the conditions that symbolic sizes must meet for a copy between tile registers and memory; raise Refused if
-    it is impossible. A tile has at most `rows` rows of `row_bytes` bytes."""
+    """Yield the conditions on symbolic sizes under which tile instructions can do the copy `request`, between a view in
+    tile registers and a view in memory. Raise Refused if no sizes allow it, such as for rows at varying strides. A tile
+    register holds at most `rows` rows of `row_bytes` bytes; a view may span several.
+    """
     registers, memory = request.sides()
     elements = registers.elements
     row_count, values = elements.shape
@@ -40,9 +42,10 @@ def tile_conditions(request: ViewRequest, rows: int, row_bytes: int) -> Iterator
 
 
 def _need_first_rows(offsets: Offsets, tiles: Array) -> None:
-    """Raise Refused unless elements out of bounds are the last rows, or the last elements of rows, of each tile. A tile
-    has no mask: only fewer rows or shorter rows can be loaded. `tiles` holds element numbers as [tile, row,
-    element]."""
+    """Raise Refused unless the elements in bounds are the first rows and the first elements of rows of each tile, and
+    each tile begins in bounds. A tile has no mask, so that it can only be loaded with fewer or shorter rows. `offsets`
+    has the memory coordinates of all elements; `tiles` holds element numbers as [tile, row, element].
+    """
     offsets.need_no_ends("a tile has no mask")
     for d, (coordinate, extent) in enumerate(zip(offsets.coordinates, offsets.view.shape, strict=True)):
         position = offsets.view.coordinates[d]

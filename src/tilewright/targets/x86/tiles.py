@@ -22,13 +22,16 @@ ROWS, ROW_BYTES = 16, 64
 
 
 def _layout(size: int, _: Arguments) -> Layout:
-    """Return the layout of a tile of elements of `size` bytes: (row, element) -> row + 16 * element."""
+    """Return the register layout of a tile of elements of `size` bytes: (row, element) -> row + 16 * element. The
+    second argument is not used.
+    """
     return Layout((ROWS, ROW_BYTES // size), (1, ROWS))
 
 
 def _offsets(layout: Any, start: int, stride: int, rows: int, columns: int) -> Array:
-    """Return the offset in memory of each [row, element] of a tile that begins at `start` with rows `stride` elements
-    apart."""
+    """Return an array [row, column] with the offset in memory of each element, start + row * stride + column. It covers
+    the first `rows` rows and `columns` columns of a tile; `layout` is the tile's register layout.
+    """
     numbers = table(layout)[:rows, :columns]
     offsets: Array = start + numbers % ROWS * stride + numbers // ROWS
     return offsets
@@ -37,8 +40,10 @@ def _offsets(layout: Any, start: int, stride: int, rows: int, columns: int) -> A
 def _load(
     layout: Any, source: Array, target: Array, *, start: int, stride: int, rows: int, columns: int, value: int
 ) -> None:
-    """Load a tile in the interpreter: `rows` x `columns` elements of memory, from `start` with a row stride, into
-    `target` at values `value` on; the tile's other elements become zero."""
+    """Copy `rows` x `columns` elements of the array `source` into `target`, an array [row, value] of a register tensor;
+    the interpreter's version of a tile load. `start` and `stride` are the offset of the first element and the distance
+    of rows in `source`. The tile begins at column `value` of `target`; its other elements become zero.
+    """
     width = min(target.shape[1], ROW_BYTES // source.dtype.itemsize)
     target[:, value : value + width] = 0
     target[:rows, value : value + columns] = source[_offsets(layout, start, stride, rows, columns)]
@@ -47,14 +52,18 @@ def _load(
 def _store(
     layout: Any, source: Array, target: Array, *, start: int, stride: int, rows: int, columns: int, value: int
 ) -> None:
-    """Store a tile in the interpreter: `rows` x `columns` elements of `source`, at values `value` on, to memory from
-    `start` on with a row stride."""
+    """Copy `rows` x `columns` elements of `source`, an array [row, value] of a register tensor, from its column `value`
+    on, into the array `target`; the interpreter's version of a tile store. `start` and `stride` are the offset of the
+    first element and the distance of rows in `target`.
+    """
     target[_offsets(layout, start, stride, rows, columns)] = source[:rows, value : value + columns]
 
 
 def _rule(_: CopyAtom, request: CopyRequest) -> Iterable[Arguments]:
-    """Yield the arguments of one tile instruction after another that do the requested copy: start, row stride, rows,
-    columns, and the first value of the tile in its register tensor. Raise Refused if tiles cannot do it."""
+    """Yield one {argument name: value} for each tile instruction of the requested copy: `start`, `stride` and the
+    numbers of `rows` and `columns` in memory, and `value`, the tile's first column in the register tensor. A store
+    skips tiles that are out of bounds. Raise Refused if tile instructions cannot do the copy.
+    """
     numbers = request.registers()
     row_count, values = numbers.shape
     width = min(values, ROW_BYTES // request.size)
@@ -84,8 +93,9 @@ def _rule(_: CopyAtom, request: CopyRequest) -> Iterable[Arguments]:
 
 
 def _tile(name: str, loads: bool, hint: Hint = "keep") -> CopyAtom:
-    """Return the copy atom of that name: a load from memory if `loads`, else a store to memory. `hint` is its cache
-    hint."""
+    """Return the AMX copy atom `name`: a tile load if `loads`, else a tile store. `hint` is its cache hint ("keep" or
+    "stream").
+    """
     source, target = ("global", "register") if loads else ("register", "global")
     meaning = _load if loads else _store
     return CopyAtom(

@@ -32,7 +32,10 @@ class Accumulator(Protocol):
     """An accumulator to which K loops add."""
 
     def opened(self, tile: AccumulatorTile) -> AbstractContextManager[Value]:
-        """Yield the tensor to which the K loops of an accumulator tile add; emit what comes before and after them."""
+        """Context manager: yield the tensor to which the K loops of an accumulator tile add.
+
+        It emits the code that comes before and after these loops. This is the interface; subclasses implement it.
+        """
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,9 @@ class WholeSums:
 
     @contextmanager
     def opened(self, tile: AccumulatorTile) -> Iterator[Value]:
-        """Yield the tensor that has all of C; nothing is emitted before or after the K loops."""
+        """Context manager: yield the tensor that has all of C, for any tile; nothing is emitted before or after the K
+        loops.
+        """
         yield self.tensor
 
 
@@ -56,8 +61,10 @@ class TaskSums:
 
     @contextmanager
     def opened(self, tile: AccumulatorTile) -> Iterator[Value]:
-        """Fill the registers with zeros, and yield them; after the K loops, copy them to memory if another MMA needs
-        them.
+        """Context manager: emit a fill of the task's registers with zeros, and yield them; the K loops are emitted
+        within it.
+
+        Behind these, the registers are copied to memory if another MMA of the block needs them. `tile` is not used.
         """
         self.writer.emit("fill", (self.registers.sums,), value=0)
         yield self.registers.sums
@@ -76,7 +83,11 @@ class TiledSums:
 
     @contextmanager
     def opened(self, tile: AccumulatorTile) -> Iterator[Value]:
-        """Load a tile to registers (or fill them with zeros), and yield them; store them after the K loops."""
+        """Context manager: emit the load of a tile of C to new registers, and yield them; the K loops are emitted
+        within it.
+
+        If C starts from zero, they are filled with zeros instead. Behind the loops, the registers are stored to memory.
+        """
         p, w, atom = self.product, self.product.w, self.product.how.atom
         sums = w.registers(atom.c.dtype, (tile.rows, tile.columns), f"{atom.name}.c", "sums")
         i, j = w.axes((tile.rows, tile.columns))
@@ -98,10 +109,12 @@ class TiledSums:
 def room_for_sums(
     storage: Storage, kernel: Microkernel, axes: Axes, c: tuple[Expr, ...], parts: Parts, wide: DType, start: Formula
 ) -> tuple[Value, bool]:
-    """Return (new tensor for an accumulator, True if `start`, zero, is not stored in it yet).
+    """Emit the allocation of an accumulator; return (tensor, True if `start` is zero and is not stored in it).
 
     It is in registers if one accumulator tile of `kernel` covers C, and registers hold such tiles of all MMAs at once;
-    else in memory, padded to whole atoms. `c` are the dimensions of C, `wide` is its type, `start` its first value.
+    else in memory, padded to whole atoms. `axes` names M, N and K; `c` are the dimensions of C, `parts` maps them to
+    (first index, extent); `wide` is the type. `start` is the formula of its first value, which is stored unless True is
+    returned.
     """
     rows, columns = (parts[d][1] for d in (axes.m, axes.n))
     is_zero, has_unit_batch = start == formulas.number(0, wide), all(parts[d][1] == 1 for d in axes.around)
@@ -140,8 +153,9 @@ def going_on_in(
     """Return the tensor of a loop-carried accumulator to which the MMA `op` can add in place; None if it needs a new
     one.
 
-    `acc` is the accumulator operand, and `start` its formula, which is in the tensor afterwards. `along` are the
-    dimensions of the rows and columns of registers; None: the MMA has no atom.
+    `acc` is the accumulator operand, and `start` its formula; if the tensor does not have these elements yet, their
+    store is emitted. `parts` maps dimensions to (first index, extent). `along` are the dimensions of the rows and
+    columns of registers; None: the MMA has no atom.
     """
     carried = _carried_accumulator(low, op, acc, start, parts, along)
     carried = carried or _reused_accumulator(low, op, acc, start, parts, along)
@@ -151,10 +165,11 @@ def going_on_in(
 def _carried_accumulator(
     low: Lowering, op: Op, acc: Tile, start: Formula, parts: Parts, along: tuple[Expr | None, ...] | None
 ) -> Load | None:
-    """Return the load `start` of a loop-carried accumulator to which the MMA can add in place; None if it cannot.
+    """Return the Load that `start` is, if it loads a loop-carried accumulator to which the MMA `op` can add in place.
 
-    Nothing else may use its old value. `acc` is the accumulator operand. Registers must have the layout of the MMA's
-    accumulator, with rows and columns along the dimensions `along`.
+    None if `start` is no such load, something else uses the old value, or the tensor has other elements or another
+    layout. `acc` is the accumulator operand; `parts` maps its dimensions to (first index, extent). Registers must have
+    rows and columns along the dimensions `along` (None: any).
     """
     carried = only_load(start)
     before = op.operands[2]
@@ -170,10 +185,13 @@ def _carried_accumulator(
 def _reused_accumulator(
     low: Lowering, op: Op, acc: Tile, start: Formula, parts: Parts, along: tuple[Expr | None, ...] | None
 ) -> Load | None:
-    """Return the load of loop-carried accumulator registers after storing `start` in them; None if there are none.
+    """Emit the store of `start` to the loop-carried registers from which it is computed; return the Load of these
+    registers.
 
-    `start` must be computed from these registers element by element, and nothing else may use their old value: then the
-    MMA adds to it in place. `acc` is the accumulator operand; `along` are the dimensions of its rows and columns.
+    The MMA `op` then adds to them in place. None, with nothing emitted, unless `start` loads such registers at the
+    coordinates of the element itself, and a chain of operations, each the only user of the last, leads from their old
+    value to `op`. `acc` is the accumulator operand; `parts` maps its dimensions to (first index, extent); `along` are
+    the dimensions of its rows and columns (None: any).
     """
     storage = low.storage
     for each in loads(start):
@@ -189,9 +207,10 @@ def _reused_accumulator(
 
 
 def _leads_to(users_of: Mapping[Value, Sequence[Op]], value: Value, op: Op) -> bool:
-    """True if `value` reaches the accumulator operand of `op` through a chain of single users.
+    """True if `value` reaches the accumulator operand of `op` through a chain of operations, each the only user of the
+    last.
 
-    `users_of` maps each value to the operations that use it.
+    `users_of` maps each value to the operations that use it. Loops and operations with several results end the chain.
     """
     while True:
         users = users_of.get(value, ())

@@ -38,9 +38,10 @@ STEPS = 4
 def by_atom(
     product: AtomProduct, a: Tile, b: Tile, accumulator: Accumulator, task: TaskRegisters | None = None
 ) -> ProductParts:
-    """Return the parts of the lowering of C += a * b by an atom.
+    """Return the ProductParts (operand sources, accumulator, loops, multiply step) of C += a * b by an atom.
 
-    `task` has the registers that a task keeps for the MMA; None: it has none.
+    `task` has the registers that a task keeps for the MMA; None: it has none. Allocations, panels and packed copies
+    that the operands need first are emitted here.
     """
     left, right = sources_of(product, a, b, task is not None)
     operand_registers, is_late = (None, False) if task is None else (task.operands, task.late)
@@ -61,10 +62,11 @@ def by_atom(
 
 
 def _order(product: AtomProduct, left: OperandSource) -> list[ReductionLoop]:
-    """Return the K loops of an accumulator tile, outermost first: summed dimensions beside K (taps), then K.
+    """Return the K loops of an accumulator tile, outermost first: reduction dimensions beside K (filter taps), then K.
 
-    A tap is unrolled if the plan says so, or at an edge if the row decides which taps are in bounds. The latter are
-    outermost: otherwise elements of A that taps share would be kept in registers.
+    A tap is unrolled if the plan says so, or at an edge if the row decides whether `left` (operand A) is in bounds
+    there. The latter come first, so that elements of A that taps share are not kept in registers. K is in steps of the
+    atom.
     """
     low, axes = product.low, product.axes
     dims = [s.dim for s in low.bound.depth if s.dim in axes.deep] or axes.deep
@@ -75,9 +77,10 @@ def _order(product: AtomProduct, left: OperandSource) -> list[ReductionLoop]:
 
 
 def _loops(product: AtomProduct, left: OperandSource, order: Sequence[ReductionLoop], late: bool) -> list[KLoop]:
-    """Return the K loops in the given order, in which K may occur twice: in blocks first, then in steps.
+    """Return the K loops to emit, in the given `order`, in which K may occur twice: in blocks first, then in steps.
 
-    The first block is peeled if the results of the previous accumulator tile are stored during it (`late`).
+    With `late`, the first block is peeled: the results of the previous accumulator tile are stored during it. `left` is
+    operand A, which may limit loops over filter taps.
     """
     k, depth = product.axes.k, product.how.atom.shape[2]
     width, block_loops = product.width(k), list[KLoop]()
@@ -97,7 +100,10 @@ def _loops(product: AtomProduct, left: OperandSource, order: Sequence[ReductionL
 
 
 def _unmasked(product: AtomProduct, runs: list[KRun]) -> list[KRun]:
-    """Return the runs of K iterations without those in which masks leave nothing to add."""
+    """Return the K iterations `runs` without those in which masks leave nothing to add.
+
+    They are returned unchanged without masks, or inside another loop over K.
+    """
     k = product.axes.k
     if not product.masks or k in product.at:
         return runs
@@ -105,9 +111,10 @@ def _unmasked(product: AtomProduct, runs: list[KRun]) -> list[KRun]:
 
 
 def _k_steps(product: AtomProduct, width: Size, unrolled: bool) -> list[KRun]:
-    """Return the runs of iterations over `width` elements of K.
+    """Return the runs of iterations (KRun) over `width` elements of K.
 
-    A step is the atom's K in registers, one or more rows of shared memory, or several unrolled steps by vectors.
+    An iteration has the atom's K in registers, or one or more rows of shared memory. For an atom of one row (vectors),
+    it has several unrolled steps, and the rest follows as a run of its own.
     """
     kernel = product.how
     depth = kernel.atom.shape[2]

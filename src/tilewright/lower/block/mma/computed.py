@@ -42,8 +42,10 @@ class Computed(OperandSource):
 
     @classmethod
     def of(cls, product: AtomProduct, tile: Tile) -> Computed:
-        """Return the operand, with registers for a K step, and a shared tile for each argument that is copied step by
-        step.
+        """Return the source of an operand A that is computed in registers, one K step at a time; `tile` is its formula.
+
+        The allocations of registers for a K step, and of a shared tile for each argument that is copied step by step,
+        are emitted.
         """
         kernel, axes, w, low = product.how, product.axes, product.w, product.low
         step = kernel.k_step_elements(most(product.width(axes.k)))
@@ -60,10 +62,10 @@ class Computed(OperandSource):
         return cls(product, tile, held, tiles)
 
     def rows(self, rows: int, deep: int, row: Expr, k: Expr, last: Expr | None = None) -> Value:
-        """Emit the loads and the computation of A, of shape (rows, deep), from row `row` and K index `k` on; return
-        registers.
+        """Emit the copies and the computation of A, of shape (rows, deep), from row `row` and K index `k` on.
 
-        `last` is not used.
+        Return the registers that have it. `last` is not used. Raise a ProgramError if an argument that is read in place
+        ends within a K step.
         """
         p, w = self.product, self.product.w
         i, c = w.axes((rows, deep))
@@ -87,10 +89,10 @@ class Computed(OperandSource):
         return self.held
 
     def _copy_step(self, each: Load, rows: int, deep: int, row: Expr, k: Expr) -> None:
-        """Emit the copy of the argument that `each` loads to its shared tile: (rows, deep) elements from `row` and `k`
-        on.
+        """Emit the copy of the argument that `each` loads to its shared tile, for one K step of A.
 
-        It is in equal parts if the tile has too many rows for one copy.
+        The step has (rows, deep) elements of A from `row` and `k` on; several neighbours along K may share an element
+        of the argument. The copy is split into equal parts if the tile has too many rows for one.
         """
         p, w, (held, neighbours) = self.product, self.product.w, self.tiles[each]
         copies = -(-rows // p.low.machine.bulk_copy.box_extent)
@@ -103,8 +105,8 @@ class Computed(OperandSource):
             p.low.storage.brought[w.emit("copy", (view, target), otherwise=0)] = "ring"
 
     def _images(self, row: Expr, k: Expr) -> Substitution:
-        """Return the substitution of A's coordinates at the row `row` and index `k` along K; others have the loops'
-        indices.
+        """Return the substitution of A's coordinates: row `row`, index `k` along K, and the current loop index along
+        others.
         """
         p = self.product
         at = {**p.at, p.axes.m: row, p.axes.k: k}
@@ -113,10 +115,11 @@ class Computed(OperandSource):
         )
 
     def _row_values(self, each: Load, i: Symbol, places: list[Expr], shape: tuple[int, int]) -> Value:
-        """Emit the load of one value for each row in front of the loop; return registers that repeat it along A's
+        """Emit, in front of the loop, the load of one value for each row to registers, and its broadcast along A's
         columns.
 
-        `each` loads the value, at the coordinates `places` for row `i`; `shape` is that of A.
+        Return the registers of the broadcast, which have A's layout. `each` loads the value, at the coordinates
+        `places` for row `i`; `shape` is that of A.
         """
         p, w = self.product, self.product.w
         dtype, name = each.tensor.type.dtype, f"{each.tensor.name}_part"
@@ -130,10 +133,11 @@ class Computed(OperandSource):
 
 
 def _staged_swizzle(product: AtomProduct, each: Load, count: int) -> Swizzle | None:
-    """Return the swizzle of shared rows of `count` elements of the argument that `each` loads; None if no bulk copy has
-    one.
+    """Return the swizzle of a shared tile of the argument that `each` loads, with `count` elements a row; None if none
+    fits.
 
-    It puts elements of neighbouring rows, which neighbouring lanes read, in different banks.
+    It puts elements of neighbouring rows, which neighbouring lanes read, in different banks. A bulk copy of the machine
+    must be able to write rows of that length.
     """
     size, copies = element_bytes(each.tensor.type.dtype), product.low.machine.copies_between("global", "shared")
     atom = next((x for x in copies if x.asynchronous and count * size in x.rows), None)

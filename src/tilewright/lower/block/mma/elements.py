@@ -40,7 +40,7 @@ class Elements(OperandSource):
     element: Formula
 
     def formula(self, dim: Expr, further: int) -> Formula:
-        """Return the formula of an element at the current indices, plus `further` along `dim`."""
+        """Return the formula of this operand's element at the current loop indices, plus `further` along `dim`."""
         p = self.product
         at = {d: p.parts[d][0] + e for d, e in p.at.items()}
         at[dim] = at[dim] + further
@@ -48,7 +48,11 @@ class Elements(OperandSource):
 
 
 def by_elements(product: TileProduct, a: Tile, b: Tile, total: Value) -> ProductParts:
-    """Return the parts of the lowering of total += a * b by terms of formulas."""
+    """Return the ProductParts (operand sources, loops, multiply step) of total += a * b, without an atom, by formulas.
+
+    If each lane has a box of results, all loops are unrolled. Otherwise operands that are no plain loads of the
+    accumulator's type are stored first, by code emitted here.
+    """
     low, wide = product.low, total.type.dtype
     summed = [d for d in a.dims if d in b.dims and d not in product.c]
     if low.bound.lane_box:  # operands are narrow in registers: they are widened where they are multiplied
@@ -70,18 +74,20 @@ def by_elements(product: TileProduct, a: Tile, b: Tile, total: Value) -> Product
 
 
 def _sizes(product: TileProduct) -> tuple[int, int]:
-    """Return (rows, columns) of C as one tile: its last two dimensions."""
+    """Return (rows, columns) of C as one tile: the extents of its last two dimensions, 1 for one that it lacks."""
     rows, columns = (1, 1, *(most(product.width(d)) for d in product.c))[-2:]
     return rows, columns
 
 
 def _unrolled_loop(product: TileProduct, dim: Expr) -> KLoop:
-    """Return the loop over `dim` whose iterations are all unrolled here, with constant indices."""
+    """Return the loop over all of `dim`, of which every iteration is written with a constant index; there is no loop
+    variable.
+    """
     return KLoop(dim, "", lambda: [KRun(most(product.width(dim)))], written=True)
 
 
 def _in_loops(product: TileProduct, summed: Sequence[Expr]) -> list[KLoop]:
-    """Return a loop for each summed dimension, the last in steps of AT_ONCE terms."""
+    """Return a loop over each of the dimensions `summed`, in steps of 1; of the last, in steps of AT_ONCE indices."""
 
     def over(dim: Expr) -> KLoop:
         """Return the loop over one dimension."""
@@ -94,7 +100,8 @@ def _in_loops(product: TileProduct, summed: Sequence[Expr]) -> list[KLoop]:
 def _in_memory(storage: Storage, tile: Tile, wide: DType, last: Expr | None) -> Formula:
     """Return the formula of an MMA operand in the type `wide`, contiguous along `last` (the vectorised dimension).
 
-    The operand is first stored in memory if it is not a plain load of that kind.
+    A plain load of that kind is returned as it is; any other operand is first stored in memory by emitted code. If
+    `last` is None, or the operand lacks it, it need not be contiguous.
     """
     source = only_load(tile.formula)
     fits = source is not None and (

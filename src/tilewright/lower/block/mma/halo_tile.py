@@ -49,12 +49,14 @@ class HaloSource(OperandSource):
 
     @property
     def slab(self) -> int:
-        """The number of K elements in a row of shared memory, which is one K step."""
+        """The number of K elements in a row of shared memory; one K step has as many."""
         return self.product.how.slab or 1
 
     def _places(self, known: dict[Expr, Expr]) -> list[Expr]:
-        """Return the operand's memory coordinates; `known` has indices of dimensions, others are at the loops' current
-        indices.
+        """Return this operand's memory coordinates in its argument, as expressions.
+
+        `known` has indices of some dimensions, relative to the current part. Other dimensions are at the current
+        indices of the loops over them, or else at the start of their part.
         """
         p = self.product
         at = {d: p.parts[d][0] for d in (*p.axes.around, p.axes.n, p.axes.m)}
@@ -63,10 +65,11 @@ class HaloSource(OperandSource):
         return [images(e) for e in self.operand_load.at]
 
     def _copy(self, over: tuple[Symbol, ...], places: list[Expr], k: Expr, target: Value, ring: str) -> None:
-        """Emit the copy of the box at `places` to `target`, with zeros out of bounds and past the end of K.
+        """Emit the copy of the box at the coordinates `places` to `target`, with zeros out of bounds and past the end
+        of K.
 
-        The last iterator of `over` runs along K, from index `k` on. `ring` is the kind of copy: "halo", "ring" or
-        "start".
+        The last iterator of `over` runs along K, from index `k` on. `ring` is the kind of copy that `storage.brought`
+        records: "halo", "ring" (a pipeline stage of B) or "start" (before the first task).
         """
         p, w = self.product, self.product.w
         *others, c = over
@@ -80,8 +83,9 @@ class HaloSource(OperandSource):
         p.low.storage.brought[w.emit("copy", (view, target), otherwise=0)] = ring
 
     def _view(self, over: tuple[Symbol, ...], places: list[Expr]) -> Value:
-        """Return a view of the argument at the coordinates `places`, over the iterators `over`, with bounds checks
-        where needed.
+        """Emit a view of the argument at the coordinates `places`, over the iterators `over`, and return it.
+
+        Coordinates that are not shown to be in bounds are marked as such.
         """
         shape = self.operand_load.tensor.type.shape
         marks = [(x, not self.product.low.scope.is_inside(x, n)) for x, n in zip(places, shape, strict=True)]
@@ -101,7 +105,12 @@ class HaloOfA(HaloSource):
         self.held: tuple[Value, Box] | None = None
 
     def bring(self, dim: Expr) -> None:
-        """Emit the copy of the halo tile if `dim` is K: at the start of each K step."""
+        """If `dim` is K, emit the copy of the halo tile for the current K step, and keep it; do nothing for other
+        loops.
+
+        Raise a ProgramError if the elements that all taps read are no box in memory, or the box is no smaller than the
+        reads.
+        """
         p = self.product
         if dim is not p.axes.k:
             return
@@ -123,8 +132,8 @@ class HaloOfA(HaloSource):
         self.held = (self._box(box, k) if self.walk is None else self._lines(box, k, self.walk)), box
 
     def rows(self, rows: int, deep: int, row: Expr, k: Expr, last: Expr | None = None) -> Value:
-        """Return a view of the halo tile with the elements of A, (rows, deep), from the K index `k` on at the current
-        tap.
+        """Emit a view of the halo tile with the elements of A, (rows, deep), from the K index `k` on at the current
+        tap; return it.
 
         `row` and `last` are not used: a halo tile has all rows of the accumulator tile.
         """
@@ -137,18 +146,24 @@ class HaloOfA(HaloSource):
 
     @property
     def _rows_of_image(self) -> int:
-        """The number of rows of M that one image of the tile has, if rows run on from line to line."""
+        """The number of rows of M that one image in the tile has; only if rows run on from image line to image line."""
         return self.product.low.bound.image_rows[1]
 
     def _in_lines(self, at: list[Expr]) -> list[Expr]:
-        """Return the coordinates `at` in the halo tile; if rows run on, its lines and positions are one dimension."""
+        """Return the coordinates `at`, (..., line, position, K), as coordinates in the shared halo tile.
+
+        If rows run on from line to line, line and position become one: (..., pitch * line + position, K). Else
+        unchanged.
+        """
         if self.walk is None:
             return at
         *outer, line, place, c = at
         return [*outer, self.walk.pitch * line + place, c]
 
     def _box(self, box: Box, k: Expr) -> Value:
-        """Emit the copy of the memory `box` of a halo tile, from the K index `k` on; return the shared tile."""
+        """Emit the copy of a halo tile, the memory `box` from K index `k` on, to a new shared tile, and return that
+        tile.
+        """
         atom, w = self.product.how.atom, self.product.w
         held = w.alloc(atom.a.dtype, box.widths, "halo", _swizzle(atom.a))
         over = w.axes(box.widths)
@@ -156,10 +171,11 @@ class HaloOfA(HaloSource):
         return held
 
     def _lines(self, box: Box, k: Expr, walk: LineLayout) -> Value:
-        """Emit the copy of the memory `box` of a halo tile, from the K index `k` on; its image lines follow each other
-        as rows.
+        """Emit the copy of a halo tile, the memory `box` from K index `k` on, with its image lines one after another as
+        rows.
 
-        Return the shared tile. Each image is copied separately; rows behind its last line, which MMAs read, are zero.
+        Return the shared tile. Each image is copied separately. Rows behind its last line, which MMAs read, are set to
+        zero before the first task. `walk` has the lines; raise a ProgramError if those of the box have another length.
         """
         p, w, swizzle = self.product, self.product.w, _swizzle(self.product.how.atom.a)
         *outer, lines, pitch, slab = box.widths
@@ -188,12 +204,16 @@ class BesideHalo(HaloSource):
     """Operand B of an MMA whose A is a halo tile."""
 
     def streamed(self) -> tuple[Expr, ...]:
-        """Return the dimensions of filter taps for each index of which another part of B is copied."""
+        """Return the filter taps (dimensions) with a copy of B for each index; here none, and subclasses may override
+        it.
+        """
         return ()
 
     def loops(self) -> Sequence[ReductionLoop]:
         """Return the K loops around a halo tile, outermost first: K, the taps for which B is copied, then the other
         taps.
+
+        Of the others, all are unrolled if that gives at most UNROLLED atoms of a wave group, else only the last.
         """
         p, kernel, streamed = self.product, self.product.how, self.streamed()
         inside = [d for d in p.axes.deep if d not in streamed]
@@ -215,11 +235,18 @@ class TapsOfB(BesideHalo):
         self.held: Value | None = None
 
     def streamed(self) -> tuple[Expr, ...]:
-        """Return the dimensions of filter taps for each index of which another part of B is copied."""
+        """Return the filter taps (dimensions) with a copy of B for each index: all, or all but the last.
+
+        The last is left out if one copy has all of its indices.
+        """
         return tuple(d for d in self.product.axes.deep if d not in self.last)
 
     def bring(self, dim: Expr) -> None:
-        """Emit the copy of B if `dim` is the innermost loop dimension on which it depends."""
+        """If `dim` is the innermost loop on whose index the copy of B depends, emit this copy to a new shared tile, and
+        keep it.
+
+        Do nothing for other loops.
+        """
         p, atom = self.product, self.product.how.atom
         if dim is not (p.axes.k, *self.streamed())[-1]:
             return
@@ -229,7 +256,7 @@ class TapsOfB(BesideHalo):
         self._copy(over, self._places(_of_b(p, self.last, over, k)), k, self.held, "ring")
 
     def columns(self, deep: int, columns: int, k: Expr, column: Expr) -> Value:
-        """Return a view of the copy of B at the current tap, of shape (deep, columns).
+        """Emit a view of the copy of B at the current tap, of shape (deep, columns), and return it.
 
         `k` and `column` are not used: the copy has one K step and all columns.
         """
@@ -260,7 +287,8 @@ class AllOfB(BesideHalo):
                 self._copy(over, self._places(known), k, w.view(self.held, over, at), "start")
 
     def columns(self, deep: int, columns: int, k: Expr, column: Expr) -> Value:
-        """Return a view of the copy of B at the K index `k` and the current tap, of shape (deep, columns).
+        """Emit a view of the copy of B at the K index `k` and the current taps, of shape (deep, columns), and return
+        it.
 
         `column` is not used: the copy has all columns.
         """
@@ -271,9 +299,9 @@ class AllOfB(BesideHalo):
 
 
 def _of_b(p: AtomProduct, last: list[Expr], over: tuple[Symbol, ...], k: Expr) -> dict[Expr, Expr]:
-    """Return {dimension: index in B} for the iterators `over`: along the tap dimensions `last`, then N and K.
+    """Return {dimension: index in B} of the MMA `p`, for the iterators `over`: along the taps `last`, then N, then K.
 
-    `k` is the first index along K.
+    The index along K is `k` plus the last iterator; other indices are the iterators themselves.
     """
     *offset, j, c = over
     known: dict[Expr, Expr] = {p.axes.n: j, p.axes.k: k + c}
@@ -281,13 +309,18 @@ def _of_b(p: AtomProduct, last: list[Expr], over: tuple[Symbol, ...], k: Expr) -
 
 
 def _swizzle(operand: MemoryOperand | RegisterOperand) -> Swizzle | None:
-    """Return the swizzle of an atom's operand in shared memory; None if it has none."""
+    """Return the swizzle in shared memory of `operand`, an atom's operand; None if it has none. It must be read from
+    memory.
+    """
     assert isinstance(operand, MemoryOperand)
     return operand.layout.outer if isinstance(operand.layout, ComposedLayout) else None
 
 
 def _given(tile: Tile, which: str) -> Load:
-    """Return the Load of an operand that is an argument; otherwise raise a ProgramError, which calls it `which`."""
+    """Return the Load of an operand that is a plain load from an argument that is only read.
+
+    Otherwise raise a ProgramError, whose text calls the operand `which`, such as "A".
+    """
     source = only_load(tile.formula)
     if source is None or not source.is_given:
         raise ProgramError(f"{which} is no argument: a halo tile is copied from one")
@@ -295,9 +328,10 @@ def _given(tile: Tile, which: str) -> Load:
 
 
 def halo_sources(product: AtomProduct, a: Tile, b: Tile, offsets: int) -> tuple[HaloOfA, BesideHalo]:
-    """Return the sources of operands A and B of an MMA on a halo tile.
+    """Return (source of operand A, source of operand B) of an MMA on a halo tile; both must be arguments that are only
+    read.
 
-    `offsets` is the number of taps of a copy of B; 0: all of B is copied before the first task.
+    `offsets` is the number of taps in one copy of B; 0: all of B is copied before the first task, by code emitted here.
     """
     left = HaloOfA(product, _given(a, "A"), product.low.bound.walk)
     operand_load = _given(b, "B")

@@ -27,8 +27,9 @@ class InPlace(OperandSource):
         self.begin()
 
     def begin(self) -> None:
-        """Reset the bounds checks for another accumulator tile: coordinates may be out of bounds until loops are
-        limited.
+        """Reset which coordinates may be out of bounds (`marks`), for another accumulator tile.
+
+        They are as the read noted them; K loops that are limited to what is in bounds then change them.
         """
         self.marks = self.product.low.storage.loose.get(self.operand_load, (False,) * len(self.operand_load.at))
 
@@ -41,7 +42,8 @@ class InPlace(OperandSource):
         """Return (first, end, True if unrolled) of the loop over the filter tap `dim`, limited to indices that are in
         bounds.
 
-        It is unrolled if the row decides which indices are in bounds.
+        It is unrolled if the row decides which indices are in bounds. `marks` then says what may still be out of bounds
+        within the limits. All indices, not unrolled, if nothing may be out of bounds, or the operand is no argument.
         """
         p, full_range = self.product, super().limits(dim)
         if not self.skips:
@@ -60,14 +62,15 @@ class InPlace(OperandSource):
         return first, end, self.slides(dim)
 
     def slides(self, dim: Expr) -> bool:
-        """True if the row decides whether elements are in bounds at an index of the filter tap `dim`."""
+        """True if the row of C decides whether elements are in bounds at an index of the filter tap `dim`."""
         p = self.product
         both = {p.low.scope.coordinate(dim), p.low.scope.coordinate(p.axes.m)}
         return any(m and both <= e.symbols for m, e in zip(self.marks, self.operand_load.at, strict=True))
 
     def _view(self, over: tuple[Symbol, ...], at: dict[Expr, Expr]) -> Value:
-        """Return a view of the operand over the iterators `over`, at the indices `at` and the current ones of other
-        loops.
+        """Emit a view of this operand over the iterators `over`, and return it.
+
+        `at` maps dimensions to indices; others are at the current indices of the loops over them.
         """
         p = self.product
         known = {**p.at, **at}
@@ -77,16 +80,18 @@ class InPlace(OperandSource):
         return p.w.view(self.operand_load.tensor, over, list(zip(places, marks, strict=True)))
 
     def rows(self, rows: int, deep: int, row: Expr, k: Expr, last: Expr | None = None) -> Value:
-        """Return a view of the tile of A, of shape (rows, deep), from row `row` and K index `k` on.
+        """Emit a view of the tile of A, of shape (rows, deep), from row `row` and K index `k` on; return it.
 
-        Rows past index `last` (None: none) read row `last` again.
+        Rows past index `last` read row `last` again; None: there is no last row.
         """
         i, e = self.product.w.axes((rows, deep))
         place = row + i if last is None else minimum(row + i, last)
         return self._view((i, e), {self.product.axes.m: place, self.product.axes.k: k + e})
 
     def columns(self, deep: int, columns: int, k: Expr, column: Expr) -> Value:
-        """Return a view of the tile of B, of shape (deep, columns), from K index `k` and column `column` on."""
+        """Emit a view of the tile of B, of shape (deep, columns), from K index `k` and column `column` on;
+        return it.
+        """
         e, j = self.product.w.axes((deep, columns))
         return self._view((e, j), {self.product.axes.k: k + e, self.product.axes.n: column + j})
 
@@ -98,7 +103,10 @@ class Stepped(InPlace):
     room: Value
 
     def loops(self) -> Sequence[ReductionLoop]:
-        """Return one loop for each summed dimension, none of them unrolled: edge blocks are rare."""
+        """Return the plan's K loops, one for each summed dimension, none of them unrolled: edge blocks are rare.
+
+        Of several loops over one dimension, it is the last.
+        """
         return [replace(s, unrolled=False) for s in {s.dim: s for s in self.product.depth}.values()]
 
     def limits(self, dim: Expr) -> tuple[Expr, Expr, bool]:
@@ -109,9 +117,9 @@ class Stepped(InPlace):
 
     def rows(self, rows: int, deep: int, row: Expr, k: Expr, last: Expr | None = None) -> Value:
         """Emit the copy of the tile of A, of shape (rows, deep) from row `row` and K index `k` on, to `room`; return
-        the copy.
+        `room`.
 
-        Rows past index `last` (None: none) are copies of row `last`.
+        Elements out of bounds are zero there. Rows past index `last` (None: none) are copies of row `last`.
         """
         self.product.w.emit("copy", (super().rows(rows, deep, row, k, last), self.room), otherwise=0)
         return self.room

@@ -21,7 +21,11 @@ class InRegisters(OperandSource):
 
     @classmethod
     def of(cls, product: AtomProduct, a: Tile) -> InRegisters:
-        """Emit the computation of operand A into registers, once for all blocks of N; return the source."""
+        """Emit the computation of all of operand A into registers, as far in front of the loops as it can be; return
+        the source.
+
+        Their extent along K is rounded up to whole K steps.
+        """
         kernel, axes, low = product.how, product.axes, product.low
         deep = most(product.width(axes.k))
         shape = kernel.rows, -(-deep // kernel.k_step_elements(deep)) * kernel.k_step_elements(deep)
@@ -37,14 +41,14 @@ class InRegisters(OperandSource):
 
     @property
     def unrolls(self) -> bool:
-        """True: registers of a K step are selected by a constant index."""
+        """True: the registers of a K step are selected by a constant index, so that the K loop must be unrolled."""
         return True
 
     def rows(self, rows: int, deep: int, row: Expr, k: Expr, last: Expr | None = None) -> Value:
-        """Return the registers of A for the K step of `deep` elements from `k` on; all of A if the plan does all of K
-        at once.
+        """Return the registers of A for the K step of `deep` elements from `k` on, as a view.
 
-        `row` and `last` are not used: registers have all rows.
+        If the plan does all of K at once, they are all registers of A. `row` and `last` are not used: registers have
+        all rows.
         """
         if self.product.how.all_of_k_at_once:
             return self.tensor

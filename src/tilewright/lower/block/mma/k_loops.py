@@ -66,9 +66,10 @@ def chunks(count: Size, at_once: int, size: int = 1) -> list[KRun]:
 
 
 def over_taps(product: TileProduct, source: OperandSource, dim: Expr, unrolled: bool, taps: int = 1) -> KLoop:
-    """Return the loop over `dim`, a summed dimension beside K, in steps of `taps` indices.
+    """Return the loop over `dim`, a reduction dimension beside K such as a filter tap, in steps of `taps` indices.
 
-    It is limited to indices at which `source` is in bounds, unless it is unrolled.
+    If `unrolled`, it goes over all of the dimension; else `source` decides: it may limit it to indices at which
+    elements are in bounds.
     """
 
     def runs() -> list[KRun]:
@@ -81,7 +82,11 @@ def over_taps(product: TileProduct, source: OperandSource, dim: Expr, unrolled: 
 def write_nest(
     product: TileProduct, loops: Sequence[KLoop], sources: Sequence[OperandSource], step: MultiplyStep
 ) -> None:
-    """Emit K loops, outermost first, with the copies of the `sources` in each, and the multiply step inside."""
+    """Emit the K `loops`, outermost first, with the copies that `sources` (operands) need in each, and the `step`
+    inside.
+
+    Within the loops, `product.at` and `product.steps` have the index and step of each; at the end, their former values.
+    """
     if not loops:
         step.multiply()
         return
@@ -108,7 +113,7 @@ def write_nest(
 
 
 def _restore(known: dict[Expr, T], dim: Expr, before: T | None) -> None:
-    """Set known[dim] to its value `before` a loop over `dim`; None: it had none."""
+    """Set known[dim] to `before`, the value it had before a loop over `dim`; if that is None, remove the entry."""
     if before is None:
         known.pop(dim, None)
     else:

@@ -38,9 +38,11 @@ from tilewright.plan.microkernel import Axes, LaneKernel
 def lane_product(
     low: Lowering, kernel: LaneKernel, a: Tile, b: Tile, parts: Parts, c: tuple[Expr, ...]
 ) -> MatrixProduct:
-    """Return the MMA by vectors along a dimension that A, B and C share (depthwise convolution).
+    """Return the MatrixProduct (axes, parts, loop indices) of an MMA by vectors along a dimension that A, B and C
+    share.
 
-    `kernel` names that dimension and the rows; `c` are the dimensions of C, `parts` their current parts.
+    Depthwise convolution is such an MMA. `kernel` names that dimension, which becomes N, and the rows, which become M;
+    `c` are the dimensions of C; `parts` maps dimensions to (first index, extent). Nothing is emitted.
     """
     *deep, k = [s.dim for s in low.bound.depth]
     axes = Axes(
@@ -52,9 +54,10 @@ def lane_product(
 
 
 def lane_sums(product: MatrixProduct, kernel: LaneKernel, wide: DType, start: Formula) -> Value:
-    """Allocate the accumulator registers of an MMA by vectors, store `start` in them, and return them.
+    """Emit the allocation of the accumulator registers of an MMA by vectors, and the store of `start` in them; return
+    them.
 
-    `wide` is their element type; `kernel` has the number of lanes.
+    `wide` is their element type; `kernel` has the length of a vector, and the dimensions of the registers.
     """
     storage = product.low.storage
     sums = _registers(product, kernel.lanes, wide, "sums")
@@ -67,8 +70,11 @@ def lane_sums(product: MatrixProduct, kernel: LaneKernel, wide: DType, start: Fo
 
 
 def by_lanes(product: MatrixProduct, kernel: LaneKernel, a: Tile, b: Tile, sums: Value) -> ProductParts:
-    """Return the parts of the lowering of sums += a * b by vectors; `kernel` has the number of lanes, rows and
-    columns.
+    """Return the ProductParts (operand sources, loops, multiply step) of sums += a * b by vectors; `kernel` has their
+    length.
+
+    B is packed before the program runs. Raise a ProgramError if A is no plain load, or B no argument that can be
+    packed.
     """
     source = only_load(a.formula)
     if source is None:
@@ -89,7 +95,7 @@ def by_lanes(product: MatrixProduct, kernel: LaneKernel, a: Tile, b: Tile, sums:
 
 
 def _registers(product: MatrixProduct, lanes: int, dtype: DType, name: str) -> Value:
-    """Allocate registers for an accumulator tile: vectors along the lanes, one after another; return them."""
+    """Emit the allocation of registers for an accumulator tile, as vectors of `lanes` elements along N; return them."""
     rows, width = (most(product.width(d)) for d in (product.axes.m, product.axes.n))
     layout = Layout((lanes, (rows, width // lanes)), (rows, (1, rows * lanes)))
     return product.w.vectors(dtype, (rows, width), layout, name)
@@ -104,7 +110,10 @@ class LaneVectors(InPlace):
     lanes: int
 
     def vectors(self) -> Value:
-        """Return the vectors of A at the current taps: a view of memory, or registers."""
+        """Return the vectors of A at the current taps, over M and N: a view of memory, or registers.
+
+        If elements may be out of bounds, a copy to new registers, with zeros for these, is emitted.
+        """
         p = self.product
         i, j = p.w.axes((p.width(p.axes.m), p.width(p.axes.n)))
         view = self._view((i, j), {p.axes.m: i, p.axes.n: j})
@@ -125,9 +134,10 @@ class PackedLanes(OperandSource):
 
     @classmethod
     def of(cls, product: MatrixProduct, b: Tile, wide: DType) -> PackedLanes:
-        """Return operand B of an MMA, packed in the accumulator's type `wide`.
+        """Return the source of operand B of an MMA, packed in the accumulator's type `wide` before the program runs.
 
-        Its dimensions are the batch, then the summed ones, then the lanes. Raise a ProgramError if B is no argument.
+        Its dimensions are the batch, then the summed ones, then the one of the vectors. Raise a ProgramError if B is no
+        argument that can be packed.
         """
         low, axes = product.low, product.axes
         dims = [*(d for d in b.dims if d in product.c and d is not axes.n), *axes.deep, axes.k]
@@ -139,7 +149,9 @@ class PackedLanes(OperandSource):
         return cls(product, packed, dims)
 
     def vectors(self) -> Value:
-        """Return a view of the vectors of B at the current taps, the same for all rows."""
+        """Emit a view of the vectors of B at the current taps, over M and N, and return it; all rows have the same
+        vectors.
+        """
         p = self.product
         i, j = p.w.axes((p.width(p.axes.m), p.width(p.axes.n)))
         block = p.parts[p.axes.n][0] // p.low.bound.blocks[p.axes.n]

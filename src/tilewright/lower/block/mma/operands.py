@@ -28,8 +28,10 @@ NEAR = 4
 
 
 def sources_of(product: AtomProduct, a: Tile, b: Tile, in_task: bool) -> tuple[OperandSource, OperandSource]:
-    """Return the sources of operands A and B; `in_task`: a task has tile registers for the MMA, and A is in place or
-    staged.
+    """Return (source of A, source of B) for an MMA by an atom: how each operand is copied or read.
+
+    With `in_task`, a task keeps tile registers for the MMA, and A is in place or staged. Allocations and copies that
+    come before the K loops are emitted here.
     """
     if product.low.bound.halo_taps is not None:
         return halo_sources(product, a, b, product.low.bound.halo_taps)
@@ -39,7 +41,11 @@ def sources_of(product: AtomProduct, a: Tile, b: Tile, in_task: bool) -> tuple[O
 
 
 def _staged_sources(product: AtomProduct, a: Tile, b: Tile) -> tuple[OperandSource, OperandSource]:
-    """Return the sources of A and B for an atom that reads shared memory: staged there, or A in registers."""
+    """Return (source of A, source of B) for an atom that reads shared memory: K steps are copied there.
+
+    An A that the atom takes from registers, and that is no plain argument, is computed there: one K step at a time if
+    it is computed from arguments only, else all of K at once.
+    """
     kernel, axes = product.how, product.axes
     left: OperandSource
     if not kernel.a_in_registers or is_given(a, kernel.atom.a.dtype):
@@ -52,9 +58,11 @@ def _staged_sources(product: AtomProduct, a: Tile, b: Tile) -> tuple[OperandSour
 
 
 def _left_of_task(product: AtomProduct, a: Tile) -> OperandSource:
-    """Return the source of operand A in a task with tile registers: in place or staged.
+    """Return the source of operand A in a task with tile registers: read in place, from the argument or the staged
+    rows.
 
-    In place, a block that goes past the end copies each K step first, with zeros.
+    If elements may be out of bounds, each K step is copied first, with zeros. A computed A has a panel. Raise a
+    ProgramError if A is an argument read in place, and K is not whole atoms.
     """
     low, kernel = product.low, product.how
     source = only_load(a.formula) if a.dtype is kernel.atom.a.dtype else None
@@ -70,7 +78,11 @@ def _left_of_task(product: AtomProduct, a: Tile) -> OperandSource:
 
 
 def _left(p: AtomProduct, a: Tile) -> OperandSource:
-    """Return the source of operand A: in place, or a panel with K contiguous and padded to whole atoms."""
+    """Return the source of operand A: in place if the atom can read it so, else a panel, whose copy is emitted here.
+
+    In place, A must have the atom's type, whole atoms of K and of rows, and be contiguous along K. The panel has K
+    contiguous, and is padded with zeros to whole atoms.
+    """
     kernel, axes = p.how, p.axes
     m, _, k = kernel.atom.shape
     source = only_load(a.formula) if a.dtype is kernel.atom.a.dtype else None
@@ -86,7 +98,11 @@ def _left(p: AtomProduct, a: Tile) -> OperandSource:
 
 
 def _has_rows(p: AtomProduct, source: Load, dims: tuple[Expr, ...], unit: int) -> bool:
-    """True if the tensor of a load has all rows that whole atoms of `unit` rows read, also past the end of the part."""
+    """True if the tensor of a load has all rows that whole atoms of `unit` rows read, also past the end of the part.
+
+    `source` is the load, and `dims` are the operand's dimensions. If the part is no whole number of atoms, the tensor
+    must be in shared memory.
+    """
     rows = p.width(p.axes.m)
     if rows % unit in (0, ZERO) or not isinstance(rows, int):
         return rows % unit in (0, ZERO)
@@ -100,9 +116,9 @@ def _has_rows(p: AtomProduct, source: Load, dims: tuple[Expr, ...], unit: int) -
 def _panel(
     p: AtomProduct, a: Tile, dtype: DType, outer: list[Expr], rows: tuple[Expr, Size], deep: tuple[Expr, Size]
 ) -> Value:
-    """Emit the copy of operand A to a panel [outer][rows][deep], padded with zeros; return the panel.
+    """Emit the copy of operand A to a new tensor [outer][rows][deep] of the type `dtype`, padded with zeros; return it.
 
-    `rows` is (M dimension, padded extent), `deep` is (K dimension, padded extent).
+    `rows` is (M dimension, padded extent), `deep` is (K dimension, padded extent), `outer` are A's other dimensions.
     """
     sizes = [*(p.width(d) for d in outer), rows[1], deep[1]]
     held = p.w.alloc(dtype, sizes, "panel")
@@ -117,8 +133,10 @@ def _panel(
 
 
 def _right(p: AtomProduct, b: Tile) -> OperandSource:
-    """Return the source of operand B: in place, packed before the program if other tasks read it too, or packed
-    here.
+    """Return the source of operand B: in place, packed by a program that runs before, or packed here by emitted code.
+
+    It is in place if the atom can read it so and caches hold it well; else packed before, if B is an argument that
+    several tasks or iterations read; else in place if possible; else packed here.
     """
     kernel, axes = p.how, p.axes
     n = kernel.atom.shape[1]
@@ -138,14 +156,14 @@ def _right(p: AtomProduct, b: Tile) -> OperandSource:
 
 
 def _is_contiguous_along_n(p: AtomProduct, source: Load) -> bool:
-    """True if elements of an operand along N are contiguous."""
+    """True if elements of the operand that `source` loads are contiguous in memory along N."""
     return apart_along(p.low.scope, source, p.axes.n) == 1
 
 
 def _is_readable(p: AtomProduct, source: Load, n: int) -> bool:
     """True if vectors of `n` columns of B can be read in place: N is a multiple of `n`.
 
-    If N is known only at the call, True if B is an argument that is only read: it may end within a vector.
+    If N is known only at the call, True if B is an argument that is only read: a vector may then be cut off at its end.
     """
     wide = p.width(p.axes.n)
     if isinstance(wide, Expr):
@@ -154,10 +172,11 @@ def _is_readable(p: AtomProduct, source: Load, n: int) -> bool:
 
 
 def _is_near(p: AtomProduct, source: Load) -> bool:
-    """True if B need not be packed, as caches hold it as well in place.
+    """True if B, which `source` loads, need not be packed, as caches hold it as well in place.
 
-    That is so if the elements that a block reads span only a part of L2, and L1 keeps them as well as packed ones; if
-    there is one block of rows, so that B is read once; or if sizes are open or depend on data.
+    That is so if the elements that a block reads span only a part of L2, and L1 keeps them as well as packed ones. Also
+    if there is one block of rows, so that B is read once, and if strides are known only at the call or M depends on
+    data.
     """
     low, m = p.low, p.axes.m
     if not m.symbols.isdisjoint(low.scope.bound):

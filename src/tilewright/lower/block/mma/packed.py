@@ -20,7 +20,11 @@ class PanelOfA(OperandSource):
     outer: list[Expr]
 
     def rows(self, rows: int, deep: int, row: Expr, k: Expr, last: Expr | None = None) -> Value:
-        """Return a view of the tile of A, of shape (rows, deep), from row `row` and K index `k` on."""
+        """Emit a view of the panel with the tile of A, of shape (rows, deep), from row `row` and K index `k` on; return
+        it.
+
+        `last` is not used: the panel has all rows.
+        """
         p = self.product
         i, e = p.w.axes((rows, deep))
         return p.w.view(self.tensor, (i, e), [(x, False) for x in (*(p.at[d] for d in self.outer), row + i, k + e)])
@@ -37,7 +41,9 @@ class Packed(OperandSource):
     starts: dict[Expr, Expr]
 
     def columns(self, deep: int, columns: int, k: Expr, column: Expr) -> Value:
-        """Return a view of the tile of B, of shape (deep, columns), from K index `k` and column `column` on."""
+        """Emit a view of packed B with the tile of shape (deep, columns), from K index `k` and column `column` on;
+        return it.
+        """
         p = self.product
         e, j = p.w.axes((deep, columns))
         k, column = self.starts[p.axes.k] + k, self.starts[p.axes.n] + column

@@ -40,7 +40,10 @@ class ProductParts:
 
 
 def write(parts: ProductParts) -> None:
-    """Emit an MMA: for every accumulator tile its K loops, with the multiply step inside."""
+    """Emit an MMA: for every accumulator tile its K loops, with the multiply step inside.
+
+    `parts` has the operand sources, the accumulator, the loops over tiles, the K loops and the step.
+    """
 
     def one(tile: AccumulatorTile) -> None:
         """Emit the K loops of one accumulator tile."""

@@ -24,7 +24,7 @@ class TileProduct:
         """{summed dimension: number of its elements in the current iteration of the loops over it}."""
 
     def width(self, dim: Expr) -> Size:
-        """Return the extent of the current part of a dimension of the MMA."""
+        """Return the extent of the current part of a dimension of this MMA."""
         return self.parts[dim][1]
 
 
@@ -39,7 +39,9 @@ class MatrixProduct(TileProduct):
 
     @property
     def depth(self) -> tuple[ReductionLoop, ...]:
-        """The K loops that the plan states for this MMA, outermost first."""
+        """The loops over reduction dimensions (K and filter taps) that the plan states for this MMA,
+        outermost first.
+        """
         return tuple(s for s in self.low.bound.depth if s.dim in (self.axes.k, *self.axes.deep))
 
 
@@ -54,19 +56,22 @@ class AtomProduct(MatrixProduct):
 
     @property
     def taps(self) -> dict[Expr, int]:
-        """{summed dimension beside K: number of its indices in one K step}, for those with more than one."""
+        """{reduction dimension beside K, such as a filter tap: number of its indices in one K step}, if there are
+        several.
+        """
         return {d: n for d, n in zip(self.axes.deep, self.how.taps, strict=False) if n > 1}
 
     @property
     def deep(self) -> int:
-        """The number of terms that the current K step adds to an element of C."""
+        """The number of products that the current K step adds to an element of C: K elements times taps of the step."""
         return prod(self.steps.values())
 
     def ends_in_zeros(self, source: Load) -> bool:
-        """True if the operand `source` reads zeros in the part of the last K step that goes past the end of K.
+        """True if it is shown that `source`, an operand, reads zeros in the part of the last K step that is past the
+        end of K.
 
-        Also True if no K step goes past the end. Past the end of a part of K that is not the last, it reads elements of
-        the next part: then it is False.
+        Also True if no K step goes past the end. False if this part of K is not the last one, and its last step goes
+        past it: it then reads elements of the next part.
         """
         k, width = self.axes.k, most(self.width(self.axes.k))
         step = self.how.k_step_elements(width)

@@ -23,9 +23,10 @@ class OperandRegisters:
 def operand_registers(
     w: BlockWriter, kernel: Microkernel, rows: int, columns: int, streams: tuple[bool, bool] = (False, False)
 ) -> OperandRegisters:
-    """Allocate registers of A and B for one K step of an accumulator tile of `rows` x `columns`; return them.
+    """Emit the allocation of registers of A and B for one K step of an accumulator tile of `rows` x `columns`; return
+    them.
 
-    `kernel` has the atom; `streams` is (True if loads of A bypass the L1 cache, the same for B).
+    `kernel` has the atom. `streams` is (True if loads of A bypass the L1 cache, the same for B); it is only passed on.
     """
     atom, depth = kernel.atom, kernel.atom.shape[2]
     left = w.registers(atom.a.dtype, (rows, depth), f"{atom.name}.a", "left")

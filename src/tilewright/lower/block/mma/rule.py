@@ -30,8 +30,12 @@ from tilewright.plan.microkernel import Axes, Microkernel, axes_of
 
 
 def mma(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """Return the result tile of an `mma`: the accumulator plus A * B, summed over the dimensions that only A and B
+    """Emit an `mma`; return (result tile,): the accumulator plus A * B, summed over the dimensions that only A and B
     have.
+
+    It accumulates in a wider type, and is rounded once. Without elements of C or K, nothing is emitted, and the result
+    is the accumulator. A dimension that only one of A and B has must have extent 1, else an ExecutionError is raised.
+    Raise a ProgramError for a block-diagonal B that the plan's atom does not do.
     """
     a, b, acc = (low.storage.env[v] for v in op.operands)
     parts = common_parts([a, b, acc])
@@ -81,12 +85,16 @@ class _MmaRequest:
 
     @property
     def inner(self) -> Parts:
-        """The parts of the dimensions of C."""
+        """The (first index, extent) of each dimension of C, by dimension."""
         return {d: self.parts[d] for d in self.acc.dims}
 
 
 def _parts(request: _MmaRequest) -> tuple[ProductParts, Value]:
-    """Return (parts of the lowering of an MMA, as its plan says; tensor that holds the result afterwards)."""
+    """Return (ProductParts, tensor that has the result afterwards) of an MMA, as its plan says.
+
+    ProductParts are the operand sources, accumulator, loops and multiply step from which the MMA is emitted later. Code
+    that must come before it is emitted here: allocations, and the accumulator's start.
+    """
     low, op, c = request.low, request.op, request.acc.dims
     if op in low.bound.lane_kernels:
         lanes = low.bound.lane_kernels[op]
@@ -104,7 +112,10 @@ def _parts(request: _MmaRequest) -> tuple[ProductParts, Value]:
 
 
 def _in_task(request: _MmaRequest, task: TaskRegisters) -> tuple[ProductParts, Value]:
-    """Return (parts of the lowering, tensor of the result) of an MMA for which the `task` holds tile registers."""
+    """Return (ProductParts, tensor that has the result afterwards) of an MMA for which the `task` keeps tile registers.
+
+    Raise a ProgramError unless its accumulator starts from 0.
+    """
     low, kernel = request.low, request.low.bound.products[request.op]
     assert kernel is not None
     if request.start != formulas.number(0, request.wide):
@@ -116,9 +127,9 @@ def _in_task(request: _MmaRequest, task: TaskRegisters) -> tuple[ProductParts, V
 
 
 def _without_atom(request: _MmaRequest, total: Value | None) -> tuple[ProductParts, Value]:
-    """Return (parts of the lowering, tensor of the result) of an MMA by scalar or vector formulas.
+    """Return (ProductParts, tensor that has the result afterwards) of an MMA without an atom, by formulas of elements.
 
-    `total` is a carried accumulator to which it adds in place; None: a new tensor.
+    `total` is a carried accumulator to which it adds in place; None: a new tensor, to which the start is stored here.
     """
     low, storage, c = request.low, request.low.storage, request.acc.dims
     if total is None:
@@ -131,9 +142,11 @@ def _without_atom(request: _MmaRequest, total: Value | None) -> tuple[ProductPar
 def _with_atom(
     request: _MmaRequest, total: Value | None, kernel: Microkernel, axes: Axes, a: Tile, b: Tile
 ) -> tuple[ProductParts, Value]:
-    """Return (parts of the lowering, tensor of the result) of an MMA by the atom of `kernel`.
+    """Return (ProductParts, tensor that has the result afterwards) of an MMA by the atom of `kernel`.
 
-    `total` is a carried accumulator to which it adds in place; None: a new tensor.
+    `axes` names M, N and K; `a` and `b` are the operands as the atom sees them. `total` is a carried accumulator to
+    which it adds in place; None: a new tensor, which is allocated here. Raise a ProgramError if A is a halo tile, and
+    the accumulator does not stay in registers.
     """
     low, storage, c = request.low, request.low.storage, request.acc.dims
     is_zero = False
@@ -151,10 +164,10 @@ def _with_atom(
 def _microkernel_with_operands(
     low: Lowering, op: Op, a: Tile, b: Tile, c: tuple[Expr, ...]
 ) -> tuple[Microkernel, Axes, Tile, Tile] | None:
-    """Return (Microkernel, its axes, operand A, operand B) of an MMA; None if no atom does it.
+    """Return (Microkernel, its axes M, N and K, operand A, operand B) of the MMA `op`; None if no atom does it.
 
-    The reason is then noted in `low.lost`. `c` are the dimensions of the result; A and B are swapped if the atom has N
-    as rows.
+    `low.lost` then gets the reason, unless the plan asks for scalar products of lanes. `c` are the dimensions of the
+    result; `a` and `b` are swapped if the atom's rows run along N.
     """
     known = {**a.parts, **b.parts}
     axes = axes_of(a.dims, b.dims, c, lambda d: most(known[d][1]))
@@ -171,7 +184,11 @@ def _microkernel_with_operands(
 
 
 def _as_tf32(storage: Storage, tile: Tile) -> Tile:
-    """Return an f32 tile stored with its elements rounded to tf32 (10 bits of fraction); any other tile as it is."""
+    """Return an f32 tile with its elements rounded to tf32 (10 bits of fraction), stored by emitted code in a new
+    tensor.
+
+    A tile of any other type is returned unchanged. Infinities and NaN stay as they are.
+    """
     if tile.dtype is not dtypes.f32:
         return tile
     tile = storage.stored(tile, name="factor")

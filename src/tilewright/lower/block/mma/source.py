@@ -24,47 +24,79 @@ class OperandSource:
 
     @property
     def skips(self) -> bool:
-        """True if elements may be out of bounds, and MMAs on them are skipped."""
+        """True if elements may be out of bounds, and MMAs on them are skipped; False by default, subclasses
+        override it.
+        """
         return False
 
     @property
     def unrolls(self) -> bool:
-        """True if the index of a K step must be a number, so that the K loop is unrolled."""
+        """True if the index of a K step must be a number, so that the K loop is unrolled; False by default.
+
+        Subclasses override it.
+        """
         return False
 
     def begin(self) -> None:
-        """Reset the state for another accumulator tile, before its K loops: no loop has limits yet."""
+        """Reset this operand's state before the K loops of another accumulator tile; by default there is none.
+
+        Subclasses with state override it.
+        """
 
     def bring(self, dim: Expr) -> None:
-        """Emit the copies at the start of each iteration of the K loop over `dim`, before the loops inside."""
+        """Emit the copies that this operand needs at the start of each iteration of the K loop over `dim`; by default
+        none.
+
+        Subclasses that copy override it.
+        """
 
     def loops(self) -> Sequence[ReductionLoop]:
-        """Return the K loops that this operand needs, outermost first; (): any order will do."""
+        """Return the K loops that this operand needs, outermost first; by default (): any order will do.
+
+        Subclasses override it.
+        """
         return ()
 
     def limits(self, dim: Expr) -> tuple[Expr, Expr, bool]:
-        """Return (first, end, True if unrolled) of the loop over `dim`, a summed dimension beside K."""
+        """Return (first, end, True if unrolled) of the loop over `dim`, a reduction dimension beside K such as a filter
+        tap.
+
+        By default all of its indices, not unrolled; subclasses override it to leave out indices out of bounds.
+        """
         return as_expr(0), as_expr(self.product.width(dim)), False
 
     def slides(self, dim: Expr) -> bool:
-        """True if the row decides whether elements are in bounds at an index of `dim`, a summed dimension beside K."""
+        """True if the row of C decides whether elements are in bounds at an index of `dim`, such as a filter tap.
+
+        False by default; subclasses override it.
+        """
         return False
 
     def rows(self, rows: int, deep: int, row: Expr, k: Expr, last: Expr | None = None) -> Value:
-        """Return the tile of A, of shape (rows, deep), from row `row` and K index `k` on.
+        """Return the tile of A, of shape (rows, deep), from row `row` and K index `k` on: a view, or registers.
 
-        Rows past index `last` (None: none) are not stored, and may have any elements.
+        Rows past index `last` (None: none) are not stored, and may have any elements. Subclasses for A implement it,
+        and may emit copies; here it raises a NotImplementedError.
         """
         raise NotImplementedError
 
     def columns(self, deep: int, columns: int, k: Expr, column: Expr) -> Value:
-        """Return the tile of B, of shape (deep, columns), from K index `k` and column `column` on."""
+        """Return the tile of B, of shape (deep, columns), from K index `k` and column `column` on: a view of memory.
+
+        Subclasses for B implement it, and may emit copies; here it raises a NotImplementedError.
+        """
         raise NotImplementedError
 
     def vectors(self) -> Value:
-        """Return the operand over M and N of C, at the current indices of all summed dimensions."""
+        """Return this operand over M and N of C, at the current indices of all summed dimensions: a view, or registers.
+
+        Subclasses for MMAs by vectors implement it; here it raises a NotImplementedError.
+        """
         raise NotImplementedError
 
     def formula(self, dim: Expr, further: int) -> Formula:
-        """Return the formula of an element at the current indices, plus `further` along `dim`."""
+        """Return the formula of this operand's element at the current loop indices, plus `further` along `dim`.
+
+        Subclasses for MMAs without an atom implement it; here it raises a NotImplementedError.
+        """
         raise NotImplementedError

@@ -44,10 +44,11 @@ class Staged(OperandSource):
 
     @classmethod
     def of(cls, product: AtomProduct, tile: Tile, dim: Expr | None) -> Staged:
-        """Return the operand with its shared tile allocated; `dim` is its M or N.
+        """Return the source of an operand that is copied to shared memory; emit the allocation of its shared tile.
 
-        If the plan does all of K at once, it is copied here. An A that the atom takes from registers is in shared
-        memory in B's layout.
+        `tile` is the operand, `dim` its M or N. If the plan does all of K at once, the copy is emitted here too, and,
+        of an A that the atom takes from registers, the load to these. Raise a ProgramError if the padding behind K is
+        not shown to be zero.
         """
         operand_layout = product.how.atom.a if dim is product.axes.m else product.how.atom.b
         is_argument = is_given(tile, operand_layout.dtype)
@@ -94,7 +95,9 @@ class Staged(OperandSource):
         return staged
 
     def _read(self, rows: int, deep: int) -> Value:
-        """Emit the copy of all of A, (rows, deep), from shared memory to registers, and return them."""
+        """Emit the copy of all of A, of shape (rows, deep), from shared memory to new registers; return the
+        registers.
+        """
         p = self.product
         i, c = p.w.axes((rows, deep))
         view = p.w.view(self.held, (i, c), self._slab_place(i, c))
@@ -104,9 +107,11 @@ class Staged(OperandSource):
         return registers
 
     def _copy_step(self, count: int, deep: int, first: Expr, k: Expr) -> None:
-        """Emit the copies of a K step, of `count` rows from `first` and `deep` elements of K from `k` on.
+        """Emit the copies of a K step to the shared tile: `count` rows from `first` on, and `deep` elements of K from
+        `k` on.
 
-        There is one copy for each filter tap of the step, and for each slab.
+        "Rows" run along M or N. There is one copy for each filter tap of the step, and for each slab (the K elements of
+        one row of shared memory).
         """
         p = self.product
         if not self.several:
@@ -122,9 +127,11 @@ class Staged(OperandSource):
         p.at.update(begin)
 
     def _copy_slab(self, count: int, deep: int, first: Expr, k: Expr, step: Expr | None = None) -> None:
-        """Emit the copy of `deep` elements of K from `k` on, of `count` rows from `first` on, to the shared tile.
+        """Emit the copies of one slab to the shared tile: `count` rows from `first` on, and `deep` elements of K from
+        `k` on.
 
-        `step` is the number of the slab in the tile; None: there is one slab.
+        "Rows" run along M or N. `step` is the number of the slab in the shared tile; None: there is one slab. There are
+        several copies if there are too many rows for one.
         """
         p = self.product
         place = [] if step is None else [(step, False)]
@@ -142,8 +149,10 @@ class Staged(OperandSource):
             self._copy((c, i), first + wide * s + i, k + c, target)
 
     def _copy(self, over: tuple[Symbol, ...], row: Expr, k: Expr, target: Value) -> None:
-        """Emit the copy of the elements at the indices `row` (along M or N) and `k` to `target`, over the iterators
-        `over`.
+        """Emit the copy of the elements at the indices `row` (along M or N) and `k` to `target`, with zeros out of
+        bounds.
+
+        `row` and `k` are expressions of the iterators `over`. `storage.brought` records the copy as one of a K step.
         """
         p = self.product
         at = {**{d: p.at[d] for d in self.outer}, **({} if self.dim is None else {self.dim: row}), p.axes.k: k}
@@ -156,10 +165,11 @@ class Staged(OperandSource):
         p.low.storage.brought[p.w.emit("copy", (view, target), otherwise=0)] = "ring"
 
     def rows(self, rows: int, deep: int, row: Expr, k: Expr, last: Expr | None = None) -> Value:
-        """Return the tile of A, (rows, deep), from row `row` and K index `k` on: registers, or a view of the shared
-        tile.
+        """Return the tile of A, (rows, deep), from row `row` and K index `k` on: a view of the shared tile, or
+        registers.
 
-        The copy of the K step to the shared tile is emitted first. `last` is not used.
+        The copy of the K step to the shared tile is emitted first, unless the plan does all of K at once: then the copy
+        is there already. `last` is not used.
         """
         if self.registers is not None:
             return self.registers
@@ -171,7 +181,8 @@ class Staged(OperandSource):
     def columns(self, deep: int, columns: int, k: Expr, column: Expr) -> Value:
         """Return a view of the tile of B, (deep, columns), from K index `k` and column `column` on, in shared memory.
 
-        The copy of the K step to the shared tile is emitted first.
+        The copy of the K step to the shared tile is emitted first, unless the plan does all of K at once: then the copy
+        is there already.
         """
         if not self.product.how.all_of_k_at_once:
             self._copy_step(columns, deep, column, k)
@@ -179,9 +190,10 @@ class Staged(OperandSource):
         return self.product.w.view(self.held, (e, j), self._slab_place(j, e))
 
     def _slab_place(self, i: Expr, c: Expr) -> list[tuple[Expr, bool]]:
-        """Return the coordinates in the shared tile of the element at index `i` along M or N and `c` along K.
+        """Return [(coordinate, False)] in the shared tile of the element at index `i` along M or N and `c` along K.
 
-        Each has False beside it: it is in bounds.
+        False says that it is not out of bounds. With several slabs (groups of K elements), the slab's number comes
+        first.
         """
         row = self.product.how.slab or 1
         step, c = ([(c // self.step, False)], c % self.step) if self.several else ([], c)
@@ -193,6 +205,6 @@ class Staged(OperandSource):
 
 
 def is_given(tile: Tile, dtype: DType) -> bool:
-    """True if a tile is a plain load from an argument that is only read, whose element type is `dtype`."""
+    """True if a tile is a plain load from an argument that the program only reads, and has the element type `dtype`."""
     load = only_load(tile.formula) if tile.dtype is dtype else None
     return load is not None and load.is_given

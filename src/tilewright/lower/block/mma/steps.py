@@ -28,10 +28,10 @@ class MultiplyStep(Protocol):
     """The body of the innermost K loop."""
 
     def begin(self, dim: Expr) -> None:
-        """Emit operations in front of the K loop over `dim`."""
+        """Emit operations in front of the K loop over `dim`; called once for each K loop, outermost first."""
 
     def multiply(self) -> None:
-        """Emit the multiply-adds at the current indices of the K loops."""
+        """Emit the multiply-adds of one K step, at the current indices of the K loops."""
 
 
 @dataclass
@@ -48,13 +48,20 @@ class AtomStep:
     registers: OperandRegisters | None = None
 
     def begin(self, dim: Expr) -> None:
-        """Allocate registers for the operands in front of the K loop, if the atom takes whole tiles from registers."""
+        """If `dim` is K, emit the allocation of registers for A and B, unless the atom reads memory or there are
+        registers.
+
+        Atoms of one row (vectors) need none either. Nothing is emitted in front of other loops.
+        """
         kernel, tile = self.product.how, self.tile
         if dim is self.product.axes.k and kernel.is_matrix_atom and kernel.slab is None and self.registers is None:
             self.registers = operand_registers(self.product.w, kernel, tile.rows, tile.columns)
 
     def multiply(self) -> None:
-        """Emit the MMA of the current K step."""
+        """Emit the MMA of the current K step, with copies of A and B to registers first if the atom needs them there.
+
+        A K step with several diagonal blocks of B is several MMAs.
+        """
         p, kernel, tile = self.product, self.product.how, self.tile
         k, width, registers = p.at[p.axes.k], p.width(p.axes.m), self.registers
         last = width - 1 if tile.ragged_rows and isinstance(width, Expr) else None  # rows past it are not stored
@@ -69,7 +76,7 @@ class AtomStep:
         p.w.emit("mma", (self.sums, a, b), atom=kernel.atom.name, skip=skip or None)
 
     def _load(self, operand: Value, registers: Value, stream: bool) -> Value:
-        """Emit the copy of an operand's tile to `registers`, and return them; with `stream`, loads bypass the L1
+        """Emit the copy of `operand`, a tile of A or B, to `registers`; return these. With `stream`, it bypasses the L1
         cache.
         """
         self.product.w.emit("copy", (operand, registers), stream=STREAM if stream else None)
@@ -108,7 +115,7 @@ class VectorStep:
         """Emit nothing in front of the K loop over `dim`: operands need no registers of their own."""
 
     def multiply(self) -> None:
-        """Emit the fma at the current indices of the K loops."""
+        """Emit one fma, accumulator += A * B, on all vectors of the tile at the current indices of the K loops."""
         a, b = self.left.vectors(), self.right.vectors()
         wide = converted(Formula.operand(1), self.dtype, self.sums.type.dtype)
         formula = Formula("fma", (wide, Formula.operand(2), Formula.operand(3)))
@@ -129,10 +136,12 @@ class TermStep:
     last: Expr
 
     def begin(self, dim: Expr) -> None:
-        """Emit nothing in front of the K loop over `dim`: terms need no registers of their own."""
+        """Emit nothing in front of the K loop over `dim`: operands need no registers of their own."""
 
     def multiply(self) -> None:
-        """Emit the map: the accumulator plus the products of the step's terms, one after another."""
+        """Emit one map over C: the accumulator plus the products of all indices that the current K step has, one after
+        another.
+        """
         p, storage = self.product, self.product.low.storage
         inner = {d: p.parts[d] for d in p.c}
         formula = storage.held(self.sums, p.c, inner).formula

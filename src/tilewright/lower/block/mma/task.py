@@ -68,7 +68,12 @@ class TiledTask:
         self.registers: dict[Op, TaskRegisters] = {}
 
     def write(self) -> None:
-        """Emit the whole task: registers, staged rows, loops over blocks, epilogues."""
+        """Emit the whole task: allocations of registers, copies of rows of A, and loops over blocks of C, each with its
+        epilogue.
+
+        The epilogue is the operations that use the accumulators. A ragged last block, if A is read in place, has code
+        of its own.
+        """
         self.registers = {}
         low, operand_registers_of = self.low, dict[tuple[Microkernel, tuple[bool, bool]], OperandRegisters]()
         for op, plan in self.plans.items():
@@ -90,10 +95,11 @@ class TiledTask:
                 self._blocks(dict(zip(dims, block_ranges, strict=True)))
 
     def _stage_rows(self, op: Op, plan: TileRegisterMma, kernel: Microkernel) -> None:
-        """Emit the copy of the rows of A of the MMA `op`, if its `plan` stages them; MMAs that read the same rows share
-        the copy.
+        """Emit the copy of the rows of A of the MMA `op`, if its `plan` stages them (copies them once for all blocks).
 
-        `kernel` has the atom and the accumulator tile.
+        MMAs that read the same rows share the copy. `low.task.operands` gets {read of A: Load of an element of the
+        copy; None: it is read in place}. `kernel` has the atom and the accumulator tile. Raise a ProgramError if a
+        computed A is to be staged, or MMAs that share rows are to stage them differently.
         """
         low = self.low
         read = self.makers.get(plan.axes.operands(op)[0])
@@ -108,8 +114,10 @@ class TiledTask:
             raise ProgramError("two mma read the same rows, but their plans stage these in different ways", op.loc)
 
     def _block_ranges(self, dim: Expr) -> Iterator[Rounds]:
-        """Yield the ranges of blocks along a dimension; a ragged last block of rows that are read in place is one of
-        its own.
+        """Yield the ranges of the task's blocks along a dimension (Rounds), one or two.
+
+        The second is a ragged last block, if A is read in place along that dimension; otherwise the last block counts
+        as full.
         """
         low, width = self.low, self.low.bound.blocks[dim]
         full, tail = divided(low.scope.part(dim)[1], width)
@@ -123,10 +131,10 @@ class TiledTask:
             yield Rounds(full, full + 1, ONE if count == 1 else task >= count - 1, past=True)
 
     def _can_be_late(self) -> bool:
-        """True if results may be stored during the next block: the epilogue reads no memory that the next block
+        """True if results of a block may be stored during the next one: its epilogue reads no memory that the next
         overwrites.
 
-        The result of an MMA that another MMA reads is in such memory.
+        The result of an MMA that another MMA of the task reads is in such memory.
         """
         if not self.between:
             return True
@@ -136,9 +144,11 @@ class TiledTask:
         return not any(needed(op, self.makers) & self.between for op in makers_of_inputs - final_products)
 
     def _blocks(self, rounds: dict[Expr, Rounds]) -> None:
-        """Emit the loops over these blocks: MMAs, then their epilogue, which may run one iteration later.
+        """Emit the loop over the blocks in `rounds`, {dimension: range of blocks}, with MMAs and their epilogue as its
+        body.
 
-        `rounds` has the range of blocks for each dimension.
+        The epilogue runs one iteration later if the plan delays stores, and that is possible. A single block has no
+        loop.
         """
         low, w = self.low, self.low.writer
         ranges: list[Range] = []
@@ -174,8 +184,10 @@ class TiledTask:
 
 
 def _microkernel(low: Lowering, op: Op, plan: TileRegisterMma) -> Microkernel:
-    """Return the Microkernel of an MMA; raise a ProgramError unless its accumulator tile has the size of the task's
-    blocks.
+    """Return the Microkernel of the MMA `op`; raise a ProgramError unless its accumulator tile is as large as a task's
+    block.
+
+    `plan` names M and N of the MMA.
     """
     kernel, blocks = low.bound.products.get(op), low.bound.blocks
     block = blocks.get(plan.axes.m), blocks.get(plan.axes.n)
@@ -190,5 +202,9 @@ def _microkernel(low: Lowering, op: Op, plan: TileRegisterMma) -> Microkernel:
 
 
 def _staging(plan: TileRegisterMma, kernel: Microkernel) -> tuple[object, ...]:
-    """Return a key that is equal for MMAs whose plans stage rows of A in the same layout."""
+    """Return a key of how an MMA stages rows of A: image lines, taps that slide, M, K, rows of a tile, and K of the
+    atom.
+
+    It is equal for MMAs that can share the staged rows.
+    """
     return plan.walk, dict(plan.shifts), plan.axes.m, plan.axes.k, kernel.rows, kernel.atom.shape[2]

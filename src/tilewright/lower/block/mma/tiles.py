@@ -28,9 +28,9 @@ class Span:
 
 
 def spans(width: Size, block: int, unit: int) -> Iterator[Span]:
-    """Yield the Span of full blocks of `width`, then that of the rest, which is a multiple of `unit`.
+    """Yield the Span (blocks of equal size) of the full blocks of `width`, then that of the rest, a multiple of `unit`.
 
-    If `width` is known only at the call, the rest has its largest size.
+    If `width` is known only at the call, the rest has its largest size, and a condition says whether there is one.
 
     >>> [(s.count, s.size, s.first, s.ragged) for s in spans(70, 32, 16)]
     [(2, 32, 0, False), (1, 16, 64, True)]
@@ -59,9 +59,10 @@ class AccumulatorTile:
 
 
 def over_tiles(product: AtomProduct, apart: Callable[[], bool], one: Callable[[AccumulatorTile], None]) -> None:
-    """Call `one` for every accumulator tile of C, inside the loops over the batch, N and M that are emitted here.
+    """Emit loops over the batch, N and M, and call one(tile) inside for the accumulator tile at their indices.
 
-    If `apart()` is True, the first and the last tile along M are peeled: only there are elements out of bounds.
+    Ragged tiles at the ends of M and N have calls of their own. If `apart()` is True, the first and the last tile along
+    M are peeled: only there are elements out of bounds.
     """
     kernel, axes, w = product.how, product.axes, product.w
     m, n, _ = kernel.atom.shape
