@@ -90,3 +90,20 @@ def test_the_command_line_takes_them():
     assert read_types("float32") == read_types("f32")
     assert read_types("i8") == read_types("s8") == read_types("int8") == ("s8", "s8", "s32")
     assert read_types("uint8:int8:int32") == read_types("u8:i8:i32") == ("u8", "s8", "s32")
+
+
+INTEGERS = [kind for kind in dtypes.ALL.values() if not kind.is_float and kind.bits <= 16]
+
+
+@pytest.mark.parametrize("of", INTEGERS, ids=str)
+@pytest.mark.parametrize("kind", dtypes.ALL.values(), ids=str)
+def test_a_type_holds_another_if_every_value_stays_the_same(kind, of):
+    """u8 held i4, and f8e5m2 held u4."""
+    values = np.arange(of.limits[0], of.limits[1] + 1)
+    if kind.is_float:
+        with np.errstate(all="ignore"):
+            wide = values.astype(np.float32 if kind.bits < 32 else kind.numpy)
+            same = wide.astype(kind.numpy).astype(np.float64) == values
+    else:
+        same = (kind.limits[0] <= values) & (values <= kind.limits[1])
+    assert kind.holds(of) == bool(same.all())

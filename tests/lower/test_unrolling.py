@@ -183,3 +183,17 @@ def test_a_small_end_that_looks_at_a_large_tensor_is_deferred() -> None:
 }
 """
     assert "begun" in str(lowered(text))
+
+
+def test_an_unrolled_loop_without_iterations_is_nothing():
+    """It raised an IndexError."""
+    text = """block nothing(%x: in global f32 (4), %y: out global f32 (4))
+{
+  copy %x -> %y
+  for t in 0..0 unroll {
+    copy %y -> %y
+  }
+}
+"""
+    x = np.arange(4, dtype=np.float32)
+    assert exact(text, x, out=np.zeros(4, np.float32)).tolist() == x.tolist()

@@ -63,17 +63,29 @@ def rank_plans(forms: RequestForms, between: str, choose: ChoosePlan) -> BoundPl
     return bound
 
 
+class RankedPlan(NamedTuple):
+    """A candidate of the search with its plan, the ranking that it is from, and the facts that were searched."""
+
+    candidate: PlanCandidate
+    plan: Schedule
+    ranking: Ranking
+    facts: Facts
+
+    @property
+    def name(self) -> str:
+        """The text that names the plan in a refusal: its family and its MMA lines."""
+        return "; ".join((*self.candidate.family, *map(str, self.plan.products)))
+
+
 class RankedPlans:
     """The plans of a request in the order of the search, each bound when it is tried, and the refusals so far."""
 
     def __init__(self, forms: RequestForms, between: str, choose: ChoosePlan):
         self._forms, self._choose = forms, choose
-        self._rankings: list[Ranking] = []
-        self._facts: list[Facts] = []
         self._refused: list[Refusal] = []
         self._left = self._candidates(between)
-        self._tried: tuple[PlanCandidate, Schedule] | None = None
-        self._overflowing: tuple[PlanCandidate, Schedule] | None = None
+        self._tried: RankedPlan | None = None
+        self._overflowing: RankedPlan | None = None
         """The best plan that is refused only because shared memory overflows."""
 
     def after(self, why: str, overflows: bool) -> tuple[BoundPlan, bool]:
@@ -84,7 +96,7 @@ class RankedPlans:
         assert self._tried is not None
         if overflows:
             self._overflowing = self._overflowing or self._tried
-        self._refused.append(Refusal(_plan_name(*self._tried), why))
+        self._refused.append(Refusal(self._tried.name, why))
         return self.bind_next()
 
     def bind_next(self) -> tuple[BoundPlan, bool]:
@@ -94,49 +106,48 @@ class RankedPlans:
         shared memory overflows: its values go to a workspace in global memory. Without one it is the only plan there
         was, so that its own error is raised. If there were several, or none, a ProgramError lists the refusals.
         """
-        for candidate, plan in self._left:
-            bound = result_or_refusal(lambda plan=plan: bind_plan(self._forms, plan, self._choose))  # type: ignore[misc]
+        for ranked in self._left:
+            bound = result_or_refusal(partial(bind_plan, self._forms, ranked.plan, self._choose))
             if not isinstance(bound, str):
-                return self._take(candidate, plan, *bound), False
-            self._refused.append(Refusal(_plan_name(candidate, plan), bound))
+                return self._take(ranked, *bound), False
+            self._refused.append(Refusal(ranked.name, bound))
         last = self._overflowing or (self._tried if len(self._refused) == 1 else None)
         if last is None:
             request = self._forms[0]
             every = "; ".join(map(str, self._refused)) or "the search found none"
             raise ProgramError(f"{request.program.name}: no plan for {request.machine.name} can be lowered: {every}")
-        return self._take(*last, *bind_plan(self._forms, last[1], self._choose)), True
+        return self._take(last, *bind_plan(self._forms, last.plan, self._choose)), True
 
-    def _candidates(self, between: str) -> Iterator[tuple[PlanCandidate, Schedule]]:
-        """Yield (candidate, its plan), best first: over digits (mixed-radix parts) of dimensions, then over whole ones.
+    def _candidates(self, between: str) -> Iterator[RankedPlan]:
+        """Yield each RankedPlan, best first: over digits (mixed-radix parts) of dimensions, then over whole ones.
 
-        Each form of the program is searched only when its first plan is asked for; the ranking is recorded in this
-        object. Candidates that the lowering does not support are recorded as refusals. `between` names the argument
-        that the preceding kernel writes, "" if there is none.
+        Each form of the program is searched only when its first plan is asked for. Candidates that the lowering does
+        not support are recorded as refusals. `between` names the argument that the preceding kernel writes, "" if there
+        is none.
         """
         first, *others = self._forms
         for request in (first, *(each for each in others if each.program is not first.program)):
             blocks = CompileOptions.NO_BLOCKS not in request.options and request.longer() is None
             facts = facts_of_request(request, between)
             ranking = search_facts(facts, request.machine, constant=request.constant, blocks=blocks)
-            self._rankings.append(ranking)
-            self._facts.append(facts)
             for candidate in ranking.candidates:
                 plan = as_plan(candidate)
                 if isinstance(plan, Rejected):
                     self._refused.append(Refusal(plan.what, plan.why))
                 else:
-                    yield candidate, plan
+                    yield RankedPlan(candidate, plan, ranking, facts)
 
-    def _take(self, candidate: PlanCandidate, plan: Schedule, request: Request, kernels: Kernels) -> BoundPlan:
-        """Return the BoundPlan of a candidate that could be bound, and record it as the plan tried last.
+    def _take(self, ranked: RankedPlan, request: Request, kernels: Kernels) -> BoundPlan:
+        """Return the BoundPlan of a plan that could be bound, and record it as the plan tried last.
 
         The BoundPlan has the plan and its `kernels`, and a choice for `explain`: the predicted time, what limits it,
         and why other plans were refused. `request` has the program as the plan rewrote it.
         """
-        self._tried = candidate, plan
+        self._tried = ranked
+        candidate, plan, ranking, facts = ranked
         plan = plan if plan.atom is not None else plan.with_open({str(s) for s in request.open_extents})
-        notes, ranking = notes_on(request, kernels, plan), self._rankings[-1]
-        find_cause = partial(cause_of, candidate, self._facts[-1], request.machine)
+        notes = notes_on(request, kernels, plan)
+        find_cause = partial(cause_of, candidate, facts, request.machine)
         blocks = _choice_of(candidate, notes)
         if blocks is not None:
             blocks = replace(blocks, floor=ranking.roofline, find_cause=find_cause)
@@ -193,11 +204,6 @@ def _over_shared_memory(bound: BoundPlan, lowered: Lowered) -> str:
     if request.opened or not isinstance(bound.kernels, OneKernel | MergedParts):
         return ""
     return shared_overflow(lowered.program, request.machine, roles=bound.plan.pipeline is not None)
-
-
-def _plan_name(candidate: PlanCandidate, plan: Schedule) -> str:
-    """Return the text that names a plan in a refusal: its rewrites, the kind of its kernel, and its `mma` lines."""
-    return "; ".join((*candidate.family, *map(str, plan.products)))
 
 
 def _choice_of(candidate: PlanCandidate, notes: tuple[str, ...]) -> Choice | None:

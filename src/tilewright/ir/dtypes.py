@@ -73,17 +73,19 @@ class DType:
     def holds(self, other: DType) -> bool:
         """True if this type represents every value of the type `other` exactly.
 
-        >>> f32.holds(bf16), f16.holds(bf16), i8.holds(bool_), f32.holds(i32)
-        (True, False, True, False)
+        >>> f32.holds(bf16), f16.holds(bf16), i8.holds(bool_), f32.holds(i32), u8.holds(i4)
+        (True, False, True, False, False)
         """
-        if self is other or other.kind == "bool":
+        if self is other:
             return True
+        lowest, highest = other.limits
         if not self.is_float:
-            signed, unsigned = self.numpy.kind != "u", other.numpy.kind == "u"
-            return not other.is_float and (self.bits > other.bits or (self.bits == other.bits and signed != unsigned))
+            return not other.is_float and self.limits[0] <= lowest and highest <= self.limits[1]
         this_format = _finfo(self.numpy)
         if not other.is_float:
-            return bool(this_format.nmant + 1 >= other.bits - (other.numpy.kind != "u"))
+            digits = max(highest.bit_length(), (-lowest - 1).bit_length())  # the lowest is a power of two
+            in_range = float(this_format.min) <= lowest and highest <= float(this_format.max)
+            return bool(this_format.nmant + 1 >= digits and in_range)
         other_format = _finfo(other.numpy)
         return bool(
             this_format.nmant >= other_format.nmant

@@ -81,7 +81,7 @@ def lower_blocks(low: LoopLowering, op: Op) -> None:
 
 def _emit_unrolled(low: LoopLowering, op: Op, ranges: tuple[Range, ...]) -> None:
     """Emit the iterations of the loop `op` one after the other, without a loop. `ranges` are its ranges, with constant
-    limits and at least one iteration. The body is lowered once and cloned for each iteration. Raise a ProgramError for
+    limits. The body is lowered once and cloned for each iteration. Raise a ProgramError for
     more than 4096 iterations.
     """
     limits = [range(int(low.expr(r.lo)), int(low.expr(r.hi)), r.step) for r in ranges]
@@ -89,6 +89,8 @@ def _emit_unrolled(low: LoopLowering, op: Op, ranges: tuple[Range, ...]) -> None
     if count > MOST:
         raise ProgramError(f"unroll: {count} rounds are more than {MOST}")
     points = list(product(*limits))
+    if not points:
+        return
     if len(points) == 1:
         with low.means({r.symbol: as_expr(v) for r, v in zip(ranges, points[0], strict=True)}):
             lower_blocks(low, op)
