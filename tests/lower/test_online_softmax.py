@@ -120,6 +120,28 @@ def test_weights_that_are_divided_first_round_as_others_do():
     assert (np.abs(y.astype(np.float64) - weights @ v) <= bound).all()
 
 
+def test_values_that_are_scaled_before_the_product_stay_so():
+    """v/s is at most 1000, but v alone overflows f16."""
+
+    @tkw.wave()
+    def scaled_values(
+        x: tkl.Memory[M, N, GLOBAL, f32],
+        v: tkl.Memory[N, E, GLOBAL, f32],
+        s: tkl.Memory[E, GLOBAL, f32],
+        y: tkl.Memory[M, E, GLOBAL, f32],
+    ):
+        scores = tkw.read(x)
+        weights = tkw.exp(scores - tkw.max(scores, dim=N))
+        values = tkw.cast(tkw.read(v) / tkw.read(s), tkl.f16)
+        product = tkw.mma(tkw.cast(weights, tkl.f16), values, tkl.Register[M, E, f32](0))
+        tkw.write(product / tkw.sum(weights, dim=N), y)
+
+    x, v, s = np.zeros((70, 64), np.float32), np.full((64, 8), 1e6, np.float32), np.full(8, 1e3, np.float32)
+    y = np.full((70, 8), np.nan, np.float32)
+    kernel_for(scaled_values, {"M": 70, "N": 64, "E": 8}, machine=HOPPER).executor.bind([x, v, s, y])()
+    assert (y == 1000).all()
+
+
 def test_what_is_no_sum_of_weights_stays_whole():
     program = attention("square").trace()
     (axis,) = (op.attrs["dim"] for op in program.walk() if op.name == "max")

@@ -14,7 +14,7 @@ from dataclasses import replace
 from tilewright.algebra.expr import Expr
 from tilewright.ir.core import Block, Op, Program, TileType, Value, building
 from tilewright.ir.tile import TILE
-from tilewright.plan.facts.loops import SAME_ELEMENTS
+from tilewright.plan.facts.loops import EXPONENTIALS, SAME_ELEMENTS
 from tilewright.plan.facts.online_softmax import OnlineSoftmax, online_softmax
 from tilewright.rewrite.tile_between_gemms import in_a_loop, summed_between
 
@@ -80,7 +80,9 @@ def _division(program: Program, product: Op, operand: Value, dim: Expr) -> tuple
     for divided, divisor in pairs:
         fits = divided.type == op.result.type and divisor.type.dtype is result.dtype
         rows = isinstance(divisor.type, TileType) and set(divisor.type.dims) <= set(result.dims) - {dim}
-        if fits and rows and _has(divided, dim):
+        maker = makers.get(divided)
+        is_weight = maker is not None and maker.name in EXPONENTIALS  # at most 1: no narrower type overflows
+        if fits and rows and is_weight and _has(divided, dim):
             return op, divided, divisor
     return None
 
