@@ -16,13 +16,13 @@ from tilewright.ir.location import author_location
 
 
 def map(target: Tensor, x: Any, *, stream: Any = None, rare: bool = False) -> None:
-    """Set each element of `target` to the value of `x` at its coordinates; emit one `map`. `target[...] = x` does the
-    same.
+    """Emit one `map`, which sets each element of `target` to the value of `x` at its coordinates. `target[...] = x`
+    does the same.
 
-    `x` is a tensor, a number, an elementwise expression of tensors, or a function from integer coordinates to such an
-    expression: `tb.map(mask, lambda i, j: tb.select(i >= j, 1.0, 0.0))`. `stream` is a cache hint (1: evict first).
-    `rare` says that the condition of `tb.map(acc, tb.select(scale < 1, acc * scale, acc), rare=True)` seldom holds: a
-    wave in which it holds for no element skips the map. It changes no result.
+    `x` is a tensor, a number, an elementwise formula of tensors, or a function from integer coordinates to such a
+    formula: `tb.map(mask, lambda i, j: tb.select(i >= j, 1.0, 0.0))`. `stream` is a cache hint (1: evict first). `rare`
+    is a hint for `tb.map(acc, tb.select(scale < 1, acc * scale, acc), rare=True)`: the condition seldom holds, and a
+    wave in which it holds for no element skips the map. Neither hint changes a result.
     """
     current = trace("map")
     values = [tensor_of(target, "map")]
@@ -36,8 +36,8 @@ def map(target: Tensor, x: Any, *, stream: Any = None, rare: bool = False) -> No
 
 
 def _operand(operands: list[Value], value: Value) -> int:
-    """Return the index of `value` in `operands`, the operands of a `map`, appending it if it is new. Index 0, the
-    target, is never returned: a target that is also read is listed once more.
+    """Return the index of `value` in the list `operands` of a `map`; append it first if it is not listed. Index 0, the
+    target, is skipped: a target that is also read is listed a second time.
     """
     for index, operand in enumerate(operands[1:], 1):
         if operand is value:
@@ -54,12 +54,14 @@ def reduce(
     *,
     accumulate: bool = False,
 ) -> None:
-    """Reduce `source` along dimension `along` into `target`, which lacks that dimension; emit one `reduce`.
+    """Emit one `reduce`, which reduces `source` along its dimension `along` and writes the result to `target`, which
+    lacks that dimension.
 
-    `how` is "sum", "max", "min" or "prod", or a function that combines two elements. With several tensors, for which
-    `source` and `target` are sequences, it takes one argument per tensor and side and returns a tuple: `lambda a0, a1,
-    b0, b1: (tb.select(a0 >= b0, a0, b0), tb.select(a0 >= b0, a1, b1))` is argmax. With `accumulate`, the reduction
-    starts from the values of `target`.
+    `how` is "sum", "max", "min" or "prod", or a function of two elements that returns their combination. `source` and
+    `target` may be sequences of tensors, reduced together as tuples: then `how` takes all elements of the left tuple,
+    then of the right one, and returns a tuple. For argmax over (values, indices) it is `lambda a0, a1, b0, b1:
+    (tb.select(a0 >= b0, a0, b0), tb.select(a0 >= b0, a1, b1))`. With `accumulate`, the reduction starts from the values
+    of `target`.
     """
     _combine("reduce", source, target, {"along": along, "accumulate": accumulate or None}, how)
 
@@ -72,19 +74,20 @@ def scan(
     *,
     exclusive: bool = False,
 ) -> None:
-    """Store the running reduction of `source` along dimension `along` in `target`, which has the same shape; emit one
-    `scan`.
+    """Emit one `scan`, which writes the running reduction of `source` along its dimension `along` to `target`, which
+    has the same shape.
 
-    `how` is "sum", "max", "min" or "prod", or a function that combines two elements (with several tensors: tuples of
-    them, as in `reduce`). With `exclusive`, an element's own value is left out of its result.
+    `how` is "sum", "max", "min" or "prod", or a function that combines two elements. `source` and `target` may be
+    sequences of tensors, scanned together as tuples, as in `reduce`. With `exclusive`, an element's own value is left
+    out of its result: the sums of 1, 2, 3 are 0, 1, 3.
     """
     _combine("scan", source, target, {"along": along, "exclusive": exclusive or None}, how)
 
 
 def _combine(name: str, source: Any, target: Any, attrs: dict[str, Any], how: Any) -> None:
-    """Emit the operation `name` (`reduce` or `scan`) with attributes `attrs`. `source` and `target` are a tensor or a
-    sequence of tensors. `how` is the name of a combining function, or a Python function that is traced to one formula
-    per tensor.
+    """Emit the operation `name` ("reduce" or "scan") with the attributes `attrs`, from `source` to `target` (each one
+    tensor or a sequence). `how` is the name of a combination, or a Python function of elements, which is called here
+    once to get one formula per tensor.
     """
     sources, targets = (tuple(x) if isinstance(x, tuple | list) else (x,) for x in (source, target))
     operands = [tensor_of(tensor, name) for tensor in (*sources, *targets)]
@@ -97,5 +100,7 @@ def _combine(name: str, source: Any, target: Any, attrs: dict[str, Any], how: An
 
 
 def _no_operand(value: Value) -> int:
-    """Raise a ProgramError: a combining function refers to the tensor `value`, but may use its arguments only."""
+    """Raise a ProgramError, always: a combining function refers to the tensor `value`, but may only use its
+    arguments.
+    """
     raise ProgramError(f"a combining function is over its arguments; %{value.name} is none of them", author_location())

@@ -66,8 +66,8 @@ class Loop:
 
 
 def _limits(limit: Any, loop: str) -> tuple[Expr, Expr, int]:
-    """Return (start, end, step) of a loop limit: an end, a pair (start, end) or a triple (start, end, step). `loop` is
-    the name of the loop for error messages.
+    """Return (start, end, step) of the loop limit `limit`. An end alone gives (0, end, 1), a pair (start, end, 1).
+    Raise a ProgramError for a tuple of another length. `loop` is the loop's operation name, for errors.
     """
     if not isinstance(limit, tuple):
         return as_expr(0), number(limit, f"{loop}: a limit"), 1
@@ -78,12 +78,14 @@ def _limits(limit: Any, loop: str) -> tuple[Expr, Expr, int]:
 
 
 def tasks(*limits: Any, schedule: str | None = None, overlap: str | None = None, table: Tensor | None = None) -> Loop:
-    """Loop over all tasks (output tiles) of a kernel, which workers share: `for m, n in tb.tasks(M, N)`. Emit one
-    `tasks`.
+    """Return a Python iterator that traces a loop over all tasks (output tiles) of a kernel: `for m, n in tb.tasks(M,
+    N)`. Workers share the tasks. Emit one `tasks` operation.
 
-    A limit is a number of tasks, (start, end) or (start, end, step). `schedule` is "strided", "contiguous", "dynamic"
-    or "table"; `overlap` is "defer" or "pingpong". `table`, an integer argument of shape (rows, tasks), lists the task
-    numbers of each worker.
+    Each limit is a number of tasks, (start, end), (start, end, step), or a function from the loop variables before it
+    to one of these. `schedule` says which worker does which tasks: "strided" (the default), "contiguous", "dynamic" or
+    "table". `table`, an integer tensor of shape (rows, tasks), lists the task numbers of each worker; it implies
+    schedule="table". `overlap` is "defer" (the loop's `finally_` block runs beside the next task) or "pingpong" (two
+    halves of the waves take tasks in turn).
     """
     operands = () if table is None else (tensor_of(table, "tasks"),)
     schedule_name = "table" if operands and schedule is None else schedule
@@ -91,11 +93,13 @@ def tasks(*limits: Any, schedule: str | None = None, overlap: str | None = None,
 
 
 def steps(*limits: Any, unroll: bool = False, peel: Sequence[Any] | None = None, overlap: str | None = None) -> Loop:
-    """Loop that all threads execute uniformly: `for k in tb.steps(K)`. Emit one `for`.
+    """Return a Python iterator that traces a loop which all threads execute uniformly: `for k in tb.steps(K)`. Emit one
+    `for` operation.
 
-    A limit is an iteration count, (start, end), (start, end, step), or a function from the loop variables before it to
-    one of these. `peel` gives (first, last) numbers of iterations that are lowered separately; `overlap` is "defer" or
-    "turns".
+    Each limit is an iteration count, (start, end), (start, end, step), or a function from the loop variables before it
+    to one of these. `unroll` unrolls the loop. `peel` gives (first, last): how many iterations at the start and at the
+    end are lowered separately. `overlap` is "defer" (the loop's `finally_` block runs beside the next iteration) or
+    "turns" (groups of waves start their products one after the other).
     """
     peeled = None if peel is None else tuple(number(e, "steps: peel") for e in peel)
     return Loop("for", limits, {"unroll": unroll or None, "peel": peeled, "overlap": overlap})
@@ -103,8 +107,9 @@ def steps(*limits: Any, unroll: bool = False, peel: Sequence[Any] | None = None,
 
 @contextmanager
 def finally_() -> Iterator[None]:
-    """Trace the `finally` block of the enclosing loop, which ends each iteration; `with tb.finally_():` stands last in
-    the body. With `overlap=` it may run concurrently with the next iteration.
+    """Context manager: trace its body as the `finally` block of the enclosing loop, which ends each iteration. It
+    stands last in the body of a `tasks` or `steps` loop: `with tb.finally_():`. With the loop's `overlap=` it may run
+    concurrently with the next iteration. Raise a ProgramError outside such a loop, or if the loop has one already.
     """
     current = trace("finally_")
     frame = current.frames[-1] if current.frames else None
@@ -117,8 +122,8 @@ def finally_() -> Iterator[None]:
 
 @contextmanager
 def if_(condition: Any) -> Iterator[None]:
-    """Trace a block that runs only if `condition`, on loop variables and sizes, holds: `with tb.if_(k > 0):`. Emit one
-    `if`.
+    """Context manager: trace its body as a block that runs only if `condition` holds: `with tb.if_(k > 0):`. Emit one
+    `if`. `condition` is an expression of loop variables and sizes; raise a PythonControlFlow if it is a tensor.
     """
     if isinstance(condition, Tensor):
         raise PythonControlFlow("if_ takes a condition on loop variables and sizes, not a tensor", author_location(2))
@@ -129,8 +134,8 @@ def if_(condition: Any) -> Iterator[None]:
 
 @contextmanager
 def else_() -> Iterator[None]:
-    """Trace the block that runs if the condition of the `if_` directly before it does not hold; it becomes the second
-    block of that `if`.
+    """Context manager: trace its body as the second block of the `if_` directly before it, which runs if that condition
+    does not hold. Raise a ProgramError if no `if_` without an `else_` stands there.
     """
     current, loc = trace("else_"), author_location(2)
     ops = current.builder.blocks[-1].ops
@@ -145,7 +150,9 @@ def else_() -> Iterator[None]:
 
 @contextmanager
 def while_(flag: Tensor) -> Iterator[None]:
-    """Trace a block that repeats while `flag`, a register tensor of one number, is not zero. Emit one `while`."""
+    """Context manager: trace its body as a block that repeats while `flag` is not zero. `flag` is a register tensor of
+    one number, which the body sets. Emit one `while`.
+    """
     frame = Frame("while", (tensor_of(flag, "while_"),), {}, author_location(2))
     with trace("while_").within(frame):
         yield
@@ -153,8 +160,9 @@ def while_(flag: Tensor) -> Iterator[None]:
 
 @contextmanager
 def role(name: str, waves: Any, registers: int | None = None) -> Iterator[None]:
-    """Trace the program of a role (specialised waves of the workgroup): `waves` waves with `registers` registers a
-    thread. Emit one `role`; it stands on the outermost level of a kernel.
+    """Context manager: trace its body as the program of the role `name` (warp specialisation: some waves of the
+    workgroup run this code alone). The role has `waves` waves; `registers` is the number of registers of each of its
+    threads (None: not set). Emit one `role`. It stands on the outermost level of a kernel.
     """
     attrs: dict[str, Any] = {"name": name, "waves": number(waves, "role: waves")}
     if registers is not None:
@@ -169,8 +177,8 @@ def barrier() -> None:
 
 
 def edge(*computed: Tensor) -> None:
-    """Emit one `edge`, a scheduling barrier: the registers `computed` are computed before it, later waits come after
-    it.
+    """Emit one `edge`, a scheduling barrier for the assembler. The register tensors `computed` are computed before it,
+    and waits that follow it in the text stay after it.
 
     It changes no result. Assemblers like to move a wait for a product before arithmetic that could overlap with the
     product; an edge prevents that.
@@ -179,8 +187,8 @@ def edge(*computed: Tensor) -> None:
 
 
 def let(value: Any) -> Symbol:
-    """Return a symbol that names the number `value`; it is called like the variable it is assigned to:
-    `m = tb.let(t // 4)`. Emit one `let`.
+    """Emit one `let`, which names the number `value` (an integer or an expression), and return the symbol that stands
+    for it. The symbol is called like the variable that it is assigned to: `m = tb.let(t // 4)`.
     """
     current = trace("let")
     targets = author_names(author_location())
@@ -191,10 +199,11 @@ def let(value: Any) -> Symbol:
 
 
 def require(condition: str) -> None:
-    """Require a condition on the kernel's parameters: `tb.require("K % BK == 0")`.
+    """Require the text `condition`, on the kernel's parameters, to hold: `tb.require("K % BK == 0")`.
 
-    A condition on known numbers is checked while tracing. A condition on open sizes becomes a `require` record of the
-    program's header and is checked at each call.
+    If all its numbers are known, it is checked while tracing, and an ArgumentError is raised if it does not hold.
+    Otherwise it becomes a `require` record of the program's header, which is checked at each call. Raise a ProgramError
+    if the text is no condition.
     """
     current, loc = trace("require"), author_location()
     known = {
@@ -221,29 +230,29 @@ class Ring:
         self.value = tensor.value
 
     def acquire(self) -> Any:
-        """Return the tensors of the next stage to fill (one tensor, or a tuple) after waiting until it is free. Emit
-        one `acquire`.
+        """Emit one `acquire`, which waits until the next stage is free. Return the tensors of this stage for the
+        producer to fill: one tensor, or a tuple.
         """
         return self._stage("acquire", "free")
 
     def commit(self) -> None:
-        """Mark the oldest acquired stage as full. Emit one `commit`."""
+        """Emit one `commit`: the producer hands the oldest stage that it acquired to the consumer, as full."""
         trace("commit").emit("commit", (self.value,))
 
     def wait(self) -> Any:
-        """Return the tensors of the next stage to read (one tensor, or a tuple) after waiting until it is full. Emit
-        one `wait`.
+        """Emit one `wait`, which waits until the next stage is full. Return the tensors of this stage for the consumer
+        to read: one tensor, or a tuple.
         """
         return self._stage("wait", "full")
 
     def release(self) -> None:
-        """Mark the oldest stage that was waited for as free to be filled again. Emit one `release`."""
+        """Emit one `release`: the consumer gives the oldest stage that it waited for back to the producer, as free."""
         trace("release").emit("release", (self.value,))
 
     @contextmanager
     def fill(self) -> Iterator[Any]:
-        """Context manager for a producer: `acquire` before the block, `commit` after it; yields the stage's tensors:
-        `with ring.fill() as (sa, sb):`.
+        """Context manager for a producer: `acquire` before the body, `commit` after it. It yields the tensors of the
+        stage: `with ring.fill() as (sa, sb):`.
         """
         stage = self.acquire()
         yield stage
@@ -251,16 +260,16 @@ class Ring:
 
     @contextmanager
     def take(self) -> Iterator[Any]:
-        """Context manager for a consumer: `wait` before the block, `release` after it; yields the stage's tensors:
-        `with ring.take() as (ta, tb):`.
+        """Context manager for a consumer: `wait` before the body, `release` after it. It yields the tensors of the
+        stage: `with ring.take() as (ta, tb):`.
         """
         stage = self.wait()
         yield stage
         self.release()
 
     def _stage(self, name: str, fallback: str) -> Any:
-        """Emit the operation `name` (`acquire` or `wait`) and return the tensors of its stage: one tensor, or a tuple.
-        `fallback` names them where they are assigned to no variable.
+        """Emit the operation `name` ("acquire" or "wait") and return the tensors of the stage that it gives: one
+        tensor, or a tuple. `fallback` is their name in the program's text if the author assigns them to no variable.
         """
         op = trace(name).emit(name, (self.value,), fallback=fallback)
         tensors = tuple(Tensor(result) for result in op.results)
@@ -268,10 +277,12 @@ class Ring:
 
 
 def ring(*tensors: Tensor, producer: str, consumer: str, stages: Any = None, apart: bool = False) -> Ring:
-    """Return a channel from role `producer` to role `consumer` over shared memory. Emit one `channel`.
+    """Emit one `channel` and return it as a `Ring`: stages of shared memory that the role named `producer` fills and
+    the role named `consumer` reads, in turn.
 
-    The first dimension of each of `tensors` counts the stages, unless `stages` does. With `apart`, groups of the role's
-    waves hand over to themselves what each of them wrote, and do not wait for other groups.
+    `tensors` is the shared memory. `stages` is the number of stages (None: the extent of the first tensor's first
+    dimension). `apart` is for a channel from a role to itself: each group of the role's waves hands over what it wrote
+    and does not wait for other groups. Raise a ProgramError without tensors.
     """
     values = tuple(tensor_of(t, "ring") for t in tensors)
     if not values:

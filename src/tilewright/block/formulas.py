@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 
 def _binary(name: str, *, reflected: bool = False) -> Any:
-    """Return the Python operator method that builds the formula `name`(self, other); with `reflected`, `name`(other,
-    self).
+    """Return a Python operator method, such as `__add__`. It builds the formula `name`(self, other), or `name`(other,
+    self) with `reflected`. It returns NotImplemented if `other` cannot be part of a formula.
     """
 
     def operate(self: Elementwise, other: Any) -> Any:
-        """Return the formula for `self` and `other`, or NotImplemented if `other` cannot be part of a formula."""
+        """Return the formula of `self` and `other`, or NotImplemented if `other` cannot be part of a formula."""
         operand = parts_of(other)
         if operand is None:
             return NotImplemented
@@ -42,11 +42,15 @@ class Elementwise:
 
     @property
     def element(self) -> Element:
-        """The formula for one element of this operand."""
+        """The formula node for one element of this operand. Subclasses define it; here it raises
+        NotImplementedError.
+        """
         raise NotImplementedError
 
     def to(self, kind: DTypeLike) -> Element:
-        """Return the formula that converts each element to the element type `kind`, such as "f16"."""
+        """Return the formula that converts each element to the element type `kind`, such as "f16". Nothing is
+        emitted.
+        """
         return cast(self, kind)
 
     __add__, __radd__ = _binary("add"), _binary("add", reflected=True)
@@ -96,14 +100,18 @@ class Element(Elementwise):
         return self
 
     def formula(self, place: Callable[[Value], int]) -> Formula:
-        """Return this expression as an IR formula. `place` maps each tensor value in it to its operand index."""
+        """Return this expression tree as an IR formula. `place` is a function from each tensor value in the tree to the
+        operand index that stands for it.
+        """
         if self.name == "operand":
             return Formula.operand(place(self.value))
         return Formula(self.name, tuple(part.formula(place) for part in self.parts), self.value)
 
 
 def parts_of(x: Any) -> Element | None:
-    """Return `x` (a tensor, formula, index expression or number) as a formula node; None if it is none of these."""
+    """Return `x` (a tensor, formula, index expression or number) as a node of a formula; None if it is none of
+    these.
+    """
     if isinstance(x, Elementwise):
         return x.element
     if isinstance(x, Expr):
@@ -115,8 +123,8 @@ def parts_of(x: Any) -> Element | None:
 
 
 def element_of(x: Any, what: str) -> Element:
-    """Return `x` (a tensor, formula, index expression or number) as a formula node. Raise a DtypeMismatch that names
-    the function `what` if it is none of these.
+    """Return `x` (a tensor, formula, index expression or number) as a node of a formula. Raise a DtypeMismatch if it is
+    none of these; `what` is the function named in the error text.
     """
     node = parts_of(x)
     if node is None:
@@ -127,7 +135,9 @@ def element_of(x: Any, what: str) -> Element:
 
 
 def argument(name: str) -> Element:
-    """Return the formula leaf for the argument `name` (a0, b0, ...) of a combining function."""
+    """Return the formula leaf for an argument of a combining function (the `how` of `reduce` and `scan`). `name` is a0,
+    a1, ... for the values combined so far, b0, b1, ... for the next ones.
+    """
     return Element("argument", (), name)
 
 
@@ -141,22 +151,24 @@ def cast(x: Any, kind: DTypeLike) -> Element:
 
 
 def select(condition: Any, when_true: Any, when_false: Any) -> Element:
-    """Return the formula for `when_true` where `condition` holds and `when_false` elsewhere, element by element."""
+    """Return the formula that is `when_true` where `condition` holds and `when_false` elsewhere, element by element.
+    Each is a tensor, a number or a formula. Nothing is emitted.
+    """
     return Element("select", tuple(element_of(x, "select") for x in (condition, when_true, when_false)))
 
 
 def fma(a: Any, b: Any, c: Any) -> Element:
-    """Return the formula for a*b + c, element by element, rounded once."""
+    """Return the formula a*b + c, element by element, rounded once. Nothing is emitted."""
     return Element("fma", tuple(element_of(x, "fma") for x in (a, b, c)))
 
 
 def _function(name: str, count: int) -> Callable[..., Element]:
-    """Return a function that builds the formula `name` from `count` arguments; it raises a DtypeMismatch for any other
-    number of arguments.
+    """Return a Python function of `count` arguments that builds the formula `name`: `_function("exp", 1)` is `tb.exp`.
+    It raises a DtypeMismatch for another number of arguments.
     """
 
     def apply(*args: Any) -> Element:
-        """Return the formula of this function for `args`."""
+        """Return the formula of this function for `args`; raise a DtypeMismatch for another number of arguments."""
         if len(args) != count:
             raise DtypeMismatch(
                 f"{name} takes {count} argument{'s' * (count != 1)}, not {len(args)}", author_location()

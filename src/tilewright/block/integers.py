@@ -17,20 +17,20 @@ from tilewright.algebra.expr_rules import maximum, minimum
 
 
 def cdiv(a: Any, b: Any) -> Any:
-    """Return a / b rounded up: an int if both are ints, an expression otherwise."""
+    """Return a / b rounded up: an int if the result is constant, otherwise an expression."""
     return _plain(ceildiv(a, b))
 
 
 def min(*numbers: Any) -> Any:
-    """Return the least of `numbers`: an int if all are ints, an expression otherwise."""
+    """Return the least of `numbers`: an int if the result is constant, otherwise an expression."""
     return _plain(minimum(*numbers))
 
 
 def max(*numbers: Any) -> Any:
-    """Return the greatest of `numbers`: an int if all are ints, an expression otherwise."""
+    """Return the greatest of `numbers`: an int if the result is constant, otherwise an expression."""
     return _plain(maximum(*numbers))
 
 
 def _plain(number: Any) -> Any:
-    """Return the value of `number` as an int if it is a constant expression; `number` itself otherwise."""
+    """Return the expression `number` as an int if it is constant; otherwise return it unchanged."""
     return number.value if isinstance(number, Const) else number

@@ -42,7 +42,9 @@ class Argument:
         self.kind, self.dims, self.strides = kind, dims, strides
 
     def dtype(self, values: Mapping[str, Any]) -> DType:
-        """Return the element type of this argument for the parameter `values`, by name."""
+        """Return the element type of this argument. `values` is {parameter name: value}; it is needed if the declared
+        type is the name of a parameter.
+        """
         return element_type(values.get(self.kind, self.kind) if isinstance(self.kind, str) else self.kind)
 
 
@@ -75,8 +77,8 @@ class Size:
     step: int = 1
 
     def symbol(self, name: str) -> Symbol:
-        """Return a symbol called `name` with the range of this size; it stands for the parameter while the kernel is
-        traced. Raise an ArgumentError if the range is not valid.
+        """Return a symbol called `name` with the range and step of this size; it stands for the parameter while the
+        kernel is traced. Raise an ArgumentError if the range is not valid.
         """
         if self.lo < 0 or self.hi <= self.lo or self.step < 1 or self.lo % self.step:
             raise ArgumentError(
@@ -110,8 +112,10 @@ class BlockKernel(FoundByName):
         self.__module__, self.__doc__ = function.__module__, function.__doc__
 
     def trace(self, params: Mapping[str, Any] | None = None, **named: Any) -> Program:
-        """Trace the Python function with the parameter values in `params` and `named`, and return the verified block
-        program. Sizes without a value stay symbolic.
+        """Call the Python function on symbolic tensors and return the verified block program that its operations make.
+
+        `params` and the keywords `named` are values of the kernel's parameters, by name; `named` wins. A `Size` without
+        a value stays symbolic. Raise an ArgumentError for an unknown parameter, or for one without a value.
         """
         bindings = {} if params is None else named_values(params, "params", "{'M': 64}")
         values = self._values({**bindings, **named})
@@ -133,8 +137,8 @@ class BlockKernel(FoundByName):
         return program
 
     def parameters(self) -> dict[str, Any]:
-        """Return the kernel's parameters by name with their defaults (None: no default). An open size has its range of
-        values instead.
+        """Return {parameter name: default} of the kernel (None: no default). A `Size` has its range of values instead,
+        even if it also has a default; a `Let` is left out.
         """
         defaults: dict[str, Any] = {}
         for name, parameter in self._keywords().items():
@@ -146,11 +150,12 @@ class BlockKernel(FoundByName):
         return defaults
 
     def draw(self, tensor: str, params: Mapping[str, Any] | None = None, **named: Any) -> TensorPicture:
-        """Return a picture of the tensor that the author calls `tensor`: the owner of each register element, or memory
-        banks.
+        """Return a picture of the kernel's tensor called `tensor` in the Python source. Registers are drawn with the
+        thread that has each element, memory with offsets and, if shared, with banks.
 
-        `tensor` may also name an operand of an atom: `kernel.draw("mfma.32x32x8.f16.a")`. The kernel is traced with the
-        parameter values in `params` and `named`. A notebook displays the result.
+        `tensor` may also name an operand of an atom: `kernel.draw("mfma.32x32x8.f16.a")`. Otherwise the kernel is
+        traced with the parameter values in `params` and `named`. A notebook displays the result. Raise an ArgumentError
+        if `tensor` is no text, a ProgramError if there is no such tensor.
         """
         if not isinstance(tensor, str):
             raise ArgumentError(
@@ -165,7 +170,7 @@ class BlockKernel(FoundByName):
     # -- parameters and arguments ---------------------------------------------------------------------
 
     def _machine(self) -> Machine | None:
-        """Return the machine that the kernel names; None if it names none. Raise a ProgramError if there is no such
+        """Return the machine that `@tb.kernel` names; None if it names none. Raise a ProgramError if there is no such
         machine.
         """
         try:
@@ -174,13 +179,16 @@ class BlockKernel(FoundByName):
             raise ProgramError(str(fault), of_function(self.function)) from None
 
     def _keywords(self) -> dict[str, inspect.Parameter]:
-        """Return the keyword-only parameters of the Python function by name; they are the kernel's parameters."""
+        """Return {name: parameter} of the Python function's keyword-only parameters; they are the parameters of the
+        kernel.
+        """
         signature = inspect.signature(self.function).parameters
         return {n: p for n, p in signature.items() if p.kind is p.KEYWORD_ONLY}
 
     def _values(self, bindings: dict[str, Any]) -> dict[str, Any]:
-        """Return a value for each parameter: from `bindings`, computed (`Let`), its default, or a symbol for an open
-        size. Raise an ArgumentError if `bindings` names a parameter that does not exist.
+        """Return {parameter name: value} for all parameters of the kernel, in order; `_value` says how each is found.
+        `bindings` are the caller's values, by name. Raise an ArgumentError if they name an unknown parameter or a
+        `Let`.
         """
         parameters = self._keywords()
         settable = [n for n in parameters if not isinstance(self.annotations.get(n), Let)]
@@ -196,8 +204,10 @@ class BlockKernel(FoundByName):
         return values
 
     def _value(self, name: str, parameter: inspect.Parameter, bindings: dict[str, Any], before: dict[str, Any]) -> Any:
-        """Return the value of one parameter. `bindings` are the values that the caller gave; `before` are the values of
-        the parameters declared before this one.
+        """Return the value of the parameter `name`. A `Let` is computed from `before`, the values of the parameters
+        declared before it. Any other parameter takes the caller's value in `bindings`, or else the default of
+        `parameter`, or else, if it is a `Size`, a symbol. Raise an ArgumentError if there is none of these, or if the
+        caller's value is outside the range of its `Size`.
         """
         kind = self.annotations.get(name)
         if isinstance(kind, Let):
@@ -217,8 +227,9 @@ class BlockKernel(FoundByName):
         raise ArgumentError(f"params: {self.__name__} needs a value for {name}")
 
     def _sized(self, size: Any, values: dict[str, Any]) -> Any:
-        """Return an integer size: `size` itself if it is a number or an expression; if it is a text, its value for the
-        parameter `values`.
+        """Return `size`: unchanged if it is a number or an expression. A text such as "M + 1" is evaluated with the
+        parameter values in `values`, to an int if it is constant, otherwise to an expression. Raise a ProgramError if
+        the text cannot be read.
         """
         if not isinstance(size, str):
             return size
@@ -230,8 +241,9 @@ class BlockKernel(FoundByName):
         return int(parsed) if parsed.is_constant else parsed
 
     def _arguments(self, trace: Trace, values: dict[str, Any]) -> list[Tensor]:
-        """Declare the function's positional parameters as program arguments of `trace` and return them as tensors, in
-        order.
+        """Declare each positional parameter of the Python function as a program argument of `trace`, and return these
+        as tensors, in order. `values` are the parameter values that shapes and strides refer to. Raise a ProgramError
+        if an annotation is not In, Out or InOut.
         """
         tensors = []
         for name, parameter in inspect.signature(self.function).parameters.items():
@@ -271,13 +283,13 @@ class BlockKernel(FoundByName):
 def kernel(
     machine: str | None = None, *, waves: Any = None, cluster: Any = None, launch: str | None = None
 ) -> Callable[[Callable[..., Any]], BlockKernel]:
-    """Decorate a Python function as a block kernel for the machine row `machine` (whose atoms it uses) with `waves`
-    waves.
+    """Return a decorator that turns a Python function into a `BlockKernel` for the machine named `machine`, whose atoms
+    it uses, with `waves` waves in a workgroup.
 
     `cluster` is the number of workgroups that run together and can share loads (`copy(..., multicast=True)`);
     `launch="programmatic"` lets a launch begin while the one before it ends. The function's positional arguments are
     tensors in global memory. Its parameters follow a `*`; while the function is traced they are Python values, or
-    symbols for sizes that stay open.
+    symbols for sizes that stay open (known only at the call).
 
     >>> import tilewright.block as tb
     >>> @tb.kernel()
@@ -298,7 +310,7 @@ def kernel(
     """
 
     def decorate(function: Callable[..., Any]) -> BlockKernel:
-        """Return `function` as a block kernel with these settings."""
+        """Return `function` as a block kernel with the settings of the decorator."""
         return BlockKernel(function, machine, {"waves": waves, "cluster": cluster}, launch, sys._getframe(1))
 
     return decorate

@@ -38,20 +38,20 @@ class Mma:
         self.interleaved = interleaved
 
     def a(self, rows: Any, columns: Any) -> Tensor:
-        """Return a register tensor for operand A of shape (rows, columns) = (M, K), distributed as the atom reads it.
-        Emit one `alloc`.
+        """Emit one `alloc` and return it: a register tensor for operand A of shape (rows, columns) = (M, K),
+        uninitialised and distributed over threads as the atom reads it.
         """
         return self._fragment("a", rows, columns)
 
     def b(self, rows: Any, columns: Any) -> Tensor:
-        """Return a register tensor for operand B of shape (rows, columns) = (K, N), distributed as the atom reads it.
-        Emit one `alloc`.
+        """Emit one `alloc` and return it: a register tensor for operand B of shape (rows, columns) = (K, N),
+        uninitialised and distributed over threads as the atom reads it.
         """
         return self._fragment("b", rows, columns)
 
     def c(self, rows: Any, columns: Any) -> Tensor:
-        """Return a register tensor for the accumulator of shape (rows, columns) = (M, N), distributed as the atom
-        writes it. Emit one `alloc`.
+        """Emit one `alloc` and return it: a register tensor for the accumulator of shape (rows, columns) = (M, N),
+        uninitialised and distributed over threads as the atom writes it.
         """
         return self._fragment("c", rows, columns)
 
@@ -63,7 +63,8 @@ class Mma:
         trace("mma").emit("mma", operands, {"atom": self.atom, "skip": skip or None})
 
     def gemm(self, acc: Tensor, a: Tensor, b: Tensor) -> None:
-        """Add a * b^T to the accumulator `acc`, with `a` (M, K) and `b` (N, K) in shared memory: CK's blockwise_gemm.
+        """Emit the operations that add a * b^T to the accumulator `acc`, with `a` (M, K) and `b` (N, K) in shared
+        memory: CK's blockwise_gemm.
 
         It stands for `fa, fb = mma.a(M, K), mma.b(K, N)`; `tb.copy(a, fa)`; `tb.copy(b.T, fb)`; `mma(acc, fa, fb)`. An
         operand with three dimensions (K0, M, K1) is viewed as (M, K0*K1) first: `a.merge((1,), (0, 2))`.
@@ -75,8 +76,9 @@ class Mma:
         self(acc, fa, fb)
 
     def _fragment(self, which: str, rows: Any, columns: Any) -> Tensor:
-        """Return a register tensor of shape (rows, columns) for operand `which` ("a", "b" or "c"), distributed over the
-        waves as the atom needs it. Emit one `alloc`.
+        """Emit one `alloc` and return it: a register tensor of shape (rows, columns) for operand `which` ("a", "b" or
+        "c"), distributed over the waves' threads as the atom needs it. Raise a ProgramError if interleaved waves do not
+        divide the shape.
         """
         operand = getattr(self.row, which)
         distribution = Distribution(operand=f"{self.atom}.{which}", waves=self.waves)
@@ -98,12 +100,14 @@ def blockwise_copy(
     *,
     otherwise: Any = None,
 ) -> None:
-    """Copy `source` to `target` through registers, a contiguous block per thread: CK's blockwise_copy.
+    """Emit two copies that move `source` to `target` through registers, a contiguous block per thread: CK's
+    blockwise_copy.
 
-    `threads` is a layout from thread coordinates to thread numbers. `vector` = (dimension, elements) chooses the copy
-    atom in which a lane moves that many elements along that dimension; without it no atom is named. `otherwise`
-    replaces source elements out of bounds. The call stands for `registers` with
-    `tb.partition(shape, threads, "block", vector[0])` and two copies.
+    `threads` is a layout from thread coordinates to thread numbers, with one mode for each dimension. `vector` =
+    (dimension, elements) chooses the copy atom in which a lane moves that many elements along that dimension; without
+    it no atom is named. `otherwise` replaces source elements out of bounds. The call stands for `registers` with
+    `tb.partition(shape, threads, "block", vector[0])` and two copies. Raise a ProgramError if `vector` does not divide
+    a thread's elements, or if the machine has no such atom.
     """
     extents = tuple(target.shape)
     owners = partition(extents, threads, "block", None if vector is None else vector[0])
@@ -121,8 +125,8 @@ def blockwise_copy(
 
 
 def _lane_atom(source: Tensor, target: Tensor, vector: tuple[int, int] | None) -> str | None:
-    """Return the name of the copy atom between the two tensors' memories with which each lane moves `vector[1]`
-    elements; None if `vector` is None. Raise a ProgramError if the machine has none.
+    """Return the name of the copy atom with which each lane moves `vector[1]` elements from the memory of `source` to
+    that of `target`; None if `vector` is None. Raise a ProgramError if the kernel's machine has no such atom.
     """
     if vector is None:
         return None

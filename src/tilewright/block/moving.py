@@ -26,11 +26,11 @@ def shared(
     swizzle: Sequence[int] | Swizzle | None = None,
     size: Any = None,
 ) -> Tensor:
-    """Return a new, uninitialised tensor in shared memory with element type `kind`. Emit one `alloc`.
+    """Emit one `alloc` and return it: an uninitialised tensor in shared memory with element type `kind`.
 
     `layout` is a shape (row-major), a flat `Layout` with strides, or a `ComposedLayout` of a swizzle and a flat layout.
-    `strides` and `swizzle` may be given separately. `size` reserves that many bytes instead of just those of the
-    tensor.
+    `strides` (one for each dimension of a shape) and `swizzle` may be given separately. `size` is the number of bytes
+    to reserve (None: those that the tensor needs). Raise a ProgramError for a nested layout.
     """
     extents: Any = None if isinstance(layout, Layout | ComposedLayout) else several(layout)
     if isinstance(layout, ComposedLayout):
@@ -63,10 +63,12 @@ def shared(
 def registers(
     kind: DTypeLike, extents: Sequence[Any], owners: Layout | Distribution, *, fallback: str = "registers"
 ) -> Tensor:
-    """Return a new, uninitialised tensor in registers with element type `kind` and shape `extents`. Emit one `alloc`.
+    """Emit one `alloc` and return it: an uninitialised tensor in registers with element type `kind` and shape
+    `extents`.
 
-    `owners` distributes it over threads: a layout (thread, value) -> element number, first dimension fastest, as
-    `tb.partition` returns it. `fallback` is the tensor's name where it is assigned to no variable.
+    `owners` distributes its elements over threads: a layout (thread, value) -> element number, first dimension fastest,
+    as `tb.partition` returns it, or a `Distribution`. Raise a ProgramError for anything else. `fallback` is the
+    tensor's name in the program's text if the author assigns it to no variable.
     """
     distribution = Distribution(layout=owners) if isinstance(owners, Layout) else owners
     if not isinstance(distribution, Distribution):
@@ -90,11 +92,11 @@ def copy(
     stream: Any = None,
     multicast: bool = False,
 ) -> None:
-    """Copy the elements of `source` to `target`, which has the same shape. Emit one `copy`.
+    """Emit one `copy`, which copies the elements of `source` to `target`, a tensor of the same shape.
 
-    `otherwise` replaces source elements out of bounds; `by` names the copy atom; `stream` is a cache hint (1: evict
-    first). With `multicast`, all workgroups of the cluster need the same elements, so each loads a part of them for
-    all.
+    `otherwise` replaces source elements out of bounds. `by` is the name of the copy atom (None: any). `stream` is a
+    cache hint (1: evict first). `multicast` says that all workgroups of the cluster copy the same elements: each loads
+    a part of them and writes it to the shared memory of all.
     """
     attrs = {
         "otherwise": otherwise,
@@ -106,32 +108,34 @@ def copy(
 
 
 def fill(target: Tensor, value: Any) -> None:
-    """Set every element of `target` to the number `value`. Emit one `fill`."""
+    """Emit one `fill`, which sets every element of `target` to the number `value`."""
     trace("fill").emit("fill", (tensor_of(target, "fill"),), {"value": value})
 
 
 def clear(target: Tensor) -> None:
-    """Set every element of `target` to 0. Emit one `fill`."""
+    """Emit one `fill`, which sets every element of `target` to 0."""
     fill(target, 0)
 
 
 def broadcast(source: Tensor, target: Tensor, along: int) -> None:
-    """Set `target` to `source` repeated along dimension `along`, which `source` lacks. Emit one `broadcast`."""
+    """Emit one `broadcast`, which sets `target` to `source` repeated along the target's dimension `along`, which
+    `source` lacks.
+    """
     values = (tensor_of(source, "broadcast"), tensor_of(target, "broadcast"))
     trace("broadcast").emit("broadcast", values, {"along": along})
 
 
 def convert_layout(source: Tensor, target: Tensor) -> None:
-    """Copy a register tensor to another with a different distribution over threads. Emit one `convert_layout`, the only
-    operation that does so.
+    """Emit one `convert_layout`, which copies the register tensor `source` to `target`, whose elements are distributed
+    over threads differently. No other operation exchanges registers between threads like this.
     """
     values = (tensor_of(source, "convert_layout"), tensor_of(target, "convert_layout"))
     trace("convert_layout").emit("convert_layout", values)
 
 
 def debug_log(label: str, tensor: Tensor) -> None:
-    """Record the values of `tensor` under `label` for the interpreter's log. Emit one `debug_log`, which changes no
-    result.
+    """Emit one `debug_log`: the interpreter records the values of `tensor` in its log under the text `label`. No result
+    changes.
     """
     trace("debug_log").emit("debug_log", (tensor_of(tensor, "debug_log"),), {"label": label})
 
@@ -143,33 +147,35 @@ _fetches: ContextVar[_Fetches | None] = ContextVar("block_fetches", default=None
 
 
 def gather(tile: Tensor, memory: Tensor, at: Callable[..., Any], *, otherwise: Any = None) -> None:
-    """Set element (i, j) of `tile` to element at(i, j) of `memory`. Emit one `gather`.
+    """Emit one `gather`, which sets element (i, j) of `tile` to element at(i, j) of `memory`.
 
-    `at` is a function from tile coordinates to memory coordinates. Inside it, `index.at(i)` is an integer read from the
-    tensor `index`, and `tb.maybe` marks a coordinate that may be out of bounds, where `otherwise` is read:
-    `lambda i, j: (tb.maybe(index.at(i)), j)`.
+    `at` is a Python function from tile coordinates to memory coordinates: `lambda i, j: (tb.maybe(index.at(i)), j)`.
+    Inside it, `index.at(i)` is an integer read from the tensor `index`, and `tb.maybe` marks a coordinate that may be
+    out of bounds; such an element is set to `otherwise`.
     """
     _emit_indexed("gather", tile, memory, at, {"otherwise": otherwise})
 
 
 def scatter(tile: Tensor, memory: Tensor, at: Callable[..., Any]) -> None:
-    """Set element at(i, j) of `memory` to element (i, j) of `tile`. `at` is a function from tile coordinates to memory
-    coordinates, in which `index.at(i)` reads an integer from the tensor `index`. Emit one `scatter`.
+    """Emit one `scatter`, which sets element at(i, j) of `memory` to element (i, j) of `tile`. `at` is a Python
+    function from tile coordinates to memory coordinates. Inside it, `index.at(i)` is an integer read from the tensor
+    `index`; elements at coordinates marked by `tb.maybe` are dropped if these are out of bounds.
     """
     _emit_indexed("scatter", tile, memory, at, {})
 
 
 def atomic(how: str, tile: Tensor, memory: Tensor, at: Callable[..., Any]) -> None:
-    """Combine element (i, j) of `tile` into element at(i, j) of `memory` atomically, by `how`: "add", "min" or "max".
-    `at` is a function from tile coordinates to memory coordinates, in which `index.at(i)` reads an integer from the
-    tensor `index`. Emit one `atomic`.
+    """Emit one `atomic`, which atomically combines element (i, j) of `tile` into element at(i, j) of `memory`. `how` is
+    "add", "min" or "max". `at` is a Python function from tile coordinates to memory coordinates, in which `index.at(i)`
+    is an integer read from the tensor `index`.
     """
     _emit_indexed("atomic", tile, memory, at, {"how": how})
 
 
 def _emit_indexed(name: str, tile: Tensor, memory: Tensor, at: Callable[..., Any], attrs: dict[str, Any]) -> None:
-    """Emit the operation `name` (`gather`, `scatter` or `atomic`) with further attributes `attrs`, after calling `at`
-    on symbols for the tile's coordinates.
+    """Emit the operation `name` ("gather", "scatter" or "atomic") on `tile` and `memory`, with the further attributes
+    `attrs`. The author's function `at` is called once, on symbols for the tile coordinates; its results are the memory
+    coordinates, and the tensors that it reads by `index.at` become operands.
     """
     current = trace(name)
     values = (tensor_of(tile, name), tensor_of(memory, name))
@@ -192,8 +198,9 @@ def _emit_indexed(name: str, tile: Tensor, memory: Tensor, at: Callable[..., Any
 
 
 def fetched(tensor: Tensor, coordinates: Sequence[Any]) -> Expr:
-    """Return a symbol for the integer element of `tensor` at `coordinates`, and record that the surrounding `gather`,
-    `scatter` or `atomic` reads it.
+    """Return a new symbol that stands for the integer element of `tensor` at `coordinates`, and record that the
+    surrounding `gather`, `scatter` or `atomic` reads it. Raise a ProgramError outside the function given to one of
+    these.
     """
     fetches = _fetches.get()
     if fetches is None:
@@ -209,7 +216,9 @@ def fetched(tensor: Tensor, coordinates: Sequence[Any]) -> Expr:
 
 
 def _dtype(kind: DTypeLike) -> DType:
-    """Return the element type that `kind` names. Raise a ProgramError at the author's line if there is none."""
+    """Return the element type called `kind` (or `kind` itself if it is one). Raise a ProgramError, located at the
+    author's line, if there is none.
+    """
     try:
         return element_type(kind)
     except ProgramError as fault:

@@ -20,11 +20,11 @@ _Names = dict[_Place, tuple[str, ...]]
 
 
 def author_names(location: Location | None) -> tuple[str, ...]:
-    """Return the variable names to which the author assigns the results of the call at `location`; () if it is not
-    assigned.
+    """Return the variable names to which the author's source assigns the results of the call at `location`. Return ()
+    if it assigns them to none, or if the source is not known.
 
-    `sa, acc = tb.shared(...), mma.c(...)` names each result; `for m, n in tb.tasks(...)` and
-    `with ring.fill() as (sa, sb)` give two names each.
+    `sa, acc = tb.shared(...), mma.c(...)` gives one name to each of two calls. `for m, n in tb.tasks(...)` and `with
+    ring.fill() as (sa, sb)` give two names to one call.
     """
     if location is None:
         return ()
@@ -40,7 +40,9 @@ def author_names(location: Location | None) -> tuple[str, ...]:
 
 
 def argument_names(function: Any, count: int) -> tuple[str, ...]:
-    """Return the names of the arguments of `function` if it has `count` of them; otherwise i, j, k, ..."""
+    """Return the parameter names of `function` if it has `count` parameters; otherwise the `count` default names i, j,
+    k, ...
+    """
     code = getattr(function, "__code__", None)
     if code is not None and code.co_argcount == count:
         return tuple(code.co_varnames[:count])
@@ -48,25 +50,27 @@ def argument_names(function: Any, count: int) -> tuple[str, ...]:
 
 
 def made_up(count: int) -> tuple[str, ...]:
-    """Return `count` default names for coordinates: i, j, k, l, m, n, then i6, i7, ..."""
+    """Return `count` default names for coordinates, in order: i, j, k, l, m, n, then i6, i7, ..."""
     letters = "ijklmn"
     return tuple(letters[n] if n < len(letters) else f"i{n}" for n in range(count))
 
 
 @lru_cache(maxsize=512)
 def _positions(code: CodeType) -> tuple[tuple[int | None, int | None, int | None, int | None], ...]:
-    """Return the source position of each instruction of `code`: (first line, last line, first column, last column), as
-    Python's `co_positions`.
+    """Return the source position of each bytecode instruction of `code`, from Python's `co_positions`: (first line,
+    last line, first column, last column). An unknown number is None.
     """
     return tuple(code.co_positions())
 
 
 @lru_cache(maxsize=512)
 def _assigned(code: CodeType) -> tuple[_Names, _Names]:
-    """Return two tables of assigned names in the source of `code`, keyed by (line, column): the first by the start of a
-    `with` statement that binds them, the second by the end of the expression whose value they receive.
+    """Return two dicts {(line, column): assigned names} for the source of `code`. The first is keyed by the start of
+    each `with` statement of one item, the second by the end of each expression whose value is assigned. Both are empty
+    if the source cannot be parsed.
 
-    Some versions of Python attribute entering a `with` to its expression, others to the whole statement.
+    There are two, because some versions of Python attribute entering a `with` to its expression, others to the
+    statement.
     """
     first, last = code.co_firstlineno, _last_line(code)
     lines = linecache.getlines(code.co_filename)[first - 1 : last]
@@ -91,14 +95,14 @@ def _assigned(code: CodeType) -> tuple[_Names, _Names]:
 
 
 def _last_line(code: CodeType) -> int:
-    """Return the last source line of `code` and of the functions nested in it."""
+    """Return the number of the last source line of `code`, including functions nested in it."""
     last = max((p[1] for p in _positions(code) if p[1] is not None), default=code.co_firstlineno)
     return max([last, *(_last_line(c) for c in code.co_consts if isinstance(c, CodeType))])
 
 
 def _pairs(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
-    """Yield (target, value expression) for each assignment that the statement or expression `node` makes; nothing for
-    other nodes.
+    """Yield a pair (target, value expression) for each assignment that the syntax node `node` makes: `=`, `:=`, `for`
+    or `with ... as`. Yield nothing for other nodes, or for an assignment to several targets (`a = b = x`).
     """
     match node:
         case ast.Assign(targets=[target], value=value):
@@ -114,8 +118,8 @@ def _pairs(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
 
 
 def _split(target: ast.expr, value: ast.expr) -> Iterator[tuple[ast.expr, ast.expr]]:
-    """Yield (target, value) for each element of a tuple assignment such as `a, b = x, y`; otherwise the one pair
-    itself.
+    """Yield pairs (target, value) of an assignment: one for each element if both sides are tuples of the same length,
+    such as `a, b = x, y`; otherwise (`target`, `value`) itself.
     """
     are_tuples = isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple)
     if are_tuples and len(target.elts) == len(value.elts):  # type: ignore[attr-defined]
@@ -126,8 +130,8 @@ def _split(target: ast.expr, value: ast.expr) -> Iterator[tuple[ast.expr, ast.ex
 
 
 def _names(target: ast.expr) -> tuple[str, ...]:
-    """Return the variable names in an assignment target: one for a name, several for a tuple of names; () for anything
-    else.
+    """Return the variable names in an assignment target: `x` -> ("x",), `(x, y)` -> ("x", "y"). Return () for a target
+    with anything else, such as an attribute.
     """
     if isinstance(target, ast.Name):
         return (target.id,)

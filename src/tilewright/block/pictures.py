@@ -38,7 +38,7 @@ class TensorPicture:
 
     @property
     def table(self) -> Any:
-        """The picture as a table for rich's console."""
+        """The picture as a table that rich's console prints."""
         return self._drawn(layout_table, partition_table)
 
     def _repr_svg_(self) -> str:
@@ -46,8 +46,9 @@ class TensorPicture:
         return self.svg
 
     def _drawn(self, of_layout: Any, of_partition: Any) -> Any:
-        """Return the picture drawn by `of_layout` if it is of memory or has more than two dimensions, by `of_partition`
-        otherwise.
+        """Return the picture, drawn by one of two drawing functions, both for SVG or both for tables. `of_partition`
+        draws register tensors of one or two dimensions; `of_layout` draws memory, and register tensors of more
+        dimensions.
         """
         if self.shape is None:
             return of_layout(self.layout, element_bytes=self.element_bytes, title=self.title)
@@ -68,10 +69,12 @@ class _Offsets:
 
 
 def picture_in(program: Program, name: str, machine: Machine | None) -> TensorPicture:
-    """Return the picture of the tensor `name` of `program`, which must have no open parameters.
+    """Return the picture of the tensor called `name` in `program`, whose parameters must all be bound. `machine` is the
+    machine of its atoms.
 
-    A view is drawn as the offset of each element in the memory below it, in the first iteration of all loops. A tensor
-    that is too large is cut to its first index along the leading dimensions, then to its first rows and columns.
+    A view is drawn as the offset of each element in the memory below it, in the first iteration of all loops. Memory
+    that is too large is cut to its first index along the leading dimensions, then to its first rows and columns. Raise
+    a ProgramError if there is no such tensor, or if it is a view of registers.
     """
     tensors: dict[str, Value] = {}
     for value in (*program.args, *(result for op in program.walk() for result in op.results)):
@@ -92,8 +95,8 @@ def picture_in(program: Program, name: str, machine: Machine | None) -> TensorPi
 
 
 def _memory(value: Value, places: Places) -> TensorPicture:
-    """Return the picture of `value`, a tensor or a view in memory, as a table of offsets. `places` computes the offset
-    of each element.
+    """Return the picture of `value`, a tensor or view in memory, as a table of its elements' offsets; `places` computes
+    these. A tensor that is too large is cut, and the title says so.
     """
     kind: TensorType = value.type
     shape = numbers(kind.shape, f"%{value.name}")
@@ -111,8 +114,8 @@ def _memory(value: Value, places: Places) -> TensorPicture:
 
 
 def operand_picture(name: str, operand: Any) -> TensorPicture:
-    """Return the picture of an atom's `operand`: the elements in each lane's registers, or its layout in memory. `name`
-    is the title.
+    """Return the picture, with the title `name`, of an atom's `operand`: the elements in each lane's registers, or its
+    layout if it is in memory.
     """
     if isinstance(operand, MemoryOperand):
         return TensorPicture(name, operand.layout, None, operand.dtype.numpy.itemsize)

@@ -32,7 +32,9 @@ class Maybe:
 
 
 def maybe(at: Any) -> Maybe:
-    """Mark coordinate `at` of a view as possibly out of bounds: a read there gives `otherwise`, a write is dropped."""
+    """Return `at`, a coordinate of a view, marked as possibly out of bounds: a read there gives `otherwise`, a write is
+    dropped.
+    """
     return Maybe(at)
 
 
@@ -46,18 +48,20 @@ class Tensor(Elementwise):
 
     @property
     def type(self) -> TensorType | RegisterType:
-        """The IR type: memory space or registers, element type, shape."""
+        """The tensor's IR type: memory space or registers, element type and shape."""
         tensor_type: TensorType | RegisterType = self.value.type
         return tensor_type
 
     @property
     def dtype(self) -> DType:
-        """The element type."""
+        """The tensor's element type."""
         return self.type.dtype
 
     @property
     def shape(self) -> tuple[Any, ...]:
-        """The extents, those of padded dimensions rounded up; constant extents are Python ints."""
+        """The tensor's extents: Python ints where constant, otherwise expressions. A dimension padded by `pad` has its
+        padded extent.
+        """
         sizes: tuple[Any, ...] = self.type.shape
         if self.multiples is not None:
             padded = zip(sizes, self.multiples, strict=True)
@@ -69,24 +73,25 @@ class Tensor(Elementwise):
 
     @property
     def element(self) -> Element:
-        """The formula for one element of this tensor."""
+        """The formula leaf that stands for an element of this tensor in elementwise expressions."""
         return Element("operand", (), self.value)
 
     # -- views ----------------------------------------------------------------------------------------
 
     def view(self, extents: Sequence[Any], at: Callable[..., Any]) -> Tensor:
-        """Return the view of shape `extents` whose element (i, j, ...) is element at(i, j, ...) of this tensor; emit
-        one `view`.
+        """Emit one `view` and return it: the tensor of shape `extents` whose element (i, j, ...) is element at(i, j,
+        ...) of this tensor. No data moves.
 
-        `at` is a function from view coordinates to coordinates of this tensor; the view's axes are named after its
-        arguments. Coordinates marked by `tb.maybe` may be out of bounds.
+        `at` is a Python function from view coordinates to coordinates of this tensor; the view's axes are named after
+        its arguments. Coordinates marked by `tb.maybe` may be out of bounds.
         """
         extents = several(extents)
         return self._view(extents, at, argument_names(at, len(extents)))
 
     def _view(self, extents: Sequence[Any], at: Callable[..., Any], names: Sequence[str] | None = None) -> Tensor:
-        """Return the view of shape `extents` by the coordinate function `at`, with `names` for its axes (default: i, j,
-        ...); emit one `view`.
+        """Emit one `view` and return it: the tensor of shape `extents` whose element (i, j, ...) is element at(i, j,
+        ...) of this tensor. `names` are the names of its axes (None: i, j, ...). Raise a DimensionMismatch if `at`
+        returns a wrong number of coordinates.
         """
         current = trace("view")
         over = current.axes(names or made_up(len(extents)), [number(e, "view: an extent") for e in extents])
@@ -102,8 +107,9 @@ class Tensor(Elementwise):
         return Tensor(op.result)
 
     def _checked_coordinate(self, coordinate: Any, dim: int) -> tuple[Expr, bool]:
-        """Return (the view coordinate as an expression, True if it may be out of bounds of dimension `dim`). It may be
-        out of bounds if `maybe` marks it, or if the dimension is padded and the coordinate is not proved in bounds.
+        """Return (expression, may be out of bounds) for `coordinate`, a view's coordinate along dimension `dim` of this
+        tensor. The flag is True if `tb.maybe` marks the coordinate, or if the dimension is padded and the coordinate is
+        not proved in bounds.
         """
         if isinstance(coordinate, Maybe):
             return number(coordinate.at, f"view: coordinate {dim}"), True
@@ -114,10 +120,11 @@ class Tensor(Elementwise):
         return position, not in_bounds
 
     def pad(self, *multiples: Any) -> Tensor:
-        """Return the same tensor with each dimension padded to a multiple of the number in `multiples`; None leaves it
-        as it is.
+        """Return the same tensor with each extent rounded up to a multiple of the number in `multiples` (one for each
+        dimension; None pads nothing).
 
-        Elements in the padding read as `otherwise`, and writes to them are dropped. No operation is emitted.
+        Elements in the padding read as `otherwise`, and writes to them are dropped. No operation is emitted. Raise a
+        DimensionMismatch for another number of multiples, or one below 1.
         """
         if len(multiples) != len(self.type.shape):
             raise DimensionMismatch(
@@ -131,10 +138,12 @@ class Tensor(Elementwise):
         return Tensor(self.value, tuple(multiples))
 
     def tile(self, extents: Sequence[Any], at: Sequence[Any], proj: Sequence[Any] | None = None) -> Tensor:
-        """Return tile number `at` of shape `extents`: CuTe's local_tile, CK's make_local_tile; emit one `view`.
+        """Emit one `view` and return it: the tile with the coordinates `at` when this tensor is cut into tiles of shape
+        `extents`. (2, 0) of extents (8, 16) starts at element (16, 0). It is CuTe's local_tile, CK's make_local_tile.
 
-        None in `at` takes the whole dimension. `proj` drops the extents and numbers that it pairs with None, so that
-        one (M, N, K) serves A, B and C: `a.tile((BM, BN, BK), (m, n, k), proj=(1, None, 1))`.
+        None in `at` takes the whole dimension. `proj` drops the entries of `extents` and `at` for which it has None, so
+        that one (M, N, K) serves A, B and C: `a.tile((BM, BN, BK), (m, n, k), proj=(1, None, 1))`. Raise a
+        DimensionMismatch if the numbers of entries differ.
         """
         extents, at = several(extents), several(at)
         if proj is not None:
@@ -164,8 +173,9 @@ class Tensor(Elementwise):
         return self.slice(*(key if isinstance(key, tuple) else (key,)))
 
     def slice(self, *keys: Any) -> Tensor:
-        """Return the same part as indexing, `t.slice(m, slice(0, 8))` for `t[m, 0:8]`; emit one `view`. Negative
-        integers count from the end, as in Python.
+        """Emit one `view` and return it: the part of the tensor that indexing gives. `t.slice(m, slice(0, 8))` is `t[m,
+        0:8]`. There is one key for each dimension: a number drops it, a slice keeps it. Negative constants count from
+        the end, as in Python. Raise a DimensionMismatch for another number of keys, or a step other than 1.
         """
         if len(keys) != len(self.type.shape):
             raise DimensionMismatch(f"slice: {len(keys)} entries for {self.type}", author_location())
@@ -197,8 +207,8 @@ class Tensor(Elementwise):
         return self._view(extents, at)
 
     def _from_end(self, bound: Any, dim: int) -> Expr:
-        """Return `bound`, a number or an end of a slice of dimension `dim`, as an expression; a negative constant
-        counts from the end.
+        """Return `bound`, an index or slice limit of dimension `dim`, as an expression. The extent is added to a
+        negative constant, which counts from the end.
         """
         position = number(bound, f"slice: entry {dim}")
         return (
@@ -208,8 +218,9 @@ class Tensor(Elementwise):
         )
 
     def merge(self, *groups: Sequence[int]) -> Tensor:
-        """Return a view in which each group of dimensions is one dimension, the group's last dimension fastest:
-        `x.merge((0, 1), (2,))` of (A, B, C) is (A*B, C). Emit one `view`.
+        """Emit one `view` and return it: this tensor with each group of dimensions merged into one, the group's last
+        dimension fastest. `x.merge((0, 1), (2,))` of (A, B, C) is (A*B, C). Raise a DimensionMismatch unless `groups`
+        name each dimension once.
         """
         if sorted(d for g in groups for d in g) != list(range(len(self.type.shape))):
             raise DimensionMismatch(
@@ -220,8 +231,8 @@ class Tensor(Elementwise):
         extents = [_product(shape[d] for d in g) for g in groups]
 
         def at(*i: Any) -> list[Any]:
-            """Return the tensor coordinates of the view coordinates `i`: each flat index is split into its group's
-            dimensions.
+            """Return the coordinates of this tensor for the view's coordinates `i`: each is split into the dimensions
+            of its group.
             """
             coordinates: list[Any] = [ZERO] * len(shape)
             for flat, group in zip(i, groups, strict=True):
@@ -234,10 +245,12 @@ class Tensor(Elementwise):
         return self._view(extents, at)
 
     def unmerge(self, dim: int, parts: Sequence[Any], order: Sequence[int] | None = None) -> Tensor:
-        """Return a view in which dimension `dim` is split into extents `parts`, the last fastest; emit one `view` (CK's
-        unmerge).
+        """Emit one `view` and return it: this tensor with dimension `dim` split into dimensions of extents `parts`, the
+        last fastest (CK's unmerge).
 
         `order` permutes the dimensions of the result: `a.unmerge(1, (K0, K1), (1, 0, 2))` of (M, K) is (K0, M, K1).
+        Raise a DimensionMismatch if the product of `parts` is not the dimension's extent, unless the dimension is
+        padded.
         """
         shape = self.shape
         if not 0 <= dim < len(shape):
@@ -256,7 +269,9 @@ class Tensor(Elementwise):
             )
 
         def at(*i: Any) -> list[Any]:
-            """Return the tensor coordinates of the view coordinates `i`: the parts are joined to one flat index."""
+            """Return the coordinates of this tensor for the view's coordinates `i`: those of the split dimension are
+            joined to one.
+            """
             unmerged: list[Any] = [ZERO] * len(extents)
             for position, dim_of_result in zip(i, order, strict=True):
                 unmerged[dim_of_result] = position
@@ -268,11 +283,12 @@ class Tensor(Elementwise):
         return self._view([extents[o] for o in order], at)
 
     def through(self, shape: Any, strides: Any = None) -> Tensor:
-        """Return a view of this one-dimensional tensor through a layout: element (m, k) is at offset layout(m, k); emit
-        one `view`.
+        """Emit one `view` and return it: this one-dimensional tensor seen through a layout. Element (m, k) of the view
+        is at offset layout(m, k).
 
-        `shape` is a `Layout`, or a nested shape with nested `strides`, in which sizes may be symbols. Within a mode the
-        first entry is fastest, as in CK and CuTe: `x.through(((2, M), 8), ((1, 16), 2))`.
+        `shape` is a `Layout`, or a nested shape with equally nested `strides`, in which sizes may be symbols. Within a
+        mode the first entry is fastest, as in CK and CuTe: `x.through(((2, M), 8), ((1, 16), 2))`. Raise a
+        DimensionMismatch if this tensor has several dimensions, or if the nestings differ.
         """
         if len(self.type.shape) != 1:
             raise DimensionMismatch(
@@ -287,7 +303,7 @@ class Tensor(Elementwise):
         extents = [_product(_leaves(mode)) for mode in modes]
 
         def at(*coordinates: Any) -> Any:
-            """Return the offset of the view's `coordinates`: the layout's value."""
+            """Return the layout's offset for the view's `coordinates`."""
             offset: Any = ZERO
             for coordinate, mode, mode_stride in zip(coordinates, modes, mode_strides, strict=True):
                 *faster, slowest = zip(_leaves(mode), _leaves(mode_stride), strict=True)
@@ -299,24 +315,26 @@ class Tensor(Elementwise):
         return self._view(extents, at)
 
     def permute(self, *dims: int) -> Tensor:
-        """Return a view with the dimensions in the order `dims`; emit one `view`."""
+        """Emit one `view` and return it: this tensor with its dimensions in the order `dims`, so that dimension d of
+        the result is dimension dims[d]. Raise a DimensionMismatch unless `dims` names each dimension once.
+        """
         if sorted(dims) != list(range(len(self.type.shape))):
             raise DimensionMismatch(f"permute: {dims} is no order of {len(self.type.shape)}", author_location())
 
         def at(*i: Any) -> list[Any]:
-            """Return the tensor coordinates of the view coordinates `i`."""
+            """Return the coordinates of this tensor for the view's coordinates `i`."""
             return [i[dims.index(d)] for d in range(len(dims))]
 
         return self._view([self.shape[d] for d in dims], at)
 
     @property
     def T(self) -> Tensor:
-        """The transposed matrix; emits one `view`."""
+        """The transpose of this two-dimensional tensor. Emits one `view`."""
         return self.permute(1, 0)
 
     def bitcast(self, kind: DTypeLike) -> Tensor:
-        """Return a tensor with the same bits as elements of type `kind`, which has the same width; emit one
-        `bitcast`.
+        """Emit one `bitcast` and return it: a tensor with the same bits, as elements of type `kind`, which must have
+        the same width.
         """
         attributes = {"dtype": element_type(kind)}
         op = trace("bitcast").emit("bitcast", (self.value,), attributes, fallback=f"{self.value.name}_bits")
@@ -333,8 +351,8 @@ class Tensor(Elementwise):
         map_elements(self[key], x)
 
     def at(self, *coordinates: Any) -> Expr:
-        """Return this integer tensor's element at `coordinates` as an index for the function given to `gather`,
-        `scatter` or `atomic`.
+        """Return a symbol for this integer tensor's element at `coordinates`, for use as an index inside the function
+        that `gather`, `scatter` or `atomic` is given. Raise a ProgramError elsewhere.
         """
         from tilewright.block.moving import fetched
 
@@ -353,8 +371,8 @@ class Tensor(Elementwise):
 
 
 def tensor_of(x: Any, what: str) -> Value:
-    """Return the IR value of the tensor `x`. Raise a ProgramError that names the function `what` if `x` is no
-    tensor.
+    """Return the IR value of the tensor `x`. Raise a ProgramError if `x` is no tensor; `what` is the function named in
+    the error text.
     """
     if isinstance(x, Tensor):
         return x.value
@@ -362,19 +380,23 @@ def tensor_of(x: Any, what: str) -> Value:
 
 
 def _leaves(x: Any) -> list[Any]:
-    """Return the entries of the nested tuple `x` as a flat list, in order."""
+    """Return the entries of the nested tuple `x` as a flat list, in order: ((2, 3), 4) -> [2, 3, 4]. Anything but a
+    tuple gives [x].
+    """
     return [leaf for entry in x for leaf in _leaves(entry)] if isinstance(x, tuple) else [x]
 
 
 def _congruent(a: Any, b: Any) -> bool:
-    """True if the nested tuples `a` and `b` have the same nesting."""
+    """True if `a` and `b` are nested alike, tuples where the other has tuples of the same length. An empty tuple is
+    never congruent.
+    """
     if isinstance(a, tuple) and isinstance(b, tuple):
         return len(a) == len(b) > 0 and all(map(_congruent, a, b))
     return not isinstance(a, tuple) and not isinstance(b, tuple)
 
 
 def _product(sizes: Any) -> Any:
-    """Return the product of `sizes`: an int if it is constant, an expression otherwise."""
+    """Return the product of `sizes`: an int if it is constant, otherwise an expression."""
     total: Any = ONE
     for factor in sizes:
         total = total * factor

@@ -62,9 +62,12 @@ class Trace:
         names: Sequence[str] = (),
         fallback: str = "t",
     ) -> Op:
-        """Emit the operation `name` at the author's line and return it; attributes that are None are left out.
+        """Append the operation `name`, located at the author's line, to the program and return it. Attributes that are
+        None are left out.
 
-        Its results are called `names`, or like the variables that the author assigns them to, or else `fallback`.
+        Its results are called `names`. Without those, they are called like the variables that the author assigns them
+        to, and without variables, `fallback`. Raise a ProgramError after the loop's `finally_` block, or if an
+        attribute uses a symbol that is out of scope.
         """
         loc = author_location(2)
         attributes = {key: attribute for key, attribute in (attrs or {}).items() if attribute is not None}
@@ -80,17 +83,19 @@ class Trace:
         return op
 
     def argument(self, name: str, kind: TensorType) -> Value:
-        """Declare a further argument of the program, of type `kind`, and return its value."""
+        """Declare a further argument of the program, of type `kind`, and return its value. A number is appended to
+        `name` if it was used before.
+        """
         return self.builder.argument(self._unique_name(name), kind)
 
     def _unique_name(self, name: str) -> str:
-        """Return `name`, with a number appended if it was used before: acc, acc_2, acc_3."""
+        """Return `name`, with a number appended if it was used before: acc, acc_2, acc_3. Also counts this use."""
         count = self.counts[name] = self.counts.get(name, 0) + 1
         return name if count == 1 else f"{name}_{count}"
 
     def require_open(self, loc: Location | None) -> None:
-        """Raise a ProgramError at `loc` if the innermost loop's `finally_` block has ended: nothing may follow it in
-        the loop.
+        """Raise a ProgramError, located at `loc`, if the innermost loop's `finally_` block has ended: nothing may
+        follow it in the loop.
         """
         if self.frames and self.frames[-1].ended:
             raise ProgramError(
@@ -98,8 +103,8 @@ class Trace:
             )
 
     def _require_in_scope(self, name: str, attrs: dict[str, Any], loc: Location | None) -> None:
-        """Raise a ProgramError if an attribute of operation `name` uses a symbol that is not in scope, such as a loop
-        variable after its loop.
+        """Raise a ProgramError, located at `loc`, if an attribute in `attrs` of the operation `name` uses a symbol that
+        is not in scope, such as a loop variable after its loop.
         """
         spec = BLOCK.ops[name]
         bound: set[Symbol] = set()
@@ -120,8 +125,8 @@ class Trace:
     # -- blocks ---------------------------------------------------------------------------------------
 
     def enter(self, frame: Frame, symbols: Iterable[Symbol] = ()) -> None:
-        """Open a block of `frame`, an operation such as a loop; it receives all further operations. `symbols` are in
-        scope in it.
+        """Open a block of `frame`, an operation such as a loop that is being traced: operations emitted from now on go
+        into it. `symbols` are in scope in the block.
         """
         self.require_open(frame.loc)
         self._require_in_scope(frame.name, frame.attrs, frame.loc)
@@ -130,15 +135,17 @@ class Trace:
         frame.blocks.append(self.builder.open())
 
     def next_block(self, frame: Frame) -> None:
-        """Close the current block of `frame`, the innermost open operation, and open its next one (such as an
-        `else`).
+        """Close the current block of `frame` and open its next one, such as an `else`. Raise a ProgramError unless
+        `frame` is the innermost open operation.
         """
         self._require_innermost(frame)
         self.builder.close(frame.blocks[-1])
         frame.blocks.append(self.builder.open())
 
     def leave(self, frame: Frame) -> Op:
-        """Close the last block of `frame`, an operation such as a loop; emit the operation and return it."""
+        """Close the last block of `frame`, emit its operation (such as a loop), and return it. Raise a ProgramError
+        unless `frame` is the innermost open operation.
+        """
         self._require_innermost(frame)
         self.builder.close(frame.blocks[-1])
         self.frames.pop()
@@ -147,8 +154,8 @@ class Trace:
 
     @contextmanager
     def within(self, frame: Frame, symbols: Iterable[Symbol] = ()) -> Iterator[None]:
-        """Context manager that traces its body as the block of `frame`, an operation such as an `if`, with `symbols` in
-        scope. If the body raises, the operation is discarded.
+        """Context manager: trace its body as the block of `frame`, an operation such as an `if`, with `symbols` in
+        scope, then emit the operation. If the body raises, the operation is discarded.
         """
         depths = len(self.frames), len(self.known), len(self.builder.blocks)
         self.enter(frame, symbols)
@@ -159,8 +166,8 @@ class Trace:
             del self.frames[depths[0] :], self.known[depths[1] :], self.builder.blocks[depths[2] :]
 
     def _require_innermost(self, frame: Frame | None) -> None:
-        """Raise a ProgramError if the innermost open operation is not `frame` (None: none may be open): a loop inside
-        it was left by break, return or an exception.
+        """Raise a ProgramError if an operation inside `frame`, such as a loop, is still open (None: if any operation is
+        open). It was then left by break, return or an exception.
         """
         inner = self.frames[-1] if self.frames else None
         if inner is not frame and inner is not None:
@@ -177,7 +184,7 @@ class Trace:
     # -- names ----------------------------------------------------------------------------------------
 
     def free(self, name: str) -> str:
-        """Return `name`, with a number appended if a symbol in scope has that name already: m, m_2, m_3."""
+        """Return `name`, with a number appended if a symbol in scope has that name: m, m_2, m_3."""
         taken = {variable.name for scope in self.known for variable in scope}
         candidate, count = name, 1
         while candidate in taken:
@@ -186,12 +193,14 @@ class Trace:
         return candidate
 
     def axes(self, names: Sequence[str], extents: Sequence[Any]) -> tuple[Symbol, ...]:
-        """Return a coordinate symbol for each of `names`, which runs over 0..extent."""
+        """Return a new coordinate symbol for each of `names`, which runs from 0 to its extent - 1. A number is appended
+        to a name that a symbol in scope has.
+        """
         return tuple(axis(self.free(name), as_expr(extent)) for name, extent in zip(names, extents, strict=True))
 
     def range(self, name: str, lo: Any, hi: Any, step: int, before: Sequence[Symbol]) -> Range:
-        """Return a loop variable that takes the values from `lo` below `hi` by `step`. Its name differs from the
-        symbols in scope and from `before`, the earlier variables of the same loop.
+        """Return a new loop variable that takes the values lo, lo + step, ... below `hi`. It is called `name`, with a
+        suffix if a symbol in scope or one of `before` (the earlier variables of the same loop) has that name.
         """
         unused = self.free(name)
         while any(unused == variable.name for variable in before):
@@ -200,7 +209,9 @@ class Trace:
 
 
 def trace(what: str) -> Trace:
-    """Return the current trace. Raise a ProgramError that names the function `what` if no kernel is being traced."""
+    """Return the trace of the kernel being traced. Raise a ProgramError outside a kernel; `what` is the function named
+    in its text.
+    """
     current = _current.get()
     if current is None:
         raise ProgramError(f"{what} only has a meaning inside a kernel, under @tb.kernel", author_location(2))
@@ -208,19 +219,19 @@ def trace(what: str) -> Trace:
 
 
 def only_value(s: Symbol) -> Expr:
-    """Return the value of the symbol `s`, as an expression, if its range has one value only; else `s` itself."""
+    """Return the symbol `s`, or, if its range has only one value, this value as a constant expression."""
     is_constant = s.lo == s.hi and isinstance(s.lower, Const) and isinstance(s.upper, Const)
     return as_expr(int(s.lo)) if is_constant else s
 
 
 def several(x: Any) -> tuple[Any, ...]:
-    """Return a list or tuple as a tuple; any other object `x` as the tuple (x,)."""
+    """Return the list or tuple `x` as a tuple; anything else as (x,)."""
     return tuple(x) if isinstance(x, tuple | list) else (x,)
 
 
 def number(x: Any, what: str) -> Expr:
-    """Return `x`, an integer or an expression, as an expression. Raise a ProgramError, in which `what` names `x`, if it
-    is neither.
+    """Return `x`, an integer or an expression, as an expression. Raise a ProgramError for anything else; `what`
+    describes `x` in its text ("view: an extent").
     """
     if isinstance(x, Expr):
         return x

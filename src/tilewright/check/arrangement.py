@@ -19,10 +19,11 @@ Origin = tuple[int, int]
 
 
 def misarranged(atom: MultiplyAtom, held: Mapping[str, Placement]) -> str | None:
-    """Return why registers are no arrangement of `atom`, in one sentence; None if they are one.
+    """Return text: why the register operands in `held` do not fit the MMA `atom`; None if they fit.
 
-    `held` maps the operand names "c", and "a" and "b" if they are in registers, to their placements (which thread holds
-    which element).
+    `held` is {operand name: placement (which thread holds which element)}. It must have "c", and has "a" and "b" if
+    they are in registers. The operands fit if each consists of whole atoms, and every group of threads that executes
+    one atom holds A at the rows of its part of C, and B at the columns, for all of K.
     """
     origins: dict[str, list[set[Origin]]] = {}
     for name, placement in held.items():
@@ -52,8 +53,11 @@ def misarranged(atom: MultiplyAtom, held: Mapping[str, Placement]) -> str | None
 
 
 def _origins(operand: RegisterOperand, distribution: Placement) -> list[set[Origin]] | None:
-    """Return for each group of threads the origins (row, column) of the atoms that it holds of an operand; None if its
-    registers are not whole atoms.
+    """Return a list of sets: for each group of threads (the lanes of one atom), the origins (first row, first column)
+    of the atoms that it holds. None if the threads do not hold whole atoms.
+
+    `operand` is operand A, B or C as the atom describes it; `distribution` is the placement of a matrix (which thread
+    holds which element).
     """
     lanes, values = operand.lanes, operand.values
     if distribution.threads % lanes or distribution.values % values or len(distribution.shape) != 2:

@@ -32,9 +32,10 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def check(program: Program, machine: Machine | None) -> tuple[Condition, ...]:
-    """Raise a ProgramError at the first error in `program` for `machine`; its parameters are bound or open.
+    """Check a block program for `machine` (None: no machine); raise a ProgramError at the first error.
 
-    Return the conditions on open parameters under which the copy atoms of the program are valid.
+    Return the conditions on open parameters (sizes known only at the call) under which the copy atoms of the program
+    are valid; () if there are none. Parameters that are bound to numbers need no condition.
     """
     verify(program)
     if open_parameters(program):
@@ -54,7 +55,9 @@ class _Checker:
         self.conditions: list[Condition] = []
 
     def run(self) -> None:
-        """Run all checks. Raise a ProgramError at the first error."""
+        """Run all checks: of roles, of every operation, of shared memory, channels, clusters and copy atoms. Raise a
+        ProgramError at the first error. Conditions of copy atoms are collected in `self.conditions`.
+        """
         roles = [op for op in self.program.body.ops if op.name == "role"]
         names = [op.attrs["name"] for op in roles]
         for op in roles:
@@ -81,8 +84,11 @@ class _Checker:
         self._check_copy_atoms()
 
     def _walk(self, block: Block, role: str, waves: int) -> Iterator[tuple[Op, str, int]]:
-        """Yield (operation, name of its role, number of waves that execute it together) for all operations in `block`;
-        the role is "" outside of roles. Raise a ProgramError at a role that is not outermost.
+        """Yield (operation, role name, number of waves that execute it together) for all operations in `block`, nested
+        ones too. The name is "" outside of roles.
+
+        `role` and `waves` apply to `block` itself; in a ping-pong loop the number of waves is halved. Raise a
+        ProgramError at a role inside another block, and at a ping-pong loop of an odd number of waves.
         """
         for op in block.ops:
             yield op, role, waves
@@ -99,8 +105,10 @@ class _Checker:
                 yield from self._walk(inner_block, inner_role, inner_waves)
 
     def _check(self, op: Op, role: str, waves: int, names: list[str]) -> None:
-        """Run the checks of one operation `op` that `waves` waves of role `role` execute together ("": no role).
-        `names` are the names of all roles.
+        """Raise an error (ProgramError, LayoutError or LookupError) if the operation `op` is invalid.
+
+        `waves` waves of the role `role` execute `op` together; "" stands for no role. `names` are the names of all
+        roles. No operation may write an element twice; most kinds of operations have further checks.
         """
         check_written_once(op, self.places)
         match op.name:
@@ -132,8 +140,9 @@ class _Checker:
     # -- registers ------------------------------------------------------------------------------------
 
     def _check_alloc(self, op: Op, waves: int) -> None:
-        """Raise a ProgramError if the `alloc` reserves fewer bytes than its tensor needs, or distributes registers over
-        another number of threads than `waves` waves have.
+        """Raise a ProgramError if the `alloc` operation `op` reserves fewer bytes than its memory tensor needs. Raise
+        one too if it distributes a register tensor over another number of threads than the `waves` waves that execute
+        it have.
         """
         kind = op.attrs["type"]
         if isinstance(kind, TensorType):
@@ -150,8 +159,8 @@ class _Checker:
             )
 
     def _placement(self, value: Value) -> Placement | None:
-        """Return the placement (which thread holds which element) of the register tensor `value`; None if it is memory
-        or a view.
+        """Return the placement (which thread holds which element) of the register tensor `value`; None if `value` is in
+        memory, or its type states no distribution.
         """
         kind = value.type
         if isinstance(kind, RegisterType) and kind.distribution is not None:
@@ -159,8 +168,8 @@ class _Checker:
         return None
 
     def _check_lanes(self, op: Op) -> None:
-        """Raise a ProgramError if register operands of an elementwise operation have different distributions: each
-        thread works on its own elements. `convert_layout` is exempt.
+        """Raise a ProgramError if two register operands of the operation `op` have different distributions: each thread
+        works on its own elements. `convert_layout` is exempt; operands in memory are not compared.
         """
         if op.name == "convert_layout":
             return
@@ -175,8 +184,8 @@ class _Checker:
     # -- MMA ------------------------------------------------------------------------------------------------
 
     def _check_mma(self, op: Op) -> None:
-        """Raise a ProgramError if the operands of an `mma` do not fit its atom in element type, shape, memory or
-        distribution.
+        """Raise a ProgramError if an operand of the `mma` operation `op` does not fit its atom in element type, shape,
+        memory space or distribution over threads; also if the program has no machine.
         """
         if self.machine is None:
             raise ProgramError(f"the program names no machine, so {op.attrs['atom']} has no meaning")
@@ -211,8 +220,8 @@ class _Checker:
                 raise ProgramError(f"mma: {atom.name} takes {name} from registers; copy it there first")
 
     def _wave_arrangement(self, c: Value, atom: MultiplyAtom) -> tuple[int, ...]:
-        """Return how many waves the accumulator `c` is distributed over as (rows, columns); (1, 1) if its type does not
-        say.
+        """Return (waves along rows, waves along columns): the grid of waves over which the accumulator `c` is
+        distributed; (1, 1) if its type states none. `atom` is not used.
         """
         distribution = c.type.distribution
         if distribution is not None and distribution.waves is not None:
@@ -222,8 +231,11 @@ class _Checker:
     def _check_fragment(
         self, value: Value, name: str, atom: MultiplyAtom, waves: tuple[int, ...], why: str | None
     ) -> None:
-        """Raise a ProgramError if `value`, operand `name` of an `mma`, is not distributed over `waves` (rows, columns)
-        as the atom needs it. `why` is the reason why the operands are no arrangement, for the message.
+        """Raise a ProgramError if the register tensor `value`, an operand of an `mma`, is not distributed as `atom`
+        needs it; also if `atom` reads this operand from memory.
+
+        `name` is "a", "b" or "c"; `waves` is the grid of waves (rows, columns). `why` is the text of `misarranged` for
+        the message, or None. A tensor without a distribution passes.
         """
         operand: Any = getattr(atom, name)
         if not isinstance(operand, RegisterOperand):
@@ -242,8 +254,11 @@ class _Checker:
             _raise_first_difference(held, needed, f"%{value.name}", f"{atom.name}.{name}")
 
     def _check_addressed(self, value: Value, name: str, operand: MemoryOperand, atom: MultiplyAtom) -> None:
-        """Raise a ProgramError if `value`, operand `name` read from shared memory, does not have the memory layout of
-        the atom. The instruction takes a start address and strides between groups of 8 rows; the rest is fixed.
+        """Raise a ProgramError if `value`, which an `mma` reads from memory, is not in shared memory with the layout
+        and swizzle that `atom` needs.
+
+        `name` is "a" or "b"; `operand` is the atom's description of this operand. Only two things may differ from the
+        atom's layout: the start address, and the stride between groups of 8 rows.
         """
         if value.type.space != "shared":
             raise ProgramError(f"mma: {atom.name} reads {name} from shared memory, not from {value.type.space}")
@@ -269,8 +284,11 @@ class _Checker:
     # -- copies, memory, channels ---------------------------------------------------------------------------
 
     def _check_copy(self, op: Op) -> None:
-        """Raise a ProgramError if a `copy` reads out of bounds without `else`, mixes distributions, or names an atom
-        that does not copy between these memory spaces; an asynchronous copy needs a channel's stage on one side.
+        """Raise a ProgramError if the `copy` operation `op` may read out of bounds and has no `else`, or if its
+        register operands have different distributions.
+
+        If it names an atom, the program must have a machine, and the atom must copy between these memory spaces. With
+        an asynchronous atom, one side must be a stage of a channel.
         """
         source, target = op.operands
         if self.places.may_lie_outside(source) and "otherwise" not in op.attrs:
@@ -292,8 +310,10 @@ class _Checker:
             )
 
     def _check_copy_atoms(self) -> None:
-        """Ask the atom that each copy names whether it supports the copy, and collect its conditions on open
-        parameters. Raise a ProgramError if it does not.
+        """Raise a ProgramError if a copy names an atom that does not support it. Append the conditions on open
+        parameters (sizes known only at the call) under which atoms support their copies to `self.conditions`.
+
+        Copies in loops without iterations are skipped. Without a machine nothing is checked.
         """
         if self.machine is None:
             return
@@ -306,14 +326,18 @@ class _Checker:
                     raise type(fault)(fault.what, fault.location or op.loc) from None
 
     def _check_memory(self) -> None:
-        """Raise a ProgramError if the program allocates more shared memory than the machine has."""
+        """Raise a ProgramError if the program allocates more shared memory than a workgroup of the machine has. Without
+        a machine nothing is checked.
+        """
         fault = None if self.machine is None else past_shared_memory(self.program, self.machine)
         if fault is not None:
             raise fault
 
     def _check_deferred(self, op: Op) -> None:
-        """Raise a ProgramError if the deferred `finally` of a loop writes registers from outside it: it runs on a copy
-        of the registers, so the writes would be lost.
+        """Raise a ProgramError if the `finally` block of the loop `op` is deferred and writes registers that are
+        allocated outside of the block. It runs on a copy of these registers, so that the writes would be lost.
+
+        A loop without `overlap=defer` passes.
         """
         if op.attrs.get("overlap") != "defer":
             return
@@ -328,8 +352,8 @@ class _Checker:
                     )
 
     def _check_channels(self, role_names: list[str]) -> None:
-        """Raise a ProgramError if a channel that is used lacks an acquire, commit or wait, or is filled more often than
-        it has stages without a release.
+        """Raise a ProgramError if a channel has no acquire, no commit or no wait; or if it has no release and is
+        acquired more often than it has stages. Channels that no operation uses are skipped. `role_names` is not used.
         """
         used: dict[Value, set[str]] = {}
         for op in self.program.walk():
@@ -359,8 +383,8 @@ class _Checker:
 
 
 def past_shared_memory(program: Program, machine: Machine) -> ProgramError | None:
-    """Return the error of a program that allocates more shared memory than a workgroup of `machine` has; None if it
-    fits.
+    """Return, not raise, a ProgramError if `program` allocates more shared memory than a workgroup of `machine` has.
+    Return None if it fits, or the machine has no limit. Tensors that are kept in registers do not count.
     """
     space, total = machine.spaces["shared"], 0
     if space.bytes is None:
@@ -378,8 +402,10 @@ def past_shared_memory(program: Program, machine: Machine) -> ProgramError | Non
 
 
 def _allocations(block: Block, factor: int) -> Iterator[tuple[Op, int]]:
-    """Yield (`alloc` operation, number of copies of it that exist at once) for all in `block`. `factor` is the number
-    for the block itself; it doubles in ping-pong loops, where two halves of the waves take turns.
+    """Yield (`alloc` operation, number of copies of its tensor that exist at once) for all in `block`, nested ones too.
+
+    `factor` is the number for operations directly in `block`. It doubles inside a ping-pong loop, where each half of
+    the waves has a copy.
     """
     for op in block.ops:
         if op.name == "alloc":
@@ -390,8 +416,10 @@ def _allocations(block: Block, factor: int) -> Iterator[tuple[Op, int]]:
 
 
 def _count_acquires(block: Block, channel: Value, rounds: int) -> int:
-    """Return how often `block` acquires `channel` at least, if one worker does all tasks. `rounds` is the iteration
-    count of the loops around; conditional blocks count as never run.
+    """Return the least number of times that `block` acquires `channel`, if one workgroup executes all tasks.
+
+    `rounds` is the number of times that `block` itself runs. Blocks of `if` and `while`, and loops whose iteration
+    count is unknown, count as never run.
     """
     total = 0
     for op in block.ops:
@@ -408,8 +436,10 @@ def _count_acquires(block: Block, channel: Value, rounds: int) -> int:
 
 
 def _raise_first_difference(mine: Placement, other: Placement, name: str, wanted: str) -> None:
-    """Raise a ProgramError that shows the first (thread, value) at which two distributions hold different elements:
-    `mine`, of the tensor `name`, and `other`, of the operand or tensor `wanted`.
+    """Raise a ProgramError that shows how two distributions differ: in their numbers of threads or of values per
+    thread, or else at the first (thread, value) that holds different elements.
+
+    `mine` is the placement of the tensor `name`; `other` is the placement of the tensor or operand `wanted`.
     """
     if mine.elements.shape != other.elements.shape:
         raise ProgramError(
@@ -428,8 +458,10 @@ def _raise_first_difference(mine: Placement, other: Placement, name: str, wanted
 
 
 def _equal_up_to_group_stride(offsets: Array, table: Array) -> bool:
-    """True if `offsets` equal those of `table`, except for the stride between groups of eight of the slower coordinate,
-    which must be constant and a multiple of 64.
+    """True if the element offsets `offsets` and `table` (arrays over rows and columns) are equal, or differ only in the
+    stride between groups of eight along the slower axis.
+
+    In `offsets`, that stride must be constant and a multiple of 64.
     """
     if np.array_equal(offsets, table):
         return True

@@ -13,7 +13,7 @@ from tilewright.machine import Machine
 
 
 def cluster_of(program: Program) -> int:
-    """Return the cluster size of `program`: the number of workgroups that run together, 1 without a `cluster`
+    """Return the cluster size of `program`: the number of workgroups that run together; 1 if it has no `cluster`
     record.
     """
     record = program.record("cluster")
@@ -21,8 +21,8 @@ def cluster_of(program: Program) -> int:
 
 
 def shared_channels(program: Program) -> set[Value]:
-    """Return the channels whose stages receive multicast copies, so that the workgroups of a cluster fill them for one
-    another.
+    """Return the channels of `program` to whose stages some copy is multicast, so that one workgroup of a cluster fills
+    stages of the others. The set is empty if the cluster size is 1.
     """
     if cluster_of(program) == 1:
         return set()
@@ -38,8 +38,11 @@ def shared_channels(program: Program) -> set[Value]:
 
 
 def check_cluster(program: Program, machine: Machine | None, places: Places) -> None:
-    """Raise a ProgramError if the machine has no such launch mode or cluster size, or if workgroups of a cluster could
-    execute different numbers of tasks or disagree on a multicast copy.
+    """Raise a ProgramError if `machine` (None: no machine) does not have the launch mode or the cluster size of
+    `program`.
+
+    Raise one too if a `tasks` loop could give workgroups of a cluster different numbers of tasks, or if a multicast
+    copy is invalid. `places` finds the tensor of a view.
     """
     launch = program.record("launch")
     if launch is not None and (machine is None or launch.attrs["how"] not in machine.launches):
@@ -58,8 +61,10 @@ def check_cluster(program: Program, machine: Machine | None, places: Places) -> 
 
 
 def _check_tasks(op: Op, count: int) -> None:
-    """Raise a ProgramError unless the `tasks` loop gives all `count` workgroups of a cluster equally many tasks:
-    strided, a known number, a multiple of `count`. Workgroup r takes tasks r, r + count, ...
+    """Raise a ProgramError unless the `tasks` loop `op` gives all `count` workgroups of a cluster equally many tasks.
+
+    Its schedule must be strided (workgroup r takes tasks r, r + count, ...). The number of tasks must be constant, and
+    a multiple of `count`.
     """
     schedule = op.attrs.get("schedule", "strided")
     if schedule != "strided":
@@ -76,8 +81,11 @@ def _check_tasks(op: Op, count: int) -> None:
 
 
 def _check_multicast(op: Op, count: int, machine: Machine | None, places: Places) -> None:
-    """Raise a ProgramError unless the multicast `copy` uses a bulk copy atom, writes an acquired stage, and its first
-    extent divides into `count` parts, one for each workgroup.
+    """Raise a ProgramError unless the multicast `copy` operation `op` is by a bulk copy atom of `machine`, writes an
+    acquired stage of a channel, and has a first extent that is a multiple of `count`, the number of workgroups of a
+    cluster.
+
+    Each workgroup copies one of `count` parts of the first dimension. `places` finds the tensor of a view.
     """
     maker = places.made.get(places.root(op.operands[1]))
     atom = op.attrs.get("by")

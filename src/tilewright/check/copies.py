@@ -26,11 +26,12 @@ class Answer:
 
 
 def answer(op: Op, machine: Machine, places: Places, open_names: Collection[str]) -> Answer:
-    """Ask the copy atom that `op` names whether it supports the copy. Return the atom with the conditions on open sizes
-    under which it does. Raise a ProgramError at the copy's line if it does not.
+    """Ask the copy atom that the `copy` operation `op` names whether it supports the copy. Return an Answer: the atom,
+    and the conditions on open parameters (sizes known only at the call) under which it does.
 
-    `open_names` are the names of open parameters; a condition may depend on nothing else. The check of a block program
-    and its lowering both call this function, so they agree on what is refused.
+    Raise a ProgramError if it does not, or if a condition is false or depends on anything but the parameters in
+    `open_names`. A copy of no elements is always supported. `places` finds the tensor of a view. The check of a block
+    program and its lowering both call this function, so that they agree.
     """
     atom = machine.copy_atom(op.attrs["by"])
     request = view_request(op, machine, places)
@@ -50,8 +51,10 @@ def answer(op: Op, machine: Machine, places: Places, open_names: Collection[str]
 
 
 def view_request(op: Op, machine: Machine, places: Places) -> ViewRequest | None:
-    """Return the copy `op` as a request to its atom, with a read and a written view over common axes; None if there are
-    no elements to copy.
+    """Return the ViewRequest that describes the `copy` operation `op` to its atom: a view that is read and a view that
+    is written, over the same axes, one for each dimension. None if the copy has no elements.
+
+    `places` finds the tensor of a view. Extents must be constants.
     """
     source, target = op.operands
     extents = numbers(source.type.shape, f"copy by {op.attrs['by']}")
@@ -65,8 +68,11 @@ def view_request(op: Op, machine: Machine, places: Places) -> ViewRequest | None
 def _operand_view(
     value: Value, axes: tuple[Symbol, ...], machine: Machine, places: Places
 ) -> MemoryView | RegisterView:
-    """Return one side of a copy, the tensor `value`, as a view over `axes` for its atom: of memory, or of registers.
-    Raise a ProgramError if some lanes hold more of a register view than others.
+    """Return one side of a copy, the tensor `value`, as its copy atom needs it: a RegisterView (which lane holds which
+    element) if it is in registers, otherwise a MemoryView over `axes`, one index for each dimension.
+
+    Raise a ProgramError if some lanes hold more elements of a register tensor than others. `places` finds the tensor of
+    a view.
     """
     if isinstance(value.type, RegisterType):
         elements = places.registers(value, machine)
@@ -77,7 +83,9 @@ def _operand_view(
 
 
 def never_runs(program: Program) -> set[Op]:
-    """Return the operations inside loops that have no iterations."""
+    """Return the operations inside loops of `program` that have no iterations, whatever the values of open parameters
+    (sizes known only at the call).
+    """
     return {
         nested
         for op in program.walk()

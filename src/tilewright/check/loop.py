@@ -15,7 +15,11 @@ from tilewright.machine import Machine, RegisterOperand
 
 
 def check_loop(program: Program, machine: Machine | None) -> None:
-    """Raise a ProgramError at the first error in a loop `program` for `machine`; its parameters are bound or open."""
+    """Raise a ProgramError at the first error in `program`, a loop program (the IR level below the block program).
+
+    `machine` has the atoms that its `atom` operations name; None: no machine, so that each of them is an error.
+    Divisors are checked if there are open parameters (sizes known only at the call).
+    """
     verify(program)
     if open_parameters(program):
         check_divisors(program)
@@ -28,8 +32,11 @@ def check_loop(program: Program, machine: Machine | None) -> None:
 
 
 def _check_atom(op: Op, machine: Machine | None) -> None:
-    """Raise a ProgramError if an operand of the `atom` operation has the wrong memory, element type or number of
-    elements for the machine's atom.
+    """Raise a ProgramError if an operand of the `atom` operation `op` (an MMA instruction) does not fit the atom that
+    it names.
+
+    Each operand must be in registers or in memory as the atom needs it, and have its element type. In registers it must
+    have as many elements as the atom needs. Raise a ProgramError too if `machine` is None.
     """
     if machine is None:
         raise ProgramError(f"the program names no machine, so {op.attrs['atom']} has no meaning", op.loc)

@@ -26,7 +26,12 @@ MOST = 4096
 
 
 def check_written_once(op: Op, places: Places) -> None:
-    """Raise a ProgramError if the operation `op` writes two different values to one element."""
+    """Raise a ProgramError if the operation `op` writes two different values to one element of a tensor, through a view
+    that repeats elements.
+
+    `places` finds the tensor of a view. Coordinates that are known only at run time are not checked; overlapping
+    elements of copies are found only in views of at most `MOST` elements.
+    """
     for target, axis in _repeated_writes(op, places):
         count = target.type.shape[axis]
         raise ProgramError(
@@ -38,8 +43,10 @@ def check_written_once(op: Op, places: Places) -> None:
 
 
 def _repeated_writes(op: Op, places: Places) -> Iterator[tuple[Value, int]]:
-    """Yield (written view, axis) for each axis of a view that `op` writes along which the view repeats elements that
-    get different values.
+    """Yield (written view, axis number) for each error of the operation `op`: along that axis the view always has the
+    same element, but the values that `op` writes may differ.
+
+    Axes whose extent is 1, or not a constant, are skipped. `places` finds the tensor of a view.
     """
     for target, sources in _targets_and_sources(op):
         if not _is_view(target, places):
@@ -55,8 +62,10 @@ def _repeated_writes(op: Op, places: Places) -> Iterator[tuple[Value, int]]:
 
 
 def _targets_and_sources(op: Op) -> list[tuple[Value, tuple[Value, ...] | None]]:
-    """Return the tensors that `op` writes, each with the operands that its values come from; None: all values
-    differ.
+    """Return [(tensor that the operation `op` writes, operands that its values come from)]; [] for operations other
+    than `copy`, `map`, `mma`, `reduce` and `scan`.
+
+    The operands are None for an `mma`: the values that it writes differ along all axes.
     """
     match op.name:
         case "copy":
@@ -72,14 +81,17 @@ def _targets_and_sources(op: Op) -> list[tuple[Value, tuple[Value, ...] | None]]
 
 
 def _is_view(value: Value, places: Places) -> bool:
-    """True if `value` is the result of a `view` operation."""
+    """True if `value` is the result of a `view` operation. `places` maps values to the operations that make them."""
     maker = places.made.get(value)
     return maker is not None and maker.name == "view"
 
 
 def _distinct_axes(value: Value, places: Places) -> tuple[bool, ...]:
-    """Return for each axis of `value` True if elements along it have different addresses; an axis of extent 1 counts as
-    distinct.
+    """Return a bool for each axis of the tensor or view `value`: True if the address of an element depends on its index
+    along the axis.
+
+    Axes of extent 1, and all axes of a tensor that is no view, count as True. `places` maps values to the operations
+    that make them.
     """
     op = places.made.get(value)
     rank = len(value.type.shape)
@@ -95,12 +107,16 @@ def _distinct_axes(value: Value, places: Places) -> tuple[bool, ...]:
 
 
 def _symbols(e: Expr, places: Places) -> frozenset[Symbol]:
-    """Return the symbols on which `e` depends, with names defined by `let` replaced by their values."""
+    """Return the symbols on which the expression `e` depends. Names that `let` defines are replaced by their values
+    first. `places` knows these values.
+    """
     return places.expanded(e).symbols if any(s.definition is not None for s in e.symbols) else e.symbols
 
 
 def _indices(op: Op) -> list[Expr]:
-    """Return the integer expressions of coordinates in the formula of the map `op`."""
+    """Return the integer expressions of indices, such as i + 1, that the formula of the `map` operation `op` uses as
+    numbers.
+    """
     pending, expressions = [op.attrs["formula"]], []
     while pending:
         node = pending.pop()
@@ -110,14 +126,18 @@ def _indices(op: Op) -> list[Expr]:
 
 
 def _uses_axis(op: Op, axis: int) -> bool:
-    """True if `op` is a map whose formula depends on the coordinate along axis number `axis`."""
+    """True if the operation `op` is a `map` whose formula uses the index along axis number `axis` as a number. False
+    for all other operations.
+    """
     over = op.attrs.get("over") or () if op.name == "map" else ()
     return axis < len(over) and any(over[axis] in e.symbols for e in _indices(op))
 
 
 def _check_overlap(op: Op, places: Places) -> None:
-    """Raise a ProgramError if the copy `op` writes different source elements to one element of its target. Offsets are
-    compared one by one, for small targets in memory only.
+    """Raise a ProgramError if the `copy` operation `op` writes different source elements to one element of its target.
+
+    The offsets of all elements are compared. Targets in registers, targets with more than `MOST` elements or without
+    constant extents, and targets that may be out of bounds are not checked.
     """
     source, target = op.operands
     if places.may_lie_outside(target) or _has_separate_axes(target, places):
@@ -145,8 +165,11 @@ def _check_overlap(op: Op, places: Places) -> None:
 
 
 def _has_separate_axes(value: Value, places: Places) -> bool:
-    """True if every axis of each view between `value` and its tensor has a coordinate to itself, so that no element
-    repeats.
+    """True if in each view between `value` and its tensor every axis has a coordinate of its own, so that no element
+    repeats: the index itself, plus terms without other axes.
+
+    Axes of extent 1 need no coordinate. True if `value` is no view. `places` maps values to the operations that make
+    them.
     """
     op = places.made.get(value)
     while op is not None and op.name in ("view", "bitcast"):

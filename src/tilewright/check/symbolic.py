@@ -27,8 +27,10 @@ WHOLE = ("fill", "copy", "map", "view", "bitcast", "debug_log", "reduce", "scan"
 
 
 def check_open(program: Program, machine: Machine | None = None) -> None:
-    """Raise a ProgramError at the first operation of `program` whose size must not depend on an open parameter, or
-    whose coordinate is not proved in bounds.
+    """Raise a ProgramError at the first error that open parameters (sizes known only at the call) cause in `program`.
+
+    Registers, counts and some operands must not have sizes that depend on one, nor shared memory if `machine` limits
+    it. Divisors must be proved positive, and unmarked coordinates in bounds, for all values of the parameters.
 
     >>> from tilewright.ir.block import parse_block
     >>> check_open(parse_block('''block f(%x: in global f32 (M))
@@ -48,7 +50,9 @@ def check_open(program: Program, machine: Machine | None = None) -> None:
 
 
 def check_divisors(program: Program) -> None:
-    """Raise a ProgramError if a divisor in `program` may be zero or negative for some value of an open parameter."""
+    """Raise a ProgramError if a divisor in `program` depends on an open parameter (known only at the call) and is not
+    proved to be at least 1 for all its values.
+    """
     _Check(program, None).divisors()
 
 
@@ -63,7 +67,11 @@ class _Check:
         self.facts: list[Expr] = []
 
     def run(self) -> None:
-        """Run all checks. Raise a ProgramError at the first error."""
+        """Check the records, the divisors and all operations of the program. Raise a ProgramError at the first error.
+
+        Values of `let` records are added to `self.lets`, conditions of `require` records to `self.facts`, which proofs
+        use.
+        """
         for record in self.program.records:
             if record.name == "let":
                 self._add_let(record)
@@ -75,8 +83,8 @@ class _Check:
         self._block(self.program.body)
 
     def divisors(self) -> None:
-        """Raise a ProgramError if a divisor in an attribute or argument type may be less than 1: quotients are
-        evaluated even where their value is not used.
+        """Raise a ProgramError if a divisor in an argument's type or an operation's attribute depends on an open
+        parameter and is not proved to be at least 1. Operations that never run are checked too.
         """
         for arg in self.program.args:
             self._check_positive_divisors(arg.type.expressions(), f"%{arg.name}", None)
@@ -85,8 +93,10 @@ class _Check:
                 self._check_positive_divisors(kind_of(op.spec.attrs[name]).expressions(value), op_text(op), op)
 
     def _block(self, block: Block) -> None:
-        """Check the operations of `block` and its inner blocks. Proofs in the first block of an `if` use its condition
-        as a fact, those in the second its negation. Loops without iterations are skipped.
+        """Check the operations of `block` and its inner blocks; raise a ProgramError at the first error.
+
+        Proofs in the first block of an `if` use its condition as a fact, those in the second the opposite. Bodies of
+        loops without iterations are skipped. Names that `let` defines in `block` are forgotten behind it.
         """
         outer_lets = self.lets
         for op in block.ops:
@@ -105,11 +115,13 @@ class _Check:
         self.lets = outer_lets
 
     def _has_no_iterations(self, lo: Expr, hi: Expr) -> bool:
-        """True if a loop from `lo` to `hi` has no iterations for any values of the parameters."""
+        """True if a loop from `lo` to `hi` has no iterations, whatever the values of open parameters."""
         return (self._expanded(hi) - self._expanded(lo)).hi <= 0
 
     def _add_let(self, op: Op) -> None:
-        """Add the name that the `let` operation or record `op` defines to `lets`."""
+        """Add {name: value} of `op`, a `let` operation or record, to `self.lets`. Names in the value are replaced by
+        their own values.
+        """
         name = op.attrs["symbol"]
         self.lets = {**self.lets, name: self._expanded(name.definition)}
 
@@ -118,9 +130,10 @@ class _Check:
         return Substitution(self.lets)(e) if self.lets else e
 
     def _open_names(self, exprs: Iterable[Expr]) -> str:
-        """Return the names of the open parameters on which `exprs` depend, directly or through limits of their symbols,
-        as "M, N"; "" if there are none. Parameters are compared by name, since the same name may occur with and without
-        its range.
+        """Return the names of the open parameters (known only at the call) on which `exprs` depend, as text such as "M,
+        N"; "" if there are none.
+
+        An expression also depends on the limits and definitions of its symbols. Parameters are compared by name.
         """
         visited: set[Symbol] = set()
         pending = [self._expanded(e) for e in exprs]
@@ -133,8 +146,11 @@ class _Check:
     # -- constants ------------------------------------------------------------------------------------
 
     def _check_op(self, op: Op) -> None:
-        """Check one operation: counts must be constants, and allocations, reduced extents, operand extents, task limits
-        and coordinates must be valid for all values of the open parameters.
+        """Raise a ProgramError if the operation `op` is not valid for all values of the open parameters (known only at
+        the call). If `op` is a `let`, its name is added to `self.lets`.
+
+        Counts must be constants. Other checks depend on the kind of operation: sizes of allocations, reduced extents,
+        operand shapes, limits of `tasks` loops, and coordinates.
         """
         for name, value in op.attrs.items():
             kind = op.spec.attrs[name].rstrip("?")
@@ -155,16 +171,18 @@ class _Check:
             self._check_coordinates(op)
 
     def _require_constants(self, op: Op, exprs: Iterable[Expr], what: str) -> None:
-        """Raise a ProgramError if one of `exprs` depends on an open parameter. `what` names the expressions in the
-        message.
+        """Raise a ProgramError, at the line of `op`, if one of `exprs` depends on an open parameter (known only at the
+        call). `what` is text for the message: what the expressions are.
         """
         names = self._open_names(exprs)
         if names:
             raise ProgramError(f"{what} must be a number; it depends on the open parameter {names}", op.loc)
 
     def _check_alloc(self, op: Op) -> None:
-        """Raise a ProgramError if the shape of an `alloc` depends on an open parameter where the memory needs a
-        constant size, or on a loop variable.
+        """Raise a ProgramError if the `alloc` operation `op` makes a tensor in registers whose shape depends on an open
+        parameter (known only at the call). This holds for shared memory too on machines that limit it.
+
+        Also raise it if the shape depends on anything else that is not a constant, such as a loop variable.
         """
         kind = op.attrs["type"]
         names, shape = (
@@ -187,8 +205,8 @@ class _Check:
         return {variable for e in exprs for variable in self._expanded(e).symbols}
 
     def _check_reduced_extent(self, op: Op) -> None:
-        """Raise a ProgramError if the extent along which `op` reduces is not proved to be at least 1: a reduction
-        starts from its first element.
+        """Raise a ProgramError if the extent along which `op`, a `reduce` or `scan`, reduces is not proved to be at
+        least 1: a reduction starts from its first element.
         """
         length = self._expanded(op.operands[0].type.shape[op.attrs["along"]])
         if not shown(length - 1, self.facts):
@@ -199,8 +217,8 @@ class _Check:
             )
 
     def _check_operand_extents(self, op: Op) -> None:
-        """Raise a ProgramError if an operand of `op` has an extent that depends on an open parameter. Elementwise
-        operations, views and reductions (`WHOLE`) are exempt.
+        """Raise a ProgramError if an operand of the operation `op` has an extent that depends on an open parameter
+        (known only at the call). The caller leaves out operations that accept such operands (`WHOLE`).
         """
         for value in (v for v in op.operands if hasattr(v.type, "shape")):
             shape = value.type.shape
@@ -213,8 +231,10 @@ class _Check:
                 )
 
     def _check_positive_divisors(self, exprs: Iterable[Expr], what: str, op: Op | None) -> None:
-        """Raise a ProgramError if a divisor in `exprs` depends on open parameters and may be less than 1. `what` and
-        `op` (None: an argument) say where, for the message.
+        """Raise a ProgramError if a divisor in `exprs` depends on an open parameter (known only at the call) and is not
+        proved to be at least 1.
+
+        `what` is text for the message: where the expressions are. The error is at the line of `op`; None: at no line.
         """
         for e in exprs:
             for node in e.walk():
@@ -229,8 +249,8 @@ class _Check:
                     )
 
     def _check_task_limits(self, op: Op) -> None:
-        """Raise a ProgramError if a limit of a `tasks` loop depends on another variable of the loop: tasks are counted
-        before the first starts.
+        """Raise a ProgramError if a limit of the `tasks` loop `op` depends on a variable of the same loop: tasks are
+        counted before the first one starts.
         """
         task_variables = {r.symbol for r in op.attrs["ranges"]}
         for r in op.attrs["ranges"]:
@@ -245,14 +265,20 @@ class _Check:
     # -- coordinates ----------------------------------------------------------------------------------
 
     def _is_nonnegative(self, e: Expr, expanded: Expr) -> bool:
-        """True if e >= 0 is proved from the facts, for `e` itself or for `expanded`, the same expression with its `let`
-        names replaced. A name keeps a product as one factor; only replaced names match facts.
+        """True if e >= 0 is proved from `self.facts`. `expanded` is the same expression as `e`, with `let` names
+        replaced by their values.
+
+        A proof of either form counts. In `e` a name may stand for a product, which is easier to prove; facts match
+        `expanded`.
         """
         return any(shown(form, self.facts) for form in dict.fromkeys((expanded, e)))
 
     def _check_coordinates(self, op: Op) -> None:
-        """Raise a ProgramError if a coordinate of a view, gather, scatter or atomic that is not marked with ? and
-        depends on open parameters is not proved in bounds.
+        """Raise a ProgramError if a coordinate of `op` (a view, gather, scatter or atomic) depends on an open parameter
+        (known only at the call) and is not proved in bounds for all its values.
+
+        Coordinates that are marked with ?, or that depend on values read from memory, are skipped; so are tensors in
+        registers.
         """
         base = op.operands[0 if op.name == "view" else 1]
         if not isinstance(base.type, TensorType):

@@ -28,7 +28,7 @@ for command in (run, show, export, bench, draw, targets, cache, environment):
 
 
 def _print_version(wanted: bool) -> None:
-    """Print the version and exit, if `--version` was given (`wanted`)."""
+    """Print the version and exit if `wanted` is True, that is, if `--version` was given; otherwise do nothing."""
     if wanted:
         typer.echo(f"tilewright {__version__}")
         raise typer.Exit
@@ -44,5 +44,7 @@ def _options(
 
 
 def main() -> None:
-    """Run the command line: the command that the process's arguments name."""
+    """Run the command that the process's arguments name (`tilewright run ...`). It exits the process with the command's
+    code.
+    """
     app(prog_name="tilewright")

@@ -27,7 +27,7 @@ Row = dict[str, Any]
 
 
 def _shape_list_names() -> list[str]:
-    """Return the names of the package's problem lists, for completion in a shell."""
+    """Return the names of the problem lists in the package, for completion in a shell."""
     from tilewright.problems import shape_lists
 
     return list(shape_lists())
@@ -89,10 +89,13 @@ def bench(
 def _run_bench(
     problems: str, against: str, dt: str | None, mb: int | None, output: Path | None, rounds: int, seconds: float
 ) -> None:
-    """Measure the problems of `bench`, print one row each and a summary, and write all rows to `output` as JSON.
+    """Measure the problems of the command `bench`, print one row each and a summary, and write all rows to `output` as
+    JSON, worst ratio first. The parameters are those of the command.
 
-    Rows are sorted by ratio, worst first. `against` is a comma-separated list of libraries, `mb` replaces batch sizes,
-    `rounds` is the number of valid samples wanted per side, `seconds` the longest wait for them per problem.
+    `problems` names a list, a file or one problem; `against` is a comma-separated list of libraries; `dt` is an element
+    type, `mb` a batch size (None: those of the problems). `rounds` is the number of valid samples wanted on each side,
+    `seconds` the longest wait for them per problem. Problems that fail are listed with the reason. Raise
+    `ArgumentError` for unknown libraries or a folder that does not exist.
     """
     peers = against.split(",")
     if not set(peers) <= set(PEERS) or (ONEDNN in peers and len(peers) > 1):
@@ -127,7 +130,9 @@ Measurer = Callable[["Workload", Callable[[str], None]], Row]
 
 
 def _cpu_measurer(rounds: int, seconds: float) -> tuple[Columns, Measurer]:
-    """Return (columns to print, function that measures one workload against oneDNN) for this CPU."""
+    """Return (columns, measure) for this CPU. `columns` says how to print a row; `measure` is a function that times one
+    workload against oneDNN and returns its row. `rounds` and `seconds` are those of `measured`.
+    """
     from tilewright.cli.peer import Library
 
     library, probes = Library(), dict[str, float]()
@@ -135,8 +140,8 @@ def _cpu_measurer(rounds: int, seconds: float) -> tuple[Columns, Measurer]:
 
 
 def _gpu_measurer(peers: list[str]) -> tuple[Columns, Measurer]:
-    """Return (columns to print, function that measures one workload against the libraries `peers`) for the GPU in
-    use.
+    """Return (columns, measure) for the GPU in use. `columns` says how to print a row; `measure` is a function that
+    times one workload against the libraries `peers` ("cublas", "cudnn") and returns its row.
     """
     from tilewright.cli import gpu_peer
 
@@ -144,9 +149,11 @@ def _gpu_measurer(peers: list[str]) -> tuple[Columns, Measurer]:
 
 
 def workloads(problems: str, dt: str | None, mb: int | None) -> list[Workload]:
-    """Return the distinct workloads that `problems` names: a file, one problem, or a list in the package.
+    """Return the distinct workloads (problem and element types) that the text `problems` names: the path of a file, one
+    problem, or a list in the package. Raise `ProblemError` if it is none of these.
 
-    `dt` is the element type of all (None: each problem's own, or f32), `mb` replaces the batch size of convolutions.
+    `dt` is the element type of all (None: the file's, or f32). `mb` replaces the batch size of convolutions (None keeps
+    it).
     """
     from tilewright.cli.workload import TF32, Workload, read_problem, read_types
     from tilewright.problems import ConvProblem, read_batch, shape_list, shape_lists
@@ -181,10 +188,11 @@ def measured(
     seconds: float,
     waiting: Callable[[str], None] = lambda _: None,
 ) -> Row:
-    """Time one workload with Tilewright and with PyTorch's oneDNN calls on this CPU, and return its row of results.
+    """Time one workload with Tilewright and with PyTorch's oneDNN calls on this CPU, and return its row of results
+    ({name: number or text}).
 
-    Samples are taken until `rounds` of each side are valid or `seconds` have passed. `probes` is {atom: fastest peak
-    probe so far} and is updated. `waiting` is called with a text that says what is being waited for. Raise
+    Samples are taken until `rounds` of each side are valid or `seconds` have passed. `probes` is {atom: seconds of the
+    fastest peak probe so far} and is updated. `waiting` is called with a text that says what is being waited for. Raise
     `ArgumentError` if the two results differ.
     """
     import numpy as np
@@ -246,7 +254,7 @@ def measured(
 
 
 def mean(ratios: list[float]) -> float:
-    """Return the geometric mean of `ratios`.
+    """Return the geometric mean of `ratios`, a list of positive numbers.
 
     >>> mean([0.5, 2.0, 1.0])
     1.0
@@ -268,18 +276,20 @@ COLUMNS: dict[str, Callable[[Row], str]] = {
 
 
 def heading(columns: Columns) -> str:
-    """Return the heading line: the names of `columns`, right-aligned, and "problem"."""
+    """Return the heading line of a table: the names of `columns`, right-aligned, then "problem"."""
     return "  ".join([*(f"{name:>9}" for name in columns), "problem"])
 
 
 def line(row: Row, columns: Columns) -> str:
-    """Return the line of text of `row`, aligned under the `heading` of the same columns."""
+    """Return the measured `row` as a line of text: a cell for each of `columns`, then the problem. It is aligned under
+    the `heading` of the same columns.
+    """
     return "  ".join([*(f"{cell(row):>{max(9, len(name))}}" for name, cell in columns.items()), row["problem"]])
 
 
 def means(rows: list[Row]) -> str:
-    """Return a summary of `rows` (sorted worst ratio first): geometric means, number of busy rows, the slowest
-    problem.
+    """Return a summary of the measured `rows` as text: geometric means of the ratios, the number of busy rows if any,
+    and the problem of the first row. `rows` are sorted, worst ratio first.
     """
     text = f"geometric mean of {len(rows)}: peer / ours {mean([row['ratio'] for row in rows]):.3f}"
     if "ratio_primitive" in rows[0]:
@@ -302,22 +312,25 @@ class Progress:
         self.count, self.status, self.number, self.problem = count, status, 0, ""
 
     def begins(self, problem: str) -> None:
-        """Advance to the next problem; without a terminal, print it on a line of its own."""
+        """Advance to the next problem, called `problem`. If the error stream is no terminal, print it on a line of its
+        own.
+        """
         self.number, self.problem = self.number + 1, problem
         if self.status is None:
             typer.echo(f"{self.number} of {self.count}: {problem}", err=True)
 
     def waits(self, what: str) -> None:
-        """Show on the terminal that `what` is being waited for; without a terminal, print nothing."""
+        """Show on the terminal that `what` is being waited for. If the error stream is no terminal, print nothing."""
         if self.status is not None:
             self.status.update(f"{self.number} of {self.count}: {self.problem}: waits for {what}")
 
 
 @contextmanager
 def progress(count: int) -> Iterator[Progress]:
-    """Return a context that yields a `Progress` for `count` problems, shown on the error stream.
+    """Context manager that yields a `Progress`, which shows on the error stream which of `count` problems is being
+    measured.
 
-    A terminal shows one line that is updated in place; without one, each problem gets a line.
+    On a terminal one line is updated in place; otherwise each problem gets a line.
     """
     from rich.console import Console
 

@@ -13,7 +13,7 @@ from tilewright.errors import TilewrightError
 def cache(
     clear: Annotated[bool, typer.Option("--clear", help="Remove every compiled program.")] = False,
 ) -> None:
-    """Show where compiled programs are kept, how many there are, and what they take.
+    """Show the folder of compiled programs, their number and their size; with --clear, remove them.
 
     \b
     TILEWRIGHT_CACHE_DIR says where; `off` keeps none. TILEWRIGHT_CACHE_MB is the most they may take.
@@ -26,7 +26,9 @@ def cache(
 
 
 def _show_or_clear(clear: bool) -> None:
-    """Remove all cached programs if `clear`; otherwise print their folder, number and total size."""
+    """Remove all cached programs if `clear`, and print how many; otherwise print the cache's folder, number of programs
+    and total size. If no cache is kept, only say so.
+    """
     from tilewright.runtime import cache as disk
     from tilewright.runtime import cache_folder, environment
 

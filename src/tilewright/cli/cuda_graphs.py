@@ -11,10 +11,11 @@ CALLS = 10
 
 
 def graph_sampler(call: Callable[[], Any]) -> Callable[[], float]:
-    """Capture `call` in a CUDA graph and return a function that replays the graph and returns seconds per call.
+    """Capture `call` in a CUDA graph and return a function that replays the graph and returns the seconds of one call.
 
-    The graph holds `CALLS` calls. Two uncaptured calls come first, so that one-time work is not timed. This module
-    imports nothing of tilewright: `benchmarks/old_new_worker.py` loads it beside another commit's package.
+    `call` launches GPU work by PyTorch; the graph holds `CALLS` (10) calls. Two uncaptured calls come first, so that
+    one-time work is not timed. This module imports nothing of tilewright: `benchmarks/old_new_worker.py` loads it
+    beside another commit's package.
     """
     torch: Any = importlib.import_module("torch")
     for _ in range(2):

@@ -73,9 +73,10 @@ def draw(
 
 
 def _draw_tensor(kernel: str, tensor: str, output: Path | None, params: list[str]) -> None:
-    """Draw the tensor named `tensor` of a block kernel, in the terminal or, with `output`, to an SVG file.
+    """Draw the tensor named `tensor` of a block kernel: as an SVG file at `output`, or in the terminal if that is None.
 
-    `kernel` is FILE.py or FILE.py:NAME; `params` are its parameters as NAME=VALUE texts.
+    `kernel` is FILE.py or FILE.py:NAME. `params` are values of the kernel's parameters as texts NAME=VALUE. Raise
+    `LayoutError` for other texts, or an `output` that does not end in .svg.
     """
     from tilewright.cli.kernels import kernel_in
 
@@ -103,10 +104,11 @@ def _require_svg(output: Path | None) -> None:
 def _draw_layout(
     text: str, output: Path | None, partition: str | None, memory: str | None, options: dict[str, Any]
 ) -> None:
-    """Draw the layout written in `text`, in the terminal or, with `output`, to an SVG file.
+    """Draw the layout written in `text`: as an SVG file at `output`, or in the terminal if that is None.
 
-    With `partition` (MxN) it is drawn as a thread-value partition of an M x N tile, whose memory layout is `memory`.
-    `options` are the element and bank sizes.
+    With `partition`, a text such as "8x16", it is drawn as a thread-value partition of a tile with these rows and
+    columns; `memory` is the text of the tile's memory layout (None: packed). `options` are {"element_bytes",
+    "bank_bytes", "banks"}. Raise `LayoutError` for texts that cannot be read.
     """
     from tilewright.algebra.layout_text import parse_layout
     from tilewright.algebra.picture import layout_svg, layout_table, partition_svg, partition_table
@@ -129,14 +131,14 @@ def _draw_layout(
 
 
 def _title_of(layout: Layout | ComposedLayout, partition: str | None) -> str:
-    """Return the title of a picture: "the layout L", or "the partition L of a tile MxN" if `partition` (MxN) is
-    given.
+    """Return the title of a picture of `layout`: "the layout L" if `partition` is None; for "8x16" "the partition L of
+    a tile 8x16".
     """
     return f"the layout {layout}" if partition is None else f"the partition {layout} of a tile {partition}"
 
 
 def _tile_shape(text: str) -> tuple[int, int]:
-    """Return (rows, columns) of a tile written as MxN; raise `LayoutError` for other texts.
+    """Return (rows, columns) of a tile from a text such as "8x16"; raise `LayoutError` for other texts.
 
     >>> _tile_shape("8x16")
     (8, 16)

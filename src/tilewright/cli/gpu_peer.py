@@ -41,10 +41,12 @@ class GpuLibraries:
         self.torch.backends.cudnn.benchmark = True
 
     def measured(self, work: Workload, waiting: Callable[[str], None]) -> Row:
-        """Time one workload with Tilewright and with cuBLAS or cuDNN, and return its row of results.
+        """Time one workload with Tilewright and with cuBLAS (GEMM) or cuDNN (convolution), and return its row of
+        results ({name: number or text}).
 
         Times are medians of interleaved graph replays. `waiting` is called with a text that says what is being waited
-        for. Raise `ArgumentError` if the library refuses the problem or the two results differ.
+        for. Raise `ArgumentError` if that library was not asked for or refuses the problem, or if the two results
+        differ.
         """
         p = work.problem
         name = CUDNN if isinstance(p, ConvProblem) else CUBLAS
@@ -84,16 +86,17 @@ class GpuLibraries:
         }
 
     def _torch_type(self, name: str) -> Any:
-        """Return PyTorch's type for the element type `name`; raise `ArgumentError` if it is not measured on GPUs."""
+        """Return PyTorch's type for the element type called `name`, such as "bf16"; raise `ArgumentError` if it is not
+        measured on GPUs.
+        """
         names = FLOATS | {"s8": "int8", "s32": "int32", "f8e4m3fn": "float8_e4m3fn"}
         if name not in names:
             raise ArgumentError(f"{name}: one of {', '.join(names)} is measured on GPUs")
         return getattr(self.torch, names[name])
 
     def _random_tensor(self, shape: tuple[int, ...], name: str) -> Any:
-        """Return a random tensor on the GPU: normally distributed floats, or integers from -128 to 127.
-
-        `name` is the element type.
+        """Return a random tensor of this `shape` on the GPU. `name` is its element type: floats are normally
+        distributed, integers lie between -128 and 127.
         """
         torch_type = self._torch_type(name)
         if name in FLOATS or name == "f8e4m3fn":
@@ -101,8 +104,9 @@ class GpuLibraries:
         return self.torch.randint(-128, 128, shape, device="cuda", dtype=torch_type)
 
     def _matmul_call(self, p: MatmulProblem, work: Workload) -> tuple[list[Any], Callable[[], Any]]:
-        """Return ([a, b], call) for a GEMM or batched GEMM: its random operands, and a function that calls cuBLAS
-        on them.
+        """Return ([a, b], call) for the GEMM problem `p` (perhaps batched): random operands of the types of `work`, and
+        a function that multiplies them by cuBLAS. Also set whether PyTorch rounds to tf32. Raise `ArgumentError` if the
+        result's type differs from the operands' (other than s8 and f8).
         """
         torch, operand_type, result = self.torch, work.types[0], self._torch_type(work.types[2])
         a, b = self._random_tensor(p.src, operand_type), self._random_tensor(p.wei, operand_type)
@@ -117,8 +121,9 @@ class GpuLibraries:
         return [a, b], lambda: torch.matmul(a, b)
 
     def _convolution_call(self, p: ConvProblem, work: Workload) -> tuple[list[Any], Callable[[], Any]]:
-        """Return ([x, w], call) for a convolution: its random channels-last operands, and a function that calls
-        cuDNN on them.
+        """Return ([x, w], call) for the convolution problem `p`: random channels-last operands of the types of `work`,
+        and a function that convolves them by cuDNN. Also set whether PyTorch rounds to tf32. Raise `ArgumentError` for
+        other types than f32, bf16 and f16, mixed types, or uneven padding.
         """
         torch, operand_type = self.torch, work.types[0]
         if operand_type not in FLOATS or len(set(work.types)) != 1:
@@ -132,7 +137,9 @@ class GpuLibraries:
         return [x, w], lambda: call(images, filters, **options)
 
     def _set_tf32(self, work: Workload) -> None:
-        """Allow PyTorch to round f32 operands to tf32 if, and only if, the workload does."""
+        """Set PyTorch's global flags so that f32 operands are rounded to tf32 if `work` has that precision, and not
+        otherwise.
+        """
         self.torch.backends.cuda.matmul.allow_tf32 = self.torch.backends.cudnn.allow_tf32 = work.precision == "tf32"
 
 

@@ -29,12 +29,15 @@ class Floor:
 
     @property
     def by(self) -> str:
-        """What limits the problem: the name of the atom, or "memory"."""
+        """The roofline's limit: the name of the multiplication atom if multiplications take longer, otherwise
+        "memory".
+        """
         return self.atom if self.products >= self.memory else "memory"
 
 
 def floor_of(work: Workload, machine: Machine) -> Floor:
-    """Return the roofline of `work` on `machine`: flops / peak of the fastest atom, and bytes / memory bandwidth.
+    """Return the roofline of the problem `work` on `machine`: flops / peak of the fastest atom, and bytes / memory
+    bandwidth.
 
     Each operand and the result count once in bytes. Raise `ArgumentError` if no atom multiplies the operand type.
 
@@ -67,8 +70,8 @@ def floor_of(work: Workload, machine: Machine) -> Floor:
 
 
 def seconds_on_gpu(kernel: Compiled, arrays: Arrays) -> float:
-    """Copy `arrays` to the GPU in use and return the median seconds of one launch of `kernel` in a graph of
-    launches.
+    """Copy `arrays` ({argument name: array}) to the GPU in use and return the median seconds of one launch of `kernel`
+    on them, measured by a graph of launches.
     """
     from tilewright.targets.registry import gpu
 

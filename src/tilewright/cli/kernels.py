@@ -11,10 +11,10 @@ from tilewright.errors import ArgumentError
 
 
 def kernel_in(text: str) -> BlockKernel:
-    """Import FILE.py and return the block kernel that `text`, FILE.py:NAME or FILE.py, names.
+    """Import a Python file and return a block kernel in it. `text` is FILE.py:NAME or FILE.py.
 
-    Without a name it is the kernel named like the file, or the only kernel in it. Raise `ArgumentError` if there is
-    none.
+    Without a name it is the kernel named like the file, or the only kernel in it. Raise `ArgumentError` if there is no
+    such file or kernel.
     """
     file, _, name = text.partition(":")
     path = Path(file)

@@ -38,27 +38,31 @@ class Peak:
         return time.perf_counter() - before
 
     def rate(self, repeats: int = 20) -> float:
-        """Return the highest floating-point operations per second of `repeats` runs."""
+        """Run the probe `repeats` times and return the highest rate, in floating-point operations per second."""
         return self.flops / min(self() for _ in range(repeats))
 
 
 def fastest_atom(machine: Machine, a: DType, b: DType) -> MultiplyAtom | None:
-    """Return the multiplication atom of `machine` for operand types `a` and `b` with the largest M * N * K; None
-    without one.
+    """Return the multiplication atom of `machine` for operand types `a` and `b` with the largest M * N * K, among those
+    that a probe can be written for; None if there is none.
     """
     candidates = [x for x in machine.multiply.values() if (x.a.dtype, x.b.dtype) == (a, b) and _has_probe(x)]
     return max(candidates, key=lambda x: x.shape[0] * x.shape[1] * x.shape[2], default=None)
 
 
 def _has_probe(atom: MultiplyAtom) -> bool:
-    """True if `peak_text` can write a probe of `atom`: it uses tile registers, or vectors of one row of C."""
+    """True if `peak_text` can write a probe (a loop that measures the peak) of `atom`: its accumulator is in tile
+    registers, or it computes one row of C.
+    """
     from tilewright.machine import OpaqueOperand
 
     return isinstance(atom.c, OpaqueOperand) or atom.shape[0] == 1
 
 
 def peak_of(a: DType, b: DType) -> Peak:
-    """Return the compiled probe of this CPU's peak for operand types `a` and `b`, on all cores."""
+    """Compile a probe of this CPU's peak rate (a loop of one multiplication atom on all cores) for operand types `a`
+    and `b`, and return it. Raise `ArgumentError` if no atom multiplies these types.
+    """
     from tilewright.compiler.text import compile_text
     from tilewright.targets.names import CPU
     from tilewright.targets.registry import native
@@ -75,7 +79,8 @@ def peak_of(a: DType, b: DType) -> Peak:
 
 
 def peak_text(atom: MultiplyAtom, machine: Machine, workers: int) -> tuple[str, int]:
-    """Return (text of a probe's block program, multiply-adds that each worker does) for one atom of a machine.
+    """Return (text, multiply-adds of each worker): the block program of a probe that runs `atom` of `machine` in a
+    loop, with `workers` tasks.
 
     >>> from tilewright.targets.registry import machine
     >>> row = machine("x86.avx512")

@@ -24,8 +24,8 @@ FLOATS = {"f32": "float32", "bf16": "bfloat16", "f16": "float16"}
 
 
 def check_padding(p: ConvProblem) -> None:
-    """Raise `ArgumentError` if equal padding on both sides, PyTorch's only kind, would change the problem's output
-    shape.
+    """Raise `ArgumentError` if PyTorch cannot compute the convolution `p`: it pads both ends of an axis alike. The
+    padding must not be negative, and the left one, used at both ends, must give the problem's output shape.
     """
     symmetric_output = tuple(
         (i + 2 * pad - (k - 1) * dilation - 1) // s + 1
@@ -51,10 +51,11 @@ class Library:
         self.torch.set_grad_enabled(False)
 
     def forms(self, work: Workload, arrays: Arrays) -> Forms:
-        """Return {name: call} of PyTorch's oneDNN calls that compute the problem, with prepacked weights if possible.
+        """Return {name: call}: PyTorch's oneDNN calls that compute the problem of `work` on its `arrays` ({argument
+        name: array}), with prepacked weights if possible.
 
-        Only calls that this PyTorch supports are returned. Raise `ArgumentError` if the problem or its types are not
-        measured.
+        Only calls that run on this machine are returned. Raise `ArgumentError` if none does, or if the problem or its
+        types are not measured: those are 2-D convolutions and single GEMMs of one type, f32, bf16 or f16.
         """
         p = work.problem
         if len(set(work.types)) != 1 or work.types[0] not in FLOATS:
@@ -84,7 +85,10 @@ class Library:
         return _supported_calls(calls)
 
     def _matmul_calls(self, p: MatmulProblem, arrays: Arrays, torch_type: Any) -> Forms:
-        """Return {name: call} of PyTorch's calls for one GEMM in `torch_type`: `torch.mm`, and one with a packed B."""
+        """Return {name: call}: "mm" is `torch.mm`, "packed linear" oneDNN's call with a packed B, if this PyTorch has
+        it. They compute the GEMM `p` on `arrays`, converted to `torch_type`. Raise `ArgumentError` for a batched GEMM,
+        or if no call runs.
+        """
         if len(p.src) != 2 or len(p.wei) != 2:
             raise ArgumentError("of matrix products, single ones are measured")
         a, b = (self._tensor(arrays[name], torch_type) for name in ("a", "b"))
@@ -99,14 +103,16 @@ class Library:
         return _supported_calls(calls)
 
     def _tensor(self, array: Array, torch_type: Any) -> Any:
-        """Return `array` as a PyTorch tensor of type `torch_type`."""
+        """Return a copy of the numpy array `array` as a PyTorch tensor of type `torch_type`, converted by way of
+        f32.
+        """
         return self.torch.from_numpy(array.astype(np.float32)).to(torch_type)
 
     def difference(self, out: Array, forms: Forms) -> float:
-        """Return the largest difference between `out` and PyTorch's result, divided by the root mean square of the
-        latter.
+        """Return the largest absolute difference between `out`, Tilewright's result, and PyTorch's, divided by the root
+        mean square of PyTorch's. Infinity if a difference is not finite.
 
-        `forms` are calls of `Library.forms`; the first is used. Infinity if a difference is not finite.
+        `forms` are calls from `Library.forms`; the first is run.
         """
         result = next(iter(forms.values()))()
         peer_result = result.to_dense().float() if result.is_mkldnn else result.float()
@@ -118,12 +124,12 @@ class Library:
         return error / magnitude if np.isfinite(error) else float("inf")
 
     def tolerance(self, work: Workload) -> float:
-        """Return the largest `difference` that rounding explains: 16 eps of the result's type, plus 1e-4."""
+        """Return the largest `difference` that rounding explains for `work`: 16 eps of the result's type, plus 1e-4."""
         return 16 * dtype(work.types[2]).eps + 1e-4
 
     def primitive(self, run: Callable[[], Any], repeats: int = 4) -> float | None:
-        """Return the shortest time in seconds that oneDNN reports for its primitive in `repeats` calls of `run`;
-        None if none.
+        """Call `run` `repeats` times, and return the shortest time in seconds that oneDNN reports for a convolution or
+        GEMM in them; None if it reports none.
         """
         try:
             verbose = self.torch.backends.mkldnn.verbose(self.torch.backends.mkldnn.VERBOSE_ON)
@@ -134,7 +140,9 @@ class Library:
 
 
 def _supported_calls(calls: Forms) -> Forms:
-    """Return those of `calls` (by name) that run without an error; raise `ArgumentError` if none does."""
+    """Run each of `calls` ({name: call}) once and return those that raise no error; raise `ArgumentError` if none is
+    left.
+    """
     supported = {}
     for name, run in calls.items():
         try:
@@ -148,8 +156,8 @@ def _supported_calls(calls: Forms) -> Forms:
 
 
 def shortest_exec(text: str) -> float | None:
-    """Return the shortest time in seconds of a convolution or GEMM in oneDNN's verbose output `text`; None if it
-    has none.
+    """Return the shortest time in seconds of an executed convolution or GEMM in oneDNN's verbose output `text`; None if
+    it has none.
 
     >>> shortest_exec('''onednn_verbose,v1,primitive,exec,cpu,reorder,jit:uni,undef,,,,64,0.001
     ... onednn_verbose,v1,primitive,exec,cpu,convolution,brgconv:avx512,forward_training,src:f32,,,mb1ic8,0.25
@@ -169,9 +177,10 @@ def shortest_exec(text: str) -> float | None:
 
 
 def _stdout_of(verbose: Any, run: Callable[[], Any], repeats: int) -> str:
-    """Return what C code writes to standard output during `repeats` calls of `run` in the context `verbose`.
+    """Call `run` `repeats` times inside the context manager `verbose` (oneDNN's verbose mode), and return the text that
+    C code writes to standard output meanwhile.
 
-    The process's file descriptor 1 is redirected to a temporary file meanwhile.
+    The process's file descriptor 1 is redirected to a temporary file for that time.
     """
     libc = ctypes.CDLL(None)
     with tempfile.TemporaryFile() as captured:

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 
 def table(columns: Iterable[str], rows: Iterable[Iterable[str]], title: str | None = None) -> Table:
-    """Return a table of `rows` under the headings `columns`; the last column may wrap, the others are never broken."""
+    """Return a rich table of `rows` (sequences of texts) under the headings `columns`; the last column may wrap, the
+    others are never broken.
+    """
     from rich.table import Table
     from rich.text import Text
 
@@ -31,7 +33,9 @@ def table(columns: Iterable[str], rows: Iterable[Iterable[str]], title: str | No
 
 
 def show(*parts: Table | str) -> None:
-    """Print `parts` with an empty line between them; lines are wrapped only on a terminal."""
+    """Print `parts` (tables or texts) on the standard output, with an empty line between them; lines are wrapped only
+    on a terminal.
+    """
     from rich.console import Console
 
     terminal = Console()
@@ -47,8 +51,8 @@ def show(*parts: Table | str) -> None:
 
 
 def read_text(path: Path, what: str) -> str:
-    """Return the contents of the file `path`; raise `ArgumentError`, which calls the file `what`, if it cannot be
-    read.
+    """Return the contents of the file `path` as text. Raise `ArgumentError` if it cannot be read; `what` is what the
+    error text calls the file, such as "the plan".
     """
     try:
         return path.read_text(encoding="utf-8")

@@ -62,7 +62,8 @@ def run(
 def _run_problem(
     problem: str, dt: str, target: str, plan: str | None, check: bool, timed: bool, require_fast: bool
 ) -> bool:
-    """Plan and compile a problem and print its plan; check and time it as asked. True if no result is wrong.
+    """Plan and compile the problem and print its plan. With `check`, compare its results with the reference; with
+    `timed`, time it. Return False if a checked result is wrong, otherwise True.
 
     The parameters are those of the command `run`.
     """
@@ -86,7 +87,9 @@ def _run_problem(
 
 
 def _check_and_print(work: Workload, kernel: Compiled) -> bool:
-    """Compare the kernel's results with the reference and print the outcome; True if they agree."""
+    """Run the compiled `kernel` of `work`, compare its results with the reference and print the outcome. Return True if
+    they agree within the bounds.
+    """
     import numpy as np
 
     checks = work.check(kernel, np.random.default_rng(0))
@@ -95,7 +98,9 @@ def _check_and_print(work: Workload, kernel: Compiled) -> bool:
 
 
 def _time_and_print(work: Workload, kernel: Compiled) -> None:
-    """Time the kernel and print its rate; on a CPU beside the measured peak, on a GPU beside the roofline."""
+    """Time the compiled `kernel` of `work` and print its time and rate: on a CPU beside the measured peak, on a GPU
+    beside the roofline.
+    """
     import numpy as np
 
     from tilewright.cli.peak import peak_of
@@ -120,7 +125,9 @@ def _time_and_print(work: Workload, kernel: Compiled) -> None:
 
 
 def _time_on_gpu_and_print(work: Workload, kernel: Compiled) -> None:
-    """Time the kernel on the GPU in use and print its rate beside the roofline of the problem."""
+    """Time the compiled `kernel` of `work` on the GPU in use, and print its time and rate beside the roofline of the
+    problem.
+    """
     import numpy as np
 
     from tilewright.cli.gpu_timing import floor_of, seconds_on_gpu

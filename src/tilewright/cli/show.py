@@ -29,7 +29,7 @@ MACHINE_CODE = ("llvm", "asm", "ptx", "sass")
 
 
 def _target_names() -> list[str]:
-    """Return the targets that `--target` accepts, for completion in a shell."""
+    """Return the values that `--target` accepts, for completion in a shell."""
     from tilewright.targets.cpu.families import is_cpu
     from tilewright.targets.registry import MACHINES
 
@@ -78,8 +78,8 @@ def show(
 
 
 def _text_at_level(problem: str, level: str, dt: str, target: str, plan: str | None) -> str:
-    """Return the text of a problem on one level, such as "block" or "asm"; the parameters are those of the command
-    `show`.
+    """Return the text of a problem's kernel on one level, such as "block" or "asm"; the parameters are those of the
+    command `show`. Raise `ArgumentError` for an unknown level.
     """
     from tilewright.cli.workload import read_problem, read_workload
 
@@ -99,7 +99,9 @@ def _text_at_level(problem: str, level: str, dt: str, target: str, plan: str | N
 
 
 def _machine_of(target: str, level: str) -> Machine:
-    """Return the machine that `target` names; for levels above machine code, it need not be able to generate code."""
+    """Return the machine that the text `target` names. It may be a bare machine name, such as "x86.amx", if `level` is
+    not machine code (llvm, asm, ptx, sass); such a machine needs no code generator.
+    """
     from tilewright.targets.names import GPU, is_gpu
     from tilewright.targets.registry import MACHINES, check_target, gpu_machine, machine, native
 

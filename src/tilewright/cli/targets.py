@@ -23,7 +23,9 @@ def targets() -> None:
 
 
 def _processor_table() -> Table | str:
-    """Return a table of this CPU: name, workers, machine description, caches, and instruction-set features."""
+    """Return a table of this CPU: name, workers, machine description, caches, and the instruction-set features that it
+    has and lacks.
+    """
     from tilewright.targets.cpu import host
 
     family, machine = host.host_family(), host.host_machine()
@@ -47,7 +49,7 @@ def _processor_table() -> Table | str:
 
 
 def _kilobytes_text(size: int) -> str:
-    """Return a number of bytes as text in KB: 32768 -> "32 KB"."""
+    """Return `size`, in bytes, as text in KB, rounded down: 32768 -> "32 KB"."""
     return f"{size >> 10} KB"
 
 
@@ -63,8 +65,8 @@ def _atom_table() -> Table:
 
 
 def _machine_table() -> Table:
-    """Return a table of the machines that Tilewright describes, with the number of atoms and whether programs run
-    here.
+    """Return a table of the machines that Tilewright describes. A row has the number of multiplication and copy atoms,
+    and whether programs for the machine run here.
     """
     from tilewright.targets import registry
 
@@ -76,7 +78,9 @@ def _machine_table() -> Table:
 
 
 def _runnable_text(row: Machine) -> str:
-    """Return in words whether programs for the machine `row` run here, or can only be read and interpreted, and why."""
+    """Return a text that says whether programs for the machine `row` run here. If not, they can only be read and
+    interpreted, and the text says why.
+    """
     from tilewright.targets.cpu.families import is_cpu
     from tilewright.targets.registry import gpu, native
 

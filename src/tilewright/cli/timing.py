@@ -21,8 +21,8 @@ WAITED = 0.1
 
 
 def shortest(run: Callable[[], Any], least: float = 0.004) -> float:
-    """Return the duration in seconds of the shortest call of `run` among those that fit into `least` seconds, at
-    least one.
+    """Call `run` repeatedly until `least` seconds have passed, at least once, and return the duration in seconds of the
+    shortest call.
 
     >>> shortest(lambda: None) < 0.004
     True
@@ -38,8 +38,8 @@ def shortest(run: Callable[[], Any], least: float = 0.004) -> float:
 
 
 def waited() -> float:
-    """Return the total seconds that this process's threads have waited for a core; 0 if the system does not report
-    it.
+    """Return the seconds that this process's threads have waited for a core since they started, in total; 0 if the
+    system does not report it.
     """
     total = 0
     for task in Path("/proc/self/task").glob("*/schedstat"):
@@ -75,7 +75,10 @@ class Gate:
     samples: dict[str, list[Sample]] = field(default_factory=dict)
 
     def sample(self, side: str, measure: Callable[[], float | None]) -> None:
-        """Take one sample of `side`: run a probe, then `measure`, then a probe, and append the result to `samples`."""
+        """Take one sample of the side called `side`: run a probe (a short loop at the machine's peak), call `measure`,
+        run a probe again, and append the value with the slower probe to `samples`. Also record the fastest probe in
+        `best`.
+        """
         probe_before = self._probe()
         waited_before, start = waited(), time.perf_counter()
         value = measure()
@@ -86,22 +89,26 @@ class Gate:
         self.samples.setdefault(side, []).append(Sample(value, max(probe_before, probe_after), share))
 
     def _probe(self) -> float:
-        """Pause briefly, then return the shortest of three runs of the peak probe, in seconds."""
+        """Pause briefly, then return the shortest of three runs of the probe (a loop at the machine's peak), in
+        seconds.
+        """
         time.sleep(self.pause)  # idle threads of other libraries stop spinning meanwhile
         return min(self.probe() for _ in range(3))
 
     def kept(self, side: str) -> list[float]:
-        """Return the values of the samples of `side` that count, judged by the fastest probe so far."""
+        """Return the values of the valid samples of `side`: the probes around such a sample took at most 1.2 times as
+        long as the fastest probe so far, and threads waited for a core for at most 10 % of its duration.
+        """
         samples = self.samples.get(side, [])
         free = (s.value for s in samples if s.probe <= FREE * self.best and s.waited <= WAITED)
         return [value for value in free if value is not None]
 
     def least(self, side: str) -> float | None:
-        """Return the smallest value among the samples of `side` that count; None if none does."""
+        """Return the smallest value of the valid samples (`kept`) of `side`; None if there are none."""
         return min(self.kept(side), default=None)
 
     def shortest(self, side: str) -> float | None:
-        """Return the smallest value among all samples of `side`, whether they count or not; None if there are none."""
+        """Return the smallest value of all samples of `side`, valid or not; None if there are none."""
         return min((s.value for s in self.samples.get(side, []) if s.value is not None), default=None)
 
     def take(
@@ -111,10 +118,11 @@ class Gate:
         patience: float,
         waiting: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """Take samples of all `sides` in turn, until each has `rounds` that count or `patience` seconds have passed.
+        """Take samples of all `sides` in turn, until each has `rounds` valid ones or `patience` seconds have passed; at
+        least one of each is taken.
 
-        `sides` is {name: function that measures}. Before each sample the machine gets time to become free; at least one
-        sample of each side is taken. `waiting` is called with a text that says what is being waited for.
+        `sides` is {name: function that measures and returns a value}. Before each sample the machine gets time to
+        become free. `waiting` is called with a text that says what is being waited for.
         """
         deadline = time.perf_counter() + patience
         count = 0

@@ -48,9 +48,10 @@ _NAMES = {"s8": "i8", "s32": "i32", "s64": "i64"}
 
 
 def read_types(text: str) -> tuple[str, str, str]:
-    """Return the element types (left operand, right operand, result) that the value `text` of `--dt` names.
+    """Return the element types (left operand, right operand, result) that `text`, a value of `--dt`, names.
 
-    One type stands for all three, except that integers give an s32 result. Three are written as u8:s8:s32.
+    One type stands for all three, except that integers give an s32 result. Three are written as u8:s8:s32. Raise
+    `ProblemError` for another number.
 
     >>> read_types("bf16"), read_types("s8"), read_types("bf16:bf16:f32")
     (('bf16', 'bf16', 'bf16'), ('s8', 's8', 's32'), ('bf16', 'bf16', 'f32'))
@@ -65,9 +66,9 @@ def read_types(text: str) -> tuple[str, str, str]:
 
 
 def read_workload(problem: Problem, dt: str) -> Workload:
-    """Return `problem` with the types that `dt` names.
+    """Return `problem` with the element types that the text `dt` names.
 
-    These are types of `read_types`, or tf32 (f32 with operands rounded to tf32), or f16sums (f16 accumulated in f16).
+    `dt` is as in `read_types`, or "tf32" (f32 with operands rounded to tf32), or "f16sums" (f16 accumulated in f16).
 
     >>> read_workload(parse_matmul("2x3:3x4"), "tf32").precision
     'tf32'
@@ -82,8 +83,8 @@ def read_workload(problem: Problem, dt: str) -> Workload:
 
 
 def read_problem(text: str) -> Problem:
-    """Return the problem that `text` describes: a GEMM if it begins with a digit, such as 128x64:64x96, else a
-    convolution.
+    """Return the problem that `text` describes. It is a GEMM if the text begins with a digit, such as 128x64:64x96;
+    otherwise a convolution, such as mb1ic64ih56oc64oh56kh3ph1.
     """
     return parse_matmul(text) if text[:1].isdigit() else parse_conv(text)
 
@@ -106,12 +107,14 @@ class Workload:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The element types (left, right, result) under the names that kernels use: s8 is i8."""
+        """The names (left, right, result) of the element types in kernels: those of `types`, with i for s, as in i8 for
+        s8.
+        """
         return tuple(_NAMES.get(name, name) for name in self.types)
 
     @property
     def dt(self) -> str:
-        """The types as `--dt` writes them."""
+        """The element types as `--dt` writes them: "f16sums", "tf32", or three such as "bf16:bf16:f32"."""
         if self.accumulate is not None:
             return F16_SUMS
         return ":".join(self.types) if self.precision is None else self.precision
@@ -129,17 +132,21 @@ class Workload:
 
     @property
     def traced(self) -> Program:
-        """The tile program that tracing the kernel gives."""
+        """The tile program of the problem's kernel, traced anew."""
         program: Program = self.kernel[0].trace()
         return program
 
     @cached_property
     def kernel(self) -> tuple[Any, dict[str, int]]:
-        """The kernel that computes the problem, and its sizes: (kernel, {size name: number}); cached."""
+        """The kernel that computes the problem, with the sizes to compile it for: (kernel, {size name: number}). It is
+        cached.
+        """
         return self._make_kernel()
 
     def _make_kernel(self) -> tuple[Any, dict[str, int]]:
-        """Return a new (kernel, {size name: number}) of the problem; raise `ArgumentError` if no kernel computes it."""
+        """Return (kernel, {size name: number}): a GEMM or convolution kernel for this problem, not compiled, and the
+        sizes to compile it for. Raise `ArgumentError` if the operand types differ, or if an extent is 0.
+        """
         left, right, result = self.names
         if left != right:
             raise ArgumentError(f"factors of two types, {self.types[0]} and {self.types[1]}, are not handled yet")
@@ -173,9 +180,10 @@ class Workload:
 
     @property
     def _batch_axes(self) -> tuple[list[tuple[int, int, int]], int]:
-        """([(extent of A, of B, of the result) for each batch axis], M) of a GEMM.
+        """The batch axes and M of a GEMM: ([(extent in A, extent in B, extent in the result) for each batch axis], M).
 
-        Axes of extent 1 are left out. If all GEMMs share B, the batch is folded into M instead.
+        Axes of extent 1 are left out. If all GEMMs share B, the list is empty and M is multiplied by the batch instead.
+        Raises `ArgumentError` if both operands are repeated along an axis.
         """
         p = self.problem
         assert isinstance(p, MatmulProblem)
@@ -190,19 +198,24 @@ class Workload:
         return axes, p.m
 
     def compiled(self, plan: str | None = None, target: str = "cpu", required: Required = Required.NOTHING) -> Compiled:
-        """Return the kernel compiled for `target`, with the given `plan` text or the best plan; its second operand
-        is constant.
+        """Return the problem's kernel compiled for `target`, with its second operand constant (packed once).
 
-        Raise an error if the plan lacks a property that is `required` of it.
+        `plan` is the text of the plan, or @FILE (None: the best plan). `required` is a property of the plan, such as
+        being fast; raise an error if it lacks that.
         """
         return self._kernel_for(plan, target=target, required=required)
 
     def planned(self, machine: Machine, plan: str | None = None) -> Compiled:
-        """Return the kernel planned for `machine`, by the given `plan` text or the best plan, without machine code."""
+        """Return the problem's kernel planned for `machine`, without machine code. `plan` is the text of the plan, or
+        @FILE (None: the best plan).
+        """
         return self._kernel_for(plan, machine=machine)
 
     def _kernel_for(self, plan: str | None, **target_options: Any) -> Compiled:
-        """Return the kernel with `plan`, its second operand constant, for the target or machine in `target_options`."""
+        """Return the problem's kernel with its second operand constant (packed once). `plan` is the text of the plan,
+        or @FILE (None: the best plan); `target_options` are the other options of `kernel_for`, such as `target` or
+        `machine`.
+        """
         from tilewright.compiler.native import kernel_for
 
         kernel, sizes = self.kernel
@@ -210,9 +223,9 @@ class Workload:
         return kernel_for(kernel, sizes, plan=plan_text(plan), constant=[second_operand], **target_options)
 
     def factors(self, kernel: Compiled) -> tuple[DType, DType]:
-        """Return the element types of the two operands of the atom that `kernel` uses.
+        """Return the two operand types of the multiplication atom that the compiled `kernel` uses.
 
-        They may differ from the problem's types, if operands are converted first. Without an atom, they are the
+        They differ from the problem's types if operands are converted first. If the plan has no atom, they are the
         problem's.
         """
         from tilewright.ir.dtypes import element_type
@@ -224,10 +237,10 @@ class Workload:
         return left, right
 
     def arrays(self, rng: np.random.Generator, exact: bool) -> Arrays:
-        """Return {argument name: array}: random operands, and a result filled with NaN (for integers, an extreme
-        value).
+        """Return {argument name: array} for the kernel: random operands drawn from `rng`, and a result filled with NaN
+        (for integers, an extreme value).
 
-        `exact` operands are small integers, whose sums have no rounding error; others are real numbers.
+        `exact` operands are small integers, whose sums have no rounding error; otherwise they are real numbers.
         """
         p = self.problem
         operand_types = ":".join(self.types[:2])
@@ -251,7 +264,9 @@ class Workload:
         return {a: placed(first), b: placed(second), out: placed(result)}
 
     def reference(self, arrays: Arrays) -> Array:
-        """Return the expected result for the operands in `arrays`: in float64, or exactly for integers."""
+        """Return the expected result for the operands in `arrays` ({argument name: array}): in float64, or exactly for
+        integers.
+        """
         p = self.problem
         first, second, _ = arrays.values()
         if isinstance(p, MatmulProblem):
@@ -259,8 +274,8 @@ class Workload:
         return conv_forward(p, first, second, x_layout="nxc", w_layout="oxi", y_layout="nxc")
 
     def bound(self, arrays: Arrays, exact: Array) -> Array:
-        """Return, per element, the largest error by which a result for the operands in `arrays` may differ from
-        `exact`.
+        """Return an array with the largest error that rounding explains for each element of the result. `arrays` is
+        {argument name: array}, `exact` the reference result for it.
         """
         magnitude = self.reference({name: np.abs(array) for name, array in arrays.items()})
         if self.accumulate is not None:
@@ -271,7 +286,9 @@ class Workload:
         return error_bound if self.precision is None else error_bound + magnitude * 2.0**-9
 
     def check(self, kernel: Compiled, rng: np.random.Generator) -> Checks:
-        """Run the kernel on exact and on real data, compare with the reference, and return the `Checks`."""
+        """Run the compiled `kernel` on exact and on real data drawn from `rng`, compare the results with the reference,
+        and return the outcome.
+        """
         arrays = self.arrays(rng, exact=True)
         *_, out = arrays.values()
         kernel.bind(arrays)()
@@ -299,19 +316,19 @@ class Checks:
 
     @property
     def passed(self) -> bool:
-        """True if no element is wrong and no error exceeds its bound."""
+        """True if no element was wrong on exact data and no error on real data exceeded its bound."""
         return self.wrong == 0 and self.share <= 1
 
     def lines(self) -> list[str]:
-        """Return the outcome as two lines of text, for exact and for real data."""
+        """Return the outcome as two lines of text: one for exact data, one for real data."""
         exact = f"all {self.count} elements are equal" if not self.wrong else f"{self.wrong} of {self.count} differ"
         real = f"the largest error is {self.share:.2g} of its bound"
         return [f"exact data: {exact}", f"real data:  {real}{'' if self.share <= 1 else ': too large'}"]
 
 
 def plan_text(plan: str | None) -> str | None:
-    """Return the plan text that `--plan` names: the text itself, or the contents of FILE for `@FILE`; None stays
-    None.
+    """Return the plan text that `plan`, a value of `--plan`, names: the text itself, or the contents of FILE for
+    `@FILE`; None stays None. Raise `ArgumentError` if the text is empty or the file cannot be read.
     """
     if plan is not None and plan.startswith("@"):
         plan = read_text(Path(plan[1:]), "the plan")
@@ -321,7 +338,9 @@ def plan_text(plan: str | None) -> str | None:
 
 
 def known_target(target: str) -> None:
-    """Raise an error unless `target` is a target of the compiler or the interpreter."""
+    """Raise an error unless the text `target` names a target of the compiler, or the interpreter; otherwise do
+    nothing.
+    """
     from tilewright.targets.names import GPU, INTERPRETER
     from tilewright.targets.registry import check_target
 

@@ -37,36 +37,48 @@ class FormulaWriter:
         self.w, self.lanes, self.lane, self.leaf = w, lanes, lane, leaf
 
     def kind(self, text: str) -> str:
-        """Return the LLVM type with this formula's lanes: `float` -> `<8 x float>`, or `float` for a single element."""
+        """Return the LLVM type of a value whose lanes have the LLVM type `text`: "float" -> "<8 x float>" in a formula
+        with 8 lanes, "float" in a formula for one element.
+        """
         return text if self.lanes is None else f"<{self.lanes} x {text}>"
 
     def of(self, dtype: DType) -> str:
-        """Return the LLVM type of a value whose elements have type `dtype`, with this formula's lanes."""
+        """Return the LLVM type of a value whose elements have type `dtype`, with this formula's lanes: f32 -> "<8 x
+        float>" with 8 lanes, "float" for one element.
+        """
         return self.kind(element(dtype))
 
     def number(self, value: Any, dtype: DType) -> str:
-        """Return the LLVM constant of a Python number as an element of type `dtype`, in all lanes."""
+        """Return the LLVM constant of the Python number `value` as an element of type `dtype`, in all lanes of the
+        formula. For a float type it is rounded once; for an integer type it is truncated to an integer.
+        """
         text = literal(value, dtype)
         if self.lanes is None:
             return text
         return f"<{', '.join([f'{element(dtype)} {text}'] * self.lanes)}>"
 
     def write(self, f: Formula, to: DType) -> str:
-        """Emit the formula and return the LLVM operand that has its value, converted to element type `to`."""
+        """Emit the LLVM instructions that compute the formula `f`, and return the LLVM operand that holds its value,
+        converted to element type `to`. If `f` is a mere number, nothing is emitted and a constant is returned.
+        """
         value, kind = self._write(f, to)
         if kind is None:
             return self.number(float(value) if to.is_float else _whole(value), to)
         return value if kind is to else self.cast(value, kind, to)
 
     def test(self, f: Formula) -> str:
-        """Emit the formula and return an i1 (a vector of i1 with lanes) that is set where its value is not zero."""
+        """Emit the LLVM instructions that compute the formula `f`, and return the LLVM operand of an i1, one for each
+        lane. It is set where the formula's value is not zero.
+        """
         return self.truth(*self._write(f, None))
 
     def _write(self, f: Formula, want: DType | None) -> Typed:
-        """Emit the formula and return its value and type.
+        """Emit the LLVM instructions that compute the formula `f`, and return (the LLVM operand of its value, its
+        element type).
 
-        `want` is the type that arithmetic on numbers without a type takes; None: f32. A formula that is a mere number
-        emits nothing and returns its digits and None.
+        `want` is the type in which numbers without a type are computed if no operand of theirs has a type; None: f32.
+        If `f` is a mere number, nothing is emitted, and the result is (its digits, None). Floats narrower than 32 bits
+        are computed in f32 and rounded after each operation; i4 is computed in i32.
         """
         if f.name in ("operand", "argument"):
             return self.leaf(f)
@@ -97,10 +109,11 @@ class FormulaWriter:
         return self._step(f.name, values, common)
 
     def _agreed(self, parts: tuple[Formula, ...], want: DType | None) -> tuple[list[str], DType]:
-        """Emit formulas that need one common type; return their values and that type.
+        """Emit the formulas `parts`, the operands of one operation, and return (their LLVM operands, their common
+        element type).
 
-        The type is that of the first part that has one, else `want`, else f32. Numbers without a type become constants
-        of it.
+        The common type is that of the first part that has a type, else `want`, else f32. Parts that are mere numbers
+        become constants of that type; the others must have it already.
         """
         pairs = [self._write(part, want) for part in parts]
         common = next((k for _, k in pairs if k is not None), want) or dtypes.f32
@@ -111,9 +124,10 @@ class FormulaWriter:
         return texts, common
 
     def truth(self, value: str, kind: DType | None) -> str:
-        """Return an i1 (a vector of i1 with lanes) that is set where `value`, of type `kind`, is not zero.
+        """Emit the test of `value`, an LLVM operand of element type `kind`, against zero. Return the LLVM operand of an
+        i1, one for each lane, that is set where the value is not zero; NaN is not zero.
 
-        `kind` None: `value` is the digits of a number.
+        If `kind` is None, `value` is the digits of a number, and the result is a constant.
         """
         if kind is None:
             return self.kind_constant(value)
@@ -131,23 +145,29 @@ class FormulaWriter:
         return self.w.value(f"icmp ne {self.of(kind)} {value}, {zero}")
 
     def kind_constant(self, value: str) -> str:
-        """Return the i1 constant, in all lanes, that tells if a number, given by its digits, is not zero."""
+        """Return the LLVM constant of type i1, in all lanes, that is true if a number is not zero. `value` has the
+        number's digits: "0.5" -> "true", or "<i1 true, i1 true>" with 2 lanes.
+        """
         text = "true" if float(value) else "false"
         return text if self.lanes is None else f"<{', '.join([f'i1 {text}'] * self.lanes)}>"
 
     # -- steps ------------------------------------------------------------------------------------------------
 
     def _step_rounded(self, name: str, values: list[str], kind: DType) -> Typed:
-        """Emit one operation in type `kind` whose result is then rounded to a narrower type; see `_step`.
+        """Emit the operation `name` on the LLVM operands `values` of type `kind`, and return (result, its element
+        type). The caller rounds the result to a type narrower than `kind`.
 
-        Subclasses may use an instruction that does both.
+        This default calls `_step`. A subclass may override it with a less accurate instruction that suffices for the
+        narrower type.
         """
         return self._step(name, values, kind)
 
     def _step(self, name: str, values: list[str], kind: DType) -> Typed:
-        """Emit the operation `name` on operands of type `kind`; return its result and the type of that.
+        """Emit the operation `name`, such as "add" or "lt", on the LLVM operands `values` of element type `kind`, and
+        return (result, its element type).
 
-        Comparisons return bool, all other operations `kind`.
+        The result of a comparison has type bool (an i8, 0 or 1), that of any other operation has type `kind`. Raise
+        ProgramError if there is no machine code for the operation.
         """
         llvm_type = self.of(kind)
         if name in COMPARISONS:
@@ -162,7 +182,9 @@ class FormulaWriter:
         return emit(name, values, kind), kind
 
     def _float(self, name: str, values: list[str], kind: DType) -> str:
-        """Emit the operation `name` on operands of the float type `kind` and return its result."""
+        """Emit the operation `name`, such as "add", "exp" or "relu", on the LLVM operands `values` of the float type
+        `kind`, and return the result's LLVM name. Raise ProgramError if there is no machine code for it.
+        """
         llvm_type = self.of(kind)
         if name in _FLOAT:
             return self.w.value(f"{_FLOAT[name]} {llvm_type} {values[0]}, {values[1]}")
@@ -188,10 +210,12 @@ class FormulaWriter:
         raise ProgramError(f"{name} of {kind} has no machine code here")
 
     def _extreme(self, name: str, a: str, b: str, kind: DType) -> str:
-        """Emit the maximum or minimum (by `name`) of two floats and return it; NaN if either is NaN.
+        """Emit the maximum or minimum (`name` is "maximum" or "minimum") of the LLVM operands `a` and `b` of float type
+        `kind`, and return the result's LLVM name. It is NaN if either operand is NaN.
 
-        Of zeros with different signs either may be returned. The select keeps `b` unless `a` is beyond it, so a NaN in
-        `b` needs no instruction. A constant is moved to `a`, and is never tested for NaN.
+        Of zeros with different signs either may be returned. One instruction is used if the machine has it. Otherwise a
+        select keeps `b` unless `a` is beyond it, so that a NaN in `b` needs no instruction; a constant `b` changes
+        places with `a`, and a constant `a` is not tested for NaN.
         """
         if self.w.nan_maximum:
             return self._call(name, [a, b], kind)
@@ -206,7 +230,9 @@ class FormulaWriter:
         return self.w.value(f"select {test} {is_nan}, {llvm_type} {a}, {llvm_type} {chosen}")
 
     def _call(self, name: str, values: list[str], kind: DType) -> str:
-        """Emit a call of the LLVM intrinsic `name` on f32 or f64 operands and return its result."""
+        """Emit a call of the LLVM intrinsic `name`, such as "sqrt", on the LLVM operands `values`, and return the
+        result's LLVM name. `kind` is their type and must be f32 or f64. Also declares the intrinsic in the module.
+        """
         llvm_type = self.of(kind)
         suffix = {"float": "f32", "double": "f64"}[element(kind)]
         full = f"@llvm.{name}.{suffix if self.lanes is None else f'v{self.lanes}{suffix}'}"
@@ -214,7 +240,11 @@ class FormulaWriter:
         return self.w.value(f"call {llvm_type} {full}({', '.join(f'{llvm_type} {v}' for v in values)})")
 
     def _integer(self, name: str, values: list[str], kind: DType) -> str:
-        """Emit the operation `name` on operands of the integer type `kind` and return its result."""
+        """Emit the operation `name`, such as "add", "shr" or "relu", on the LLVM operands `values` of the integer type
+        `kind`, and return the result's LLVM operand. Raise ProgramError if there is no machine code for it.
+
+        Operations that change no integer ("floor", "abs" of unsigned numbers) emit nothing and return the operand.
+        """
         llvm_type = self.of(kind)
         zero = "zeroinitializer" if self.lanes else "0"
         if name in _INTEGER:
@@ -250,9 +280,11 @@ class FormulaWriter:
         raise ProgramError(f"{name} of {kind} has no machine code here")
 
     def _divided(self, name: str, values: list[str], kind: DType, unsigned: bool) -> str:
-        """Emit `div`, `floordiv` or `mod` of integers, which never traps, and return the result.
+        """Emit the integer operation `name` on `values` = [dividend, divisor], LLVM operands of type `kind`, and return
+        the result's LLVM name. "div" truncates, "floordiv" rounds down, and "mod" is the remainder of "floordiv".
 
-        A divisor of 0 gives 0; the least number divided by -1 wraps around.
+        The code never traps: a divisor of 0 gives 0, and the least number divided by -1 wraps around. `unsigned` must
+        tell if `kind` is unsigned.
         """
         llvm_type, i1 = self.of(kind), self.kind("i1")
         zero = "zeroinitializer" if self.lanes else "0"
@@ -274,14 +306,17 @@ class FormulaWriter:
         return self.w.value(f"select {i1} {by_zero}, {llvm_type} {zero}, {llvm_type} {result}")
 
     def _unsigned_number(self, value: int, kind: DType) -> str:
-        """Return the LLVM constant, in all lanes, of an integer modulo 2^bits of the unsigned type `kind`."""
+        """Return the LLVM constant, in all lanes, of `value` modulo 2^bits, where `kind` is an unsigned type of that
+        many bits (bool counts as 8 bits): -1 as u8 -> 255.
+        """
         text = str(value & ((1 << max(8, kind.bits)) - 1))
         return text if self.lanes is None else f"<{', '.join([f'{element(kind)} {text}'] * self.lanes)}>"
 
     def _floored(self, name: str, values: list[str], kind: DType, unsigned: bool) -> str:
-        """Emit `floordiv` or `mod` (by `name`) of integers, rounded to minus infinity, and return the result.
+        """Emit the integer quotient rounded down (`name` is "floordiv") or its remainder ("mod"), and return the
+        result's LLVM name. `values` has dividend and divisor, LLVM operands of type `kind`.
 
-        The divisor must not be 0, nor may a signed quotient overflow.
+        The divisor must not be 0, and a signed quotient must not overflow. `unsigned` must tell if `kind` is unsigned.
         """
         llvm_type = self.of(kind)
         if unsigned:
@@ -302,7 +337,13 @@ class FormulaWriter:
     # -- conversions --------------------------------------------------------------------------------------------
 
     def cast(self, value: str, kind: DType, to: DType) -> str:
-        """Emit the conversion of `value` from type `kind` to type `to`, rounded as the interpreter does; return it."""
+        """Emit the conversion of the LLVM operand `value` from element type `kind` to element type `to`, and return the
+        result's LLVM operand. It is rounded as the interpreter rounds; floats become integers by truncation, and any
+        number but 0 becomes the bool 1.
+
+        If the types are the same, or integers of the same width (i64 and index, i8 and u8), nothing is emitted and
+        `value` is returned.
+        """
         if kind is to or (kind.name, to.name) in (("index", "i64"), ("i64", "index")):
             return value
         if kind is dtypes.i4:  # a byte whose lower half is the number
@@ -346,14 +387,15 @@ class FormulaWriter:
         return self.w.value(f"{instruction} {source} {value} to {target}")
 
     def _upper_half(self, value: str) -> str:
-        """Emit the conversion of an f32 to bf16, ties to even, by integer arithmetic; return the bf16.
+        """Emit the conversion of `value`, the LLVM name of an f32, to bf16 by integer arithmetic on its upper 16 bits;
+        return the LLVM name of the bf16. It is rounded to nearest, ties to even.
 
-        LLVM would call a library function for machines without such an instruction.
+        On machines without an instruction for it, LLVM would call a library function.
         """
         llvm_type, word = self.kind("float"), self.kind("i32")
 
         def number(n: int) -> str:
-            """Return the LLVM constant of an i32, in all lanes."""
+            """Return the LLVM constant of the integer `n` as an i32, in all lanes."""
             return self.number(n, dtypes.i32)
 
         bits = self.w.value(f"bitcast {llvm_type} {value} to {word}")
@@ -368,9 +410,10 @@ class FormulaWriter:
         return self.w.value(f"bitcast {self.kind('i16')} {short} to {self.kind('bfloat')}")
 
     def _to_odd(self, value: str) -> str:
-        """Emit the conversion of an f64 to f32, rounded to odd, and return the f32.
+        """Emit the conversion of `value`, the LLVM name of an f64, to f32 with rounding to odd, and return the LLVM
+        name of the f32.
 
-        An inexact result has its last bit set, so that rounding it again to f16 equals rounding the f64 once.
+        An inexact result is truncated and its last bit set. Rounding it again to f16 then equals rounding the f64 once.
         """
         near, wide, word = self.cast(value, dtypes.f64, dtypes.f32), self.kind("double"), self.kind("i32")
         back = self.cast(near, dtypes.f32, dtypes.f64)
@@ -385,7 +428,9 @@ class FormulaWriter:
 
 
 def _whole(text: str) -> int:
-    """Return a number, given by its digits, as an integer: exactly if it is written as one, else truncated."""
+    """Return the integer written in `text`, the digits of a number; it is truncated if it has a point or an exponent:
+    "12" -> 12, "1.75" -> 1.
+    """
     try:
         return int(text)
     except ValueError:
@@ -393,5 +438,5 @@ def _whole(text: str) -> int:
 
 
 def _unsigned(kind: DType) -> bool:
-    """True if `kind` is bool or an unsigned integer type."""
+    """True if the element type `kind` is bool or an unsigned integer type."""
     return kind is dtypes.bool_ or kind.numpy.kind == "u"

@@ -52,7 +52,9 @@ ENDLESS = 0x7F800000
 
 
 def is_small(kind: DType) -> bool:
-    """True if `kind` is a float type of at most 8 bits, whose elements are i8 in LLVM IR."""
+    """True if the element type `kind` is a float of at most 8 bits (f8, f6, f4). LLVM IR holds such an element in an
+    i8.
+    """
     return kind.is_float and kind.bits <= 8
 
 
@@ -68,37 +70,47 @@ class _Words:
         )
 
     def number(self, value: int) -> str:
-        """Return the LLVM constant of an unsigned 32-bit integer, in all lanes."""
+        """Return the LLVM constant of `value`, an unsigned 32-bit integer, as an i32 operand in all lanes. LLVM writes
+        it as a signed number: 0xFFFFFFFF -> "-1".
+        """
         return self.writer.number(value - (1 << 32) if value >= 1 << 31 else value, dtypes.i32)
 
     def step(self, name: str, a: str, b: int | str) -> str:
-        """Emit the instruction `name` on i32 operands and return its result; an int `b` becomes a constant."""
+        """Emit the LLVM instruction `name`, such as "and" or "icmp ult", on the i32 operands `a` and `b`; return the
+        LLVM name of the result. An int `b` becomes a constant in all lanes.
+        """
         return self.writer.w.value(f"{name} {self.word} {a}, {self.number(b) if isinstance(b, int) else b}")
 
     def select(self, condition: str, a: int | str, b: int | str) -> str:
-        """Emit an i32 select, `a` where the i1 `condition` holds and `b` elsewhere; ints become constants."""
+        """Emit an LLVM select of i32: `a` in lanes where the i1 `condition` is set, `b` elsewhere. Return the LLVM name
+        of the result. Operands given as ints become constants in all lanes.
+        """
         x, y = (self.number(v) if isinstance(v, int) else v for v in (a, b))
         return self.writer.w.value(f"select {self.writer.kind('i1')} {condition}, {self.word} {x}, {self.word} {y}")
 
     def as_float(self, word: str) -> str:
-        """Emit the bitcast of an i32 to f32 and return its result."""
+        """Emit the bitcast of the i32 `word` (an LLVM name) to f32 and return the LLVM name of the result."""
         return self.writer.w.value(f"bitcast {self.word} {word} to {self.float}")
 
     def as_word(self, number: str) -> str:
-        """Emit the bitcast of an f32 to i32 and return its result."""
+        """Emit the bitcast of the f32 `number` (an LLVM name) to i32 and return the LLVM name of the result."""
         return self.writer.w.value(f"bitcast {self.float} {number} to {self.word}")
 
     def widened(self, byte: str) -> str:
-        """Emit the zero extension of an i8 to i32 and return its result."""
+        """Emit the zero extension of the i8 `byte` (an LLVM name) to i32 and return the LLVM name of the result."""
         return self.writer.w.value(f"zext {self.byte} {byte} to {self.word}")
 
     def cut(self, word: str) -> str:
-        """Emit the truncation of an i32 to i8 and return its result."""
+        """Emit the truncation of the i32 `word` (an LLVM name) to i8 and return the LLVM name of the result."""
         return self.writer.w.value(f"trunc {self.word} {word} to {self.byte}")
 
 
 def widened(writer: FormulaWriter, value: str, kind: DType) -> str:
-    """Emit the exact conversion of `value`, a small float of type `kind` (an i8), and return the f32."""
+    """Emit the exact conversion to f32 of `value`, the LLVM name of an i8 that holds a float of type `kind` (8 bits or
+    fewer). Return the LLVM name of the f32. `writer` takes the instructions and knows the number of lanes.
+
+    NaN and infinity stay what they are.
+    """
     w = _Words(writer)
     code = w.widened(value)
     if kind is dtypes.f8e8m0fnu:
@@ -121,7 +133,13 @@ def widened(writer: FormulaWriter, value: str, kind: DType) -> str:
 
 
 def narrowed(writer: FormulaWriter, value: str, kind: DType) -> str:
-    """Emit the conversion of the f32 `value` to the small float type `kind`, ties to even, and return the i8."""
+    """Emit the conversion of `value`, the LLVM name of an f32, to the float type `kind` (8 bits or fewer). Return the
+    LLVM name of the i8 with the result's bits. `writer` takes the instructions and knows the number of lanes.
+
+    The number is rounded to nearest, ties to even (for f8e8m0fnu to a power of two, see `_exponent`). If it overflows,
+    the result is infinity, NaN in types without infinity, and the largest number in types without both. In types
+    without NaN, a NaN becomes zero with the opposite sign.
+    """
     w = _Words(writer)
     word = w.as_word(value)
     magnitude = w.step("and", word, 0x7FFFFFFF)
@@ -153,16 +171,22 @@ def narrowed(writer: FormulaWriter, value: str, kind: DType) -> str:
 
 
 def _power(w: _Words, code: str) -> str:
-    """Emit 2^(code - 127) for an f8e8m0 code and return its f32 bits: NaN for 255, a subnormal number for 0."""
+    """Emit the f32 bits of 2^(code - 127), the value of the f8e8m0 number with bits `code`, and return the LLVM name of
+    the i32. `w` takes the instructions; `code` is the LLVM name of an i32.
+
+    255 gives the bits of NaN, 0 those of the subnormal number 2^-127.
+    """
     bits = w.select(w.step("icmp eq", code, 0), 1 << 22, w.step("shl", code, 23))
     return w.select(w.step("icmp eq", code, 255), QUIET, bits)
 
 
 def _exponent(w: _Words, word: str, magnitude: str) -> str:
-    """Emit the f8e8m0 code of the power of two nearest to an f32 and return it; NaN, zero and negatives give 255.
+    """Emit the f8e8m0 code of the power of two nearest to an f32 and return the LLVM name of that i32: the code of 2^e
+    is e + 127.
 
-    `word` has the bits of the f32, `magnitude` the same without the sign bit. Ties go to the larger power. Between the
-    two smallest powers the larger one is always taken, as the interpreter does.
+    `w` takes the instructions. `word` has the bits of the f32, `magnitude` the same without the sign bit; both are LLVM
+    names. Ties go to the larger power. Between the two smallest powers the larger one is always taken, as the
+    interpreter does. Zero, negative numbers, NaN, and numbers that round to 2^128 or more give 255, the code of NaN.
     """
     normal = w.step("lshr", w.step("add", magnitude, 1 << 22), 23)
     subnormal = w.select(w.step("icmp ugt", magnitude, 1 << 22), 1, 0)

@@ -42,7 +42,9 @@ _TYPES = {
 
 
 def element(dtype: DType) -> str:
-    """Return the LLVM type of an element; floats of 8 bits or less and i4 are i8. Raise ProgramError if it has none."""
+    """Return the LLVM type that holds one element of type `dtype`: f32 -> "float". Floats of 8 bits or fewer and i4 are
+    held in an i8. Raise ProgramError if LLVM has no type for it.
+    """
     llvm_type = _TYPES.get(dtype.name)
     if llvm_type is not None:
         return llvm_type
@@ -52,7 +54,9 @@ def element(dtype: DType) -> str:
 
 
 def vector(dtype: DType, lanes: int | None) -> str:
-    """Return the LLVM type of a register with `lanes` elements of type `dtype`; `lanes` None: a single element."""
+    """Return the LLVM type of a vector of `lanes` elements of type `dtype`, such as "<8 x float>". If `lanes` is None,
+    return the type of a single element, "float".
+    """
     return element(dtype) if lanes is None else f"<{lanes} x {element(dtype)}>"
 
 
@@ -108,33 +112,39 @@ class Writer:
 
     @property
     def scope(self) -> Scope:
-        """Return the innermost open scope."""
+        """Return the innermost open scope: the code of the innermost loop that is being written."""
         return self.scopes[-1]
 
     def name(self, prefix: str = "v") -> str:
-        """Return a new LLVM name, such as `%v7` for the prefix `v`."""
+        """Return a new LLVM name that is not used yet, such as "%v7" for the prefix "v"."""
         self.count += 1
         return f"%{prefix}{self.count}"
 
     def line(self, text: str) -> None:
-        """Append a line to the innermost scope."""
+        """Append the line `text`, indented, to the innermost open scope."""
         self.scope.lines.append("  " + text)
 
     def label(self, name: str) -> None:
-        """Begin the basic block `name`."""
+        """Append the label of the LLVM basic block `name` to the innermost open scope. Lines that follow belong to that
+        block.
+        """
         self.scope.lines.append(f"{name}:")
         self.block = name
 
     def value(self, text: str) -> str:
-        """Append an instruction, given without its result, to the innermost scope; return the result's name."""
+        """Append the LLVM instruction `text`, such as "add i64 %a, 1", to the innermost open scope. Return the new LLVM
+        name of its result.
+        """
         name = self.name()
         self.line(f"{name} = {text}")
         return name
 
     def placed(self, depth: int, key: Any, text: str) -> str:
-        """Append an instruction to the scope at `depth`, once for each `key`; return the result's name.
+        """Append the LLVM instruction `text` to the open scope number `depth` (0: the outermost), and return the LLVM
+        name of its result. If an instruction with this `key` is there already, append nothing and return the name of
+        that one's result.
 
-        The instruction, given without its result, is printed before the innermost scope that is open now.
+        In an outer scope, the instruction comes before the loop that is being written: it is hoisted.
         """
         scope = self.scopes[depth]
         name = scope.known.get(key)
@@ -145,13 +155,16 @@ class Writer:
         return name
 
     def declare(self, text: str) -> None:
-        """Declare an LLVM intrinsic in the module, given as `float @llvm.fabs.f32(float)`."""
+        """Declare an LLVM intrinsic in the module, once. `text` is its signature, such as "float
+        @llvm.fabs.f32(float)".
+        """
         self.declared[f"declare {text}"] = None
 
     def define(self, name: str, text: str, inner: Writer | None = None) -> None:
-        """Define the function or table `name` in the module by its LLVM text.
+        """Add the definition of the function or table `name` to the module; `text` is its LLVM text.
 
-        `inner` is the writer of the function's body: its declarations and definitions are added, too.
+        `inner` is the writer of the function's body: the declarations and definitions that the body needs are added
+        first.
         """
         if inner is not None:
             self.defined |= inner.defined
@@ -160,7 +173,9 @@ class Writer:
         self.declared[text] = None
 
     def open(self) -> Scope:
-        """Open and return an inner scope; code that is hoisted later goes before it."""
+        """Open a scope (the code of a loop's body) inside the innermost one, and return it. Instructions that are
+        hoisted from it to outer scopes are printed before it.
+        """
         outer = self.scope
         outer.before_inner = []
         outer.lines.append(outer.before_inner)
@@ -170,12 +185,12 @@ class Writer:
         return inner
 
     def close(self) -> None:
-        """Close the innermost scope."""
+        """Close the innermost scope: lines then go to the scope around it, after the closed one."""
         self.scopes.pop()
         self.scope.before_inner = self.scope.lines
 
     def text(self) -> str:
-        """Return all lines, joined."""
+        """Return all lines written so far as one text; lines of inner scopes stand within those of outer ones."""
         lines: list[str] = []
         stack: list[Any] = [iter(self.scopes[0].lines)]
         while stack:
@@ -191,11 +206,17 @@ class Writer:
     # -- integer expressions ----------------------------------------------------------------------------------
 
     def depth(self, e: Expr) -> int:
-        """Return the depth of the outermost scope in which all symbols of an expression have values."""
+        """Return the number of the outermost scope in which all symbols of the expression `e` have values; 0 (outside
+        all loops) if it has no symbols. The expression can be computed there.
+        """
         return max((self._symbol(s)[1] for s in e.symbols), default=0)
 
     def _symbol(self, s: Symbol) -> tuple[str, int]:
-        """Return the LLVM name of a symbol's value and the depth of its scope; a defined symbol is computed."""
+        """Return (the LLVM name of the value of the symbol `s`, the number of the scope that computes it).
+
+        If `s` is defined by an expression and has no value yet, the expression's instructions are emitted and the name
+        is kept. Raise AssertionError if it has neither value nor definition.
+        """
         value = self.symbols.get(s)
         if value is None and s.definition is not None:
             value = self.symbols[s] = (self.integer(s.definition), self.depth(s.definition))
@@ -204,7 +225,9 @@ class Writer:
         return value
 
     def integer(self, e: Expr) -> str:
-        """Return the LLVM operand that has an expression's value, an i64; emits its instructions once."""
+        """Return the LLVM operand, an i64, that holds the value of the integer expression `e`. Its instructions are
+        emitted, in the outermost scope that can compute them, unless an equal expression was emitted there before.
+        """
         if isinstance(e, Const):
             return str(e.value)
         if isinstance(e, Symbol):
@@ -214,7 +237,9 @@ class Writer:
         return name if name is not None else self._integer(e, depth)
 
     def _integer(self, e: Expr, depth: int) -> str:
-        """Emit an expression that has no value yet and return the i64; `depth` is the scope that it is hoisted to."""
+        """Emit the instructions of the integer expression `e`, which no scope has computed yet, and return the LLVM
+        name of the i64. `depth` is the number of the scope that they are hoisted to.
+        """
         if isinstance(e, Sum):
             return self._sum(e, depth)
         if isinstance(e, AtLeastZero | IsZero | And | Or):
@@ -232,10 +257,11 @@ class Writer:
         raise AssertionError(type(e))
 
     def _fold(self, pattern: str, e: Expr, parts: list[str], depth: int) -> str:
-        """Emit the reduction of operands by a binary instruction and return the i64.
+        """Emit the reduction of the LLVM operands `parts` by a binary instruction, from left to right: [a, b, c] -> (a
+        op b) op c. Return the LLVM name of the i64.
 
-        `pattern` is the instruction with two `{}`. The last result becomes the value of expression `e`. `depth` is the
-        scope that the instructions are hoisted to.
+        `pattern` is the instruction with two `{}` for its operands. The instructions are hoisted to the scope number
+        `depth`. The last result becomes the known value of the expression `e`.
         """
         total = parts[0]
         for i, part in enumerate(parts[1:]):
@@ -244,9 +270,10 @@ class Writer:
         return total
 
     def _sum(self, e: Sum, depth: int) -> str:
-        """Emit a sum and return the i64; terms of outer scopes are added first, so that inner sums share them.
+        """Emit the instructions of the sum `e` and return the LLVM name of the i64. Terms of outer loops are added
+        first, so that their partial sums are hoisted and shared; the constant is added last.
 
-        `depth` is the scope that the last addition is hoisted to.
+        `depth` is the number of the scope in which all of `e` can be computed.
         """
         terms = sorted(e.terms, key=lambda t: (self.depth(t[0]), t[0].key))
         total = ""
@@ -267,9 +294,12 @@ class Writer:
         return total
 
     def _divided(self, e: Any, depth: int) -> str:
-        """Emit a quotient or remainder that rounds to minus infinity, or an exact quotient, and return the i64.
+        """Emit the instructions of `e`, a floor division, a modulo or an exact division, and return the LLVM name of
+        the i64. Floor division rounds to minus infinity; the modulo is its remainder. The operands of an exact division
+        must leave no remainder.
 
-        `depth` is the scope that the instructions are hoisted to.
+        `depth` is the number of the scope that the instructions are hoisted to. A dividend that cannot be negative and
+        a positive divisor take one unsigned instruction.
         """
         left, right = self.integer(e.left), self.integer(e.right)
         if isinstance(e, Exact):
@@ -290,7 +320,9 @@ class Writer:
         return self.placed(depth, e, f"sub i64 {quotient}, {one}")
 
     def condition(self, e: Expr) -> str:
-        """Return the LLVM operand of a condition, an i1; emits its instructions once."""
+        """Return the LLVM operand, an i1, of the condition `e`, set where the value of `e` is not 0. Its instructions
+        are emitted, in the outermost scope that can compute them, unless they were emitted there before.
+        """
         if isinstance(e, Const):
             return "true" if e.value else "false"
         depth = self.depth(e)
@@ -317,10 +349,12 @@ class Writer:
     # -- addresses --------------------------------------------------------------------------------------------
 
     def address(self, base: str, buffer: Value, offset: Expr, size: int) -> str:
-        """Return the pointer to the element at `offset` of `buffer`.
+        """Emit the address of the element at `offset` (in elements) of the tensor `buffer`, and return the LLVM name of
+        the pointer.
 
-        `base` is the LLVM pointer to the first element, `size` the bytes of an element. The offset's terms of outer
-        scopes are added first, its constant last.
+        `base` is the LLVM pointer to the tensor's first element, `size` the bytes of an element. Terms of outer loops
+        are added first and the constant last, so that neighbouring elements share a pointer. Pointers that were
+        computed before are reused.
         """
         constant, terms = linear(offset)
         key = (buffer, tuple(terms))
@@ -331,7 +365,11 @@ class Writer:
         return pointer
 
     def _pointer(self, base: str, buffer: Value, terms: Any, size: int) -> str:
-        """Emit the pointer to `base` plus the terms (expression, coefficient) of an offset, and return it."""
+        """Emit the pointer `base` plus all terms of an offset into the tensor `buffer`, and return its LLVM name.
+        `terms` has pairs (expression, coefficient), counted in elements of `size` bytes.
+
+        Terms of outer loops are added first, so that their partial sums are hoisted and shared.
+        """
         pointer = base
         partial: Expr | None = None
         for t, c in sorted(terms, key=lambda t: (self.depth(t[0]), t[0].key)):
@@ -347,7 +385,9 @@ class Writer:
     # -- vectors of integers ------------------------------------------------------------------------------------
 
     def splat(self, text: str, kind: str, lanes: int) -> str:
-        """Return a vector with the LLVM operand `text`, of type `kind`, in all lanes."""
+        """Emit a vector of `lanes` lanes that all hold the LLVM operand `text` of LLVM type `kind`, and return its LLVM
+        operand. Zeros emit nothing: they give "zeroinitializer".
+        """
         if text in ("0", "0.0", "zeroinitializer"):
             return "zeroinitializer"
         first = self.value(f"insertelement <{lanes} x {kind}> poison, {kind} {text}, i64 0")
@@ -356,7 +396,9 @@ class Writer:
         )
 
     def lane_values(self, e: Expr, lane: Symbol, lanes: int) -> str:
-        """Emit an expression for every value of the symbol `lane` and return the vector of i64."""
+        """Emit the value of the integer expression `e` for each lane: in lane i, the symbol `lane` has the value i.
+        Return the LLVM operand of the vector of `lanes` i64.
+        """
         if lane not in e.symbols:
             return self.splat(self.integer(e), "i64", lanes)
         if e is lane:
@@ -387,9 +429,11 @@ class Writer:
         raise AssertionError(type(e))
 
     def _lanes_floored(self, is_mod: bool, kind: str, lanes: int, left: str, right: str) -> str:
-        """Emit the quotient, or the remainder, of two vectors, rounded to minus infinity, and return it.
+        """Emit the quotient of two vectors of signed integers, rounded to minus infinity, or the remainder of that if
+        `is_mod`. Return the LLVM name of the result.
 
-        `kind` is the vectors' LLVM type.
+        `left` and `right` are the LLVM operands of dividend and divisor, `lanes` the length of the vectors and `kind`
+        their LLVM type.
         """
         remainder = self.value(f"srem {kind} {left}, {right}")
         signs = self.value(f"xor {kind} {remainder}, {right}")
@@ -404,17 +448,21 @@ class Writer:
         return self.value(f"sub {kind} {quotient}, {one}")
 
     def _folded(self, pattern: str, parts: Iterable[str]) -> str:
-        """Emit the reduction of operands by a binary instruction, `pattern` with two `{}`, and return the result."""
+        """Emit the reduction of the LLVM operands `parts` by a binary instruction, from left to right, and return the
+        last result. `pattern` is the instruction with two `{}` for its operands. A single part is returned as it is.
+        """
         total = ""
         for part in parts:
             total = part if not total else self.value(pattern.format(total, part))
         return total
 
     def _mask_by_limit(self, e: Expr, lane: Symbol, lanes: int) -> str | None:
-        """Return the mask of the lanes with e >= 0 by one comparison; None if `e` is not linear in the lane.
+        """Emit the mask of the lanes where e >= 0, and return the LLVM operand of the vector of `lanes` i1; the symbol
+        `lane` has the value i in lane i. Return None, with nothing emitted, if `e` is not linear in `lane` or there are
+        2^14 lanes or more.
 
-        Lane numbers are compared with a limit, which is the same for all lanes and is hoisted. They are compared in 16
-        bits, so that a mask costs one vector comparison.
+        One comparison of the lane numbers, in 16 bits, with a limit is enough: 5 - lane >= 0 is lane <= 5. The limit is
+        the same for all lanes and is hoisted; if it is known, the mask is a constant.
         """
         constant, terms = linear(e)
         lane_coefficients = [c for t, c in terms if t is lane]
@@ -445,7 +493,9 @@ class Writer:
         )
 
     def lane_conditions(self, e: Expr, lane: Symbol, lanes: int) -> str:
-        """Emit a condition for every value of the symbol `lane` and return the vector of i1."""
+        """Emit the condition `e` for each lane: in lane i, the symbol `lane` has the value i. Return the LLVM operand
+        of the vector of `lanes` i1, set where the value of `e` is not 0.
+        """
         if lane not in e.symbols:
             return self.splat(self.condition(e), "i1", lanes)
         kind = f"<{lanes} x i64>"
@@ -463,7 +513,9 @@ class Writer:
 
 
 def literal(value: float, dtype: DType) -> str:
-    """Return the LLVM constant of a number as an element of type `dtype`; floats by their bits, to round once."""
+    """Return the LLVM constant of the number `value` as an element of type `dtype`. A float is rounded once to `dtype`
+    and written by its bits, 0.5 as f16 -> "0xH3800"; for integer types it is truncated to an integer.
+    """
     import struct
 
     if not dtype.is_float:

@@ -98,7 +98,9 @@ class WaveCompileOptions:
 
     @property
     def ignored(self) -> tuple[str, ...]:
-        """Return the names of options that were set and are ignored."""
+        """Return the names of the options that were set to anything but None, False or an empty list and that have no
+        effect here, sorted.
+        """
         used = {"target"} if _is_ours(self.target) else set()
         return tuple(
             sorted(name for name, v in self._set.items() if v not in (None, False, (), []) and name not in used)
@@ -106,7 +108,9 @@ class WaveCompileOptions:
 
 
 def _is_ours(target: Any) -> bool:
-    """True if a target is one of `tilewright.compile`, not one of Wave's names of GPUs."""
+    """True if `target` is a target of `tilewright.compile`, such as "cpu" or "gpu:hopper"; False for Wave's names of
+    GPUs, such as "gfx942", and for other values.
+    """
     return isinstance(target, str) and (target == EXECUTOR or is_native(target) or is_gpu(target))
 
 
@@ -115,16 +119,17 @@ _named: set[str] = set()
 
 @eager
 def wave_compile(options: WaveCompileOptions, kernel: Kernel, schedule: Any = None) -> Executable:
-    """Return the kernel, compiled with Wave's options; it is called with arrays or tensors in signature order.
+    """Return `kernel`, a Wave kernel, compiled as `options` say. The result is called with arrays or tensors in the
+    order of the kernel's parameters.
 
     The meaning is Wave's where it differs from that of `tilewright.compile`. The operator % on tiles takes the
     dividend's sign. Reads with a mapping return 0 out of bounds. Arguments may be larger than their dimensions say, and
-    i8 and u8 are the same. A violated Assumption only warns. A manual schedule is ignored with one warning. Values for
-    symbols that the kernel lacks are skipped.
+    i8 and u8 are the same. A violated Assumption only warns. A manual `schedule` is ignored with one warning, as are
+    options without effect. Values for symbols that the kernel lacks are skipped.
 
     `options.target` may be a target of `tilewright.compile`: "cpu" (the default), "gpu", "cuda", one of these with a
     machine ("gpu:hopper"), or "executor", which runs the program in numpy. Wave's names of GPUs ("gfx942") are ignored
-    and give the default.
+    and give the default. Raise ArgumentError for arguments of other types, OutOfScope for the option `compile_to_asm`.
     """
     if not isinstance(options, WaveCompileOptions):
         raise ArgumentError(f"wave_compile: options={written(options, 80)} are no WaveCompileOptions")
@@ -151,20 +156,21 @@ def wave_compile(options: WaveCompileOptions, kernel: Kernel, schedule: Any = No
 
 
 def wave_sim(constraints: Sequence[Constraint] | None = None) -> Callable[[Callable[..., Any]], Executable]:
-    """Return a decorator that compiles a kernel for the CPU; its sizes are those of the arrays of each call.
+    """Return a decorator that turns a Python function, a Wave kernel, into a kernel compiled for the CPU. Its sizes are
+    those of the arrays of each call.
 
     `constraints` are Wave's; those that place or schedule work are ignored.
     """
 
     def decorate(function: Callable[..., Any]) -> Executable:
-        """Return the compiled kernel of a Python function."""
+        """Return the compiled kernel of `function`, a Wave kernel in Python."""
         return wave_compile(WaveCompileOptions(), tilewright.wave.wave(constraints)(function))
 
     return decorate
 
 
 def set_default_run_config(options: WaveCompileOptions) -> WaveCompileOptions:
-    """Return the options unchanged: there is nothing to set."""
+    """Return `options` unchanged: here there is nothing to set for a run."""
     return options
 
 
@@ -175,17 +181,17 @@ class SchedulingType(Enum):
 
 
 def get_default_scheduling_params(*args: Any, **options: Any) -> dict[Any, int]:
-    """Return no scheduling parameters: the planner decides."""
+    """Return an empty dictionary: Wave's scheduling parameters have no meaning here. All arguments are ignored."""
     return {}
 
 
 def ceildiv(a: int, b: int) -> int:
-    """Return a / b, rounded up."""
+    """Return a / b rounded up to an integer: 7, 2 -> 4. Symbolic integers are allowed, too."""
     return -(-a // b)
 
 
 def clamp(x: int, min_val: int, max_val: int) -> int:
-    """Return x limited to the range from `min_val` to `max_val`."""
+    """Return x limited to the range from `min_val` to `max_val`: 9, 0, 5 -> 5."""
     return max(min_val, min(max_val, x))
 
 
@@ -197,7 +203,7 @@ ceildiv, clamp = checked(ceildiv, _NUMBERS), checked(clamp, _NUMBERS)
 
 
 def run_test(function: Callable[[], None]) -> Callable[[], None]:
-    """Return the function, after calling it if its file is run as a script."""
+    """Return `function` unchanged. It is called once, at once, if its module is run as a script."""
     if function.__module__ == "__main__":
         function()
     return function
@@ -210,42 +216,44 @@ class CoalescingType(Enum):
 
 
 def get_default_arch() -> str:
-    """Return the name of the default machine: the CPU."""
+    """Return "cpu", the name of the default machine."""
     return "cpu"
 
 
 def get_arch_family() -> str:
-    """Return the family of the default machine: the CPU."""
+    """Return "cpu", the family of the default machine."""
     return "cpu"
 
 
 def enable_scheduling_barriers(options: WaveCompileOptions) -> WaveCompileOptions:
-    """Return the options unchanged."""
+    """Return `options` unchanged: scheduling barriers, an option of Wave, have no meaning here."""
     return options
 
 
 def dump_generated_mlir() -> bool:
-    """Return False: there is no MLIR."""
+    """Return False. Wave's programs call this to ask if they shall print MLIR, and there is none here."""
     return False
 
 
 def check_individual_kernels() -> bool:
-    """Return False: a kernel is one program."""
+    """Return False. Wave's programs call this to ask if they shall check kernels one by one, and a kernel is one
+    program here.
+    """
     return False
 
 
 def check_leaks(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function unchanged."""
+    """Return `function` unchanged; nothing is checked. It stands for Wave's decorator of the same name."""
     return function
 
 
 def get_mfma_load_elems_per_thread(mma_type: Any) -> int:
-    """Return a vector width for loads, which reads accept and do not use."""
+    """Return 4, a vector width for loads, whatever `mma_type` is. Reads accept a width and do not use it."""
     return 4
 
 
 def get_mfma_store_elems_per_thread(mma_type: Any) -> int:
-    """Return a vector width for stores, which writes accept and do not use."""
+    """Return 4, a vector width for stores, whatever `mma_type` is. Writes accept a width and do not use it."""
     return 4
 
 
@@ -253,7 +261,9 @@ def get_mfma_store_elems_per_thread(mma_type: Any) -> int:
 
 
 def _torch(what: str) -> Any:
-    """Return the module torch; raise MissingPackage, which names the function `what`, if it is not installed."""
+    """Return the module torch. If it is not installed, raise MissingPackage, whose message says that the function
+    `what` of this module needs it.
+    """
     import importlib
 
     try:
@@ -264,7 +274,9 @@ def _torch(what: str) -> Any:
 
 
 def torch_dtype_to_wave(dtype: Any) -> dtypes.DType:
-    """Return the element type of a torch dtype."""
+    """Return the element type that corresponds to `dtype`, a torch dtype: torch.float16 -> f16. Raise ArgumentError if
+    there is none, and MissingPackage without torch.
+    """
     table = _torch_dtypes("torch_dtype_to_wave")
     if dtype not in table:
         raise ArgumentError(f"there is no element type for {dtype}")
@@ -272,7 +284,9 @@ def torch_dtype_to_wave(dtype: Any) -> dtypes.DType:
 
 
 def wave_dtype_to_torch(dtype: dtypes.DType) -> Any:
-    """Return the torch dtype of an element type."""
+    """Return the torch dtype that corresponds to the element type `dtype`: f16 -> torch.float16. Raise ArgumentError if
+    there is none, and MissingPackage without torch.
+    """
     for of_torch, ours in _torch_dtypes("wave_dtype_to_torch").items():
         if ours is dtype:
             return of_torch
@@ -280,7 +294,7 @@ def wave_dtype_to_torch(dtype: dtypes.DType) -> Any:
 
 
 def torch_dtype_range(dtype: Any) -> list[float]:
-    """Return the smallest and the largest finite number of a torch dtype."""
+    """Return [smallest, largest] finite number of `dtype`, a torch dtype. Raise MissingPackage without torch."""
     torch = _torch("torch_dtype_range")
     limits = torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype)
     return [limits.min, limits.max]
@@ -293,7 +307,9 @@ def __getattr__(name: str) -> Any:
 
 
 def _torch_dtypes(what: str) -> dict[Any, dtypes.DType]:
-    """Return the element types by torch dtype; `what` is the function that needs them, for errors."""
+    """Return {torch dtype: element type}. Raise MissingPackage if torch is not installed; its message says that the
+    function `what` of this module needs it.
+    """
     torch = _torch(what)
     return {
         torch.bool: dtypes.bool_,
@@ -314,10 +330,12 @@ def _torch_dtypes(what: str) -> dict[Any, dtypes.DType]:
 
 
 def _maker(name: str) -> Callable[..., Any]:
-    """Return the function `device_NAME`, which calls torch.NAME on the CPU and ignores its device argument."""
+    """Return a function `device_NAME`, where `name` is "zeros" or the like. It calls torch's function of that name
+    without its `device` argument, so that the tensor is on the CPU.
+    """
 
     def make(*args: Any, **options: Any) -> Any:
-        """Call torch's function of this name without its device argument."""
+        """Return the tensor that torch's function of this name makes of the arguments, without `device`."""
         options.pop("device", None)
         return getattr(_torch(f"device_{name}"), name)(*args, **options)
 
@@ -333,18 +351,20 @@ device_zeros_like, device_randn_like = _maker("zeros_like"), _maker("randn_like"
 
 
 def quantized_tensor(shape: Sequence[int], dtype: Any, scale: float) -> Any:
-    """Return a torch tensor of random whole numbers: normal ones times `scale`, limited to its range, rounded up."""
+    """Return a torch tensor of shape `shape` and torch dtype `dtype` with random whole numbers: normally distributed
+    numbers times `scale`, limited to -scale and scale, and rounded up. Raise MissingPackage without torch.
+    """
     torch = _torch("quantized_tensor")
     return (torch.randn(shape, dtype=dtype) * scale).clamp(-scale, scale).ceil()
 
 
 def to_default_device(tensor: Any) -> Any:
-    """Return the tensor unchanged: it is on the CPU."""
+    """Return `tensor` unchanged: the default device is the CPU. Nothing is copied."""
     return tensor
 
 
 def get_default_device() -> str:
-    """Return the name of the default device: the CPU."""
+    """Return "cpu", the name of the default device for torch tensors."""
     return "cpu"
 
 

@@ -29,16 +29,20 @@ _REFUSED_OPTIONS = {"dynamic": "shapes are known when JAX traces", "target": "it
 
 
 def conv1d(x: Any, w: Any, bias: Any = None, **options: Any) -> Any:
-    """Return the convolution of x[n, w, c] by w[f, s, c], as `tilewright.conv1d`; options are those of `conv2d`."""
+    """Return activation(convolution of x[n, w, c] by the filters w[f, s, c] + bias[f]), an array [n, output width, f].
+
+    It is `tilewright.conv1d` as a JAX function. `bias` may be None; `options` are those of `conv2d`.
+    """
     return _convolve(Conv1d, x, w, bias, options)
 
 
 def conv2d(x: Any, w: Any, bias: Any = None, **options: Any) -> Any:
-    """Return activation(convolution of x[n, h, w, c] by w[f, r, s, c] + bias[f]), as `tilewright.conv2d`.
+    """Return activation(convolution of x[n, h, w, c] by the filters w[f, r, s, c] + bias[f]).
 
-    `options` are those of `tilewright.Conv` (stride, padding, dilation, groups, activation, ...), without `dynamic` and
-    `target`. It is for jit, vmap, shard_map and grad; its gradients are convolutions too. Under vmap over the image it
-    is one convolution of a larger batch.
+    The result is [n, output height, output width, f]. It is `tilewright.conv2d` as a JAX function, for jit, vmap,
+    shard_map and grad; its gradients are convolutions too. `bias` may be None. `options` are those of `tilewright.Conv`
+    (stride, padding, dilation, groups, activation, ...), except `dynamic` and `target`, which raise ArgumentError.
+    Under vmap over the image it is one convolution of a larger batch.
 
     >>> import jax, jax.numpy as jnp
     >>> x, w = jnp.ones((1, 3, 3, 1)), jnp.ones((1, 2, 2, 1))
@@ -53,16 +57,21 @@ def conv2d(x: Any, w: Any, bias: Any = None, **options: Any) -> Any:
 
 
 def conv3d(x: Any, w: Any, bias: Any = None, **options: Any) -> Any:
-    """Return the convolution of x[n, d, h, w, c] by w[f, t, r, s, c], as `tilewright.conv3d`; options are those of
-    `conv2d`."""
+    """Return activation(convolution of x[n, d, h, w, c] by the filters w[f, t, r, s, c] + bias[f]).
+
+    The result is [n, output depth, output height, output width, f]. It is `tilewright.conv3d` as a JAX function. `bias`
+    may be None; `options` are those of `conv2d`.
+    """
     return _convolve(Conv3d, x, w, bias, options)
 
 
 def _convolve(layer: type[Conv], x: Any, w: Any, bias: Any, options: dict[str, Any]) -> Any:
-    """Return the convolution of JAX arrays `x` by `w`, by kernels of the class `layer` (Conv1d, Conv2d or Conv3d).
+    """Return activation(convolution of the JAX array `x` by the filters `w` + `bias`), computed by kernels of the class
+    `layer`.
 
-    `bias` may be None. `options` are keyword arguments of the class; raise ArgumentError if they or the shapes do not
-    fit.
+    `layer` is Conv1d, Conv2d or Conv3d. `bias` may be None; it is converted to the accumulator's type. `options` are
+    keyword arguments of the class. Raise ArgumentError for the options `dynamic` and `target`, and if shapes or options
+    do not fit.
     """
     for name, why in _REFUSED_OPTIONS.items():
         if options.get(name) is not None:
@@ -87,7 +96,8 @@ def _convolve(layer: type[Conv], x: Any, w: Any, bias: Any, options: dict[str, A
 
 
 def _options_of(convolution: Conv | _Convolution) -> dict[str, Any]:
-    """Return {name: value} of a convolution's options: stride, padding, dilation, groups, activation, and so on."""
+    """Return {name: value} for stride, padding, dilation, groups, activation, precision and accumulate of a
+    convolution."""
     return {name: getattr(convolution, name) for name in _OPTIONS}
 
 
@@ -103,9 +113,10 @@ class _Convolution(OperatorOptions):
     groups: int
 
     def call(self, *arrays: Any) -> Any:
-        """Return the convolution of `arrays` (image, filters and perhaps a bias), from one kernel call.
+        """Return activation(convolution + bias) of `arrays`: an image, filters, and optionally a bias.
 
-        It is zeros, without a call, if the result is empty.
+        It is one call of a kernel that is compiled for these shapes. If the result has no elements, no kernel is
+        called.
         """
         x, w, *_ = arrays
         image, filters, *added = (np.empty(a.shape, a.dtype) for a in arrays)
@@ -118,11 +129,12 @@ class _Convolution(OperatorOptions):
         return call_kernel(kernel, dict(zip(layer.names, arrays, strict=False)), layer.names[-1], shape, self.out)
 
     def call_batched(self, run: Any, size: int, has_batch: Sequence[bool], arrays: Sequence[Any]) -> Any:
-        """Return the convolutions of a vmap batch of images by one call of `run`, with more images; None if filters or
-        bias have the batch too.
+        """Return the convolutions of a vmap batch by one call of `run`: the members' images are merged into one batch
+        of images.
 
-        `has_batch` says which of `arrays` (images, filters, perhaps a bias) have the batch in front; `size`, its
-        extent, is not used.
+        Return None if the filters or the bias differ between members. `run` is this convolution as a JAX function.
+        `arrays` are the images, the filters and perhaps a bias; `has_batch` says which of them have the vmap batch as
+        first dimension. `size`, the extent of that dimension, is not used.
         """
         x, *others = arrays
         if any(has_batch[1:]):  # a kernel has one set of filters
@@ -131,9 +143,11 @@ class _Convolution(OperatorOptions):
         return results.reshape(*x.shape[:2], *results.shape[1:])
 
     def gradients(self, first: Any, second: Any, sum_gradient: Any) -> tuple[Any, Any]:
-        """Return the gradients with respect to the image `first` and the filters `second`, each by a convolution.
+        """Return (gradient with respect to the image, gradient with respect to the filters), each by a convolution.
 
-        `sum_gradient` is with respect to the convolution's result, before the activation. Empty arrays give zeros.
+        `first` is the image, `second` the filters. `sum_gradient` is the gradient with respect to the convolution's
+        result before the activation. If the image or `sum_gradient` has no elements, both gradients are zeros and
+        nothing is called.
         """
         if 0 in sum_gradient.shape or 0 in first.shape:
             dx, dw = (jnp.zeros(a.shape, self.out.numpy) for a in (first, second))
@@ -148,10 +162,11 @@ class _Convolution(OperatorOptions):
 
 
 def _image_gradient(options: _Convolution, shape: tuple[int, ...], w: Any, gradient: Any) -> Any:
-    """Return the gradient with respect to the image, whose shape is `shape`, by a convolution with stride 1.
+    """Return the gradient with respect to the image, an array of shape `shape`, by a convolution with stride 1.
 
-    `options` and the filters `w` are those of the forward convolution, `gradient` is with respect to its result. The
-    gradient is padded, with zeros between its elements for a stride, and convolved by the flipped filters.
+    `options` and the filters `w` are those of the forward convolution; `gradient` is the gradient with respect to its
+    result. `gradient` is padded, with stride - 1 zeros between its elements, and convolved by the filters. For this,
+    the taps are flipped along each axis, and channels and features are swapped.
     """
     taps, groups = w.shape[1:-1], options.groups
     axes = zip(shape[1:-1], gradient.shape[1:-1], taps, options.padding, options.stride, options.dilation, strict=True)
@@ -169,18 +184,20 @@ def _image_gradient(options: _Convolution, shape: tuple[int, ...], w: Any, gradi
 
 
 def _filter_gradient(options: _Convolution, x: Any, shape: tuple[int, ...], gradient: Any) -> Any:
-    """Return the gradient with respect to the filters, whose shape is `shape`, by a convolution of the image `x`.
+    """Return the gradient with respect to the filters, an array of shape `shape`, by convolutions of the image `x`.
 
-    `options` are those of the forward convolution, `gradient` is with respect to its result and takes the place of the
-    filters here; stride and dilation are swapped.
+    `options` are those of the forward convolution. `gradient` is the gradient with respect to its result, and takes the
+    place of the filters here; stride and dilation are swapped. Each group has a convolution of its own.
     """
     groups, taps = options.groups, shape[1:-1]
     swapped = replace(options, stride=options.dilation, dilation=options.stride, groups=1)
 
     def gradient_of_group(image: Any, output_gradient: Any) -> Any:
-        """Return the filters' gradient [f, ..., c] for one group, from its image [n, ..., c] and gradient [n, ..., f].
+        """Return the gradient [f, ..., c] with respect to the filters of one group.
 
-        Batch and channels are swapped for the convolution: [c, ..., n] and [f, ..., n].
+        `image` [n, ..., c] has the group's channels, `output_gradient` [n, ..., f] the gradient of its output features.
+        The convolution takes them as an image [c, ..., n] and filters [f, ..., n]. Its result is cropped to the
+        filter's taps.
         """
         sums = differentiable(swapped)(jnp.swapaxes(image, 0, -1), jnp.swapaxes(output_gradient, 0, -1))
         cropped = sums[(slice(None), *(slice(0, k) for k in taps))]  # with a stride there may be more than the taps

@@ -28,7 +28,7 @@ class XlaBuffer:
 
     @property
     def bytes(self) -> int:
-        """Return the size in bytes of the array, of one member if vmap passes a batch of them."""
+        """Return the size in bytes of an array of this shape, without the dimensions that vmap adds in front."""
         return prod(self.shape) * self.dtype.itemsize
 
 
@@ -48,7 +48,7 @@ class XlaCall:
 
     @property
     def buffers(self) -> tuple[XlaBuffer, ...]:
-        """Return all buffers that XLA passes: the arguments, then the results."""
+        """Return all buffers that XLA passes: first the arguments, then the results."""
         return self.arguments + self.results
 
 
@@ -95,9 +95,10 @@ class EntryTable:
         self.words: Words = np.array([words.get(word, 0) for word in TABLE], np.uint64)
 
     def _address_of(self, values: Any, dtype: Any = np.int64) -> int:
-        """Return the address of an array of `values` (numbers or bytes) that lives as long as the table.
+        """Return the memory address of an array with the elements `values`, which this table then keeps alive.
 
-        `dtype` is the array's element type.
+        Bytes are used in place. For a sequence of numbers, a new array of element type `dtype` is made, with a 0 added
+        at its end.
         """
         array = np.frombuffer(values, dtype) if isinstance(values, bytes) else np.array([*values, 0], dtype)
         self._referenced.append(array)

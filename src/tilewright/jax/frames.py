@@ -38,12 +38,16 @@ class CallFrame:
     address: int
 
     def buffers(self) -> tuple[list[FrameBuffer], list[FrameBuffer]]:
-        """Return (arguments of the call, results of the call)."""
+        """Return (arguments of the call, results of the call), each a list with the memory address and shape of each
+        buffer."""
         arguments, results = (self._buffers(start) for start in (self.address + 40, self.address + 80))
         return arguments, results
 
     def _buffers(self, start: int) -> list[FrameBuffer]:
-        """Return the buffers of XLA's argument or result list (a C structure) at the address `start`."""
+        """Return the buffers that an XLA list describes, each with its memory address and shape.
+
+        `start` is the address of the list: the C structure for all arguments, or for all results, of a call.
+        """
         count, pointers = _word(start + 16), _word(start + 32)
         buffers = []
         for buffer in (_word(pointers + 8 * n) for n in range(count)):
@@ -53,17 +57,19 @@ class CallFrame:
         return buffers
 
     def stream(self) -> int:
-        """Return the handle of the GPU stream on which the call's work runs; raise if the platform has no streams."""
+        """Return the handle of the GPU stream on which the call's work must run; raise TargetError if the call is not
+        on a GPU."""
         return self._query_context(80, "stream")
 
     def device(self) -> int:
-        """Return the number of the device that the call runs on."""
+        """Return the number of the GPU that the call runs on (0, 1, ...); raise TargetError if XLA does not tell it."""
         return self._query_context(184, "device") & 0xFFFFFFFF
 
     def _query_context(self, offset: int, what: str) -> int:
-        """Return what the API function at `offset` reports about the call's execution context.
+        """Call an XLA function that reports a number about the call's execution context, and return that number.
 
-        `what` names that in the error, which is raised if the function fails.
+        `offset` is the function's offset in bytes in XLA's API table: 80 for the stream, 184 for the device. Raise
+        TargetError, which says `what` is missing ("stream"), if the function fails.
         """
         words = (ctypes.c_uint64 * 4)(32, 0, _word(self.address + 24), 0)
         api = _word(self.address + 16)
@@ -74,9 +80,10 @@ class CallFrame:
         return int(words[3])
 
     def error(self, text: str, code: int = INTERNAL) -> int:
-        """Create an XLA error with the message `text` and the error code `code`; return its address.
+        """Create an XLA error with the message `text` and XLA's error code `code`; return its address, or 0 if XLA
+        gives none.
 
-        A handler that returns this address makes the call fail.
+        A handler that returns this address makes the custom call fail.
         """
         message = ctypes.create_string_buffer(text.encode())
         words = (ctypes.c_uint64 * 4)(28, 0, ctypes.addressof(message), code)

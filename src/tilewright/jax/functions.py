@@ -38,19 +38,20 @@ sizes."""
 def function(
     executable: Any, *, backward: Backward | None = None, params: Mapping[str, int] | None = None
 ) -> JaxFunction:
-    """Return a compiled kernel as a JAX function, for jit, vmap and shard_map, and for grad if it has a `backward`.
+    """Return a compiled kernel as a JAX function, for jit, vmap and shard_map, and for grad if `backward` is given.
 
-    `executable` is what `tilewright.compile(kernel)` or `compile_text(text)` returns, for the CPU at hand; one from
-    `compile` may also be for a GPU, and is called on JAX's arrays there. Call the result with the kernel's arguments,
-    by position or by name. It returns all outputs: one array, or a tuple. An output that is left out starts as zeros;
-    one that is passed starts with the values of that array, which is not changed itself.
+    `executable` is the result of `tilewright.compile(kernel)` or `compile_text(text)`, for the CPU at hand; one from
+    `compile` may also be for a GPU, and is called on JAX's arrays there. Call the JAX function with the kernel's
+    arguments, by position or by name. It returns all outputs: one array, or a tuple. An output that is left out starts
+    as zeros if the kernel may not write all of it. An output that is passed starts with that array's values; the array
+    itself is not changed.
 
     `backward(inputs, outputs, cotangents)` gets three tuples: the arguments of the call, its results, and the gradients
-    with respect to these; it returns the gradient with respect to each argument, None for zeros. It is any JAX
+    with respect to these. It returns the gradient with respect to each argument, None for zeros. It is any JAX
     function, such as one that calls other kernels. Without it, differentiation raises `MissingBackward`.
 
-    Element types and shapes are checked when JAX traces. `params` has values for parameters of a block program that no
-    shape determines.
+    Element types and shapes are checked when JAX traces. `params` is {name: value} for parameters of a block program
+    that no shape determines. Raise ArgumentError if XLA cannot call the kernel.
 
     >>> import jax, jax.numpy as jnp, tilewright, tilewright.jax
     >>> relu = tilewright.jax.function(tilewright.compile(tilewright.kernels.activation("relu")))
@@ -100,9 +101,10 @@ class JaxFunction:
         return self._function_of_form(tuple(form))(*with_common_varying_axes(arrays))
 
     def _ordered_arguments(self, args: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
-        """Return a call's arguments in the kernel's order, None for outputs that are left out.
+        """Return a tuple with a call's value for each argument of the kernel, in the kernel's order.
 
-        `args` are the positional arguments, `named` the keyword arguments.
+        `args` are the positional arguments, `named` the keyword arguments. An output that is left out is None. Raise
+        ArgumentError if a required argument is missing or None, or if an argument is unknown or given twice.
         """
         names = [a.name for a in self._kernel.arguments]
         outputs = [a.name for a in self._kernel.arguments if not a.is_required]
@@ -114,13 +116,19 @@ class JaxFunction:
 
     @cached_property
     def _function_of_form(self) -> Callable[[Form], Callable[..., Any]]:
-        """Return `_compile_for_form` with a cache: it maps a `Form` to the jitted function for calls of that form."""
+        """Return `_compile_for_form` with a cache: a function that maps a `Form` to the jitted JAX function for it.
+
+        The cache keeps the 64 forms that were used last.
+        """
         return lru_cache(maxsize=64)(self._compile_for_form)
 
     def _compile_for_form(self, form: Form) -> Callable[..., Any]:
-        """Return the jitted, differentiable JAX function for calls of one form; it takes the arrays that they pass.
+        """Return the jitted JAX function for calls of one form: it takes the passed arrays and returns the kernel's
+        outputs.
 
-        `form` says which arguments are passed, and has the numbers that decide sizes.
+        `form` has an entry for each argument of the kernel. It is GIVEN for an array or number that the call passes,
+        None for an output that is left out, and the value itself for a number that decides sizes. Differentiation calls
+        the author's backward, or raises MissingBackward without one.
         """
         run = partial(self._trace, form)
         run.__name__ = self.__name__  # type: ignore[attr-defined]
@@ -128,10 +136,13 @@ class JaxFunction:
         return transformed
 
     def _trace(self, form: Form, *arrays: Any) -> Any:
-        """Return the kernel's outputs for a call of `form`, as JAX traces it: by a custom call on `arrays`.
+        """Return the kernel's outputs for `arrays`, one array or a tuple, while JAX traces: as results of an XLA custom
+        call.
 
-        The kernel is compiled for the shapes of the arrays and registered with XLA. If arrays are empty, nothing is
-        called.
+        `form` has an entry for each argument of the kernel: None for an output that is left out; `arrays` has all
+        others. The kernel is compiled for the shapes of `arrays` and registered with XLA. If arrays are so empty that
+        nothing is computed, there is no custom call: outputs that were passed are returned unchanged, and the others
+        are zeros.
         """
         inputs = tuple(XlaBuffer(tuple(a.shape), np.dtype(a.dtype)) for a in arrays)
         kernel, rest = self._kernel, iter(inputs)
@@ -167,7 +178,7 @@ class JaxFunction:
 
 
 def with_derivative(run: Callable[..., Any], name: str, backward: Backward | None) -> Any:
-    """Return the JAX function `run` with a rule for reverse-mode derivatives: `backward`.
+    """Return the JAX function `run` with `backward` as its rule for reverse-mode derivatives.
 
     If `backward` is None, any derivative raises MissingBackward. `name` is the kernel's name in errors.
     """
@@ -175,7 +186,10 @@ def with_derivative(run: Callable[..., Any], name: str, backward: Backward | Non
         refusing = jax.custom_jvp(run)
 
         def refuse(primals: Any, tangents: Any) -> Any:
-            """Raise MissingBackward, as the jvp rule of a kernel without a backward."""
+            """Raise MissingBackward, always: this is the derivative rule (jvp) of a kernel without a backward.
+
+            `primals` and `tangents` are what JAX passes to such a rule; neither is used.
+            """
             raise MissingBackward(
                 f"{name} has no derivative: name one, tilewright.jax.function(executable, backward=...), or pass "
                 "jax.lax.stop_gradient of its arguments"
@@ -186,12 +200,16 @@ def with_derivative(run: Callable[..., Any], name: str, backward: Backward | Non
     differentiable = jax.custom_vjp(run)
 
     def forward(*arrays: Any) -> Any:
-        """Return (the outputs, residuals for the backward: inputs and outputs), as jax.custom_vjp requires."""
+        """Return (the outputs, (`arrays`, the outputs)): the result of the call, and the residuals that `back` gets."""
         outputs = differentiable(*arrays)
         return outputs, (arrays, outputs)
 
     def back(residuals: Any, cotangents: Any) -> tuple[Any, ...]:
-        """Return the gradient with respect to each input, or None, from the author's backward."""
+        """Return a tuple with the gradient with respect to each input, or None, computed by the author's backward.
+
+        `residuals` is (inputs, outputs) of the forward call; `cotangents` are the gradients with respect to the
+        outputs. Raise ArgumentError unless the author's backward returns one entry for each input.
+        """
         arrays, results = residuals
         outputs, output_gradients = (x if isinstance(x, tuple) else (x,) for x in (results, cotangents))
         gradients = backward(arrays, outputs, output_gradients)
@@ -210,10 +228,11 @@ def with_derivative(run: Callable[..., Any], name: str, backward: Backward | Non
 
 
 def _number_as_array(value: Any, argument: XlaArgument, where: str) -> Any:
-    """Return a call's value for a number argument as an array without dimensions, of the argument's element type.
+    """Return `value`, which a call passes for a number argument, as an array without dimensions of the argument's type.
 
-    A tracer of JAX is passed on (its weak type converted), unless sizes depend on the number: that raises. `where`
-    names the argument in errors.
+    An array that has this form already is returned unchanged, and so is a tracer of JAX; only a weakly typed scalar
+    tracer is converted. Raise TracedArgument for a tracer if sizes depend on the number, and ArgumentError for other
+    values that are no numbers. `where` names the argument in errors.
     """
     if isinstance(value, jax.core.Tracer):
         if argument.is_size:
@@ -233,9 +252,11 @@ def _number_as_array(value: Any, argument: XlaArgument, where: str) -> Any:
 
 
 def _checked_array(array: Any, argument: XlaArgument, where: str) -> Any:
-    """Return `array` if it has the argument's element type, and no dimensions if that is a number; raise otherwise.
+    """Return `array`, the value that a call passes for `argument`, unchanged after checks.
 
-    `where` names the argument in errors.
+    Raise ArgumentError if it is no array of JAX or numpy, if its element type is not the argument's or is one that JAX
+    stores differently than kernels do, or if it has dimensions and the argument is a number. `where` names the argument
+    in errors.
     """
     buffer = xla_buffer_of(array, where)
     if buffer.dtype != argument.dtype.numpy:
@@ -248,10 +269,11 @@ def _checked_array(array: Any, argument: XlaArgument, where: str) -> Any:
 
 
 def _stand_in(argument: XlaArgument, buffer: XlaBuffer, form: Any) -> Any:
-    """Return a value in place of a traced argument, of which only type and shape are used, to specialise the kernel.
+    """Return an untraced value in place of an argument that JAX traces, so that the kernel can be compiled for its
+    shape.
 
-    It is an uninitialised array like `buffer`; for a number it is the argument's `form` (its value), or 0 if that is
-    GIVEN.
+    For an array it is an uninitialised array with the shape and element type of `buffer`. For a number it is `form`,
+    the number's value, or 0 if `form` is GIVEN (the value may differ in each call).
     """
     if argument.is_number:
         return 0 if form is GIVEN else form

@@ -42,9 +42,10 @@ class GpuCalls:
         self.callback = CALLBACK(self._run_at)
 
     def _run_at(self, address: int, ended: int) -> int:
-        """Run the kernel on the call frame at `address`; return the address of an XLA error, or 0.
+        """Run the kernel on the call frame at `address`; return the address of an XLA error, or 0 if it succeeds.
 
-        The word at the address `ended` is set to 1 unless a Python exception escapes, so that the handler sees that.
+        An exception of Tilewright becomes the XLA error. `ended` is the address of a word that is set to 1 in both
+        cases. Any other exception escapes and leaves the word at 0, so that the handler sees the failure.
         """
         frame, error = CallFrame(address), 0
         try:
@@ -55,7 +56,10 @@ class GpuCalls:
         return error
 
     def run(self, frame: CallFrame) -> None:
-        """Launch the kernel on the stream and the buffers of `frame`, once for each member of a vmap batch."""
+        """Launch the kernel on the stream and the buffers of `frame`, once for each member of a vmap batch.
+
+        Before a launch, outputs that the kernel may not write in full are filled with zeros.
+        """
         arguments, results = frame.buffers()
         stream, device = frame.stream(), frame.device()
         executor, call = self._program.executor, self._call
@@ -74,7 +78,7 @@ class GpuCalls:
 def _pointers_of_members(
     buffers: Sequence[FrameBuffer], argument_count: int, unbatched: Sequence[XlaBuffer]
 ) -> Iterator[tuple[int, ...]]:
-    """Yield, for each member of a vmap batch, the addresses of its part of all buffers.
+    """Yield, for each member of a vmap batch, a tuple with the address of its part of each buffer in `buffers`.
 
     vmap adds the same number of dimensions in front of each buffer, each of the batch's extent or 1 (broadcast).
     `unbatched` has the buffers without these dimensions. The batch's extents are those of the first result, which

@@ -431,16 +431,20 @@ _ENDED = "tilewright: the call of a kernel on a GPU raised an error of Python, w
 
 
 def handler_text() -> str:
-    """Return the LLVM text of the handler that calls a kernel on a CPU; it is the same for all kernels.
+    """Return the LLVM text of the handler (C function) through which XLA calls a kernel on a CPU, the same for all
+    kernels.
 
-    The handler reads the kernel's table (see `TABLE`) through the global variable `program`.
+    The handler finds the kernel's table (see `TABLE`) through its global variable `program`.
     """
     return _fill_placeholders(_FRAME_TEXT + _ENTRY_TEXT)
 
 
 def _fill_placeholders(text: str) -> str:
-    """Return LLVM text with its placeholders replaced: `W_BYTES` by the word's index in `TABLE`, others by constants
-    and messages."""
+    """Return LLVM text with its placeholders replaced by numbers and messages.
+
+    `W_BYTES` becomes the index of the word "bytes" in `TABLE`. The others, such as `MAJOR`, `ROOM` and `MEMORY_LENGTH`,
+    become constants of this module, error messages, and the messages' lengths.
+    """
     replacements = {
         **{f"W_{word.upper()})": f"{index})" for index, word in enumerate(TABLE)},
         "COUNTS_LENGTH": len(_COUNTS) + 1,
@@ -463,9 +467,9 @@ def _fill_placeholders(text: str) -> str:
 
 @cache
 def spare_workspace() -> np.ndarray[Any, np.dtype[np.uint64]]:
-    """Return an array of one word: the address of a workspace that no call is using, or 0 if there is none.
+    """Return the process's array of one word: the address of a workspace that no call is using, or 0 if there is none.
 
-    The handlers of all programs share it: a call takes the workspace, and puts it back when it ends.
+    The handlers of all programs share it: a call takes the workspace out, and puts it back when it ends.
     """
     return np.zeros(1, np.uint64)
 
@@ -489,9 +493,10 @@ class FfiHandler:
 
 
 def entry_handler(table: np.ndarray[Any, np.dtype[np.uint64]]) -> FfiHandler:
-    """Return a handler that calls a kernel on a CPU; `table` has its words, in the order of `TABLE`.
+    """Return a new handler (C function for XLA) that calls the kernel on a CPU that `table` describes.
 
-    Its word "spare" is set here.
+    `table` has the kernel's 64-bit words in the order of `TABLE`. Its word "spare" is set here, in place: to the
+    address of the word for the shared workspace.
     """
     table[TABLE.index("spare")] = spare_workspace().ctypes.data
     return FfiHandler(handler_text(), table)
@@ -503,12 +508,15 @@ CALLBACK = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
 
 
 def callback_handler(address: int) -> FfiHandler:
-    """Return a handler that calls the Python callback of type `CALLBACK` at `address` for each custom call."""
+    """Return a new handler (C function for XLA) that calls a Python function for each custom call.
+
+    `address` is the function's address as a C function of type `CALLBACK`.
+    """
     return FfiHandler(_fill_placeholders(_FRAME_TEXT + _CALLBACK_TEXT), np.array([address], np.uint64))
 
 
 @cache
 def refusing_handler(says: str) -> FfiHandler:
-    """Return a handler that fails every call with the error message `says`."""
+    """Return a handler (C function for XLA) that makes every custom call fail with the message `says`, from a cache."""
     message = np.frombuffer(says.encode() + b"\0", np.uint8)
     return FfiHandler(_fill_placeholders(_FRAME_TEXT + _REFUSING_TEXT), message)

@@ -53,7 +53,7 @@ class SpecialisedKernel:
     """A kernel compiled for arrays of given shapes."""
 
     program: XlaCpuProgram | XlaGpuProgram | None
-    """What XLA runs; None: arrays are empty, and nothing is computed."""
+    """The program that XLA runs; None if arrays are so empty that nothing is computed."""
     key_text: str
     """A text that differs from that of every other program, in every process."""
     arrays: tuple[XlaBuffer, ...]
@@ -86,9 +86,12 @@ class TileKernel:
         )
 
     def specialise(self, arrays_of_call: tuple[Any, ...]) -> SpecialisedKernel:
-        """Return the kernel for a call's arguments: arrays (only shapes and types are used), numbers, None for outputs.
+        """Return the kernel compiled for the shapes of a call's arguments, with the shapes and types of all its
+        arguments.
 
-        None stands for an output that the call leaves out.
+        `arrays_of_call` has an entry for each argument of the kernel: an array, of which only shape and type are used,
+        a number, or None for an output that the call leaves out. If arrays are empty, the result has no program. Raise
+        ArgumentError if the arguments do not fit the kernel.
         """
         executable = self._executable
         bound = Arguments(executable.program, executable.outputs, executable.known, arrays_of_call, executable.lenient)
@@ -118,9 +121,12 @@ class TextKernel:
         )
 
     def specialise(self, arrays_of_call: tuple[Any, ...]) -> SpecialisedKernel:
-        """Return the program for a call's arrays, of which only shapes and types are used.
+        """Return the program's machine code for the shapes of a call's arrays, with the shapes and types of all its
+        arguments.
 
-        None stands for an output that the call leaves out.
+        `arrays_of_call` has an entry for each argument: an array, of which only shape and type are used, or None for an
+        output that the call leaves out. Raise ArgumentError if the arrays do not fit, and TargetError if this CPU
+        cannot run the code.
         """
         executable = self._executable
         device = executable.device
@@ -135,10 +141,11 @@ class TextKernel:
 def xla_program_of(
     compiled: Compiled, arrays: Sequence[XlaBuffer], params: Mapping[str, int] | None, name: str
 ) -> tuple[XlaCpuProgram | XlaGpuProgram, str]:
-    """Return (what XLA runs for a compiled kernel, a text that differs from that of every other program).
+    """Return (the program that XLA runs for a compiled kernel, a text that differs from that of every other program).
 
-    `arrays` has the shapes and types of all arguments, `params` the values of sizes that no shape determines. `name` is
-    the kernel's name in errors: it raises if the shapes do not fit, or if this machine does not run the code.
+    `arrays` has the shapes and types of all arguments; `params` is {name: value} of sizes that no shape determines, or
+    None. Raise ArgumentError if the shapes do not fit, and TargetError if this machine does not run the code; `name` is
+    the kernel's name in errors.
     """
     stand_ins = [np.broadcast_to(np.zeros((), b.dtype), b.shape) for b in arrays]
     if is_gpu(compiled.target):
@@ -154,16 +161,16 @@ def xla_program_of(
 
 
 def key_text_of(member: EntryMember) -> str:
-    """Return a text that differs for all machine-code entries (a key of the code, and sizes) and is the same in every
-    process."""
+    """Return a text that identifies the machine code and the sizes of `member`, and is the same in every process."""
     return f"{member.code.key}{member.sizes}"
 
 
 def kernel_of(executable: Any, params: Mapping[str, int] | None) -> TileKernel | TextKernel:
-    """Return the kernel that an executable from `tilewright.compile` or `compile_text` runs.
+    """Return a TileKernel or TextKernel, as JAX needs it, for an executable from `tilewright.compile` or
+    `compile_text`.
 
-    Raise ArgumentError if it is not machine code that XLA can call, or if `params` (values of parameters that no shape
-    determines) are given for a tile kernel, which has none.
+    Raise ArgumentError if it is not machine code that XLA can call. A tile kernel has no open parameters: raise
+    ArgumentError if `params`, {name: value} of parameters that no shape determines, is given for one.
     """
     if not isinstance(executable, Executable | TextExecutable):
         raise ArgumentError(
@@ -188,8 +195,12 @@ def kernel_of(executable: Any, params: Mapping[str, int] | None) -> TileKernel |
 
 
 def _is_fully_written(program: Program, output: Value) -> bool:
-    """True if a tile program surely writes each element of `output` and reads none, so that its old values do not
-    matter."""
+    """True if a tile program certainly writes each element of `output` and does not read it: its old values do not
+    matter.
+
+    It needs a write outside of loops over all dimensions of `output`, and no operation but writes may use `output`.
+    False for grid programs (their authors wrote the workgroups), and for programs whose numbers are used as sizes.
+    """
     if is_grid(program) or any(op.name == "set_symbol" for op in program.walk()):
         return False
     kind = output.type
@@ -200,7 +211,11 @@ def _is_fully_written(program: Program, output: Value) -> bool:
 
 
 def _decides_sizes(program: Program, value: Value) -> bool:
-    """True if `value` is a number argument of a tile program on which its workgroups or loops may depend."""
+    """True if `value` is a number argument of a grid program (one whose author wrote the workgroups) that is used as a
+    size.
+
+    Workgroups or loops may then depend on the number.
+    """
     if isinstance(value.type, MemoryType) or not is_grid(program):
         return False
     return any(op.name == "set_symbol" and op.operands[0] is value for op in program.body.ops)

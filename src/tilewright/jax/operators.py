@@ -35,9 +35,12 @@ ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
 
 
 def array_stand_in(value: Any, name: str, ranks: tuple[int, ...] = ()) -> Any:
-    """Return an uninitialised numpy array with the shape and element type of a JAX array, which may be a tracer.
+    """Return an uninitialised numpy array with the shape and element type of the JAX array `value`, which may be a
+    tracer.
 
-    `name` names the array in errors. `ranks` are the allowed numbers of dimensions; none stand for two or more.
+    `ranks` are the allowed numbers of dimensions; () allows two or more. Raise ArgumentError for other ranks, for
+    values that are no arrays, and for element types that JAX does not store as kernels do. `name` names the array in
+    errors.
     """
     buffer = xla_buffer_of(value, name)
     require_representable(buffer, name)
@@ -48,10 +51,10 @@ def array_stand_in(value: Any, name: str, ranks: tuple[int, ...] = ()) -> Any:
 
 
 def call_kernel(kernel: Compiled, arrays: Mapping[str, Any], result: str, shape: tuple[int, ...], kind: DType) -> Any:
-    """Return the result of a compiled kernel, called through XLA, for `arrays` by argument name.
+    """Call a compiled kernel through XLA on `arrays`, {argument name: JAX array}, and return its only output.
 
-    `result` is the name of the kernel's output, `shape` and `kind` are the shape and element type of the array that is
-    returned.
+    `result` is the name of the kernel's output argument. The output is returned with the shape `shape` and the element
+    type `kind`. Arrays are reshaped if the kernel declares other shapes than the caller's.
     """
     require_representable(XlaBuffer(shape, kind.numpy), "the result")
     arguments = kernel.running.arguments
@@ -70,8 +73,9 @@ def call_kernel(kernel: Compiled, arrays: Mapping[str, Any], result: str, shape:
 def activation_gradient(name: str | None, compute: Callable[[], Any], gradient: Any) -> Any:
     """Return the gradient with respect to an activation's input, from `gradient` with respect to its output.
 
-    `name` is the activation (None: the identity). `compute` recomputes the activation's input, in the accumulator's
-    type; it is called only if there is an activation. The result has the element type of `gradient`.
+    `name` is the activation ("relu", "gelu", "gelu_tanh", "silu"); for None, `gradient` itself is returned. `compute()`
+    returns the activation's input, in the accumulator's type; it is called only if there is an activation. The result
+    has the element type of `gradient`.
     """
     if name is None:
         return gradient
@@ -81,9 +85,10 @@ def activation_gradient(name: str | None, compute: Callable[[], Any], gradient: 
 
 
 def gradient_operand_type(kind: DType, gradient: Any) -> DType:
-    """Return the operands' element type in a contraction that computes gradients of an operator on data of type `kind`.
+    """Return the element type to which operands are converted for a contraction that computes an operator's gradients.
 
-    It is `kind` if the array `gradient` has that type too, else the type of its accumulator.
+    `kind` is the type of the operator's data, `gradient` the gradient with respect to its result. The answer is `kind`
+    if `gradient` has that type, else the accumulator type of `kind`: f16 data with an f32 gradient -> f32.
     """
     return kind if from_numpy(np.dtype(gradient.dtype)) is kind else kind.accumulator
 
@@ -105,37 +110,45 @@ class OperatorOptions(ABC):
 
     @abstractmethod
     def call(self, *arrays: Any) -> Any:
-        """Return the operator's result for `arrays` (both data arrays and perhaps a bias), from one kernel call."""
+        """Abstract: return the operator's result for `arrays` (two data arrays and perhaps a bias), from one kernel
+        call."""
 
     @abstractmethod
     def call_batched(self, run: Any, size: int, has_batch: Sequence[bool], arrays: Sequence[Any]) -> Any:
-        """Return the results for a batch under vmap by one larger call of the operator; None if there is no such call.
+        """Abstract: return the results for a vmap batch by one larger call of the operator, or None if no such call
+        exists.
 
-        `run` is the operator as a JAX function. `size` is the extent of the batch, the first dimension of those
-        `arrays` for which `has_batch` is True.
+        `run` is the operator as a JAX function, `arrays` are two data arrays and perhaps a bias. `has_batch` says which
+        of `arrays` have the batch as first dimension; `size` is the extent of that dimension.
         """
 
     @abstractmethod
     def gradients(self, first: Any, second: Any, sum_gradient: Any) -> tuple[Any, Any]:
-        """Return the gradients with respect to both data arrays `first` and `second`, with the element type `out`.
+        """Abstract: return (gradient with respect to `first`, gradient with respect to `second`), with the element type
+        `out`.
 
-        `sum_gradient` is with respect to the contraction's result, before the activation.
+        `first` and `second` are the operator's data arrays. `sum_gradient` is the gradient with respect to the
+        contraction's result, before the activation.
         """
 
 
 @lru_cache(maxsize=256)
 def jitted_operator(options: OperatorOptions) -> Any:
-    """Return the operator as a jitted function of its arrays, from a cache."""
+    """Return the operator with these options as a jitted function of its arrays, from a cache.
+
+    It has the rules for gradients and vmap of `differentiable`.
+    """
     return jax.jit(differentiable(options))
 
 
 @lru_cache(maxsize=256)
 def differentiable(options: OperatorOptions) -> Any:
-    """Return the operator as a JAX function of its arrays, with rules for gradients and for vmap, from a cache."""
+    """Return the operator with these options as a function of its arrays, with rules for gradients and vmap, from a
+    cache."""
     run = jax.custom_vjp(_batchable(options))
 
     def forward(*arrays: Any) -> Any:
-        """Return (the result, residuals for the backward: the arrays), as jax.custom_vjp requires."""
+        """Return (the operator's result, `arrays`): the arrays are the residuals that the backward gets."""
         return run(*arrays), arrays
 
     run.defvjp(forward, partial(_all_gradients, options))
@@ -144,16 +157,19 @@ def differentiable(options: OperatorOptions) -> Any:
 
 @lru_cache(maxsize=256)
 def _batchable(options: OperatorOptions) -> Any:
-    """Return the operator as a JAX function of its arrays with a vmap rule: one larger call if possible.
+    """Return the operator with these options as a function of its arrays with a rule for vmap, from a cache.
 
-    Otherwise the vmap rule makes one custom call whose handler iterates over the batch.
+    Under vmap it makes one larger call of the operator if the operator has one for these arrays. Otherwise it makes one
+    custom call whose handler runs the kernel once for each member of the batch.
     """
     run = custom_vmap(options.call)
 
     def batched(size: int, has_batch: list[bool], *arrays: Any) -> tuple[Any, bool]:
-        """Return (results for a batch of extent `size`, True: they have the batch dimension), by one custom call.
+        """Return (results with the batch as first dimension, True, which says so): the rule for vmap.
 
-        `has_batch` tells which arrays have the batch as their first dimension.
+        `size` is the batch's extent, `has_batch` tells which of `arrays` have the batch as first dimension. The results
+        come from one larger call of the operator if there is one, else from one custom call that iterates over the
+        batch.
         """
         results = options.call_batched(run, size, has_batch, arrays)
         if results is None:  # the FFI handler iterates over the batch
@@ -165,9 +181,10 @@ def _batchable(options: OperatorOptions) -> Any:
 
 
 def _all_gradients(options: OperatorOptions, arrays: Sequence[Any], gradient: Any) -> tuple[Any, ...]:
-    """Return the gradients with respect to all `arrays` (both data arrays, and the bias if there is one).
+    """Return a tuple with the gradient of each array in `arrays`: two data arrays, and the bias if there is one.
 
-    `gradient` is with respect to the operator's result.
+    `gradient` is the gradient with respect to the operator's result. If there is an activation, its input is computed
+    again. The bias's gradient is the sum over all dimensions but the last, in the accumulator's type.
     """
     first, second, *bias = arrays
     kind = options.kind

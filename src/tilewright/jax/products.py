@@ -35,10 +35,11 @@ def matmul(
 ) -> Any:
     """Return activation(a[..., m, k] * b[..., k, n] + bias[n]), of a's element type unless `out_dtype` is given.
 
-    It is `tilewright.matmul` as a JAX function, for jit, vmap, shard_map and grad. `precision="tf32"` rounds f32
-    operands to tf32; `accumulate="f16"` accumulates f16 products in f16. Under vmap over a, or over a and b, it is one
-    batched GEMM. Gradients are GEMMs too: their operands have the data's type if the result has it, else the
-    accumulator's. For the gradient of an activation its input is recomputed.
+    It is `tilewright.matmul` as a JAX function, for jit, vmap, shard_map and grad. `activation` is "relu", "gelu",
+    "gelu_tanh", "silu" or None. `precision="tf32"` rounds f32 operands to tf32; `accumulate="f16"` accumulates f16
+    products in f16. Under vmap over a, or over a and b, it is one batched GEMM. Gradients are GEMMs too: their operands
+    have the data's type if the result has it, else the accumulator's. For the gradient of an activation its input is
+    recomputed. Raise ArgumentError if shapes, types or options do not fit.
 
     >>> import jax, jax.numpy as jnp
     >>> a, b = jnp.array([[1.0, 2.0]]), jnp.array([[3.0], [4.0]])
@@ -85,7 +86,11 @@ class _Product(OperatorOptions):
     """"n" or "t" (transposed) for each operand: with "nn" they are a[m, k] and b[k, n], with "nt" b is [n, k]."""
 
     def call(self, *arrays: Any) -> Any:
-        """Return the GEMM of `arrays` (a, b and perhaps a bias), from one kernel call; zeros if the result is empty."""
+        """Return activation(a * b + bias) of `arrays` (a, b and perhaps a bias), from one kernel call.
+
+        a and b are matrices, or batches of matrices with one batch dimension; `transposes` says which are stored
+        transposed. If the result has no elements, no kernel is called.
+        """
         a, b, *bias = arrays
         m, k = a.shape[-2:] if self.transposes[0] == "n" else a.shape[:-3:-1]
         n = b.shape[-1] if self.transposes[1] == "n" else b.shape[-2]
@@ -101,10 +106,13 @@ class _Product(OperatorOptions):
         return call_kernel(kernel, arguments, "c", (*batch, m, n), self.out)
 
     def call_batched(self, run: Any, size: int, has_batch: Sequence[bool], arrays: Sequence[Any]) -> Any:
-        """Return the GEMMs of a vmap batch by one call of `run`; None if a has no batch, or the bias has one.
+        """Return the GEMMs of a vmap batch by one call of `run`; None if a is the same for all members, or the bias
+        differs.
 
-        `size` is the batch's extent, `has_batch` says which of `arrays` (a, b, perhaps a bias) have it in front. If
-        only a has it, the rows of all members become rows of a single matrix if possible.
+        `run` is this GEMM as a JAX function. `arrays` are a, b and perhaps a bias; `has_batch` says which of them have
+        the vmap batch as first dimension, of extent `size`. If only a has it, and a is not transposed, the rows of all
+        members become rows of one matrix. Otherwise all matrices become one batch, for which a b without the batch is
+        broadcast.
         """
         a, b, *bias = arrays
         a_has_batch, b_has_batch, *bias_has_batch = has_batch
@@ -119,9 +127,9 @@ class _Product(OperatorOptions):
         return products.reshape(*a.shape[:-2], *products.shape[-2:])
 
     def gradients(self, first: Any, second: Any, sum_gradient: Any) -> tuple[Any, Any]:
-        """Return the gradients with respect to a (`first`) and b (`second`), each by a GEMM.
+        """Return (gradient with respect to a, gradient with respect to b), each by a GEMM.
 
-        `sum_gradient` is with respect to a * b + bias.
+        `first` is a, `second` is b. `sum_gradient` is the gradient with respect to a * b + bias, before the activation.
         """
         operands = {"a": first, "b": second, "c": sum_gradient}
         da, db = (
@@ -133,14 +141,18 @@ class _Product(OperatorOptions):
 
 @lru_cache(maxsize=256)
 def _compiled_product(options: _Product) -> Any:
-    """Return `_multiply_batches` with these options as a jitted function of a, b and perhaps a bias, from a cache."""
+    """Return a jitted function of a, b and perhaps a bias, which computes activation(a * b + bias) with these options.
+
+    It is taken from a cache. Leading dimensions of a and b are batch dimensions; b may also be a single matrix.
+    """
     return jax.jit(partial(_multiply_batches, options))
 
 
 def _multiply_batches(options: _Product, a: Any, b: Any, *bias: Any) -> Any:
-    """Return the product of a[..., m, k] and b[..., k, n], or b[k, n], with `options` and perhaps a bias.
+    """Return activation(a[..., m, k] * b + bias) with `options`; b is [..., k, n] or [k, n], `bias` is empty or
+    (bias[n],).
 
-    With a single matrix b, all leading dimensions of a are merged into m, and it is one GEMM; else they are merged into
+    If b is a single matrix, all leading dimensions of a are merged into m, for one GEMM. Otherwise they are merged into
     one batch dimension.
     """
     *batch, m, k = a.shape

@@ -35,11 +35,11 @@ _ELSEWHERE = {
 
 
 def register_program(name: str, text: str, program: XlaCpuProgram | XlaGpuProgram, call: XlaCall) -> str:
-    """Register a kernel with XLA, unless it is already, and return the name of its custom call.
+    """Register a kernel as an XLA custom call, unless that was done before, and return the custom call's name.
 
-    The name has the kernel's `name` and a hash, equal in every process, of `text` (unique to the kernel and its sizes),
-    of the buffers in `call` and of the number of threads. `program` is what XLA runs. On the platform (CPU or GPU) that
-    the kernel is not for, a call raises an error.
+    The name consists of the kernel's `name` and a hash, equal in every process, of `text` (unique to the kernel and its
+    sizes), the buffers in `call` and the number of threads. `program` is the machine code or GPU program that XLA runs.
+    A call on the other platform (GPU instead of CPU, or the reverse) fails with an error message.
     """
     platform, other = (ON_CPUS, ON_GPUS) if isinstance(program, XlaCpuProgram) else (ON_GPUS, ON_CPUS)
     workers = pool().workers if platform == ON_CPUS else 0
@@ -61,16 +61,16 @@ def register_program(name: str, text: str, program: XlaCpuProgram | XlaGpuProgra
 
 
 def _register(target: str, handler: FfiHandler, platform: str) -> None:
-    """Register the handler's machine code with JAX as the custom call `target` on `platform` ("cpu" or "CUDA")."""
+    """Register the handler's machine code with JAX as the custom call `target` on one platform, "cpu" or "CUDA"."""
     function = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(handler.address)
     jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(function), platform=platform)
 
 
 def call_registered(target: str, call: XlaCall, aliases: dict[int, int], arrays: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the results, as JAX arrays, of the custom call `target` (a name from `register_program`) on `arrays`.
+    """Return the results, as JAX arrays, of the custom call named `target` (from `register_program`) on `arrays`.
 
-    `call` has the shapes of the results. `aliases` maps the number of an argument to the number of the result that
-    shares its buffer. Under vmap it stays one call, and the handler iterates over the batch; arrays without the batch
+    `call` has the shapes and types of the results. `aliases` is {number of an argument: number of the result that
+    shares its buffer}. Under vmap it stays one call, and the handler iterates over the batch; arrays without the batch
     dimension are then broadcast in memory only if there are aliases.
     """
     array_type = jax.typeof(arrays[0]) if arrays else None
@@ -85,7 +85,8 @@ def call_registered(target: str, call: XlaCall, aliases: dict[int, int], arrays:
 
 
 def with_common_varying_axes(arrays: Sequence[Any]) -> tuple[Any, ...]:
-    """Return `arrays`, all marked as varying over the same mesh axes of a shard_map; outside of one, unchanged.
+    """Return a tuple of `arrays`, all marked as varying over the same mesh axes of a shard_map; outside of one,
+    unchanged.
 
     An array that is replicated along such an axis keeps its values. JAX differentiates this step itself: the gradient
     with respect to a replicated array is the sum over the axis.
@@ -97,9 +98,10 @@ def with_common_varying_axes(arrays: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def require_representable(buffer: XlaBuffer, where: str) -> None:
-    """Raise if JAX stores elements of the type of `buffer` differently than kernels do; `where` names the array.
+    """Raise ArgumentError if JAX stores elements of the type of `buffer` differently than kernels do.
 
     This is so for types of 2 to 7 bits, which XLA packs into bytes, and for 64-bit types unless jax_enable_x64 is set.
+    `where` names the array in the error.
     """
     kind = from_numpy(buffer.dtype)
     if kind is not None and 1 < kind.bits < 8:
@@ -111,7 +113,10 @@ def require_representable(buffer: XlaBuffer, where: str) -> None:
 
 
 def xla_buffer_of(array: Any, where: str) -> XlaBuffer:
-    """Return the shape and element type of a JAX or numpy array; raise if it is none. `where` names it in errors."""
+    """Return the shape and element type of a JAX or numpy array as an `XlaBuffer`.
+
+    Raise ArgumentError, which calls the array `where`, if it is no such array, or if it holds random keys of JAX.
+    """
     if not isinstance(array, jax.Array | np.ndarray):
         raise ArgumentError(
             f"{where} is a {type(array).__name__}; tilewright.jax takes arrays of JAX and numpy: pass jnp.asarray of it"

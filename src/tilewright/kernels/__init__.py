@@ -110,17 +110,21 @@ __all__ = [
 
 
 def _is_size(x: Any) -> bool:
-    """True if `x` is an integer, Python's or numpy's, no larger in magnitude than the largest number of elements."""
+    """True if `x` is an integer, Python's or numpy's, whose magnitude is at most the largest allowed number of
+    elements.
+    """
     return isinstance(x, int | np.integer) and not isinstance(x, bool) and abs(int(x)) <= ELEMENTS.most
 
 
 def _is_type(x: Any) -> bool:
-    """True if `x` is an object that can name an element type; whether it does is checked later."""
+    """True if `x` is a text, a `DType`, or a numpy dtype or scalar type, which may name an element type; whether it
+    names one is checked later.
+    """
     return isinstance(x, DType | str | np.dtype) or (isinstance(x, type) and issubclass(x, np.generic))
 
 
 def _sizes(count: int | None = None) -> Callable[[Any], bool]:
-    """Return a predicate: True for a sequence of `count` sizes (None: any number of them)."""
+    """Return a function that says whether its argument is a sequence of `count` integers (None: of any length)."""
     return lambda x: isinstance(x, Sequence) and count in (None, len(x)) and all(map(_is_size, x))
 
 

@@ -49,11 +49,12 @@ def attention_sums(tile: int, dtype: DTypeLike = "f16", *, causal: bool = False)
 
 
 def attention_query_gradient(tile: int, dtype: DTypeLike = "f16", *, causal: bool = False) -> tkw.Kernel:
-    """Return a kernel that computes dq[B, H, M, D], the gradient of attention with respect to q.
+    """Return a kernel that computes dq[B, H, M, D], the gradient of attention by q.
 
-    Arguments: q[B, H, M, D], k[B, H, N, D], v[B, H, N, E] and dout[B, H, M, E], the gradient of the result, of type
-    `dtype`; logs[B, H, M] from `attention_sums` and along[B, H, M], the sum over e of out * dout, both in f32; then dq.
-    With `causal`, query m sees the keys up to m. `tile` is the tile size along the keys.
+    Arguments: q[B, H, M, D], k[B, H, N, D], v[B, H, N, E] and dout[B, H, M, E], the gradient of the loss by attention's
+    result `out`, of type `dtype`; logs[B, H, M] from `attention_sums` and along[B, H, M], the sum over e of out * dout,
+    both in f32 (f64 for f64); then dq, of type `dtype`. With `causal`, query m sees the keys up to m. `tile` is the
+    tile size along the keys.
     """
     of_data = element_type(dtype)
     of_sums = of_data.accumulator
@@ -80,11 +81,11 @@ def attention_query_gradient(tile: int, dtype: DTypeLike = "f16", *, causal: boo
 
 
 def attention_key_gradient(tile: int, dtype: DTypeLike = "f16", *, causal: bool = False) -> tkw.Kernel:
-    """Return a kernel that computes dk[B, H, N, D] and dv[B, H, N, E], the gradients of attention with respect to k
-    and v.
+    """Return a kernel that computes dk[B, H, N, D] and dv[B, H, N, E], the gradients of attention by k and v.
 
-    The other arguments are those of `attention_query_gradient`, then dk and dv. dv is the sum over queries of weight *
-    dout, dk that of the score's gradient * q. `tile` is the tile size along the queries.
+    The arguments before dk and dv are those of `attention_query_gradient`: q, k, v, dout, logs, along. dv is the sum
+    over queries of weight * dout, dk that of the score's gradient * q. With `causal`, query m sees the keys up to m.
+    `tile` is the tile size along the queries.
     """
     of_data = element_type(dtype)
     of_sums = of_data.accumulator
@@ -119,8 +120,8 @@ def attention_key_gradient(tile: int, dtype: DTypeLike = "f16", *, causal: bool 
 
 
 def _scores(q: Any, k: Any, of_sums: Any, causal: bool) -> Any:
-    """Return the scaled scores q k^T / sqrt(D) of the current tiles of memory `q` and `k`; -inf where `causal`
-    hides a key.
+    """Emit the scores of the current tiles and return them: q k^T / sqrt(D), in type `of_sums`. `q` and `k` are memory.
+    With `causal`, scores of later keys (n > m) are -inf.
     """
     scores = tkw.mma(tkw.read(q), tkw.read(k), tkl.Register[B, H, M, N, of_sums](0))
     scores = scores * tkw.rsqrt(tkw.scalar(D, of_sums))
@@ -130,9 +131,11 @@ def _scores(q: Any, k: Any, of_sums: Any, causal: bool) -> Any:
 def _weights_and_score_gradient(
     q: Any, k: Any, v: Any, dout: Any, logs: Any, along: Any, causal: bool
 ) -> tuple[Any, Any]:
-    """Return (softmax weights, gradient of the scores before scaling) for the current tiles of queries and keys.
+    """Emit, for the current tiles of queries and keys, (softmax weights, gradient of the loss by the scores), and
+    return both tiles.
 
-    `logs` is the log-sum-exp of each row, `along` the sum over e of out * dout.
+    All arguments are memory, but for the flag `causal`: `logs` has the log-sum-exp of each row of scores, `along` the
+    sum over e of out * dout. The gradient is weights * (dout v^T - along), without the factor 1 / sqrt(D).
     """
     log_sum = tkw.read(logs)
     of_sums = log_sum.type.dtype

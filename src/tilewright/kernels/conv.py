@@ -50,15 +50,17 @@ def conv(
     """Return a kernel that computes y[n, p, q, f] = activation(sum over r, s, c of x[n, h, w, c] * w[f, r, s, c] +
     bias[f]).
 
-    This is over two axes, with h = p*stride + r*dilation - padding, and w likewise; out of bounds, x is 0. The number
-    of axes is that of `filter_size`: with one, images are [N, W, C], filters [F, S, C] and outputs [N, Q, F]; with
-    three, [N, D, H, W, C], [F, T, R, S, C] and [N, Z, P, Q, F]. `stride`, `padding` and `dilation` are one number for
-    all axes or one for each; padding may differ at both ends of an axis, see `padding_of`. With `groups`, filters of
-    group g see the channels of that group only. With `residual`, an array of the output's shape and type is added
-    before the activation. x and w are of type `dtype`, y of type `out_dtype` (None: `dtype`). Products are accumulated,
-    and bias, residual and activation computed, in f32 (i32 for integers, f64 for f64). `precision="tf32"` rounds f32
-    operands to tf32 first. `accumulate="f16"` accumulates f16 products in f16; bias and activation stay in f32. Sizes
-    come with the arguments.
+    This is over two axes, with h = p*stride + r*dilation - padding, and w likewise; out of bounds, x is 0. Arguments:
+    the images x, the filters w, then bias[F] if `bias`, then an array of the output's shape and type if `residual`,
+    which is added before the activation, then y. The number of axes is that of `filter_size`: with one, images are [N,
+    W, C], filters [F, S, C] and outputs [N, Q, F]; with three, [N, D, H, W, C], [F, T, R, S, C] and [N, Z, P, Q, F].
+    `stride`, `padding` and `dilation` are one number for all axes or one for each; padding may differ at both ends of
+    an axis, see `padding_of`. With `groups`, filters of group g see the channels of that group only.
+
+    x and w are of type `dtype`, y of type `out_dtype` (None: `dtype`). Products are accumulated, and bias, residual and
+    activation computed, in f32 (i32 for integers, f64 for f64). `precision="tf32"` rounds f32 operands to tf32 first.
+    `accumulate="f16"` accumulates f16 products in f16; bias and activation stay in f32. `activation` is relu, gelu,
+    gelu_tanh, silu or None. Sizes come with the arguments.
 
     >>> import numpy as np, tilewright
     >>> kernel = conv((3,), "f32", padding=((2, 0),), bias=True)
@@ -170,7 +172,8 @@ def conv(
 def conv2d(
     filter_size: tuple[int, int], dtype: DTypeLike = "f32", out_dtype: DTypeLike | None = None, **options: Any
 ) -> tkw.Kernel:
-    """Return the kernel of `conv` over height and width, with the same options.
+    """Return the kernel of `conv` over two axes, height and width, with the same options. Raise `ArgumentError` unless
+    `filter_size` has two integers.
 
     >>> import numpy as np, tilewright
     >>> kernel = conv2d((1, 3), "f32", padding=(0, 1))
@@ -184,9 +187,9 @@ def conv2d(
 
 
 def per_axis(value: PerAxis, rank: int, name: str) -> tuple[int, ...]:
-    """Return `value` as one integer for each of `rank` axes; an integer alone stands for all axes.
+    """Return `value` as a tuple of one integer for each of `rank` axes; an integer alone stands for all axes.
 
-    Raise `ArgumentError`, which calls it `name`, unless all are integers of at least 1.
+    Raise `ArgumentError` unless all are integers of at least 1; `name` is the option that its text names.
 
     >>> per_axis(2, 3, "stride"), per_axis((2, 1), 2, "stride")
     ((2, 2, 2), (2, 1))
@@ -200,11 +203,12 @@ def per_axis(value: PerAxis, rank: int, name: str) -> tuple[int, ...]:
 def padding_of(
     padding: Padding, taps: tuple[int, ...], stride: tuple[int, ...], dilation: tuple[int, ...]
 ) -> tuple[tuple[int, int], ...]:
-    """Return the padding (before, after) of each axis, in zeros that count as part of the image.
+    """Return ((before, after), ...): for each axis the number of zeros with which a convolution pads the image at both
+    ends.
 
-    `padding` is one number for all axes, or for each axis a number or such a pair; "valid" is no padding, and "same"
-    makes the output as large as the image (an odd zero goes after it). Negative padding crops the image. `taps` are the
-    filter's extents.
+    `padding` is one number for all axes, or for each axis a number or a pair (before, after). "valid" is no padding.
+    "same" makes the output as large as the image, for strides of 1 (an odd zero goes after it). Negative padding crops
+    the image. `taps` are the filter's extents. Raise `ArgumentError` for anything else.
 
     >>> padding_of((1, (0, 2)), (3, 3), (1, 1), (1, 1)), padding_of("same", (3, 4), (1, 1), (2, 1))
     (((1, 1), (0, 2)), ((2, 2), (1, 2)))
@@ -229,27 +233,31 @@ def padding_of(
 
 
 def _or_each_text(rank: int) -> str:
-    """Return the end of an error text that says how to give one value for each of `rank` axes."""
+    """Return the end of an error text that says how to give one value for each of `rank` axes (1 to 3): for 2 ", or one
+    for each axis: (height, width)".
+    """
     return ", or one for each axis: " + ("(width,)", "(height, width)", "(depth, height, width)")[rank - 1]
 
 
 def _is_integer(value: Any, least: int | None = None) -> bool:
-    """True if `value` is an integer of at least `least` (None: any), and no larger than the limit for tensors."""
+    """True if `value` is an integer, Python's or numpy's, of at least `least` (None: any), and no larger in magnitude
+    than the limit for tensors.
+    """
     if isinstance(value, bool | Expr) or not isinstance(value, int | np.integer):
         return False
     return not ELEMENTS.refuses(abs(index(value))) and (least is None or index(value) >= least)
 
 
 def _as_tuple(value: Any) -> tuple[Any, ...] | None:
-    """Return a sequence as a tuple; None if `value` is a text or no sequence."""
+    """Return the sequence `value` as a tuple; None if it is a text or no sequence."""
     return tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else None
 
 
 def _digits(flat: Any, extents: Sequence[Any]) -> list[Any]:
-    """Return the row-major coordinates of a flat index, one more than there are `extents` (the first dimension is
-    open).
+    """Return the row-major coordinates of the index `flat` as a list. The last dimensions have the given `extents`, and
+    a first dimension of any extent precedes them.
 
-    Extents (3, 4) -> (flat // 12, flat // 4 % 3, flat % 4).
+    Extents (3, 4) -> [flat // 12, flat // 4 % 3, flat % 4].
     """
     strides = [prod(extents[n:]) for n in range(len(extents))]
     inner = [flat // step % extent for step, extent in zip(strides[1:], extents, strict=False)]

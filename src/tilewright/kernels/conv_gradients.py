@@ -160,21 +160,25 @@ class _Window:
             self.symbols |= {G: groups, FG: F // groups, C: groups * CG}
 
     def filter_of(self, at: dict[Any, Any]) -> Any:
-        """Return the index of a filter among all groups, from the tile coordinates `at` ({dimension: expression})."""
+        """Return the expression for a filter's index among all groups. `at` is {tile dimension: coordinate
+        expression}.
+        """
         return at[G] * FG + at[FG] if self.kept else at[F]
 
     def channel_of(self, at: dict[Any, Any]) -> Any:
-        """Return the index of a channel among all groups, from the tile coordinates `at` ({dimension: expression})."""
+        """Return the expression for an input channel's index among all groups. `at` is {tile dimension: coordinate
+        expression}.
+        """
         return at[G] * CG + at[CG] if self.kept else at[C]
 
 
 def _mapping_of(
     dims: Sequence[Any], coordinates: Callable[[dict[Any, Any]], dict[Any, Any]], *, written: bool = False
 ) -> tkw.IndexMapping:
-    """Return the index mapping between a tile with dimensions `dims` and memory: for a write if `written`, else for
-    a read.
+    """Return the index mapping between a tile with dimensions `dims` and memory, for a read, or for a write if
+    `written`.
 
-    `coordinates` maps {tile dimension: iterator} to {memory dimension: coordinate}.
+    `coordinates` is a function from {tile dimension: iterator} to {memory dimension: coordinate expression}.
     """
     at = {d: tkw.IndexMapping.iterator(position) for position, d in enumerate(dims)}
     memory = coordinates(at)

@@ -15,17 +15,19 @@ GLOBAL = tkl.GLOBAL_ADDRESS_SPACE
 
 
 def gelu(x: Any) -> Any:
-    """Return x * Phi(x) for a tile `x` inside a kernel, Phi the normal distribution function, computed with erf."""
+    """Emit x * Phi(x) for a tile `x` inside a kernel and return it as a tile. Phi is the normal distribution function,
+    computed with erf.
+    """
     return x * (0.5 + 0.5 * tkw.erf(x * sqrt(0.5)))
 
 
 def gelu_tanh(x: Any) -> Any:
-    """Return gelu of a tile `x` inside a kernel, by the usual approximation with tanh."""
+    """Emit gelu of a tile `x` inside a kernel, by the usual approximation with tanh, and return it as a tile."""
     return x * (0.5 + 0.5 * tkw.tanh(sqrt(2 / pi) * (x + 0.044715 * x * x * x)))
 
 
 def silu(x: Any) -> Any:
-    """Return x * sigmoid(x) for a tile `x` inside a kernel."""
+    """Emit x * sigmoid(x) for a tile `x` inside a kernel and return it as a tile."""
     return x * tkw.sigmoid(x)
 
 
@@ -33,14 +35,16 @@ ACTIVATIONS = {"relu": tkw.relu, "gelu": gelu, "gelu_tanh": gelu_tanh, "silu": s
 
 
 def apply_activation(name: str | None, x: Any) -> Any:
-    """Return the activation called `name` of a tile `x` inside a kernel; None returns `x`."""
+    """Emit the activation called `name` of a tile `x` inside a kernel and return it as a tile; None returns `x`. Raise
+    `ArgumentError` for an unknown name.
+    """
     activation_name = known_activation(name)
     return x if activation_name is None else ACTIVATIONS[activation_name](x)
 
 
 def known_activation(name: Any) -> str | None:
-    """Return `name` if it is the name of an activation or None; raise `ArgumentError`, which lists the names,
-    otherwise.
+    """Return `name` unchanged if it is None or the name of an activation (relu, gelu, gelu_tanh, silu); raise
+    `ArgumentError` otherwise.
     """
     if name is not None and (not isinstance(name, str) or name not in ACTIVATIONS):
         raise ArgumentError(f"activation={name!r}: there are {', '.join(ACTIVATIONS)}, and None")
@@ -48,9 +52,10 @@ def known_activation(name: Any) -> str | None:
 
 
 def activation(name: str, dtype: DTypeLike = "f32") -> tkw.Kernel:
-    """Return a kernel that computes y[m, n] = f(x[m, n]), where f (`name`) is relu, gelu, gelu_tanh or silu.
+    """Return a kernel that computes y[m, n] = f(x[m, n]). `name` is the function f: relu, gelu, gelu_tanh or silu.
 
-    x and y are of type `dtype`; f is computed in f32 (f64 for f64) and rounded once.
+    x and y are of type `dtype`; f is computed in f32 (f64 for f64) and rounded once. Raise `ArgumentError` for another
+    name.
 
     >>> import numpy as np, tilewright
     >>> gelu_of = tilewright.compile(activation("gelu"), strict=True)

@@ -42,11 +42,11 @@ def gather_rows(dtype: DTypeLike = "f32") -> tkw.Kernel:
 
 
 def scatter_rows(dtype: DTypeLike = "f32") -> tkw.Kernel:
-    """Return a kernel that sets table[index[m], n] = x[m, n]; other rows keep their values, indices out of bounds
-    are ignored.
+    """Return a kernel that sets table[index[m], n] = x[m, n]. Other rows of the table keep their values; indices out of
+    bounds are ignored.
 
-    Arguments: x[M, N] of type `dtype`, index[M] in i32, then table[ROWS, N]. If two indices are equal, either row may
-    win.
+    Arguments: x[M, N] of type `dtype`, index[M] in i32, then table[ROWS, N], of type `dtype`. If two indices are equal,
+    either row may win.
 
     >>> import numpy as np, tilewright
     >>> table = np.zeros((3, 2), np.float32)
@@ -78,8 +78,8 @@ def scatter_rows(dtype: DTypeLike = "f32") -> tkw.Kernel:
 
 
 def histogram() -> tkw.Kernel:
-    """Return a kernel that adds to counts[b] the number of elements of x equal to b; elements outside the bins are
-    ignored.
+    """Return a kernel that adds to counts[b] the number of elements of x equal to b. Elements outside 0 ... BINS - 1
+    are ignored.
 
     Arguments: x[M] and counts[BINS], both in i32.
 

@@ -11,10 +11,11 @@ GLOBAL = tkl.GLOBAL_ADDRESS_SPACE
 
 
 def top_k_gating(count: int, dtype: DTypeLike = "f32") -> tkw.Kernel:
-    """Return a kernel for expert routing: the `count` experts with the largest scores of each token, and their softmax.
+    """Return a kernel for expert routing that finds, for each token, the `count` experts with the largest scores, and
+    the softmax over these scores.
 
-    Arguments: scores[M, N], then shares[M, K] (softmax over the chosen scores) of the same type `dtype`, and experts[M,
-    K] (their indices, best first) in i32. K is `count`.
+    Arguments: scores[M, N] for M tokens and N experts, then shares[M, K] (the softmax) of the same type `dtype`, and
+    experts[M, K] (the experts' indices, best first) in i32. K is `count`.
 
     >>> import numpy as np, tilewright
     >>> scores = np.log(np.array([[1, 6, 2]], np.float32))

@@ -31,13 +31,16 @@ def gemm(
 ) -> tkw.Kernel:
     """Return a kernel that computes c[m, n] = activation(sum over k of a[m, k] * b[k, n] + bias[n]), for any sizes.
 
-    `transposes` has a letter for a and one for b: a is [M, K] ("n") or [K, M] ("t"), b is [K, N] ("n") or [N, K] ("t").
-    With `batched`, all matrices have the first dimension B; the bias still has N elements. Or `batched` lists, for each
-    batch dimension B0, B1, ..., which operands have it: with ("ab", "b"), a[B0, M, K] times b[B0, B1, K, N] is c[B0,
-    B1, M, N]. With `residual`, an array of c's shape and type is added before the activation. a and b are of type
-    `dtype`. Products are accumulated, and bias, residual and activation computed, in f32 (i32 for integers, f64 and i64
-    for f64 and i64); c has that type unless `out_dtype` is given. `precision="tf32"` rounds f32 operands to tf32 first.
-    `accumulate="f16"` accumulates f16 products in f16, the type of c; bias and activation stay in f32.
+    Arguments: a, b, then bias[N] if `bias`, then an array of c's shape and type if `residual`, which is added before
+    the activation, then c. `transposes` has a letter for a and one for b: a is [M, K] ("n") or [K, M] ("t"), b is [K,
+    N] ("n") or [N, K] ("t"). With `batched`, all matrices have the first dimension B; the bias still has N elements. Or
+    `batched` lists, for each batch dimension B0, B1, ..., which operands have it: with ("ab", "b"), a[B0, M, K] times
+    b[B0, B1, K, N] is c[B0, B1, M, N].
+
+    a and b are of type `dtype`. Products are accumulated, and bias, residual and activation computed, in f32 (i32 for
+    integers, f64 and i64 for f64 and i64); c has that type unless `out_dtype` is given. `precision="tf32"` rounds f32
+    operands to tf32 first. `accumulate="f16"` accumulates f16 products in f16, the type of c; bias and activation stay
+    in f32. `activation` is relu, gelu, gelu_tanh, silu or None.
 
     >>> import numpy as np, tilewright
     >>> a, b = np.array([[1, 2, 3], [4, 5, 6]], np.float16), np.array([[1, 0, 2]], np.float16)
@@ -66,7 +69,9 @@ def gemm(
     Out: Any = tkl.Memory[(*batch, M, N, GLOBAL, of_result)]
 
     def read_broadcast(operand: Any, operand_batch: Sequence[Any], dims: Sequence[Any]) -> Any:
-        """Return the operand, broadcast along the batch dimensions that it lacks."""
+        """Emit a read of `operand`, memory with the batch dimensions `operand_batch` and the matrix dimensions `dims`,
+        and return it as a tile, repeated along the batch dimensions that it lacks.
+        """
         if tuple(operand_batch) == batch:
             return tkw.read(operand)
         all_dims = (*batch, *dims)

@@ -31,8 +31,8 @@ def grouped_attention(
     softcap: float | None = None,
     scale: float | None = None,
 ) -> tkw.Kernel:
-    """Return a kernel: out[b, j, g, m] = sum over n of softmax over n (scale * <q[b, j, g, m], k[b, j, n]>) * v[b,
-    j, n].
+    """Return a kernel that computes grouped-query attention: out[b, j, g, m] = sum over n of softmax over n (scale *
+    <q[b, j, g, m], k[b, j, n]>) * v[b, j, n].
 
     Arguments: q[B, KV, GQ, M, D], k[B, KV, N, D], v[B, KV, N, E] of type `dtype`, the `extra` argument if there is one,
     then out[B, KV, GQ, M, E] of type `out_dtype` (None: `dtype`). The GQ query heads of a group share the keys and
@@ -64,7 +64,9 @@ def grouped_attention(
     least = lowest(of_sums)
 
     def adjusted(scores: Any, slopes: Any, segments: Any) -> Any:
-        """The scores with the cap, the slopes and the masks: -inf hides a key."""
+        """Emit the scores with soft cap, slopes and masks applied, and return them as a tile; -inf hides a key.
+        `slopes` is memory, `segments` a pair of memory; None applies neither.
+        """
         key, last = tkw.self_index(N), tkw.self_index(M) + first_query
         if softcap is not None:
             scores = tkw.tanh(scores / softcap) * softcap

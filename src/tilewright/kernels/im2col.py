@@ -23,11 +23,13 @@ def im2col(
     padding: tuple[int, int] = (0, 0),
     dilation: tuple[int, int] = (1, 1),
 ) -> tkw.Kernel:
-    """Return a kernel: columns[(n, p, q), (r, s, c)] = x[n, p*stride + r*dilation - padding, q*... + s*... - ..., c].
+    """Return a kernel that writes the im2col matrix: columns[(n, p, q), (r, s, c)] = x[n, h, w, c], with h = p*stride +
+    r*dilation - padding, and w likewise of q and s.
 
-    A row per output pixel, a column per tap and channel; the last named index is the fastest; out of bounds, x is 0. x
-    is [N, H, W, C] for `layout` "nhwc", [N, C, H, W] for "nchw". Pairs are for height and width. Sizes come with the
-    argument.
+    It has a row for each output pixel and a column for each filter tap and channel; the last named index is the
+    fastest. Out of bounds, x is 0. `filter_size`, `stride`, `padding` and `dilation` are pairs (height, width). x is
+    [N, H, W, C] for `layout` "nhwc", [N, C, H, W] for "nchw", and of type `dtype`, as is the matrix. Sizes come with
+    the argument.
 
     >>> import numpy as np, tilewright
     >>> kernel = im2col((1, 3), "i8", padding=(0, 1))

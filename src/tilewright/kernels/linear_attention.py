@@ -13,11 +13,12 @@ GLOBAL = tkl.GLOBAL_ADDRESS_SPACE
 
 
 def linear_attention(chunk: int, dtype: DTypeLike = "bf16") -> tkw.Kernel:
-    """Return a kernel that computes out[m] = sum over n <= m of <q[m], k[n]> * v[n] for each batch and head.
+    """Return a kernel that computes out[m] = sum over n <= m of <q[m], k[n]> * v[n] for each batch and head: causal
+    attention without softmax.
 
     Arguments: q[B, H, CHUNKS, C, D], k of q's shape, v[B, H, CHUNKS, C, E], then out of v's shape, all of type `dtype`.
-    C is `chunk`, and m = chunk * j + c. The state of a head, the sum over n of k[n] v[n], is kept in f32 (f64 for f64),
-    and rounded to `dtype` to be multiplied with q.
+    A position m is stored at [m // C, m % C], and C is `chunk`. The state of a head, the sum over earlier n of k[n]
+    v[n], is kept in f32 (f64 for f64), and rounded to `dtype` to be multiplied with q.
 
     >>> import numpy as np, tilewright
     >>> q = np.ones((1, 1, 2, 2, 1), np.float32)
@@ -30,7 +31,9 @@ def linear_attention(chunk: int, dtype: DTypeLike = "bf16") -> tkw.Kernel:
     b, h, j, c, d = (tkw.IndexMapping.iterator(n) for n in range(5))
 
     def as_key(last: Any) -> Any:
-        """The mapping that reads a chunk along U instead of C: the places of its keys."""
+        """Return the mapping that reads a chunk of keys or values as a tile along U instead of C. `last` is their last
+        dimension, D or E.
+        """
         return tkw.IndexMapping(
             5, inputs={B: b, H: h, CHUNKS: j, C: c, last: d}, outputs={B: b, H: h, CHUNKS: j, U: c, last: d}
         )

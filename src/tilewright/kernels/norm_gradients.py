@@ -13,10 +13,11 @@ GLOBAL = tkl.GLOBAL_ADDRESS_SPACE
 
 
 def softmax_gradient(dtype: DTypeLike = "f32") -> tkw.Kernel:
-    """Return a kernel that computes dx[m, n] = y[m, n] * (dy[m, n] - sum over j of y[m, j] * dy[m, j]), y the
-    softmax of x.
+    """Return a kernel that computes dx[m, n] = y[m, n] * (dy[m, n] - sum over j of y[m, j] * dy[m, j]), the gradient of
+    `softmax`.
 
-    Arguments: y[M, N], dy[M, N], then dx[M, N], all of type `dtype`.
+    Arguments: y[M, N], the result of the softmax, and dy[M, N], the gradient of the loss by y; then dx[M, N]; all of
+    type `dtype`. Computed in f32 (f64 for f64), rounded once.
 
     >>> import numpy as np, tilewright
     >>> y, dy = np.array([[0.25, 0.75]], np.float32), np.array([[4, 0]], np.float32)
@@ -36,10 +37,12 @@ def softmax_gradient(dtype: DTypeLike = "f32") -> tkw.Kernel:
 
 
 def layer_norm_gradient(dtype: DTypeLike = "f32", epsilon: float = 1e-5) -> tkw.Kernel:
-    """Return a kernel that computes dx of `layer_norm`: scale * (g - mean(g) - z * mean(g * z)), with g = dy * weight.
+    """Return a kernel that computes dx[m, n], the gradient of `layer_norm` by x: scale * (g - mean(g) - z * mean(g *
+    z)), with g = dy * weight.
 
-    Arguments: x[M, N], weight[N], dy[M, N], then dx[M, N], all of type `dtype`. z is the normalised row, (x - mean) *
-    scale, and scale = 1 / sqrt(variance + epsilon). Computed in f32 (f64 for f64), rounded once.
+    Arguments: x[M, N], weight[N], dy[M, N], then dx[M, N], all of type `dtype`. Means are over each row; z is the
+    normalised row, (x - mean) * scale, and scale = 1 / sqrt(variance + epsilon). Computed in f32 (f64 for f64), rounded
+    once.
 
     >>> import numpy as np, tilewright
     >>> gradient = tilewright.compile(layer_norm_gradient(epsilon=0.0), strict=True)
@@ -63,10 +66,12 @@ def layer_norm_gradient(dtype: DTypeLike = "f32", epsilon: float = 1e-5) -> tkw.
 
 
 def layer_norm_weight_gradient(dtype: DTypeLike = "f32", epsilon: float = 1e-5) -> tkw.Kernel:
-    """Return a kernel that computes dweight[n] and dbias[n] of `layer_norm`: the sums over rows of dy * z, and of dy.
+    """Return a kernel that computes the gradients of `layer_norm` by its weight and bias: dweight[n] = sum over rows of
+    dy * z, dbias[n] = sum over rows of dy.
 
     Arguments: x[M, N], dy[M, N] of type `dtype`, then dweight[N], dbias[N] in f32 (f64 for f64). z is the normalised
-    row. Rows are processed one by one, so that each is read once for both its mean and the sums.
+    row, (x - mean) / sqrt(variance + epsilon). Rows are processed one by one, so that each is read once for both its
+    mean and the sums.
 
     >>> import numpy as np, tilewright
     >>> gradient = tilewright.compile(layer_norm_weight_gradient(epsilon=0.0), strict=True)
@@ -95,11 +100,11 @@ def layer_norm_weight_gradient(dtype: DTypeLike = "f32", epsilon: float = 1e-5) 
 
 
 def rms_norm_gradient(dtype: DTypeLike = "f32", epsilon: float = 1e-6) -> tkw.Kernel:
-    """Return a kernel that computes dx of `rms_norm`: scale * (g - z * mean(g * z)), with g = dy * weight, z = x *
-    scale.
+    """Return a kernel that computes dx[m, n], the gradient of `rms_norm` by x: scale * (g - z * mean(g * z)), with g =
+    dy * weight and z = x * scale.
 
-    Arguments: x[M, N], weight[N], dy[M, N], then dx[M, N], all of type `dtype`; scale = 1 / sqrt(mean(x^2) + epsilon).
-    Computed in f32 (f64 for f64), rounded once.
+    Arguments: x[M, N], weight[N], dy[M, N], then dx[M, N], all of type `dtype`. Means are over each row; scale = 1 /
+    sqrt(mean(x^2) + epsilon). Computed in f32 (f64 for f64), rounded once.
 
     >>> import numpy as np, tilewright
     >>> gradient = tilewright.compile(rms_norm_gradient(epsilon=0.0), strict=True)
@@ -121,7 +126,8 @@ def rms_norm_gradient(dtype: DTypeLike = "f32", epsilon: float = 1e-6) -> tkw.Ke
 
 
 def rms_norm_weight_gradient(dtype: DTypeLike = "f32", epsilon: float = 1e-6) -> tkw.Kernel:
-    """Return a kernel that computes dweight[n] of `rms_norm`: the sum over rows of dy * x * scale.
+    """Return a kernel that computes dweight[n], the gradient of `rms_norm` by its weight: the sum over rows of dy * x *
+    scale, with scale = 1 / sqrt(mean over the row of x^2 + epsilon).
 
     Arguments: x[M, N], dy[M, N] of type `dtype`, then dweight[N] in f32 (f64 for f64). Rows are processed one by one,
     so that each is read once.

@@ -16,12 +16,14 @@ ROWS = (B, KV, GQ)
 
 
 def paged_attention(blocks: int, dtype: DTypeLike = "bf16") -> tkw.Kernel:
-    """Return a kernel that computes out[b, j, g]: attention of one query of each head on the first lengths[b] keys.
+    """Return a kernel that computes out[b, j, g]: for each query head, attention of one query on the first lengths[b]
+    keys of sequence b, whose keys and values are in pages.
 
     Arguments: q[B, KV, GQ, D]; k[PAGES, PAGE, KV, D] and v[PAGES, PAGE, KV, E], the cache; table[B, BLOCKS] in i32, the
     page of each block of PAGE keys; lengths[B] in i32; then out[B, KV, GQ, E]. Floats are of type `dtype`, the scale is
-    1 / sqrt(D). Entries of the table after the last key must name some page; its keys do not count. A sequence of
-    length 0 gives zeros. `blocks` is the number of pages per iteration.
+    1 / sqrt(D). The GQ query heads of a group share the keys of head j. Entries of the table after the last key must
+    name some page; its keys do not count. A sequence of length 0 gives zeros. `blocks` is the number of pages per
+    iteration.
 
     >>> import numpy as np, tilewright
     >>> kernel = tilewright.compile(paged_attention(1, "f32"), strict=True)
@@ -35,7 +37,9 @@ def paged_attention(blocks: int, dtype: DTypeLike = "bf16") -> tkw.Kernel:
     b, j, i, p, d = (tkw.IndexMapping.iterator(n) for n in range(5))
 
     def paged(last: Any) -> Any:
-        """The mapping from (sequence, head, block, place in the page, element) to the cache."""
+        """Return the mapping of a read from the cache, with tile dimensions (sequence, head, block of the sequence,
+        position in the page, element). The page number is a dynamic value. `last` is the element dimension, D or E.
+        """
         return tkw.IndexMapping(
             5,
             inputs={PAGES: tkw.IndexMapping.dynamic_val(0), PAGE: p, KV: j, last: d},

@@ -25,12 +25,13 @@ def pooling(
     padding: tuple[int, int] = (0, 0),
     layout: str = "NHWC",
 ) -> tkw.Kernel:
-    """Return a kernel: y[n, p, q, c] = max or mean over r, s of x[n, p * stride + r - padding, q * stride + s -
-    padding, c].
+    """Return a kernel that pools images: y[n, p, q, c] = max or mean over r, s of x[n, p*stride + r - padding, q*stride
+    + s - padding, c].
 
     `kind` is "max" or "mean"; `window`, `stride` (None: the window) and `padding` are (height, width). Padding is
-    ignored in a maximum; a mean divides by the window's full size. Means are computed in f32 (f64 for f64). `layout` is
-    "NHWC" or "NCHW", of both images. P and Q, the extents of y, are read off y, or bound by the caller.
+    ignored in a maximum; a mean divides by the window's full size. Images are of type `dtype`; means are computed in
+    f32 (f64 for f64). `layout` is "NHWC" or "NCHW", of both images. P and Q, the extents of y, are read off y, or bound
+    by the caller.
 
     >>> import numpy as np, tilewright
     >>> x = np.array([[1, 5, 2], [7, 3, 0]], np.float32).reshape(1, 2, 3, 1)

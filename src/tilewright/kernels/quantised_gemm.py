@@ -15,10 +15,11 @@ GLOBAL = tkl.GLOBAL_ADDRESS_SPACE
 
 
 def gemm_of_scaled_columns(weights: DTypeLike = "i8", dtype: DTypeLike = "bf16") -> tkw.Kernel:
-    """Return a kernel that computes c[m, n] = scales[n] * sum over k of a[m, k] * b[n, k], with 8-bit weights b.
+    """Return a kernel that computes c[m, n] = scales[n] * sum over k of a[m, k] * b[n, k], with 8-bit weights b and a
+    scale for each column of c.
 
     Arguments: a[M, K] of type `dtype`, b[N, K] of type `weights` (i8, f8e4m3fn, ...), scales[N] in f32, then c[M, N] of
-    type `dtype`.
+    type `dtype`. Weights are converted to `dtype` before they are multiplied, and accumulated in f32.
 
     >>> import numpy as np, ml_dtypes, tilewright
     >>> kernel = tilewright.compile(gemm_of_scaled_columns("i8", "f32"), strict=True)
@@ -45,12 +46,12 @@ def gemm_of_scaled_columns(weights: DTypeLike = "i8", dtype: DTypeLike = "bf16")
 
 
 def gemm_of_scaled_blocks(block: int, weights: DTypeLike = "i8", dtype: DTypeLike = "bf16") -> tkw.Kernel:
-    """Return a kernel that computes c[m, n] = sum over blocks j of scales[n, j] * sum over k of a[m, j, k] * b[n,
-    j, k].
+    """Return a kernel that computes c[m, n] = sum over blocks j of scales[n, j] * sum over k of a[m, j, k] * b[n, j,
+    k], with 8-bit weights b.
 
-    K consists of BLOCKS blocks of `block` elements; each has a scale per column n. Arguments: a[M, BLOCKS, BLOCK] of
-    type `dtype`, b[N, BLOCKS, BLOCK] of type `weights`, scales[N, BLOCKS] in f32, then c[M, N] of type `dtype`. Each
-    block is accumulated in f32 before it is scaled.
+    The dimension K is BLOCKS blocks of `block` elements; each has a scale for each column n. Arguments: a[M, BLOCKS,
+    BLOCK] of type `dtype`, b[N, BLOCKS, BLOCK] of type `weights` (i8, f8e4m3fn, ...), scales[N, BLOCKS] in f32, then
+    c[M, N] of type `dtype`. Each block is accumulated in f32 before it is scaled.
 
     >>> import numpy as np, tilewright
     >>> kernel = tilewright.compile(gemm_of_scaled_blocks(2, "i8", "f32"), strict=True)

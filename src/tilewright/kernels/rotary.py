@@ -13,8 +13,8 @@ GLOBAL = tkl.GLOBAL_ADDRESS_SPACE
 
 
 def rotary(dtype: DTypeLike = "f16") -> tkw.Kernel:
-    """Return a kernel that rotates each pair (x[b, m, h, 0, i], x[b, m, h, 1, i]) by the angle of position m and
-    element i.
+    """Return a kernel that computes a rotary embedding: it rotates each pair (x[b, m, h, 0, i], x[b, m, h, 1, i]) by
+    the angle with cosine cosines[m, i] and sine sines[m, i].
 
     Arguments: x[B, M, H, 2, D] of type `dtype`, cosines[M, D] and sines[M, D] in f32 (f64 for f64), then y of x's shape
     and type. A head has 2 * D elements, in two halves. Computed in f32 (f64 for f64), rounded once.
@@ -32,7 +32,7 @@ def rotary(dtype: DTypeLike = "f16") -> tkw.Kernel:
     b, m, h, d = (tkw.IndexMapping.iterator(n) for n in range(4))
 
     def half(which: int) -> Any:
-        """The mapping of one half of each head."""
+        """Return the mapping that reads one half of each head: the first if `which` is 0, the second if it is 1."""
         return tkw.IndexMapping(4, inputs={B: b, M: m, H: h, halves: which, D: d}, outputs={B: b, M: m, H: h, D: d})
 
     def half_of_result(which: int) -> Any:

@@ -13,10 +13,10 @@ GLOBAL = tkl.GLOBAL_ADDRESS_SPACE
 
 
 def running_sum(dtype: DTypeLike = "f32", out_dtype: DTypeLike | None = None) -> tkw.Kernel:
-    """Return a kernel that computes y[m, n] = sum of x[m, j] over j <= n.
+    """Return a kernel that computes the running sum of each row: y[m, n] = sum of x[m, j] over j <= n.
 
     x[M, N] is of type `dtype`, y[M, N] of type `out_dtype` (None: `dtype`). The accumulator is f32 or i32 (f64, i64 for
-    f64, i64) and is rounded at the end.
+    f64, i64) and is rounded once, to y's type.
 
     >>> import numpy as np, tilewright
     >>> tilewright.compile(running_sum("i8", "i32"), strict=True)(np.array([[100, 100, -1]], np.int8))
@@ -34,9 +34,11 @@ def running_sum(dtype: DTypeLike = "f32", out_dtype: DTypeLike | None = None) ->
 
 
 def tiled_running_sum(tile: int, dtype: DTypeLike = "f32", out_dtype: DTypeLike | None = None) -> tkw.Kernel:
-    """Return a kernel that computes `running_sum` in tiles of `tile` columns, each written as soon as it is known.
+    """Return a kernel that computes y[m, n] = sum of x[m, j] over j <= n, as `running_sum`, in tiles of `tile` columns;
+    each tile is written as soon as it is known.
 
-    The sum of all earlier tiles is carried from one tile to the next; the tile size need not divide the row.
+    The sum of all earlier tiles is carried from one tile to the next; the tile size need not divide the row. Types are
+    those of `running_sum`.
 
     >>> import numpy as np, tilewright
     >>> kernel = tiled_running_sum(2, "i8", "i32")

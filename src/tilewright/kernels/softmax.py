@@ -15,7 +15,7 @@ GLOBAL = tkl.GLOBAL_ADDRESS_SPACE
 
 
 def lowest(of_data: DType) -> float:
-    """Return the most negative finite number of the element type `of_data`, the initial value of a running maximum.
+    """Return the most negative finite number of the float type `of_data`, the initial value of a running maximum.
 
     It is not -inf, because the difference of two infinities is NaN.
 
@@ -26,7 +26,8 @@ def lowest(of_data: DType) -> float:
 
 
 def softmax(dtype: DTypeLike = "f32") -> tkw.Kernel:
-    """Return a kernel that computes y[m, n] = exp(x[m, n]) / sum over j of exp(x[m, j]), for x and y of type `dtype`.
+    """Return a kernel that computes the softmax of each row: y[m, n] = exp(x[m, n]) / sum over j of exp(x[m, j]), for x
+    and y of type `dtype`.
 
     It is computed in f32 (f64 for f64); the row's maximum is subtracted first, so that nothing overflows.
 
@@ -47,8 +48,8 @@ def softmax(dtype: DTypeLike = "f32") -> tkw.Kernel:
 
 
 def online_softmax(tile: int, dtype: DTypeLike = "f32") -> tkw.Kernel:
-    """Return a kernel that computes `softmax` with one pass over tiles of `tile` columns for each row's maximum and
-    sum.
+    """Return a kernel that computes the `softmax` of each row online: one pass over tiles of `tile` columns finds the
+    row's maximum and sum, a second one writes the result.
 
     The running sum is relative to the running maximum: when the maximum grows, the sum is scaled down. The tile size is
     part of the meaning, because it decides how sums are rounded; it need not divide the row.

@@ -9,8 +9,8 @@ from tilewright.ir.dtypes import DType, f16
 
 
 def known_accumulate(accumulate: Any, of_data: DType) -> str | None:
-    """Return "f16" if `accumulate` asks for sums in f16 of operands of type `of_data`, or None for the usual
-    accumulator.
+    """Check the option `accumulate` of a kernel with operands of type `of_data`, and return it: None (the usual
+    accumulator) or "f16" (sums of f16 products in f16).
 
     Raise `ArgumentError` if it is another type, or if the operands are not f16.
 
@@ -32,8 +32,8 @@ def known_accumulate(accumulate: Any, of_data: DType) -> str | None:
 
 
 def sum_type(of_data: DType, accumulate: str | None) -> DType:
-    """Return the accumulator type for operands of type `of_data`: f32, i32, f64 or i64, or f16 if `accumulate` is
-    "f16".
+    """Return the accumulator type for operands of type `of_data`: f32, i32, f64 or i64; f16 if `accumulate` is "f16",
+    which needs f16 operands. Raise `ArgumentError` for other values of `accumulate`.
 
     >>> sum_type(f16, None), sum_type(f16, "f16")
     (f32, f16)

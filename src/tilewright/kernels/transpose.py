@@ -15,8 +15,8 @@ GLOBAL = tkl.GLOBAL_ADDRESS_SPACE
 
 
 def transpose(axes: Sequence[int] = (1, 0), dtype: DTypeLike = "f32") -> tkw.Kernel:
-    """Return a kernel that computes y = x with its dimensions in the order `axes`, as in numpy's transpose, of type
-    `dtype`.
+    """Return a kernel that computes y = numpy.transpose(x, axes): dimension d of y is dimension axes[d] of x. Both are
+    of type `dtype`.
 
     >>> import numpy as np, tilewright
     >>> tilewright.compile(transpose(dtype="i8"), strict=True)(np.array([[1, 2, 3], [4, 5, 6]], np.int8))

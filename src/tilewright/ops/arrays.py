@@ -26,9 +26,11 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def array(value: Any, name: str, ranks: tuple[int, ...] = ()) -> Any:
-    """Return `value` (a numpy array, torch tensor, DLPack object or nested list) as a contiguous array, on its device.
+    """Return `value` (a numpy array, torch tensor, DLPack object or nested list) as a contiguous array: numpy's on the
+    host, a `DeviceArray` on a GPU. It is copied only if it must be.
 
-    Raise `ArgumentError`, which calls it `name`, unless its number of dimensions is in `ranks` (empty: at least 2).
+    `ranks` are the allowed numbers of dimensions (empty: at least 2). Raise `ArgumentError` for another number, or if
+    `value` is no array; `name` is the argument's name in the error text.
 
     >>> array([[1, 2]], "x").shape
     (1, 2)
@@ -42,9 +44,9 @@ def array(value: Any, name: str, ranks: tuple[int, ...] = ()) -> Any:
 
 
 def _contiguous(array: DeviceArray, name: str) -> DeviceArray:
-    """Return a device array that is contiguous: `array` itself, or torch's copy of it.
+    """Return the device array `array` if it is contiguous, otherwise torch's contiguous copy of it.
 
-    Raise `ArgumentError`, which calls it `name`, if it is not contiguous and cannot be copied.
+    Raise `ArgumentError` if it is not contiguous and not torch's; `name` is the argument's name in the error text.
     """
     if array.packed:
         return array
@@ -55,8 +57,8 @@ def _contiguous(array: DeviceArray, name: str) -> DeviceArray:
 
 
 def _array_of_lists(value: Any, name: str) -> Array:
-    """Return nested lists of numbers as a numpy array; raise `ArgumentError`, which calls them `name`, for anything
-    else.
+    """Return nested lists of numbers, `value`, as a numpy array. Raise `ArgumentError` for lists of unequal lengths or
+    of other objects; `name` is the argument's name in the error text.
     """
     for entry in _non_numbers(value):
         refuse_traced(entry, f"{name}, in a list,")
@@ -70,7 +72,9 @@ def _array_of_lists(value: Any, name: str) -> Array:
 
 
 def _non_numbers(value: Any, depth: int = 8) -> Iterator[Any]:
-    """Yield the entries of nested lists, up to `depth` levels deep, that are not numbers."""
+    """Yield those entries of the nested lists `value` that are neither numbers nor lists, down to `depth` levels of
+    nesting.
+    """
     for entry in value if depth else ():
         if isinstance(entry, list | tuple):
             yield from _non_numbers(entry, depth - 1)
@@ -79,8 +83,8 @@ def _non_numbers(value: Any, depth: int = 8) -> Iterator[Any]:
 
 
 def in_place(value: Any, name: str) -> Any:
-    """Return `value` as an array that shares its memory; raise `ArgumentError`, which calls it `name`, if not
-    contiguous.
+    """Return `value` as an array that shares its memory: numpy's on the host, a `DeviceArray` on a GPU. Raise
+    `ArgumentError` if it is not contiguous; `name` is the argument's name in the error text.
     """
     array = array_of(value, name)
     if not (array.packed if isinstance(array, DeviceArray) else array.flags.c_contiguous):
@@ -89,11 +93,12 @@ def in_place(value: Any, name: str) -> Any:
 
 
 def bias_of(value: Any, kind: DType, count: int, what: str) -> Any:
-    """Return a bias of `count` elements as an array of the accumulator type of `kind`, the data's element type.
+    """Return the bias `value` as an array of the accumulator type of `kind`, the element type of the data: itself, or a
+    converted copy.
 
-    It is `value` itself or a converted copy. It stays on its device, except that arrays which are not torch's are
-    converted on the host. Raise `ArgumentError` for another number of elements; `what` says in the plural what there is
-    one of each.
+    It stays on its device, except that GPU arrays which are not torch's are converted on the host. Raise
+    `ArgumentError` unless it has one dimension of `count` elements; `what` names these in the error text, such as
+    "filters".
     """
     bias = array(value, "bias", (1,))
     if bias.size != count:
@@ -108,8 +113,8 @@ def bias_of(value: Any, kind: DType, count: int, what: str) -> Any:
 
 
 def dtype_of(array: Any, name: str) -> DType:
-    """Return the element type of `array`; raise `ArgumentError`, which calls it `name`, if Tilewright has no such
-    type.
+    """Return the element type of `array`. Raise `ArgumentError` if Tilewright has no such type; `name` is the
+    argument's name in the error text.
     """
     element_type_ = from_numpy(array.dtype)
     if element_type_ is None:
@@ -118,7 +123,9 @@ def dtype_of(array: Any, name: str) -> DType:
 
 
 def out_type(given: DTypeLike | None, kind: DType) -> DType:
-    """Return the element type of a result: `given`, or that of the data, `kind`, if it is None."""
+    """Return the element type of a result: the option `given`, or `kind`, the type of the data, if it is None. Raise
+    `ArgumentError` if `given` is no element type.
+    """
     try:
         return kind if given is None else element_type(given, "out_dtype")
     except ProgramError as fault:
@@ -126,13 +133,13 @@ def out_type(given: DTypeLike | None, kind: DType) -> DType:
 
 
 def by(extents: Any) -> str:
-    """Return extents as text: (3, 4) -> "3x4"."""
+    """Return the numbers `extents` as text for an error: (3, 4) -> "3x4"."""
     return "x".join(map(str, extents))
 
 
 def known_precision(precision: Any) -> str | None:
-    """Return `precision` if it is None or "tf32" (f32 operands are rounded to tf32); raise `ArgumentError`
-    otherwise.
+    """Return the option `precision` unchanged if it is None or "tf32" (f32 operands are rounded to tf32); raise
+    `ArgumentError` otherwise.
     """
     if precision is not None and not (isinstance(precision, str) and precision == "tf32"):
         raise ArgumentError(f"precision={written(precision, 80)}: 'tf32', which rounds factors of f32, or None")
@@ -143,14 +150,17 @@ def known_precision(precision: Any) -> str | None:
 
 
 def known_target(target: str | None) -> str | None:
-    """Return `target` if it is None or the name of a target; raise an error otherwise."""
+    """Return `target` unchanged if it is None or the name of a target, such as "cpu" or "cuda"; raise an error
+    otherwise.
+    """
     if target is not None:
         check_target(target, (GPU,))
     return target
 
 
 def target_for(given: str | None, arrays: dict[str, Any]) -> str:
-    """Return the target of a call: `given`, or the GPU if one of the `arrays` (by name) is on a GPU, or the CPU.
+    """Return the name of the target that a call runs on: `given`, if it is not None. Otherwise it is "cuda" if one of
+    the `arrays` ({argument name: array}) is on a GPU, or "cpu".
 
     Raise `ArgumentError` if `given` is a CPU and an array is on a GPU.
 
@@ -168,9 +178,10 @@ def target_for(given: str | None, arrays: dict[str, Any]) -> str:
 
 
 def result(target: str, others: Sequence[Any], shape: tuple[int, ...], kind: DType) -> Any:
-    """Return a new array of a result's shape and element type `kind`, uninitialised, for a call on `target`.
+    """Return a new, uninitialised array of this `shape` and element type `kind`, for the result of a call on `target`.
 
-    On a GPU it is allocated like those of `others` that are there; on a CPU it is a numpy array.
+    For a CPU it is a numpy array. For a GPU it is allocated as those of `others`, the call's other arrays, that are
+    there: by torch if they are torch's.
     """
     if not is_gpu(target):
         return maker(shape, kind.numpy)()
@@ -180,14 +191,14 @@ def result(target: str, others: Sequence[Any], shape: tuple[int, ...], kind: DTy
 
 
 def returned(array: Any, form: Form) -> Any:
-    """Return a result as the caller gets it: a device array as its own object, a numpy array in `form` (torch's or
-    numpy's).
+    """Return `array`, a result, as the caller gets it: a device array as the object that it stands for (such as a torch
+    tensor), a numpy array converted by `form` to torch or left as it is.
     """
     return array.given if isinstance(array, DeviceArray) else form.of(array)
 
 
 def on_host(array: Any) -> Array:
-    """Return the elements of an array as a numpy array, copied from the GPU if it is there."""
+    """Return the elements of `array` as a numpy array: itself if it is one, a copy if it is on a GPU."""
     if not isinstance(array, DeviceArray):
         host_array: Array = array
         return host_array
@@ -197,7 +208,11 @@ def on_host(array: Any) -> Array:
 
 
 def on_device(array: Any, target: str, others: Sequence[Any]) -> DeviceArray:
-    """Return `array` in the memory of the GPU that `others` are on (or of `target`, if none is): itself, or a copy."""
+    """Return `array` in the memory of a GPU: itself if it is there, otherwise a copy.
+
+    The GPU is that of the first of `others` (the call's other arrays) that is on one. If none is, it is that of
+    `target`, and an array on any GPU is returned as it is.
+    """
     device_array = next((o for o in others if isinstance(o, DeviceArray)), None)
     if isinstance(array, DeviceArray) and (device_array is None or array.device == device_array.device):
         return array
@@ -219,7 +234,7 @@ def on_device(array: Any, target: str, others: Sequence[Any]) -> DeviceArray:
 
 
 def is_on_gpu(value: Any) -> bool:
-    """True if `value` is a torch tensor on a GPU."""
+    """True if `value` is a torch tensor on a CUDA device; False for everything else, also for other arrays on a GPU."""
     return torch_of(value) is not None and bool(value.is_cuda)
 
 
@@ -232,18 +247,18 @@ class Learnt:
         self.on_gpu, self.on_host = GpuLaunchCache(), LaunchCache()
 
     def call(self, *args: Any) -> Any:
-        """Repeat a remembered call that had arguments of the same form, and return its result; `UNLIKE` if there is
-        none.
+        """If an earlier call was remembered whose arguments had the same types, shapes and strides as `args`, repeat
+        its launch and return its result. Otherwise do nothing and return `UNLIKE`.
         """
         result = self.on_host.call(*args)
         return self.on_gpu.call(*args) if result is UNLIKE else result
 
     def learn_on_host(self, given: Sequence[Any], out: Any, whole: Whole | None, names: Sequence[str]) -> None:
-        """Remember a successful call on the host, so that later calls with arguments of the same form repeat its
-        launches.
+        """Remember a successful call on the host, so that `call` with arguments of the same types, shapes and strides
+        repeats its launches.
 
-        `given` are the call's arrays and `out` its result; `names` are the kernel's names for them, the result last.
-        `whole` is the bound kernel as a list of launches; None remembers nothing.
+        `given` are the call's arrays, `out` is its result; `names` are the kernel's names for them, the result last.
+        `whole` is the bound kernel as a list of launches; if it is None, nothing is remembered.
         """
         if whole is not None:
             index_of = {name: n for n, name in enumerate(names)}
@@ -251,7 +266,7 @@ class Learnt:
 
 
 def option(value: Any) -> Any:
-    """Return an option of a call as a hashable key for `learnt_of`: None and texts unchanged, others as (type,
+    """Return `value`, an option of a call, as a part of a hashable key: None and texts unchanged, others as (type,
     repr).
     """
     return value if value is None or isinstance(value, str) else (type(value), repr(value))
@@ -259,7 +274,7 @@ def option(value: Any) -> Any:
 
 @lru_cache(maxsize=256)
 def learnt_of(function: str, *options: Any) -> Learnt:
-    """Return the launches remembered from calls of `function` with these `options`; the same object for equal
-    arguments.
+    """Return the cache of remembered launches for calls of the function named `function` with these `options`
+    (hashable). The same arguments give the same cache; a new one is empty.
     """
     return Learnt()

@@ -59,7 +59,7 @@ class Conv(Layer):
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """The allowed numbers of dimensions of the weights."""
+        """The allowed numbers of dimensions of the weights: two more than the class has axes."""
         return (3, 4, 5) if self.rank is None else (self.rank + 2,)
 
     @eager
@@ -111,12 +111,14 @@ class Conv(Layer):
         return f"{type(self).__name__}({', '.join([*parts, *(f'{n}={v!r}' for n, v in options.items())])})"
 
     def _checked_input(self, x: Any) -> Any:
-        """Return `x`, the image, as a contiguous array with as many dimensions as the weights."""
+        """Return the image `x` as a contiguous array; raise `ArgumentError` unless it has as many dimensions as the
+        weights.
+        """
         return array(x, "x", (self.weight.ndim,))
 
     def sizes(self, image: Any) -> list[int]:
-        """Return the output's extent along each axis for an `image`; raise `ArgumentError` if the weights do not
-        fit it.
+        """Return the output's extent along each axis (such as [height, width]) for an array of images, [n, ..., c].
+        Raise `ArgumentError` if its channels, element type or extents do not fit the weights.
         """
         _, *taps, c = self.weight.shape
         _, *extents, channels = image.shape
@@ -135,13 +137,17 @@ class Conv(Layer):
         return sizes
 
     def _shape(self, x: Any) -> tuple[int, ...]:
-        """Return the output's shape for the image `x`; raise `ArgumentError` if the weights do not fit it."""
+        """Return the output's shape, (n, ..., f), for the images `x`; raise `ArgumentError` if they do not fit the
+        weights.
+        """
         return (x.shape[0], *self.sizes(x), self.weight.shape[0])
 
     def _kernel(self, x: Any, target: str, residual: bool) -> Compiled:
-        """Return the compiled kernel for images of the shape and type of `x`; with `residual` it adds one.
+        """Return the compiled kernel for images of the shape and type of `x` on `target`; equal kernels are compiled
+        once. With `residual` it takes a residual, too.
 
-        If sizes are dynamic, the kernel is planned for the first image that came and serves all others.
+        If the layer's sizes are dynamic, the kernel is planned for the first images that came, which are recorded, and
+        serves all others.
         """
         shape: tuple[int | None, ...] = x.shape[:-1]
         if self.dynamic is not None:
@@ -203,7 +209,8 @@ class Conv3d(Conv):
 
 @eager
 def conv1d(x: Any, w: Any, bias: Any = None, **options: Any) -> Any:
-    """Return y[n, q, f] = activation(conv(x[n, w, c], w[f, s, c]) + bias[f]); `options` are those of `Conv`.
+    """Return the convolution y[n, q, f] = activation(sum over s, c of x[n, q*stride + s*dilation - padding, c] * w[f,
+    s, c] + bias[f]) as a new array. x is [n, width, c]; `options` are those of `Conv`.
 
     >>> import numpy as np
     >>> conv1d(np.ones((1, 5, 2), np.float32), np.ones((1, 3, 2), np.float32), stride=2).reshape(-1)
@@ -214,7 +221,9 @@ def conv1d(x: Any, w: Any, bias: Any = None, **options: Any) -> Any:
 
 @eager
 def conv2d(x: Any, w: Any, bias: Any = None, **options: Any) -> Any:
-    """Return y[n, p, q, f] = activation(conv(x[n, h, w, c], w[f, r, s, c]) + bias[f]); `options` are those of `Conv`.
+    """Return the convolution y[n, p, q, f] = activation(sum over r, s, c of x[n, i, j, c] * w[f, r, s, c] + bias[f]),
+    with i = p*stride + r*dilation - padding, and j likewise of q and s, as a new array. x is [n, height, width, c];
+    `options` are those of `Conv`.
 
     Weights are packed on every call; `Conv2d` packs them once.
 
@@ -227,8 +236,9 @@ def conv2d(x: Any, w: Any, bias: Any = None, **options: Any) -> Any:
 
 @eager
 def conv3d(x: Any, w: Any, bias: Any = None, **options: Any) -> Any:
-    """Return y[n, z, p, q, f] = activation(conv(x[n, d, h, w, c], w[f, t, r, s, c]) + bias[f]); `options` are those
-    of `Conv`.
+    """Return the convolution y[n, z, p, q, f] = activation(sum over t, r, s, c of x[n, h, i, j, c] * w[f, t, r, s, c] +
+    bias[f]), with h = z*stride + t*dilation - padding, and i, j likewise of (p, r) and (q, s), as a new array. x is [n,
+    depth, height, width, c]; `options` are those of `Conv`.
 
     >>> import numpy as np
     >>> conv3d(np.ones((1, 2, 2, 2, 1), np.float32), np.ones((1, 2, 2, 2, 1), np.float32)).reshape(-1)
@@ -238,9 +248,10 @@ def conv3d(x: Any, w: Any, bias: Any = None, **options: Any) -> Any:
 
 
 def _convolve_once(kind: type[Conv], x: Any, w: Any, bias: Any, options: dict[str, Any]) -> Any:
-    """Return the convolution of `x` by a layer of class `kind` that is made for this call alone.
+    """Return the convolution of the images `x` by weights `w` and `bias` (or None), as a layer of class `kind` with
+    these `options` computes it. The layer is made for this call alone.
 
-    A call like an earlier one, with the same `options`, repeats its launch without making a layer.
+    A call like an earlier one, with the same options, repeats its launch without making a layer.
     """
     learnt = learnt_of(kind.__name__, f"{sorted(options.items())}")
     return call_once(learnt, lambda: kind(w, bias, **options), x, w, bias)
@@ -264,11 +275,12 @@ def _conv_kernel(
     constant: bool,
     threads: int,
 ) -> Compiled:
-    """Return the compiled convolution kernel for these sizes and options, planned for a machine with `threads` cores.
+    """Return the compiled convolution kernel for these sizes and options on `target`, planned for a machine with
+    `threads` cores. Results are cached.
 
-    Sizes that are None in `image` (batch and extents) stay dynamic, and the plan is made for those of `typical`.
-    `weight` is the weights' shape, `dtypes` are (data, output), `added` is (has a bias, has a residual). `constant`
-    says that the weights are packed once, when they are bound.
+    `image` is (n, extent of each axis); entries that are None stay dynamic, and the plan is made for those of `typical`
+    instead. `weight` is the weights' shape, `dtypes` are (data, output), `added` is (has a bias, has a residual).
+    `constant` says that the weights are packed once, when they are bound.
     """
     f, *taps, c = weight
     bias, residual = added

@@ -54,11 +54,13 @@ class LayerCall(NamedTuple):
 
 
 def call_once(learnt: Learnt, make: Callable[[], Layer], x: Any, weight: Any, bias: Any, residual: Any = None) -> Any:
-    """Return the result of a layer that is made, by `make`, for this call alone, applied to `x` and perhaps a
+    """Return the result of a layer that `make` makes for this call alone, applied to `x` and, if it is not None, to
     `residual`.
 
-    `learnt` holds the launches of earlier calls with the same options; a call like one of them repeats its launch with
-    new addresses and makes no layer. All calls that share `learnt` have a residual, or none has.
+    `weight` and `bias` (or None) are the arrays that `make` gives to the layer. `learnt` holds the launches of earlier
+    calls with the same options: a call with arguments of the same types and shapes as one of them repeats its launch
+    with new addresses, and makes no layer. Other calls are recorded there. The calls that share a `learnt` must all
+    have a residual, or all have none.
     """
     arrays = (x, weight, bias, residual)
     passed = tuple(a for a in arrays if a is not None)
@@ -92,14 +94,15 @@ class Layer:
         self._drop_packed()
 
     def _drop_packed(self) -> None:
-        """Drop packed weights, their copies on devices and all remembered calls."""
+        """Drop the packed weights, their copies on devices and all remembered launches; later calls make them anew."""
         self._packed: dict[Any, Kept] = {}
         self._placed: dict[int | None, tuple[Any, Any]] = {}
         self._learnt = Learnt()
 
     @eager
     def refresh(self) -> None:
-        """Read weights and bias anew from the arrays that the layer was made of; the next call packs them again.
+        """Read weights and bias anew from the arrays that the layer was made of; the next call packs them again. Raise
+        `ArgumentError` if the weights' shape or type has changed.
 
         Calls do this by themselves where torch counts a write to a tensor. torch counts none through `tensor.data`,
         through a numpy array that shares its memory, or by a kernel that was bound to it; numpy counts none at all.
@@ -124,7 +127,9 @@ class Layer:
         self._drop_packed()
 
     def _refresh_if_written(self) -> None:
-        """Read the weights anew if torch has counted a write to their tensors since they were read."""
+        """Read weights and bias anew if torch has counted a write to their tensors since they were read, or counts
+        none.
+        """
         if self._source.is_changed():
             self.refresh()
 
@@ -159,21 +164,25 @@ class Layer:
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """The allowed numbers of dimensions of the weights."""
+        """The allowed numbers of dimensions of the weights. Subclasses define it."""
         raise NotImplementedError
 
     def _checked_input(self, x: Any) -> Any:
-        """Return the argument `x` of a call as an array; raise `ArgumentError` if it is none or has the wrong
-        dimensions.
+        """Return the argument `x` of a call as a contiguous array; raise `ArgumentError` if it is no array or has a
+        wrong number of dimensions. Subclasses define it; here it raises NotImplementedError.
         """
         raise NotImplementedError
 
     def _shape(self, x: Any) -> tuple[int, ...]:
-        """Return the result's shape for the input `x`; raise `ArgumentError` if the weights do not fit it."""
+        """Return the result's shape for the input `x`; raise `ArgumentError` if it does not fit the weights. Subclasses
+        define it; here it raises NotImplementedError.
+        """
         raise NotImplementedError
 
     def _kernel(self, x: Any, target: str, residual: bool) -> Compiled:
-        """Return the compiled kernel for inputs of the shape and type of `x`; with `residual` it adds one."""
+        """Return the compiled kernel for inputs of the shape and type of `x` on `target`; with `residual` it takes a
+        residual, too. Subclasses define it; here it raises NotImplementedError.
+        """
         raise NotImplementedError
 
     # -- calling ---------------------------------------------------------------------------------------------
@@ -188,9 +197,10 @@ class Layer:
         return self._call_with_read_weights(x, residual)
 
     def _call_with_read_weights(self, x: Any, residual: Any = None) -> Any:
-        """Return the layer's result for `x`, with the weights as they were read last.
+        """Return the layer's result for `x` and `residual` (or None), with the weights as they were last read.
 
-        A call with arguments like an earlier one repeats its remembered launch; others are checked and then remembered.
+        A call whose arguments have the same types and shapes as an earlier one's repeats its remembered launch. Other
+        calls are checked, run and then remembered.
         """
         learnt = self._learnt
         passed = (x,) if residual is None else (x, residual)
@@ -212,19 +222,23 @@ class Layer:
         return call.result
 
     def run(self, x: Any) -> tuple[Any, Any]:
-        """Return (the result for `x`, the bound kernel that computed it or None if the result is empty)."""
+        """Run the layer on `x` and return (result, launch). `launch` is the bound kernel that computed it, which has
+        been called; None if the result is empty.
+        """
         call = self._run_at_length(x)
         return call.result, call.launch
 
     def _weight_tensors(self, x: Any) -> list[Any]:
-        """Return the weights and bias as torch tensors on the GPU of the tensor `x`; empty if they were not copied
-        there.
+        """Return [weights, bias] as torch tensors on the GPU of the torch tensor `x`, without the bias if there is
+        none. The list is empty if they have not been copied to this GPU.
         """
         on_its_gpu = self._placed.get(x.device.index or 0, ())
         return [a.given for a in on_its_gpu if a is not None]
 
     def _run_at_length(self, x: Any, residual: Any = None) -> LayerCall:
-        """Check the arguments, compile a kernel for them if needed, run it, and return the completed call."""
+        """Run the layer on `x` and `residual` (or None) without remembered launches: check the arguments, compile a
+        kernel if there is none for them, launch it, and return the completed call.
+        """
         checked, form = self._checked_input(x), Form([x])
         form.require(self.out, "the result")
         shape, target = self._shape(checked), target_for(self.target, {"x": checked})
@@ -238,8 +252,8 @@ class Layer:
         return LayerCall(returned(out, form), out, launch, whole)
 
     def _checked_residual(self, residual: Any, shape: tuple[int, ...], x: Any) -> Any:
-        """Return `residual` as an array; raise `ArgumentError` unless it has the result's `shape` and type and is
-        on `x`'s device.
+        """Return `residual` as a contiguous array. Raise `ArgumentError` unless it has the result's `shape` and type
+        and is on the same device as the input `x`.
         """
         checked = array(residual, "residual", (len(shape),))
         if checked.shape != shape or dtype_of(checked, "residual") is not self.out:
@@ -252,17 +266,20 @@ class Layer:
 
     @eager
     def kernel(self, x: Any) -> tuple[Compiled, Any]:
-        """Return (the compiled kernel for inputs of the shape and type of `x`, a new output array for it)."""
+        """Return (kernel, out): the compiled kernel for inputs of the shape and type of `x`, without a residual, and a
+        new, uninitialised output array for it.
+        """
         checked = self._checked_input(x)
         shape, target = self._shape(checked), target_for(self.target, {"x": checked})
         return self._kernel(checked, target, False), result(target, [checked], shape, self.out)
 
     @eager
     def bind(self, x: Any, out: Any, kernel: Compiled | None = None) -> Callable[[], None]:
-        """Return a function that launches the layer on `x` and `out`, on the values that they hold at each launch.
+        """Return a function without arguments that runs the layer: it reads the current elements of `x` and writes the
+        result to `out`.
 
-        Both arrays must be contiguous, and `out` must not share memory. The weights are those of now. `kernel` is a
-        result of `kernel(x)`; None finds or compiles it.
+        Both arrays must be contiguous, and `out` must not share memory with `x`. The weights are those of now. `kernel`
+        is the first result of `kernel(x)`; None finds or compiles it. Raise `ArgumentError` if an array does not fit.
         """
         self._refresh_if_written()
         input_array, output = (in_place(array, name) for array, name in ((x, "x"), (out, "out")))
@@ -283,11 +300,12 @@ class Layer:
     def _bind_kernel(
         self, kernel: Compiled, x: Any, out: Any, target: str, residual: Any = None, *, passing: bool = False
     ) -> tuple[Callable[[], None], Whole | None]:
-        """Return (`kernel` bound to the input `x`, the weights and the output `out`; its launches for a launch
-        cache, or None).
+        """Return (launch, whole): `launch` is `kernel` bound to the input `x`, the weights, the bias, `residual` (or
+        None) and the output `out`, a function without arguments; `whole` lists its launches for a launch cache, None if
+        it does more than launch.
 
-        The weights are packed, unless they are already. `passing` promises that the bound kernel is
-        called exactly once, right away.
+        The weights are copied to `target` and packed, unless they are already. With `passing`, the caller promises to
+        call `launch` exactly once, right away.
         """
         weight, bias = self._weights_on_target(x, target)
         arrays = dict(zip(self.names, (x, weight, bias, residual, out), strict=True))
@@ -301,7 +319,9 @@ class Layer:
         return kernel.bind_whole(arrays, self._packed[key], passing=passing)
 
     def _weights_on_target(self, x: Any, target: str) -> tuple[Any, Any]:
-        """Return (weights, bias) in the memory where a call with input `x` runs; they are copied there once."""
+        """Return (weights, bias or None) in the memory where a call on `target` with input `x` runs. They are copied
+        there once.
+        """
         device_number = common_device("the call", [x]) if is_gpu(target) else None
         if device_number not in self._placed:
             sources = (self.weight, self.bias)

@@ -43,7 +43,9 @@ PLAIN = Learnt()
 def learnt_products(
     activation: Any, out_dtype: Any = None, precision: Any = None, accumulate: Any = None, target: Any = None
 ) -> Learnt:
-    """Return the launches remembered from calls of `matmul` with these options."""
+    """Return the cache of remembered launches for calls of `matmul` with these options; the same one for equal
+    options.
+    """
     return learnt_of("matmul", *map(option, (activation, out_dtype, precision, accumulate, target)))
 
 
@@ -59,13 +61,13 @@ def matmul(
     accumulate: str | None = None,
     target: str | None = None,
 ) -> Any:
-    """Return activation(a[..., m, k] * b[..., k, n] + bias[n]) as a new array, of a's element type unless
-    `out_dtype` is given.
+    """Return activation(a[..., m, k] * b[..., k, n] + bias[n]), a matrix product over k, as a new array. Its element
+    type is a's unless `out_dtype` is given.
 
     The dimensions before the last two are batch dimensions: both operands have the same, or b is one matrix for all. If
     k is 0, every sum is 0. It runs on the GPU if one of the operands is there, or on the `target`. `activation` is
-    relu, gelu, gelu_tanh or silu. `precision="tf32"` rounds f32 operands to tf32; `accumulate="f16"` accumulates f16
-    products in f16.
+    relu, gelu, gelu_tanh or silu (None: none). `precision="tf32"` rounds f32 operands to tf32; `accumulate="f16"`
+    accumulates f16 products in f16. Raise `ArgumentError` if shapes or types do not fit.
 
     >>> import numpy as np
     >>> matmul(np.array([[1, 2]], np.float32), np.array([[3], [4]], np.float32))
@@ -170,18 +172,22 @@ class Linear(Layer):
         return f"Linear({', '.join([*parts, *(f'{n}={v!r}' for n, v in options.items())])})"
 
     def _call_with_read_weights(self, x: Any, residual: Any = None) -> Any:
-        """Return the layer's result for `x`; a contiguous GPU tensor of several dimensions is passed as one matrix."""
+        """Return the layer's result for `x` and `residual` (or None), with the weights as they were last read. Without
+        a residual, a contiguous GPU tensor of several dimensions is computed as one matrix and given its shape again.
+        """
         if residual is None and is_on_gpu(x) and x.dim() > 2 and x.numel() and x.is_contiguous():
             # As one matrix, it has the form of other remembered calls.
             return super()._call_with_read_weights(x.view(-1, x.shape[-1])).view(*x.shape[:-1], self.weight.shape[0])
         return super()._call_with_read_weights(x, residual)
 
     def _checked_input(self, x: Any) -> Any:
-        """Return `x`, the input, as a contiguous array of at least two dimensions."""
+        """Return the input `x` as a contiguous array; raise `ArgumentError` unless it has at least two dimensions."""
         return array(x, "x")
 
     def _shape(self, x: Any) -> tuple[int, ...]:
-        """Return the result's shape for the input `x`; raise `ArgumentError` if the weights do not fit it."""
+        """Return the result's shape, (..., n), for the input `x`, (..., k); raise `ArgumentError` if k or the element
+        type does not fit the weights.
+        """
         n, k = self.weight.shape
         if x.shape[-1] != k:
             raise ArgumentError(f"x is {by(x.shape)}, the weights {n}x{k}: they do not fit")
@@ -190,7 +196,9 @@ class Linear(Layer):
         return (*x.shape[:-1], n)
 
     def _kernel(self, x: Any, target: str, residual: bool) -> Compiled:
-        """Return the compiled kernel for inputs of the shape and type of `x`; with `residual` it adds one."""
+        """Return the compiled GEMM kernel for inputs of the shape and type of `x` on `target`; equal kernels are
+        compiled once. With `residual` it takes a residual, too.
+        """
         n, k = self.weight.shape
         type_names = (dtype_of(x, "x").name, self.out.name)
         sizes = (1, prod(x.shape[:-1]), k, n)
@@ -201,7 +209,7 @@ class Linear(Layer):
 
 
 def require_fit(left: Any, right: Any) -> DType:
-    """Return the element type of the operands a (`left`) and b (`right`) of a GEMM.
+    """Check the operands a (`left`) and b (`right`) of a GEMM, and return their common element type.
 
     Raise `ArgumentError` if their shapes do not fit or their types differ.
     """
@@ -226,11 +234,11 @@ def product_kernel(
     constant: bool,
     threads: int,
 ) -> Compiled:
-    """Return the compiled GEMM kernel of `sizes` (batch count, m, k, n) and `dtypes` (operands, result).
+    """Return the compiled GEMM kernel for `sizes` (batch count, m, k, n) and `dtypes` (operands, result) on `target`,
+    planned for a machine with `threads` cores. Results are cached.
 
-    `transposes` is as in `kernels.gemm`. `added` is (has a bias, has a residual), `asked` is (activation, precision,
-    accumulate). `constant` says that b does not change once it is bound. It is planned for a machine with `threads`
-    cores.
+    `transposes` has a letter for a and one for b, as in `kernels.gemm`. `added` is (has a bias, has a residual),
+    `asked` is (activation, precision, accumulate). `constant` says that b does not change once it is bound.
     """
     count, m, k, n = sizes
     options: dict[str, Any] = dict(zip(("activation", "precision", "accumulate"), asked, strict=True))

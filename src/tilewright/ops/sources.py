@@ -18,10 +18,11 @@ class Source:
         self._versions: list[Any] = []
 
     def read(self, ranks: tuple[int, ...], rows: str) -> tuple[Any, Any]:
-        """Return (weights, bias or None) with their current contents; the bias in the accumulator type of the weights.
+        """Return (weights, bias or None) as arrays with the current contents of what the author passed. The bias has
+        the accumulator type of the weights. Also record torch's write counters, for `is_changed`.
 
-        The weights must have one of the numbers of dimensions in `ranks`. `rows` is the plural noun for their first
-        dimension in errors.
+        `ranks` are the allowed numbers of dimensions of the weights. `rows` names their first dimension in errors, such
+        as "filters". Raise `ArgumentError` if weights or bias do not fit.
         """
         weight, bias = self.given
         weight_array = array(weight, "weight", ranks)
@@ -31,7 +32,8 @@ class Source:
         return weight_array, bias_array
 
     def is_changed(self) -> bool:
-        """True if torch has written to a tensor since it was read, or counts no writes to it, as in inference mode.
+        """True if torch has written to the weights or the bias since `read`, or counts no writes to them, as in
+        inference mode. False if neither is a torch tensor.
 
         Raise an error if gradients of a tensor are being recorded.
         """
@@ -43,5 +45,7 @@ class Source:
         return None in now or now != self._versions
 
     def _current_versions(self) -> list[Any]:
-        """Return torch's write counter of each tensor; None for one without a counter."""
+        """Return torch's write counter of each torch tensor among weights and bias; None for a tensor without a
+        counter.
+        """
         return [version_of(tensor) for _, tensor, _ in self._tensors]

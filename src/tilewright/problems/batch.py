@@ -76,14 +76,18 @@ class Settings:
     options: tuple[tuple[str, str], ...] = ()
 
     def option(self, name: str, default: str = "") -> str:
-        """Return the text of the option `name` among `options`; `default` if it was not given."""
+        """Return the text of the option `name`, such as "stag", that a batch file gives to this problem; `default` if
+        it gives none.
+        """
         return dict(self.options).get(name, default)
 
 
 def read_batch(text: str) -> Iterator[tuple[Settings, Problem]]:
-    """Return an iterator over (settings, problem) for each problem of a batch file; an option `mb` is already applied.
+    """Yield (settings, problem) for each problem of a batch file, whose text is `text`. The problems have the batch
+    size of the option `mb`, if it is set.
 
-    Options with several values, `--dt=f32,bf16`, give each problem once for each combination.
+    Options with several values, such as `--dt=f32,bf16`, give each problem once for each combination. Raise ParseError,
+    with the line, for malformed text.
 
     >>> for settings, problem in read_batch("--mb=1,4 ic3ih8oc8kh3 # first\\n --dir=BWD_D  ic8ih6oc8kh3ph1"):
     ...     print(settings.direction, problem)
@@ -117,7 +121,9 @@ class _Options:
         self.options: dict[str, str] = {}
 
     def set(self, word: str) -> None:
-        """Store the option written as `word`, such as "--mb=1,4"; raise ParseError if it is unknown or malformed."""
+        """Store the option written as `word`, such as "--mb=1,4", in place of its former value. Raise ParseError if the
+        option is unknown or its value malformed.
+        """
         name, _, value = word[2:].partition("=")
         value_position = len(word) - len(value)
         if name == "mb":
@@ -136,7 +142,11 @@ class _Options:
             raise ParseError(f"--{name} is no option that is known here; there are {_option_names()}", word, 0)
 
     def expand(self, word: str) -> Iterator[tuple[Settings, Problem]]:
-        """Yield (settings, problem) of the problem written as `word`, for each combination of the options' values."""
+        """Yield (settings, problem) for the problem written as `word`, once for each combination of the values of `dt`,
+        `dir` and `mb`. A batch size of `mb` replaces that of a convolution.
+
+        Raise ParseError if `word` is malformed, or if `mb` is set for a matrix product.
+        """
         problem = parse_matmul(word) if word[0].isdigit() else parse_conv(word)
         for dt, direction, mb in product(self.dt, self.directions, self.mb):
             settings = Settings(mb, dt, direction, tuple(sorted(self.options.items())))
@@ -149,21 +159,22 @@ class _Options:
 
 
 def _option_names() -> str:
-    """Return the names of all options as one text, for errors."""
+    """Return the names of all options, sorted, as one text for error messages: "--alg, --attr-deterministic, ..."."""
     return ", ".join(f"--{name}" for name in sorted({*_PASSED_THROUGH, "mb", "dt", "dir", "reset"}))
 
 
 def _split_at_commas(value: str, position: int) -> Iterator[tuple[str, int]]:
-    """Yield (part, position) for the parts of `value` between commas; `position` is that of the value in its word."""
+    """Yield (part, position of the part) for the parts of `value` between commas. `position` is that of `value` itself
+    in the text around it: ("1,4", 5) gives ("1", 5) and ("4", 7).
+    """
     for part in value.split(","):
         yield part, position
         position += len(part) + 1
 
 
 def _parse_batch_size(value: str, word: str, position: int) -> int | None:
-    """Return the batch size that `value` writes; None for 0, which keeps each problem's own.
-
-    `word` and `position` say where an error points.
+    """Return the batch size that `value` writes; None for "0", with which each problem keeps its own. Raise ParseError,
+    which points at `position` in `word`, if it is no number.
     """
     if not re.fullmatch(r"[0-9]{1,18}", value):
         raise ParseError(f"--mb needs a number (0: as each problem has it), not {value!r}", word, position)
@@ -171,9 +182,8 @@ def _parse_batch_size(value: str, word: str, position: int) -> int | None:
 
 
 def _parse_types(value: str, word: str, position: int) -> tuple[str, str, str]:
-    """Return the element types (source, weights, result) that `value` writes: one type for all, or three.
-
-    `word` and `position` say where an error points.
+    """Return the element types (source, weights, result) that `value` writes: "u8:s8:s32", or one type for all three.
+    Raise ParseError, which points at `position` in `word`, for other texts.
     """
     try:
         names = [dtype(name).name for name in value.split(":")]
@@ -186,14 +196,18 @@ def _parse_types(value: str, word: str, position: int) -> tuple[str, str, str]:
 
 
 def _parse_direction(value: str, word: str, position: int) -> str:
-    """Return the direction that `value` writes, in upper case; `word` and `position` say where an error points."""
+    """Return the direction (of propagation, as "FWD_B") that `value` writes, in upper case. Raise ParseError, which
+    points at `position` in `word`, if there is no such direction.
+    """
     if value.upper() not in DIRECTIONS:
         raise ParseError(f"--dir needs one of {', '.join(DIRECTIONS)}, not {value!r}", word, position)
     return value.upper()
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Yield (number of the first line, text) of the lines without comments, joined where one ends in a backslash."""
+    """Yield (line number, line) for the lines of `text`, without their comments. A line that ends in a backslash is
+    joined with the next one, under the number of its first line.
+    """
     joined, first = "", 0
     for number, line in enumerate(text.splitlines(), 1):
         code = re.sub(r"(^|\s)#.*", "", line)
@@ -208,7 +222,7 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def shape_lists() -> dict[str, tuple[ConvProblem, ...]]:
-    """Return all lists of real layers that come with the package, by name.
+    """Return {name: convolutions} of all lists of real layers that come with the package.
 
     >>> {name: len(problems) for name, problems in shape_lists().items()}
     {'conv_3d': 6, 'depthwise': 7, 'grouped_dilated': 10, 'hopper_8': 8, 'mixed': 47, 'resnet_50': 20}
@@ -217,7 +231,10 @@ def shape_lists() -> dict[str, tuple[ConvProblem, ...]]:
 
 
 def shape_list(name: str, mb: int | None = None) -> tuple[ConvProblem, ...]:
-    """Return the problems of the list `name`, with the batch sizes of the list or, if given, with `mb` images.
+    """Return the convolutions of the list `name` of real layers that comes with the package. Raise ProblemError if
+    there is no such list.
+
+    If `mb` is given, it replaces the batch size of each convolution.
 
     >>> print(shape_list("hopper_8")[0], shape_list("hopper_8", mb=1)[0])
     mb32ic64ih56oc64oh56kh3ph1 mb1ic64ih56oc64oh56kh3ph1
@@ -232,13 +249,15 @@ _FOLDER = resources.files("tilewright.problems") / "shapes"
 
 
 def _list_names() -> tuple[str, ...]:
-    """Return the names of all lists of layers, sorted."""
+    """Return the names of all lists of real layers that come with the package, sorted."""
     files = (entry.name for entry in _FOLDER.iterdir())
     return tuple(sorted(name.removesuffix(".txt") for name in files if name.endswith(".txt")))
 
 
 @cache
 def _read_shapes(name: str) -> tuple[ConvProblem, ...]:
-    """Return the convolutions of the list `name`; the file is read once."""
+    """Return the convolutions of the list `name`, read from its file. The result is cached, so that the file is read
+    once.
+    """
     text = (_FOLDER / f"{name}.txt").read_text(encoding="utf-8")
     return tuple(problem for _, problem in read_batch(text) if isinstance(problem, ConvProblem))

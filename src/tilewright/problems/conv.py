@@ -77,9 +77,11 @@ class ConvProblem:
         object.__setattr__(self, "name", check_name(self.name))
 
     def _one_per_axis(self, key: str) -> tuple[Any, ...]:
-        """Return the numbers of field `key`, one for each axis, after checks.
+        """Return the numbers of the field `key`, one for each axis (depth, height, width). Raise ProblemError unless
+        there is one for each axis and none is too small.
 
-        A field that is left out has its default (s, d), or None (o, p), which `_infer_axis` fills in.
+        If the field is left out, the result has its default for each axis: 1 for strides (s), 0 for dilations (d), None
+        for outputs and padding (o, p), which are inferred later.
         """
         values = integers(getattr(self, key), key)
         if not values and key in "sdop":
@@ -94,39 +96,39 @@ class ConvProblem:
 
     @property
     def rank(self) -> int:
-        """Return the number of axes of the image: 1, 2 or 3."""
+        """Return the number of spatial axes of the image: 1, 2 or 3."""
         return len(self.i)
 
     @property
     def axes(self) -> str:
-        """Return the letters of the axes, outermost first: "w", "hw" or "dhw"."""
+        """Return the letters of the image's spatial axes, outermost first: "w", "hw" or "dhw"."""
         return "dhw"[3 - self.rank :]
 
     @property
     def has_groups(self) -> bool:
-        """Return True if the weights have a group axis; with g1 they have one of extent 1."""
+        """True if the weights have a group axis: g is given. With g = 1 that axis has extent 1."""
         return self.g is not None
 
     @property
     def groups(self) -> int:
-        """Return the number of groups, 1 without a group axis."""
+        """Return the number of groups; 1 if the weights have no group axis."""
         return 1 if self.g is None else self.g
 
     @property
     def ic_per_group(self) -> int:
-        """Return the number of input channels that one output channel depends on."""
+        """Return the number of input channels of one group: those that one output channel depends on."""
         return self.ic // self.groups
 
     @property
     def oc_per_group(self) -> int:
-        """Return the number of output channels that depend on one input channel."""
+        """Return the number of output channels of one group: those that depend on one input channel."""
         return self.oc // self.groups
 
     @property
     def dilation(self) -> tuple[int, ...]:
-        """Return the distance of two neighbouring filter taps along each axis, 1 for a dense filter.
+        """Return the distance of two neighbouring filter taps, in pixels, along each axis: 1 for a dense filter.
 
-        The field `d` counts from 0, this property from 1.
+        The field `d` is one less, as oneDNN counts.
 
         >>> parse_conv("ic8ih20oc8kh3dh1").dilation
         (2, 2)
@@ -135,9 +137,9 @@ class ConvProblem:
 
     @property
     def p_right(self) -> tuple[int, ...]:
-        """Return the padding after the image along each axis, as the last output needs it.
+        """Return the padding after the end of the image along each axis, in pixels: as much as the last output reads.
 
-        It is below 0 where the end of the input is never read.
+        It is below 0 if the last pixels of the image are never read.
 
         >>> parse_conv("ic3ih224oc64oh112kh7sh2ph3").p_right
         (2, 2)
@@ -149,12 +151,13 @@ class ConvProblem:
 
     @property
     def x_shape(self) -> tuple[int, ...]:
-        """Return the input's shape, channels first: batch, channels, image."""
+        """Return the input's shape in channels-first order: (batch, input channels, image extents...)."""
         return (self.mb, self.ic, *self.i)
 
     @property
     def w_shape(self) -> tuple[int, ...]:
-        """Return the weights' shape: groups (if `has_groups`), output channels, input channels of one group, filter.
+        """Return the weights' shape: (output channels, input channels of one group, filter extents...). With a group
+        axis it is (groups, output channels of one group, input channels of one group, filter extents...).
 
         >>> parse_conv("g4ic20ih5oc40kh3").w_shape, parse_conv("ic20ih5oc40kh3").w_shape
         ((4, 10, 5, 3, 3), (40, 20, 3, 3))
@@ -164,14 +167,15 @@ class ConvProblem:
 
     @property
     def y_shape(self) -> tuple[int, ...]:
-        """Return the output's shape, channels first: batch, channels, image."""
+        """Return the output's shape in channels-first order: (batch, output channels, output extents...)."""
         return (self.mb, self.oc, *self.o)
 
     @property
     def macs(self) -> int:
-        """Return the number of multiply-adds that the problem needs; taps that read only padding are not counted.
+        """Return the number of multiply-adds of the convolution. Filter taps that read padding are not counted.
 
-        A 3x3 filter on a 4x4 image with padding 1 loses one tap in three rows of each border:
+        A 3x3 filter on a 4x4 image with padding 1 has 3 taps at each of 4 positions along an axis, less one at either
+        end:
 
         >>> parse_conv("mb1ic1ih4oc1kh3ph1").macs, (4 * 3 - 2) ** 2
         (100, 100)
@@ -182,11 +186,15 @@ class ConvProblem:
 
     @property
     def ops(self) -> int:
-        """Return the number of operations as benchmarks count them: two for each multiply-add (see `macs`)."""
+        """Return the number of operations as benchmarks count them: two for each multiply-add. Filter taps that read
+        padding are not counted.
+        """
         return 2 * self.macs
 
     def canonical(self) -> str:
-        """Return the notation with every key written out, grouped by `_`; g only if the weights have a group axis.
+        """Return the problem in oneDNN's notation with every key written out, also those with default values. The group
+        key g is left out if the weights have no group axis, and a padding below 0 is left out, since it cannot be
+        written.
 
         >>> parse_conv("ic8ih20oc8kh3dh1").canonical()
         'mb2_ic8ih20iw20_oc8oh16ow16_kh3kw3_sh1sw1_ph0pw0_dh1dw1'
@@ -198,7 +206,9 @@ class ConvProblem:
         return "_".join(filter(None, [head, *fields, name_text(self.name)]))
 
     def __str__(self) -> str:
-        """The short form: defaults left out, and only the first of several equal axes."""
+        """Return the problem in short notation: a batch of 2, strides of 1 and dilations of 0 are left out, and equal
+        axes are written once.
+        """
         rows = set(zip(self.i, self.o, self.k, self.s, self.p, self.d, strict=True))
         axes = self.axes[:1] if len(rows) == 1 else self.axes
         head = f"{'' if self.g is None else f'g{self.g}'}{'' if self.mb == 2 else f'mb{self.mb}'}"
@@ -210,18 +220,19 @@ class ConvProblem:
         return text + name_text(self.name)
 
     def _spatial(self, key: str, axes: str) -> str:
-        """Return the notation of field `key` for the axes, for example "ih56iw40".
+        """Return the notation of the field `key` for `axes`, letters such as "hw": key "i" gives "ih56iw40".
 
-        A padding below 0 is left out, because only inference gives it.
+        Values below 0, a padding that is only ever inferred, are left out.
         """
         values: tuple[int, ...] = getattr(self, key)
         return "".join(f"{key}{axis}{value}" for axis, value in zip(axes, values, strict=False) if value >= 0)
 
 
 def parse_conv(text: str) -> ConvProblem:
-    """Return the convolution that `text` writes; raise ParseError if it writes none.
+    """Return the convolution that `text` writes in oneDNN's notation. Raise ParseError, which points at the position,
+    for any other text.
 
-    Post-condition: parse_conv(str(P)) == P == parse_conv(P.canonical()) for every problem P.
+    Printing and parsing are inverse: parse_conv(str(P)) == P == parse_conv(P.canonical()) for every problem P.
 
     >>> problem = parse_conv('mb1_ic64ih56oc32oh28kh3sh2n"net:conv2"')
     >>> problem.p, problem.p_right, problem.name
@@ -267,9 +278,11 @@ def parse_conv(text: str) -> ConvProblem:
 
 
 def _from_keys(values: dict[str, int], name: str | None) -> ConvProblem:
-    """Return the convolution whose keys, such as "ic" and "kh", have these values.
+    """Return the convolution that parsed notation describes. `values` has {key: number} such as {"ic": 64, "kh": 3},
+    `name` is the problem's name or None. Keys that are left out have their defaults or are inferred; an axis d or h
+    alone stands for the inner axes, too.
 
-    Raise ProblemError if a key is missing or does not fit the others.
+    Raise ProblemError if a necessary key is missing or one does not fit the others.
     """
     mb, ic, oc = values.get("mb", 2), values.get("ic", 0), values.get("oc", 0)
     _check_channels(mb, ic, oc, values.get("g"))
@@ -309,9 +322,10 @@ def _from_keys(values: dict[str, int], name: str | None) -> ConvProblem:
 
 
 def _error_position(key: str, position_of: dict[str, int], end: int) -> int:
-    """Return the position of an error's caret: at the key, else at the first key of its axis, else at `end`.
+    """Return the position in the parsed text that an error about `key` points at: that of the key, else that of the
+    first key of the same axis (for "oh" any key that ends in "h"), else `end`.
 
-    `position_of` maps the keys of the text to their positions.
+    `position_of` has {key of the text: its position}.
     """
     axis = key[1:] if key[1:] in ("d", "h", "w") else None
     return position_of.get(
@@ -320,9 +334,10 @@ def _error_position(key: str, position_of: dict[str, int], end: int) -> int:
 
 
 def _check_channels(mb: int, ic: int, oc: int, g: int | None) -> None:
-    """Raise ProblemError unless batch size `mb`, channels `ic` and `oc`, and number of groups `g` are valid.
+    """Raise ProblemError unless `mb` is at least 0, `ic`, `oc` and `g` are at least 1, and `g` divides `ic` and `oc`.
 
-    Groups must divide the channels; `g` is None without a group axis.
+    They are the batch size, the input and output channels and the number of groups; `g` None: the weights have no group
+    axis, and there is nothing to check of it.
     """
     if mb < 0:
         raise ProblemError(f"mb is {mb}; it is at least 0", "mb")
@@ -337,9 +352,11 @@ def _check_channels(mb: int, ic: int, oc: int, g: int | None) -> None:
 
 
 def _infer_axis(axis: str, i: int, k: int, s: int, d: int, o: int | None, p: int | None) -> tuple[int, int]:
-    """Return (output extent, left padding) of one axis; `o` and `p` are inferred where they are None.
+    """Return (output extent, padding before the image) of one spatial axis. `o` and `p` are these two if they are
+    given; one that is None is inferred from the other. If both are None, the padding is 0.
 
-    `axis` is its letter; `i`, `k`, `s`, `d` are its input extent, filter extent, stride and dilation (from 0).
+    `axis` is the axis's letter, for errors. `i`, `k`, `s` and `d` are input extent, filter extent, stride, and dilation
+    less 1. Raise ProblemError if the output would have no pixel, or if `p` is below 0 and not what would be inferred.
     """
     if o is None:
         p = p or 0
@@ -362,22 +379,25 @@ def _infer_axis(axis: str, i: int, k: int, s: int, d: int, o: int | None, p: int
 
 
 def _infer_padding(o: int, i: int, k: int, s: int, d: int) -> int:
-    """Return the left padding of one axis: half of the total that its outputs need, rounded towards 0.
+    """Return the padding before the image along one axis: half of the total that its outputs read, rounded towards 0.
+    It is below 0 if the outputs do not read all of the image.
 
-    `o`, `i`, `k`, `s`, `d` are output, input and filter extent, stride and dilation (from 0).
+    `o`, `i` and `k` are output, input and filter extent, `s` is the stride, `d` the dilation less 1.
     """
     return _truncating_divide((o - 1) * s - i + (k - 1) * (d + 1) + 1, 2)
 
 
 def _truncating_divide(a: int, b: int) -> int:
-    """Return a / b rounded towards 0, as the notation defines it: -1/2 is 0."""
+    """Return a / b rounded towards 0: -1 / 2 -> 0. `b` must be positive."""
     return a // b if a >= 0 else -(-a // b)
 
 
 def _count_taps_inside(o: int, i: int, k: int, s: int, p: int, dilation: int) -> int:
-    """Return how many pairs of an output q < o and a tap r < k of one axis read a pixel inside the image.
+    """Return the number of pairs (output q, filter tap r) of one axis that read a pixel inside the image, with q < o
+    and r < k.
 
-    They read pixel q*s + r*dilation - p, which is inside if it is at least 0 and less than `i`.
+    They read pixel q*s + r*dilation - p, which is inside if it is at least 0 and less than `i`. `s` is the stride, `p`
+    the padding before the image.
     """
     if o < k:  # q and r are symmetric: count along the longer one
         o, k, s, dilation = k, o, dilation, s

@@ -42,9 +42,11 @@ _WIDE_U8 = 160
 
 
 def operand_shapes(problem: Problem, direction: str = "forward") -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the shapes of both operands in the usual layouts ("ncx", and "oix" or "goix"; "mk" and "kn").
+    """Return (shape of the first operand, shape of the second operand) of the problem. `direction` says which operands:
+    input and weights for "forward", output gradient and weights for "dgrad", input and output gradient for "wgrad".
 
-    `direction` is "forward", "dgrad" or "wgrad".
+    Images are in the order (batch, channels, spatial...), weights (groups if any, output, input channels, spatial...).
+    A matrix product has only "forward": (..., m, k) and (..., k, n). Raise ProblemError for another direction.
 
     >>> from tilewright.problems.conv import parse_conv
     >>> operand_shapes(parse_conv("mb1ic3ih8oc4kh3"), "dgrad")
@@ -60,7 +62,10 @@ def operand_shapes(problem: Problem, direction: str = "forward") -> tuple[tuple[
 
 
 def terms(problem: Problem, direction: str = "forward") -> int:
-    """Return the number of products in the longest sum of the problem in this direction: its K.
+    """Return the number of products in the longest sum of the problem, the K of the equivalent matrix product.
+    `direction` is "forward", "dgrad" (gradient of the input) or "wgrad" (gradient of the weights).
+
+    Products with padding are counted. Raise ProblemError for a direction that the problem lacks.
 
     >>> from tilewright.problems.conv import parse_conv
     >>> problem = parse_conv("mb5ic3ih8oc4kh3")
@@ -85,13 +90,17 @@ def exact_data(
     accumulator: str = "",
     result: str = "",
 ) -> tuple[Array, Array]:
-    """Return two operands of small random integers for which every sum is exact, in any order and with any grouping.
+    """Return (first operand, second operand): arrays of small random integers for which every sum of products is exact,
+    in any order and with any grouping. `rng` draws them.
 
-    `dtype` is the operands' type, or two of them as in "u8:s8". `direction` is "forward", "dgrad" or "wgrad". The
-    accumulator is f32 (f64, s32 for f64 and integer data), and the result has the operands' type (s32 for integers),
-    unless they are given. For each element of the result the magnitudes of all its products add up to no more than the
-    integers that accumulator and result both hold without a gap. If the ranges of the values do not ensure that, one
-    operand is made sparse: x for forward, y for the gradients, src of a matrix product.
+    `dtype` is the operands' element type, or two as in "u8:s8". `direction` is "forward", "dgrad" or "wgrad", which
+    says what the operands are. `accumulator` and `result` are element types; "" means f32 (f64 for f64, s32 for
+    integers) for the accumulator and the operands' type (s32 for integers) for the result.
+
+    For each element of the result, the magnitudes of its products add up to at most n, where the accumulator and the
+    result hold all integers up to n. If small values alone do not ensure that, elements of one operand are replaced by
+    0: of the input for "forward", of the output gradient for "dgrad" and "wgrad", of the left operand of a matrix
+    product. Raise ProblemError for types or a direction that are not supported.
 
     >>> from tilewright.problems.conv import parse_conv
     >>> problem = parse_conv("mb1ic64ih9oc8kh3ph1")
@@ -127,9 +136,11 @@ def exact_data(
 def real_data(
     problem: Problem, dtype: str, rng: np.random.Generator, *, direction: str = "forward"
 ) -> tuple[Array, Array]:
-    """Return two operands of normally distributed numbers rounded to `dtype`; integer types get their full range.
+    """Return (first operand, second operand): arrays of normally distributed random numbers rounded to `dtype`. Integer
+    types get uniformly distributed integers of their full range. `rng` draws them.
 
-    `direction` is "forward", "dgrad" or "wgrad", which decides the operands' shapes.
+    `dtype` is the operands' element type, or two as in "u8:s8". `direction` is "forward", "dgrad" or "wgrad", which
+    decides the operands' shapes.
 
     >>> from tilewright.problems.matmul import parse_matmul
     >>> a, b = real_data(parse_matmul("30x64:64x5"), "f16", np.random.default_rng(0))
@@ -159,10 +170,12 @@ def real_bound(
     eps: float | None = None,
     inputs: str = "",
 ) -> Array:
-    """Return how far a computed result may lie from `exact`, element by element, if its only errors are roundings.
+    """Return, for each element, an upper bound of the distance of a computed result from `exact` if its only errors are
+    roundings. Raise ProblemError if K*e (below) is 0.5 or more.
 
     `exact` is the reference in float64, `magnitude` the same reference of the operands' absolute values, `terms` the
-    length K of the sums. With e the accumulator's eps (or the given one, for machines that add with fewer bits) and t
+    number K of products in each sum. `accumulator` and `result` are the element types in which products are summed and
+    the result is stored. With e the accumulator's eps (or the given `eps`, for machines that add with fewer bits) and t
     its smallest normal number, the bound is the sum of
 
     - gamma * magnitude, gamma = K*e / (1 - K*e): K roundings or truncations on the way of each product into its
@@ -203,12 +216,12 @@ def real_bound(
 
 
 def nearest_bound(terms: int, magnitude: Array, accumulator: str) -> Array:
-    """Return how far a sum of K = `terms` products may lie from the exact one, if every rounding is to nearest.
+    """Return, for each element, an upper bound of the error of a sum of K = `terms` products in the type `accumulator`,
+    if every rounding is to nearest. `magnitude` has the sums of the products' absolute values.
 
-    With v half the accumulator's eps and s its smallest number above 0, it is K * (v * magnitude + s), whatever the
-    order of the sum and however long it is (Jeannerod and Rump, Improved error bounds for inner products in
-    floating-point arithmetic, 2013), while nothing overflows. For long sums of f16, `real_bound` has no bound; this
-    has.
+    The bound is K * (v * magnitude + s), v being half the accumulator's eps and s its smallest number above 0. It holds
+    for any order and length of the sum (Jeannerod and Rump, Improved error bounds for inner products in floating-point
+    arithmetic, 2013), while nothing overflows. For long sums in f16, `real_bound` has no bound; this has.
 
     >>> nearest_bound(1000, np.array([50.0]), "f16").item() < 50 * 1000 * 2.0**-10
     True
@@ -219,14 +232,18 @@ def nearest_bound(terms: int, magnitude: Array, accumulator: str) -> Array:
 
 
 def _check_direction(problem: Problem, direction: str) -> None:
-    """Raise ProblemError unless `direction` is allowed: "forward", and for convolutions also "dgrad" and "wgrad"."""
+    """Raise ProblemError unless the problem has the direction `direction`: "forward", or for convolutions also "dgrad"
+    and "wgrad".
+    """
     allowed = ("forward",) if isinstance(problem, MatmulProblem) else ("forward", "dgrad", "wgrad")
     if direction not in allowed:
         raise ProblemError(f"the direction is {direction!r}; this problem has {', '.join(allowed)}")
 
 
 def _operand_types(text: str) -> tuple[Dtype, Dtype]:
-    """Return the element types of both operands from one type, or two of a kind as in "u8:s8"."""
+    """Return the element types (of the first, of the second operand) that `text` writes: one type for both, or two as
+    in "u8:s8", both floats or both integers. Raise ProblemError for any other text.
+    """
     types = [find_dtype(name) for name in text.split(":")]
     if len(types) > 2 or types[0].is_integer != types[-1].is_integer:
         raise ProblemError(f"the operands' types are {text!r}; give one type, or two of a kind as in u8:s8")
@@ -236,7 +253,9 @@ def _operand_types(text: str) -> tuple[Dtype, Dtype]:
 
 
 def _max_magnitudes(problem: Problem, types: tuple[Dtype, Dtype], result: Dtype) -> tuple[int, int]:
-    """Return the largest magnitude of each operand's random integers, for these operand types and this result type."""
+    """Return (of the first, of the second operand) the largest magnitude that its random integers may have. `types` are
+    the operands' element types, `result` is that of the result: u8 operands may be larger if it has 32 bits or more.
+    """
     limits = []
     for operand, element_type in enumerate(types):
         ranges = _RANGES
@@ -248,7 +267,9 @@ def _max_magnitudes(problem: Problem, types: tuple[Dtype, Dtype], result: Dtype)
 
 
 def _random_multiples(rng: np.random.Generator, shape: tuple[int, ...], largest: int, signed: bool, step: int) -> Array:
-    """Return an array of random multiples of `step` up to `largest` in magnitude; without `signed` none is negative."""
+    """Return an array of shape `shape` with random multiples of `step`, at most `largest` in magnitude, drawn from
+    `rng`. If `signed` is false, none is negative.
+    """
     steps = largest // step
     return step * rng.integers(-steps if signed else 0, steps, shape, endpoint=True)
 
@@ -256,10 +277,12 @@ def _random_multiples(rng: np.random.Generator, shape: tuple[int, ...], largest:
 def _make_sparse(
     values: Array, largest: int, limit: int, problem: Problem, direction: str, rng: np.random.Generator
 ) -> Array:
-    """Return `values` with random elements replaced by 0, so that the elements in one sum add up to at most `limit`.
+    """Return `values`, an operand of the problem, with random elements replaced by 0, so that for each result the
+    magnitudes of the elements that contribute to it add up to at most `limit`. `rng` chooses the elements.
 
-    A sum is that of one result; magnitudes are added, as if the other operand were all ones. All are at most `largest`.
-    Elements of sums that are still too large are thinned out further, until none is.
+    `largest` is the largest magnitude that `values` may have. If sums of such elements cannot exceed `limit`, `values`
+    is returned unchanged. Elements above `limit` are clipped to it. Sums that are still too large are thinned out
+    again, until none is. `direction` is "forward", "dgrad" or "wgrad".
     """
     term_count = terms(problem, direction)
     if term_count * largest <= limit or not values.size:
@@ -276,9 +299,10 @@ def _make_sparse(
 
 
 def _sum_magnitudes(magnitudes: Array, problem: Problem, direction: str) -> Array:
-    """Return the sums of the magnitudes that contribute to one result, as if the other operand were all ones.
+    """Return, for each result of the problem, the sum of those `magnitudes` (absolute values of one operand's elements)
+    that contribute to it. The operand is that which `_make_sparse` thins out in this direction.
 
-    Results that differ only in an index of the other operand have one sum.
+    Results that differ only in an index of the other operand have the same sum, and share one element of the array.
     """
     if isinstance(problem, MatmulProblem):
         return np.asarray(magnitudes.sum(axis=-1))
@@ -289,7 +313,11 @@ def _sum_magnitudes(magnitudes: Array, problem: Problem, direction: str) -> Arra
 
 
 def _contributes_to(sums: Array, problem: Problem, direction: str) -> Array:
-    """Return which elements of the sparse operand contribute to a sum that is marked in the boolean array `sums`."""
+    """Return a boolean array with the shape of the operand that `_make_sparse` thins out. It is True for elements that
+    contribute to a result that is marked in `sums`, a boolean array of the form that `_sum_magnitudes` returns.
+
+    `direction` is "forward", "dgrad" or "wgrad".
+    """
     shape = operand_shapes(problem, direction)[1 if direction == "wgrad" else 0]
     if isinstance(problem, MatmulProblem):
         return np.broadcast_to(sums[..., None], shape)
@@ -300,9 +328,10 @@ def _contributes_to(sums: Array, problem: Problem, direction: str) -> Array:
 
 
 def _convolve_with_ones(array: Array, problem: ConvProblem, *, forward: bool) -> Array:
-    """Return `array`, one channel for each group, convolved with a filter of ones.
+    """Return the convolution of `array`, which has one channel for each group of the problem, with a filter of ones for
+    each channel.
 
-    If `forward` is false, return the gradient of the input of that convolution instead.
+    If `forward` is false, `array` is taken for a gradient of the output, and the gradient of the input is returned.
     """
     depthwise = replace(problem, ic=problem.groups, oc=problem.groups, g=problem.groups)
     return (conv_forward if forward else conv_dgrad)(depthwise, array, np.ones(depthwise.w_shape, np.int64))

@@ -31,12 +31,12 @@ class Dtype:
 
     @property
     def is_integer(self) -> bool:
-        """Return True if the type is an integer type."""
+        """True if the type is an integer type: its `eps` is 0."""
         return self.eps == 0
 
     @property
     def exact_limit(self) -> int:
-        """Return the largest n for which 0, 1, ..., n are all values of the type.
+        """Return the largest n for which all integers 0, 1, ..., n are values of the type.
 
         >>> dtype("bf16").exact_limit, dtype("s8").exact_limit, dtype("f8e4m3fn").exact_limit
         (256, 127, 16)
@@ -45,13 +45,13 @@ class Dtype:
 
 
 def _float_type(name: str, kind: type) -> Dtype:
-    """Return the floating-point type `name` with the precision of the numpy type `kind`."""
+    """Return the floating-point element type called `name`, with the precision and range of the numpy type `kind`."""
     info = ml_dtypes.finfo(kind)  # type: ignore[no-untyped-call]
     return Dtype(name, np.dtype(kind), info.nmant + 1, float(info.eps), float(info.smallest_normal))
 
 
 def _integer_type(name: str, kind: type) -> Dtype:
-    """Return the integer type `name` with the range of the numpy type `kind`."""
+    """Return the integer element type called `name`, with the range and sign of the numpy type `kind`."""
     info = np.iinfo(kind)
     return Dtype(name, np.dtype(kind), int(info.max).bit_length(), signed=info.min < 0)
 
@@ -74,7 +74,8 @@ DTYPES = {
 
 
 def dtype(name: DTypeLike) -> Dtype:
-    """Return the element type with this name (s8 is also i8), or for a numpy type; raise ProblemError for others.
+    """Return the element type that `name` names: a short name such as "bf16" or "s8" (also "i8"), numpy's name, or a
+    numpy type. Raise ProblemError if there is none.
 
     >>> dtype("bf16").digits, dtype("i8").name, dtype(np.int8).name, dtype("float32").name
     (8, 's8', 's8', 'f32')

@@ -28,10 +28,11 @@ _ENTRY = "apply"
 
 
 def text(name: str, dtype: str, lanes: int | None, fused: bool = True) -> str:
-    """Return the LLVM text of `void apply(inputs..., ptr result, i64 count)`, which applies function `name` to arrays.
+    """Return the LLVM text of a function `void apply(inputs..., ptr result, i64 count)`, which applies the mathematical
+    function `name`, such as "sin", to arrays of `count` elements of type `dtype`.
 
-    Elements have the type `dtype`. The loop handles `lanes` elements at a time (None: one), so the count must be a
-    multiple; `fused` allows fused multiply-adds.
+    Its loop handles `lanes` elements at a time (None: one), so that the count must be a multiple of that and above 0.
+    `fused` True allows fused multiply-adds.
     """
     element, out = dtypes.dtype(dtype), Writer(fused=fused)
     count, vector_type, size = 1 + (name in BINARY), vector(element, lanes), element.bits // 8
@@ -97,18 +98,21 @@ FUNCTIONS = tuple(_REFERENCES)
 
 
 def by_elements(name: str, dtype: str) -> bool:
-    """Return True if `reference` computes function `name` for the type `dtype` element by element, with mpmath.
+    """True if `reference` computes the function `name` for the type `dtype` element by element, by mpmath, which is a
+    thousand times slower than on whole arrays.
 
-    That is a thousand times slower than on whole arrays.
+    Only f64 needs it: always for "erf", and for all functions on machines whose long double is neither the 80-bit nor
+    the 128-bit format.
     """
     return dtype == "f64" and (name == "erf" or np.finfo(np.longdouble).nmant not in (63, 112))
 
 
 def reference(name: str, *arrays: Array) -> Array:
-    """Return function `name`, such as "exp", applied to the arrays in higher precision: float64 for f32 and narrower.
+    """Return the mathematical function `name`, such as "exp", of the arrays, element by element in higher precision: in
+    float64 for f32 and narrower, in long double for f64.
 
-    For f64 it is long double. For erf, and where long double is no wider, mpmath gives pairs of doubles (see
-    `_by_mpmath`).
+    If `by_elements` is True for f64, the result has shape (2, size): row 0 has the results rounded to doubles, row 1
+    the remainders.
     """
     wide_type: Any = np.longdouble if arrays[0].dtype == np.float64 else np.float64
     with np.errstate(all="ignore"):
@@ -118,10 +122,11 @@ def reference(name: str, *arrays: Array) -> Array:
 
 
 def _by_mpmath(name: str, *arrays: Array) -> Array:
-    """Return the f64 function `name` of the arrays, computed by mpmath for each element, with shape (2, size).
+    """Return the function `name` of the f64 arrays, computed by mpmath for each element. The result has shape (2,
+    size): row 0 has the results rounded to doubles, row 1 the remainders.
 
-    Row 0 is the result rounded to a double, row 1 the remainder. Elements with an argument or result that is not
-    finite, or with result zero, are numpy's: mpmath has one zero.
+    Elements with an argument or a result that is not finite, or with result zero, are computed by numpy, since mpmath
+    has only one zero.
     """
     import mpmath as mp
 
@@ -141,10 +146,11 @@ def _by_mpmath(name: str, *arrays: Array) -> Array:
 
 
 def error(result: Array, exact: Array) -> Array:
-    """Return the error of each element of `result` against `exact`, in units in the last place (ULP).
+    """Return the error of each element of `result` against `exact`, in units in the last place of the type of `result`.
 
-    `exact` has a wider type, or is an array of pairs from `_by_mpmath`. The error is infinite where only one of them is
-    a NaN. Numbers too large for the type count as the power of two that follows its largest.
+    `exact` has a wider type, or shape (2, size): results and remainders, as `reference` returns them. The error is
+    infinite if only one of both is NaN, and 0 if both are. Numbers too large for the type count as the power of two
+    after its largest number, or as its largest number if `exact` has pairs of doubles.
 
     >>> error(np.array([1.0, np.inf, np.nan], np.float32), np.array([1 + 2.0**-24, 1e300, np.nan]))
     array([0.5, 0. , 0. ])
@@ -169,7 +175,7 @@ def error(result: Array, exact: Array) -> Array:
 
 
 def _power_below(x: Array, least: int) -> Array:
-    """Return the largest power of two that is not above |x|, but at least 2^least, for each element of `x`."""
+    """Return, for each element of `x`, the largest power of two that is at most |x|, but at least 2^least."""
     if x.dtype == np.float64:
         code = x.view(np.int64) & (0x7FF << 52)
         return np.maximum(code, max(0, least + 1023) << 52).view(np.float64)

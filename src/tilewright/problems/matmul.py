@@ -68,27 +68,27 @@ class MatmulProblem:
 
     @property
     def m(self) -> int:
-        """Return M: the rows of the left operand and of the result."""
+        """Return M: the number of rows of the left operand and of the result."""
         return self.src[-2]
 
     @property
     def n(self) -> int:
-        """Return N: the columns of the right operand and of the result."""
+        """Return N: the number of columns of the right operand and of the result."""
         return self.wei[-1]
 
     @property
     def k(self) -> int:
-        """Return K, the number of terms of every sum: the columns of the left operand and rows of the right one."""
+        """Return K, the number of products in each sum: the columns of the left operand and the rows of the right."""
         return self.src[-1]
 
     @property
     def batch(self) -> tuple[int, ...]:
-        """Return the batch extents of the result; () for a single product."""
+        """Return the batch extents of the result, its shape without the last two; () for a single product."""
         return self.dst[:-2]
 
     @property
     def macs(self) -> int:
-        """Return the number of multiply-adds that the problem needs: K for each element of the result."""
+        """Return the number of multiply-adds of the matrix product: K for each element of the result."""
         return prod(self.dst) * self.k
 
     @property
@@ -101,7 +101,7 @@ class MatmulProblem:
         return 2 * self.macs
 
     def canonical(self) -> str:
-        """Return the notation of the problem with the result's shape written out.
+        """Return the problem in oneDNN's notation, with the result's shape written out.
 
         >>> parse_matmul("30x64:64x5_nfirst").canonical()
         '30x64:64x5:30x5_n"first"'
@@ -117,9 +117,10 @@ class MatmulProblem:
 
 
 def parse_matmul(text: str) -> MatmulProblem:
-    """Return the matrix product that `text` writes; raise ParseError if it writes none.
+    """Return the matrix product that `text` writes in oneDNN's notation. Raise ParseError, which points at the
+    position, for any other text.
 
-    Post-condition: parse_matmul(str(P)) == P == parse_matmul(P.canonical()) for every problem P.
+    Printing and parsing are inverse: parse_matmul(str(P)) == P == parse_matmul(P.canonical()) for every problem P.
 
     >>> parse_matmul('30x4096:4096x28672_n"llama"')
     MatmulProblem(src=(30, 4096), wei=(4096, 28672), dst=(30, 28672), name='llama')
@@ -159,7 +160,9 @@ def parse_matmul(text: str) -> MatmulProblem:
 
 
 def _read_shape(text: str, position: int) -> tuple[tuple[int, ...], int]:
-    """Return (extents written at `position`, with x between them, and the position after them)."""
+    """Return (shape, end) of the shape written in `text` from `position` on; `end` is the position after it.
+    ("30x64:64x5", 0) -> ((30, 64), 5). Raise ParseError if there is none.
+    """
     extent, position = read_number(text, position, "a shape, as in 30x64,")
     extents = [extent]
     while text[position : position + 1] == "x":
@@ -169,10 +172,12 @@ def _read_shape(text: str, position: int) -> tuple[tuple[int, ...], int]:
 
 
 def _shape_text(shape: tuple[int, ...]) -> str:
-    """Return a shape in the notation, with x between its extents: (30, 64) -> "30x64"."""
+    """Return the shape in the notation, with x between its extents: (30, 64) -> "30x64". The empty shape gives "()"."""
     return "x".join(map(str, shape)) or "()"
 
 
 def _broadcast(left_extent: int, right_extent: int) -> int:
-    """Return the batch extent of the result: the left operand's, or the right operand's if the left one is 1."""
+    """Return the extent of the result along a batch axis, from those of both operands: the left one, or the right one
+    if the left one is 1. They are not compared here.
+    """
     return right_extent if left_extent == 1 else left_extent

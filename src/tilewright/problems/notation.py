@@ -16,7 +16,8 @@ _MAX_INTEGER = 2**63 - 1
 
 
 def content(text: str) -> tuple[int, int]:
-    """Return (begin, end) of `text` without the blanks around it.
+    """Return (begin, end): the positions in `text` of its first and after its last character that is not blank. They
+    are equal if there is none.
 
     >>> content("  mb1 ")
     (2, 5)
@@ -26,9 +27,8 @@ def content(text: str) -> tuple[int, int]:
 
 
 def read_number(text: str, at: int, what: str) -> tuple[int, int]:
-    """Return (the number written at position `at`, the position after it).
-
-    Raise ParseError if there is none; `what` says in the error what was expected.
+    """Return (number, end): the number written in `text` from position `at` on, and the position after it. Raise
+    ParseError if there is none or it is 2**63 or more; `what` says in the error what was expected.
 
     >>> read_number("ic64ih56", 2, "a number after ic")
     (64, 4)
@@ -51,9 +51,10 @@ def read_number(text: str, at: int, what: str) -> tuple[int, int]:
 
 
 def read_name(text: str, at: int, end: int) -> str | None:
-    """Return the name that fills `text` from position `at` (just after the letter n) to `end`; None if it is empty.
+    """Return the name that `text` has from position `at`, after the letter n, to position `end`. It may be in double
+    quotes, which are left out. None if it is empty.
 
-    The name is bare or in double quotes.
+    Raise ParseError if the closing quote is missing, or for a blank or a control character.
 
     >>> read_name('n"conv:1"', 1, 9), read_name("nconv", 1, 5), read_name("n", 1, 1)
     ('conv:1', 'conv', None)
@@ -71,7 +72,9 @@ def read_name(text: str, at: int, end: int) -> str | None:
 
 
 def integers(values: Any, key: str) -> tuple[int, ...]:
-    """Return the numbers of a problem's field as ints; raise ProblemError, naming the field `key`, for other values."""
+    """Return `values`, a sequence of integers given for the field `key` of a problem, as a tuple of ints. Raise
+    ProblemError, which names the field, for any other value.
+    """
     flat = getattr(values, "ndim", 1) == 1
     if isinstance(values, str | bytes) or not isinstance(values, Iterable) or not flat:
         raise ProblemError(f"{key} = {written(values)} is no row of integers", key)
@@ -79,16 +82,17 @@ def integers(values: Any, key: str) -> tuple[int, ...]:
 
 
 def integer(value: Any, key: str) -> int:
-    """Return the number of a problem's field as an int; raise ProblemError, naming the field `key`, if it is none."""
+    """Return `value`, an integer given for the field `key` of a problem, as an int. Raise ProblemError, which names the
+    field, for any other value, bools too, and for magnitudes of 2**63 or more.
+    """
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or abs(int(value)) > _MAX_INTEGER:
         raise ProblemError(f"{key} = {written(value)} is no integer below 2**63", key)
     return int(value)
 
 
 def check_name(name: str | None) -> str | None:
-    """Return the name that a problem stores, None for an empty one.
-
-    Raise ProblemError for a name that the notation cannot write.
+    """Return the name of a problem unchanged; None for an empty one. Raise ProblemError if it is no text, or has blanks
+    or control characters, which the notation cannot write.
     """
     if name is not None and not isinstance(name, str):
         raise ProblemError(f"the name {written(name)} is no text", "n")
@@ -98,7 +102,8 @@ def check_name(name: str | None) -> str | None:
 
 
 def name_text(name: str | None, before: str = "n") -> str:
-    """Return the name as it is printed at the end of a problem, with the text `before` in front; "" for no name.
+    """Return a problem's name as its notation ends with it: in double quotes, with `before` in front. Without a name,
+    return "".
 
     >>> name_text("conv:1"), name_text(None)
     ('n"conv:1"', '')

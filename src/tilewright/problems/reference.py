@@ -41,10 +41,12 @@ def conv_forward(
     w_layout: str = "",
     y_layout: str = "ncx",
 ) -> Array:
-    """Return the output y of the convolution of the input `x` with the weights `w`.
+    """Return the output y of the convolution of the input `x` with the weights `w`, in int64 if both hold integers,
+    else in float64.
 
     y[n, o, q] is the sum over channels c and taps r of x[n, c, q*s + r*dilation - p] * w[o, c, r]; indices outside the
-    image add nothing. The usual layout of w is "goix" for problems with a group axis, "oix" for others.
+    image add nothing. Layouts give the order of axes by letters, as in "nhwc" and "oihw", with x for all spatial axes;
+    "" for w is "goix" for problems with a group axis, "oix" for others. Raise ProblemError for wrong layouts or shapes.
 
     >>> from tilewright.problems.conv import parse_conv
     >>> problem = parse_conv("mb1ic1iw4oc1kw3pw1")
@@ -77,10 +79,12 @@ def conv_dgrad(
     w_layout: str = "",
     x_layout: str = "ncx",
 ) -> Array:
-    """Return the gradient of the convolution's input, given the gradient `y` of its output and the weights `w`.
+    """Return the gradient of the convolution's input, given the gradient `y` of its output and the weights `w`, in
+    int64 if both hold integers, else in float64.
 
     Each input pixel sums up y times w over all outputs and taps that read it. Layouts give the order of axes by
-    letters, as in "nhwc" and "oihw".
+    letters, as in "nhwc" and "oihw", with x for all spatial axes; "" for w is "goix" for problems with a group axis,
+    "oix" for others. Raise ProblemError for wrong layouts or shapes.
 
     >>> from tilewright.problems.conv import parse_conv
     >>> problem = parse_conv("mb1ic1iw4oc1kw3pw1")
@@ -108,10 +112,12 @@ def conv_wgrad(
     y_layout: str = "ncx",
     w_layout: str = "",
 ) -> Array:
-    """Return the gradient of the convolution's weights, given its input `x` and the gradient `y` of its output.
+    """Return the gradient of the convolution's weights, given its input `x` and the gradient `y` of its output, in
+    int64 if both hold integers, else in float64.
 
-    Each tap sums up x times y over all images and output pixels. Layouts give the order of axes by letters, as in
-    "nhwc" and "oihw".
+    Each weight sums up x times y over all images and output pixels. Layouts give the order of axes by letters, as in
+    "nhwc" and "oihw", with x for all spatial axes; "" for w is "goix" for problems with a group axis, "oix" for others.
+    Raise ProblemError for wrong layouts or shapes.
 
     >>> from tilewright.problems.conv import parse_conv
     >>> problem = parse_conv("mb1ic1iw4oc1kw3pw1")
@@ -145,9 +151,11 @@ def matmul_reference(
     wei_layout: str = "kn",
     dst_layout: str = "mn",
 ) -> Array:
-    """Return the matrix product of `src` and `wei`; batch extents of 1 are broadcast.
+    """Return the matrix product of `src` and `wei`, with the problem's batch extents, in int64 if both hold integers,
+    else in float64.
 
-    Layouts give the order of the last two axes: "mk" or "km", "kn" or "nk", "mn" or "nm".
+    Layouts give the order of the last two axes: "mk" or "km", "kn" or "nk", "mn" or "nm". Raise ProblemError for other
+    layouts and for shapes that are not the problem's.
 
     >>> from tilewright.problems.matmul import parse_matmul
     >>> problem = parse_matmul("2x3:3x1")
@@ -171,12 +179,16 @@ _MAX_PIXELS = 1 << 22
 
 
 def _outputs_per_step(problem: ConvProblem) -> int:
-    """Return how many outputs along the first image axis are computed at a time; this limits the memory used."""
+    """Return how many outputs along the first spatial axis of the convolution are computed at a time, at least 1, to
+    limit the memory used.
+    """
     return max(1, _MAX_PIXELS // (problem.mb * problem.ic * prod(problem.o[1:]) * prod(problem.k) or 1))
 
 
 def _tap_groups(taps: list[tuple[Index, Index, Index]], problem: ConvProblem) -> list[list[tuple[Index, Index, Index]]]:
-    """Return the taps (from `_taps`) split into lists that are gathered and multiplied together."""
+    """Return `taps`, a list from `_taps`, split into lists of limited length. The reference gathers the pixels of one
+    list at a time, to limit the memory used.
+    """
     count = max(1, _MAX_PIXELS // (problem.mb * problem.ic * prod(problem.o[1:]) * _outputs_per_step(problem) or 1))
     return [taps[n : n + count] for n in range(0, len(taps), count)]
 
@@ -184,10 +196,11 @@ def _tap_groups(taps: list[tuple[Index, Index, Index]], problem: ConvProblem) ->
 def _taps(
     problem: ConvProblem, first_output: int = 0, output_count: int | None = None
 ) -> list[tuple[Index, Index, Index]]:
-    """Return (tap, inputs, outputs) for each filter tap that meets the image: the pixels that it connects.
+    """Return [(tap, inputs, outputs), ...] with one triple for each filter tap that reads the image: with this tap, the
+    outputs `outputs` read the input pixels `inputs`. All three are numpy indices into the last axes of an array.
 
-    All three are indices into the last axes of an array. Only `output_count` outputs (None: all) along the first axis
-    are considered, from `first_output` on, and are counted from there.
+    Only `output_count` outputs (None: all) along the first spatial axis are considered, starting with number
+    `first_output`, and `outputs` counts from that one.
     """
     axes = []
     output_extents = (problem.o[0] if output_count is None else output_count, *problem.o[1:])
@@ -213,33 +226,38 @@ def _taps(
 
 
 def _flatten_pixels(pixels: Array) -> Array:
-    """Return `pixels`, an array [n, g, c, image axes...], with the image axes flattened to one."""
+    """Return `pixels`, an array [batch, groups, channels, spatial axes...], with the spatial axes merged into one."""
     return pixels.reshape(*pixels.shape[:3], prod(pixels.shape[3:]))
 
 
 def _batched_matmul(left: Array, right: Array) -> Array:
-    """Return the matrix products of `left` [g, a, b] and `right` [n, g, b, pixels], as [n, g, a, pixels]."""
+    """Return the matrix product of `left` and `right` for each image n and group g: arrays [g, a, b] and [n, g, b,
+    pixels] give [n, g, a, pixels].
+    """
     if left.shape[-1] == 1:
         return np.asarray(left * right)
     return np.asarray(left @ right)
 
 
 def _max_terms(problem: ConvProblem) -> int:
-    """Return an upper limit of the number of terms of any sum, in all three directions."""
+    """Return an upper limit of the number of products in any sum of the convolution, in its forward pass and both
+    gradients.
+    """
     taps = prod(problem.k)
     return max(problem.ic_per_group * taps, problem.oc_per_group * taps, problem.mb * prod(problem.o))
 
 
 def _is_integer(array: Array) -> bool:
-    """Return True if the array has integers (also 2-bit and 4-bit ones) or booleans."""
+    """True if the array's element type is an integer type (also of 2 or 4 bits) or bool."""
     return array.dtype.kind in "iub" or array.dtype.name in ("int2", "uint2", "int4", "uint4")
 
 
 def _as_compute_type(left: Array, right: Array, term_count: int) -> tuple[Array, Array]:
-    """Return both operands in the type to compute in: float64, or int64 for integers whose sums may exceed 2**53.
+    """Return (left, right) converted to the type to compute in: to float64, or to int64 if both hold integers whose
+    sums of at most `term_count` products may reach 2**53.
 
-    Smaller sums, of at most `term_count` products, are exact in float64, which is much faster in numpy. Raise
-    ProblemError if sums may exceed int64.
+    Smaller sums of integers are exact in float64, which is much faster in numpy. Raise ProblemError if sums may reach
+    2**63.
     """
     if not (_is_integer(left) and _is_integer(right)):
         return left.astype(np.float64), right.astype(np.float64)
@@ -252,29 +270,35 @@ def _as_compute_type(left: Array, right: Array, term_count: int) -> tuple[Array,
 
 
 def _max_magnitude(array: Array) -> int:
-    """Return the largest absolute value in the array; 0 if it is empty."""
+    """Return the largest absolute value in the array, as an int; 0 if it is empty."""
     if not array.size:
         return 0
     return max(int(array.max()), -int(array.min()))
 
 
 def _as_int64_if_integers(result: Array, *operands: Array) -> Array:
-    """Return `result` as int64 if all operands hold integers; otherwise unchanged."""
+    """Return `result` converted to int64 if all `operands` hold integers; otherwise return it unchanged."""
     return result.astype(np.int64) if all(map(_is_integer, operands)) else result
 
 
 def _expand_layout(layout: str, problem: ConvProblem) -> str:
-    """Return the layout letters with x replaced by the problem's axes: "ncx" -> "nchw"."""
+    """Return the letters of a layout with x replaced by the letters of the problem's spatial axes: "ncx" -> "nchw" in
+    2D.
+    """
     return layout.replace("x", problem.axes)
 
 
 def _weights_layout(problem: ConvProblem, layout: str) -> str:
-    """Return the weights' layout with x replaced by the problem's axes; "" stands for the usual layout."""
+    """Return the letters of the weights' layout with x replaced by those of the problem's spatial axes: "oix" -> "oihw"
+    in 2D. "" stands for "goix" if the problem has a group axis, else for "oix".
+    """
     return _expand_layout(layout or ("goix" if problem.has_groups else "oix"), problem)
 
 
 def _check_layouts(problem: ConvProblem, *, x: str, w: str, y: str) -> None:
-    """Raise ProblemError unless the layouts of x, w and y have each letter of the problem once."""
+    """Raise ProblemError unless the layouts `x`, `w` and `y` have each letter once: n, c and the spatial axes for x and
+    y; o, i and the spatial axes for w, which may also have g.
+    """
     for what, layout in (("x", x), ("y", y)):
         if sorted(_expand_layout(layout, problem)) != sorted("nc" + problem.axes):
             raise ProblemError(f"the {what} layout is {layout!r}; it has each of n, c, {', '.join(problem.axes)} once")
@@ -285,27 +309,32 @@ def _check_layouts(problem: ConvProblem, *, x: str, w: str, y: str) -> None:
 
 
 def _check_shape(array: Array, expected: tuple[int, ...], tensor: str) -> None:
-    """Raise ProblemError, naming the `tensor`, unless the array has the expected shape."""
+    """Raise ProblemError unless the array has the shape `expected`; `tensor` names it in the error."""
     if array.shape != expected:
         raise ProblemError(f"{tensor} has shape {array.shape}; the problem asks for {expected}")
 
 
 def _transpose(array: Array, old: str, new: str) -> Array:
-    """Return the array, whose axes have the letters `old`, transposed to the order `new`, contiguous in memory."""
+    """Return the array with its axes in a new order, contiguous in memory. `old` has the letters of its axes as they
+    are, `new` those in the order wanted: "nchw" to "nhwc".
+    """
     return np.ascontiguousarray(array.transpose([old.index(letter) for letter in new]))
 
 
 def _image_shape(problem: ConvProblem, tensor: str) -> tuple[int, ...]:
-    """Return [batch, groups, channels of a group, image...] of the input (`tensor` "x") or of the output ("y")."""
+    """Return the shape (batch, groups, channels of a group, spatial extents...) of the convolution's input (`tensor` is
+    "x") or output ("y").
+    """
     channels = problem.ic_per_group if tensor == "x" else problem.oc_per_group
     return (problem.mb, problem.groups, channels, *(problem.i if tensor == "x" else problem.o))
 
 
 def _grouped_image(problem: ConvProblem, array: Array, layout: str, tensor: str) -> Array:
-    """Return `array` as [batch, groups, channels of a group, image...]; its axes have the letters `layout`, as in
-    "nhwc".
+    """Return `array`, the convolution's input (`tensor` is "x") or output ("y"), reshaped to [batch, groups, channels
+    of a group, spatial axes...].
 
-    `tensor` is "x" for the input or "y" for the output of the convolution.
+    `layout` gives the order of the array's axes by letters, as in "nhwc". Raise ProblemError if its shape is not the
+    problem's.
     """
     letters = _expand_layout(layout, problem)
     shape = problem.x_shape if tensor == "x" else problem.y_shape
@@ -316,18 +345,19 @@ def _grouped_image(problem: ConvProblem, array: Array, layout: str, tensor: str)
 
 
 def _ungrouped_image(problem: ConvProblem, array: Array, layout: str) -> Array:
-    """Return an array [batch, groups, channels of a group, image...] with axes in the order `layout`, as in "nhwc".
-
-    Groups and channels are merged to one axis.
+    """Return `array`, an input or output [batch, groups, channels of a group, spatial axes...], with groups and
+    channels merged into one axis and the axes in the order `layout`, such as "nhwc".
     """
     merged = array.reshape(array.shape[0], array.shape[1] * array.shape[2], *array.shape[3:])
     return _transpose(merged, "nc" + problem.axes, _expand_layout(layout, problem))
 
 
 def _grouped_weights(problem: ConvProblem, array: Array, layout: str) -> Array:
-    """Return the weights as [groups, output channels of a group, input channels of a group, filter...].
+    """Return `array`, the convolution's weights, reshaped to [groups, output channels of a group, input channels of a
+    group, filter axes...].
 
-    The axes of `array` have the letters `layout`, as in "goihw"; "" stands for the usual layout.
+    `layout` gives the order of the array's axes by letters, as in "goihw"; "" is the usual order, "goix" or "oix".
+    Raise ProblemError if its shape is not the problem's.
     """
     letters = _weights_layout(problem, layout)
     outputs = problem.oc_per_group if "g" in letters else problem.oc

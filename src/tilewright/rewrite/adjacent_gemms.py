@@ -35,19 +35,21 @@ class Neighbours:
 
     @property
     def count(self) -> int:
-        """The number of adjacent GEMMs."""
+        """The number of adjacent GEMMs: the extent of the dimension `d`."""
         return self.a.extent(self.d)
 
     @property
     def size(self) -> tuple[int, int]:
-        """(extent of N, extent of K) of one GEMM."""
+        """(extent of N, extent of K) of one of the adjacent GEMMs."""
         return self.b.extent(self.n), self.b.extent(self.k)
 
 
 def neighbours(program: Program, sizes: Mapping[Symbol, int], shapes: Mapping[Value, Shape]) -> Neighbours | str:
-    """Return the adjacent GEMMs of a program that can share one block-diagonal MMA; or text: why there are none.
+    """Return a Neighbours: the first dimension of C along which rows of operand A begin right behind each other, so
+    that several GEMMs could be one with a block-diagonal B. Or return text: why there is none.
 
-    `shapes` has the extents of the arguments.
+    The program must have exactly one MMA; A and B must be plain reads of arguments, and B must have N. `sizes` has the
+    extents of dimensions, `shapes` those of arguments.
     """
     products = [op for op in program.walk() if op.name == "mma"]
     if len(products) != 1:
@@ -70,9 +72,10 @@ def neighbours(program: Program, sizes: Mapping[Symbol, int], shapes: Mapping[Va
 
 
 def has_run(access: Numbered, outer: Expr, inner: Expr) -> bool:
-    """True if the last coordinate of an access is outer * extent(inner) + inner, plus other terms.
+    """True if the last memory coordinate of `access`, a read or write, is outer * extent(inner) + inner plus terms
+    without both, such as 16*g + c for 16 channels c.
 
-    `outer` and `inner` are dimensions; no other coordinate may have their indices.
+    `outer` and `inner` are dimensions of the tile. No other coordinate may use their indices.
     """
     d, k = access.over[outer], access.over[inner]
     *others, last = access.at
@@ -80,9 +83,11 @@ def has_run(access: Numbered, outer: Expr, inner: Expr) -> bool:
 
 
 def as_run(access: Numbered, outer: Expr, inner: Expr) -> tuple[Symbol, ...] | None:
-    """Return the iterators that are the coordinates of an access if its tensor is viewed in another packed shape.
+    """Return the iterators of `access` in the order of a packed shape in which each is one coordinate of the tensor.
+    For example the coordinates (i//14, i%14, c) of a tensor (14, 14, 16) give (i, c).
 
-    The last two are those of `outer` and `inner`. None if there is no such shape, or the access may be out of bounds.
+    The last two are those of the dimensions `outer` and `inner`. None if there is no such shape, or the access may be
+    out of bounds, or the tensor has strides or extents of its own.
     """
     d, k = access.over[outer], access.over[inner]
     kind: MemoryType = access.source.type
@@ -102,12 +107,12 @@ def as_run(access: Numbered, outer: Expr, inner: Expr) -> tuple[Symbol, ...] | N
 
 
 def _is_run(e: Expr, d: Symbol, k: Symbol) -> bool:
-    """True if the expression `e` has k with factor 1, and d with the extent of k as its factor."""
+    """True if the expression `e` is extent(k) * d + k plus terms that use neither of the iterators `d` and `k`."""
     weights = dict(linear(e)[1])
     steps = weights.pop(d, 0), weights.pop(k, 0)
     return steps == (int(k.hi) + 1, 1) and not any({d, k} & term.symbols for term in weights)
 
 
 def is_inside(e: Expr, extent: int) -> bool:
-    """True if the range of the coordinate `e` lies in 0..extent-1."""
+    """True if the bounds of the coordinate `e` are known and lie within 0..extent-1."""
     return isinstance(e.lo, int) and isinstance(e.hi, int) and e.lo >= 0 and e.hi < extent

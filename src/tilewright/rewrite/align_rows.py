@@ -58,12 +58,14 @@ class _WindowCoordinate:
 
     @property
     def positions(self) -> int:
-        """The number of window positions."""
+        """The number of positions of the window along this coordinate."""
         return int(self.position.hi) + 1
 
     @property
     def reach(self) -> int:
-        """The number of elements from the first tap of the first window to the last tap of the last window."""
+        """The number of elements of memory from the first tap of the first window to the last tap of the last one, both
+        included: 9 for 4 windows of 3 taps with step 2.
+        """
         return (self.positions - 1) * self.step + int(self.tap.hi) + 1
 
 
@@ -81,8 +83,9 @@ class Reading:
     line: int
 
     def padded(self, extent: int, size: int) -> int:
-        """Return the padded length, in elements, of a row of `extent` elements of `size` bytes: whole sectors or cache
-        lines.
+        """Return the length in elements to which a row of `extent` elements is padded; an element has `size` bytes.
+
+        It is a whole number of cache lines if that makes the row longer by at most 1/8 (`SLACK`), else of sectors.
         """
         sectors, lines = (up(extent, max(self.pitch, n), size) for n in (self.sector, self.line))
         return lines if SLACK * (lines - extent) <= extent else sectors
@@ -96,12 +99,13 @@ def aligned(
     form: str,
     reading: Reading,
 ) -> Copied | str:
-    """Return the program on copies of its MMA operands that bulk copies can read (Copied); or text: why there is none.
+    """Return a Copied: the program on copies of its MMA operands that bulk copies can read, and the programs that make
+    the copies. Or return text: why there is none. The program must have exactly one MMA.
 
-    `form` is PANELS (each row has all of K contiguous, im2col), PADDED (K is padded with zeros), K_ROWS (a dimension of
-    K becomes the last of memory), or any other (taps and channels merge to one run, or only the row pitch changes).
-    `reading` has the pitches that bulk copies need; `shapes` has the extents of arguments; `free` are the loops with
-    the same result for every tile size.
+    `form` is PANELS (each row of a copy has all of K, im2col), PADDED (K is padded with zeros), K_ROWS (a dimension of
+    K becomes the last of memory), or anything else (taps and channels become one dimension, or rows are padded).
+    `sizes` and `shapes` have the extents of dimensions and arguments. `free` holds the loops whose result does not
+    depend on the tile size. `reading` has the pitches that bulk copies need.
     """
     products = [op for op in program.walk() if op.name == "mma"]
     if len(products) != 1:
@@ -146,7 +150,7 @@ class _ReplacedRead:
 
     @property
     def is_view(self) -> bool:
-        """True if no copy is needed: the tensor itself can be viewed with this shape and these strides."""
+        """True if no copy is needed: the tensor itself can be viewed with `shape` and `strides`."""
         if self.read.order is not None:
             return False
         if self.summed:
@@ -157,9 +161,11 @@ class _ReplacedRead:
 
 
 def _in_rows(program: Program, product: Op, reads: Sequence[Numbered], reading: Reading) -> list[_ReplacedRead] | str:
-    """Return how the reads of MMA operands become reads of copies that bulk copies accept; or text: why not.
+    """Return a list with a _ReplacedRead for each read of an MMA operand that is to read a copy instead; or text: why
+    there is none.
 
-    In the copies, filter taps and channels are one dimension, if they can be; otherwise rows are padded.
+    In the copies a filter tap and the channels become one dimension, if they can. Otherwise only rows are padded.
+    `reads` are those of the operands of the MMA `product`; `reading` has the pitches that bulk copies need.
     """
     merged = _with_merged_taps(program, product, reads, reading.pitch, reading.furthest)
     return merged or _with_padded_pitch(reads, reading)
@@ -168,8 +174,11 @@ def _in_rows(program: Program, product: Op, reads: Sequence[Numbered], reading: 
 def _with_k_last(
     program: Program, product: Op, reads: Sequence[Numbered], reading: Reading
 ) -> list[_ReplacedRead] | str:
-    """Return how the reads of MMA operands become reads of copies whose last dimension is one of K; or text: why
-    not.
+    """Return a list with a _ReplacedRead for each MMA operand that is to be read from a copy whose last dimension is
+    one of K; or text: why there is none.
+
+    `reads` are the reads of the operands of the MMA `product`. `reading` has the pitches that bulk copies need. If rows
+    of a copy do not have such a pitch, taps and channels become one dimension in it, or its rows are padded.
     """
     moved = with_k_last(product, reads)
     if isinstance(moved, str):
@@ -182,21 +191,28 @@ def _with_k_last(
 
 
 def _has_pitch(read: Numbered, reading: Reading) -> bool:
-    """True if all strides of the tensor that is read are multiples of the pitch that bulk copies need."""
+    """True if all strides of the packed tensor that `read` reads, except that of its last dimension, are multiples of
+    the pitch in bytes that bulk copies need (`reading.pitch`).
+    """
     return all(step * read.bytes % reading.pitch == 0 for step in steps_of(read.shape)[:-1])
 
 
 def _as_it_is(read: Numbered) -> _ReplacedRead:
-    """Return the replacement of `read` by a read of a copy whose dimensions have the order of its coordinates."""
+    """Return a _ReplacedRead: `read` then reads an unpadded copy of its tensor, whose dimensions have the order of the
+    coordinates of `read`.
+    """
     return _ReplacedRead(read, read.shape, (0,) * len(read.shape), read.shape, steps_of(read.shape), read.over, read.at)
 
 
 def _with_padded_k(
     program: Program, product: Op, reads: Sequence[Numbered], free: Collection[Op], reading: Reading
 ) -> list[_ReplacedRead] | str:
-    """Return how the reads of both MMA operands become reads of copies with K padded by zeros; or text: why not.
+    """Return a list with a _ReplacedRead for the reads of both MMA operands: they then read copies in which K is padded
+    with zeros. Or return text: why there is none.
 
-    `free` are the loops with the same result for every tile size.
+    K is a summed dimension that is the last of both tensors; only the MMA `product`, its `reads` and loops of `free`
+    may use it. `free` holds the loops whose result does not depend on the tile size. `reading` has the pitches to pad
+    to.
     """
     one, two = (v.type.dims for v in product.operands[:2])
     for k in (d for d in one if d in two and d not in product.result.type.dims):
@@ -215,8 +231,8 @@ def _with_padded_k(
 
 
 def _with_padded_pitch(reads: Sequence[Numbered], reading: Reading) -> list[_ReplacedRead] | str:
-    """Return how reads whose row pitch bulk copies refuse become reads of copies with padded rows; or text if there are
-    none.
+    """Return a list with a _ReplacedRead for each of `reads` whose row pitch bulk copies refuse: it then reads a copy
+    with padded rows. Return text if bulk copies accept all pitches. `reading` has the pitches that they need.
     """
     replacements = []
     for read in reads:
@@ -234,11 +250,13 @@ def _with_padded_pitch(reads: Sequence[Numbered], reading: Reading) -> list[_Rep
 def _with_merged_taps(
     program: Program, product: Op, reads: Sequence[Numbered], pitch: int, furthest: int
 ) -> list[_ReplacedRead] | None:
-    """Return how the reads of MMA operands become reads of copies in which a filter tap and the channels are one
-    dimension.
+    """Return a list with a _ReplacedRead for the reads of both MMA operands: they then read copies in which a filter
+    tap and the channels are one dimension. None if no pair of tap and channels is contiguous in both operands and used
+    by nothing else.
 
-    None if an operand has no such pair. Row pitches become multiples of `pitch` bytes. Another window coordinate whose
-    step is more than `furthest` becomes two dimensions, window position and tap.
+    `reads` are those of the operands of the MMA `product`. Rows and the step from window to window become multiples of
+    `pitch` bytes. Another coordinate whose windows are more than `furthest` apart is split into window position and
+    tap.
     """
     one, two = (v.type.dims for v in product.operands[:2])
     summed = [d for d in one if d in two and d not in product.result.type.dims]
@@ -260,9 +278,11 @@ def _with_merged_taps(
 
 
 def _in_panels(program: Program, product: Op, reads: Sequence[Numbered], pitch: int) -> list[_ReplacedRead] | str:
-    """Return how the reads of MMA operands become reads of im2col panels, each row with all of K; or text: why not.
+    """Return a list with a _ReplacedRead for the reads of both MMA operands: they then read im2col panels, in which
+    each row has all of K. Or return text: why there is none.
 
-    Rows are a multiple of `pitch` bytes.
+    `reads` are those of the operands of the MMA `product`, which must sum at least two dimensions that nothing else
+    uses. Rows are padded to a multiple of `pitch` bytes.
     """
     one, two = (v.type.dims for v in product.operands[:2])
     summed = tuple(d for d in one if d in two and d not in product.result.type.dims)
@@ -285,9 +305,11 @@ def _in_panels(program: Program, product: Op, reads: Sequence[Numbered], pitch: 
 
 
 def _row_coordinate(read: Numbered, tap: Expr, channel: Expr | None) -> _WindowCoordinate | None:
-    """Return the second-last coordinate of a read, if its (tap, channel) pairs are contiguous; None otherwise.
+    """Return the second-last coordinate of `read` as a window coordinate, step * position + `tap` + first; None if it
+    has no such form, or (tap, channel) pairs are not contiguous.
 
-    The last coordinate must be the index of `channel` alone (None: 0), over all of its memory dimension.
+    They are contiguous if the last coordinate is the index of the dimension `channel` alone and covers its memory
+    dimension. If `channel` is None, the last coordinate must be 0, of a dimension of extent 1.
     """
     if len(read.at) < 2:
         return None
@@ -300,9 +322,11 @@ def _row_coordinate(read: Numbered, tap: Expr, channel: Expr | None) -> _WindowC
 
 
 def _window_coordinate(read: Numbered, place: int, tap: Symbol | None = None) -> _WindowCoordinate | None:
-    """Return coordinate number `place` of a read as window position and tap; None if it has no such form.
+    """Return coordinate number `place` of `read` as a window coordinate, step * position + tap + first; None if it has
+    no such form.
 
-    `tap` is the symbol of the tap, which no other coordinate may have; None: the only one with factor 1.
+    `tap` is the iterator of the tap. None: it is the only iterator of factor 1 with more than one value. No other
+    coordinate may use it.
     """
     first, terms = linear(read.at[place])
     weights = dict(terms)
@@ -319,9 +343,10 @@ def _window_coordinate(read: Numbered, place: int, tap: Symbol | None = None) ->
 def _is_private_dim(
     program: Program, product: Op, reads: Sequence[Numbered], *dims: Expr | None, free: Collection[Op] = ()
 ) -> bool:
-    """True if the dimensions `dims` occur only in the MMA and its `reads`, and in loops of `free`.
+    """True if only the MMA `product`, its `reads`, and loops of `free` use the dimensions `dims`; a None among `dims`
+    is ignored.
 
-    `free` are the loops with the same result for every tile size.
+    `free` holds the loops whose result does not depend on the tile size.
     """
     known = {product, *(r.op for r in reads)}
     types = [v.type for op in program.walk() if op not in known for v in (*op.operands, *op.results)]
@@ -332,11 +357,11 @@ def _is_private_dim(
 def _in_runs(
     read: Numbered, line: _WindowCoordinate, tap_and_run: tuple[Expr, Expr], channels: int, pitch: int, furthest: int
 ) -> _ReplacedRead:
-    """Return the replacement of a read by a read of a copy in which the tap and `channels` channels are one dimension.
+    """Return a _ReplacedRead: `read` then reads a copy in which a filter tap and `channels` channels are one dimension.
 
-    `tap_and_run` is (tap, dimension that is kept for both); `line` is the coordinate within an image line. Lines become
-    long enough for all windows, and a multiple of `pitch` bytes. Another window coordinate whose step is more than
-    `furthest` becomes two dimensions, window position and tap.
+    `tap_and_run` is (dimension of the tap, dimension that stands for both afterwards). `line` is the window coordinate
+    within an image line. Lines of the copy hold all windows, and are padded to a multiple of `pitch` bytes. Another
+    coordinate whose windows are more than `furthest` apart is split into window position and tap.
     """
     tap, run = tap_and_run
     last = len(read.at) - 2
@@ -375,9 +400,8 @@ def _in_runs(
 
 
 def _is_misaligned(packed: Sequence[int], pitch: int, size: int) -> bool:
-    """True if the pitch of image lines in a copy with the extents `packed` is no multiple of `pitch` bytes.
-
-    An element has `size` bytes; a line is the last two dimensions.
+    """True if an image line, the last two dimensions of a tensor of shape `packed`, is no multiple of `pitch` bytes; an
+    element has `size` bytes.
     """
     return packed[-2] * packed[-1] * size % pitch != 0
 
@@ -389,10 +413,11 @@ def _with_replaced_reads(
     free: Collection[Op],
     replacements: list[_ReplacedRead],
 ) -> Copied:
-    """Return the program with the reads in `replacements`, its sizes, shapes and free loops, and the copying programs
-    (Copied).
+    """Return a Copied: the program with its reads replaced as `replacements` state, and a program for each copy that
+    these reads need.
 
-    `free` are the loops with the same result for every tile size.
+    `sizes` has the extents of dimensions, `shapes` those of arguments; the Copied has both for the new program. `free`
+    holds the loops whose result does not depend on the tile size.
     """
     copies, swapped, replacement_of = [], {}, dict[Value, Value]()
     all_sizes, extents = dict(sizes), dict(shapes)
@@ -441,10 +466,11 @@ def _with_replaced_reads(
 
 
 def _copy(program: Program, replacement: _ReplacedRead, name: str) -> FactorCopy:
-    """Return the program that copies an operand to the argument `name`, with the extents and zeros that `replacement`
-    states.
+    """Return the program that makes the copy for `replacement` (a FactorCopy): it writes the copy to a new argument
+    `name`, with zeros where the source has no elements.
 
-    The program has as few dimensions as possible: unchanged ones are merged with the dimension before.
+    A copy that only reorders dimensions is a transpose. In a copy with the source's order, unchanged dimensions are
+    merged.
     """
     if (
         replacement.read.order is not None
@@ -469,8 +495,10 @@ def _copy(program: Program, replacement: _ReplacedRead, name: str) -> FactorCopy
 
 
 def _from_source_order(replacement: _ReplacedRead, flat: Symbol) -> tuple[Shape, tuple[Expr, ...]]:
-    """Return (shape of the source, its coordinates for element number `flat` of a copy with another order of
-    dimensions).
+    """Return (shape of the source, coordinates in the source of element number `flat` of the copy), both in the
+    source's order of dimensions.
+
+    The copy that `replacement` describes has another order, so `replacement.read.order` must not be None.
     """
     assert replacement.read.order is not None
     packed_of = dict(
@@ -485,9 +513,10 @@ def _from_source_order(replacement: _ReplacedRead, flat: Symbol) -> tuple[Shape,
 
 
 def _panel_source(replacement: _ReplacedRead, flat: Symbol) -> tuple[Expr, ...]:
-    """Return the source coordinates of element number `flat` (row-major) of the im2col panel that replaces a read.
+    """Return the coordinates in the source tensor of element number `flat` (row-major) of an im2col panel, which
+    `replacement` describes.
 
-    In the padding of a row they are out of bounds, so that zeros are copied.
+    In the padding of a row the last coordinate is out of bounds, so that zeros are copied.
     """
     read, length = replacement.read, replacement.shape[-1]
     *places, along = digits(flat, replacement.packed)
@@ -500,10 +529,10 @@ def _panel_source(replacement: _ReplacedRead, flat: Symbol) -> tuple[Expr, ...]:
 
 
 def _merged(source: Shape, packed: Shape, first: Shape) -> tuple[Shape, Shape, Shape]:
-    """Return (extents of a tensor, extents of its copy, first index of the copy in it), with as few dimensions as
-    possible.
+    """Return (shape of the source, shape of the copy, first index of the copy in the source) with as few dimensions as
+    possible. The parameters are the same three, before merging.
 
-    A dimension that the copy has unchanged is merged with the one before. The parameters are the same before merging.
+    A dimension that is equal in both, and starts at 0, is merged with the one before it.
 
     >>> _merged((32, 224, 224, 3), (32, 224, 230, 4), (0, 0, -3, 0)), _merged((4, 5), (4, 5), (0, 0))
     (((7168, 224, 3), (7168, 230, 4), (0, -3, 0)), ((20,), (20,), (0,)))

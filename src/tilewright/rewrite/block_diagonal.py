@@ -66,12 +66,12 @@ def diagonal(
     deep: int,
     pitch: int,
 ) -> Copied | str:
-    """Return the program with `count` adjacent GEMMs merged into one with a block-diagonal B (Copied); or text: why
-    not.
+    """Return a Copied: the program with every `count` adjacent GEMMs merged into one with a block-diagonal B, and the
+    programs that copy operands for it. Or return text: why there is none.
 
-    `deep` is K of one GEMM, padded; if K is shorter, A is copied as well, with zeros behind each GEMM's elements. The
-    row pitch of A and of the copies must be a multiple of `pitch` bytes. `shapes` has the extents of arguments; `free`
-    are the loops with the same result for every tile size.
+    `deep` is the padded K of one GEMM; if K is shorter, A is copied with zeros too. Rows of A and of the copies must be
+    multiples of `pitch` bytes. `sizes` has the extents of dimensions, `shapes` those of arguments. `free` holds the
+    loops whose result does not depend on the tile size.
     """
     with building():
         groups = neighbours(program, sizes, shapes)
@@ -114,10 +114,11 @@ class _Diagonal:
         self.extents = {of.d: of.count // count, of.n: count * n, of.k: count * deep}
 
     def made(self, free: Collection[Op], pitch: int) -> Copied:
-        """Return the rewritten program, with the programs that copy B and, if K is padded, A (Copied).
+        """Return a Copied: the rewritten program, the program that copies B to diagonal blocks, and, if K is padded,
+        the program that copies A. Raise _Refused if it cannot be rewritten.
 
-        `free` are the loops with the same result for every tile size; `pitch` is the row pitch in bytes that copies
-        need.
+        `free` holds the loops whose result does not depend on the tile size. Rows of the copy of B are a multiple of
+        `pitch` bytes.
         """
         self._require(free)
         self.sizes |= {s: extent for d, extent in self.extents.items() for s in d.symbols}
@@ -147,10 +148,12 @@ class _Diagonal:
         return Copied(program, self.sizes, self.shapes, free, tuple(copies), tuple(sources))
 
     def _require(self, free: Collection[Op]) -> None:
-        """Raise _Refused unless all other operations are elementwise, and no constraint, loop or number depends on the
-        sizes.
+        """Raise _Refused if the program cannot change the extents of the batch dimension, N and K. It cannot if a
+        constraint names one of them, if an operation is not elementwise, or if a number or another dimension depends on
+        one.
 
-        `free` are the loops with the same result for every tile size.
+        All loops must be in `free` (loops whose result does not depend on the tile size), over other dimensions than
+        batch and N.
         """
         of = self.of
         constrained = [d for tiles in tiles_of(self.program, self.before) for d in tiles]
@@ -168,9 +171,8 @@ class _Diagonal:
                 self._require_dims(kind.dims)
 
     def _require_dims(self, dims: tuple[Expr, ...]) -> None:
-        """Raise _Refused if a tile with these dimensions cannot change its sizes.
-
-        It must not have the batch dimension without N, or K, or a dimension that is computed from one of these.
+        """Raise _Refused if a tile with the dimensions `dims` cannot change its extents. Such a tile has the batch
+        dimension without N, or has K, or has a dimension that is computed from one of these.
         """
         of = self.of
         if of.d in dims and of.n not in dims:
@@ -180,9 +182,10 @@ class _Diagonal:
             raise _Refused(f"a tile beside its factors has {refused_dims[0]}")
 
     def _argument(self, source: Value, shape: Shape, name: str) -> Value:
-        """Return the argument that replaces `source`; the first call creates it, with extents `shape` and this name.
+        """Return the argument that replaces the argument `source`. The first call creates it with the extents `shape`
+        and this `name`, and records its sizes in self.
 
-        Raise _Refused if it is accessed in two shapes.
+        Raise _Refused if a later call asks for another shape.
         """
         replacement = self.args.get(source)
         if replacement is not None and self.shapes[replacement] != shape:
@@ -196,12 +199,15 @@ class _Diagonal:
         return replacement
 
     def _over(self, access: Numbered) -> dict[Expr, Symbol]:
-        """Return {dimension: iterator} of an access, with new bounds for the dimensions that change their sizes."""
+        """Return {dimension: iterator} of the read or write `access`. Iterators of the batch dimension, N and K get the
+        bounds of their new extents.
+        """
         return {d: symbol(s.name, 0, self.extents[d] - 1) if d in self.extents else s for d, s in access.over.items()}
 
     def _swapped(self, access: Numbered, shape: Shape, at: tuple[Expr, ...], name: str) -> Op:
-        """Return the read or write with the coordinates `at` in the argument `name`, which replaces its own, of shape
-        `shape`.
+        """Return a copy of the read or write `access` with the memory coordinates `at`, in the argument that replaces
+        its own. That argument has the extents `shape` and this `name`. Raise _Refused if another access needs it in
+        another shape.
         """
         op, argument = access.op, self._argument(access.source, shape, name)
         attrs = {**op.attrs, "over": tuple(self._over(access).values()), "at": at}
@@ -209,9 +215,10 @@ class _Diagonal:
         return Op(op.spec, operands, attrs, op.results, loc=op.loc)
 
     def _numbered(self, op: Op, bounded: Collection[Expr] | None = None) -> Numbered:
-        """Return a read or write with numbers for its sizes; raise _Refused if it has none.
+        """Return a Numbered: the read or write `op` with numbers in place of sizes. Raise _Refused if that is not
+        possible.
 
-        Iterators of the dimensions in `bounded` (None: all) get bounds.
+        Iterators of the dimensions in `bounded` (None: of all) get bounds.
         """
         access = numbered(op, self.before, self.given, bounded)
         if isinstance(access, str):
@@ -219,9 +226,8 @@ class _Diagonal:
         return access
 
     def _access(self, op: Op) -> Op:
-        """Return a read or write of the same elements over the new sizes.
-
-        Raise _Refused if written elements are not contiguous from one GEMM to the next.
+        """Return the read or write `op` with iterators and coordinates over the new extents, so that it accesses the
+        same elements. Raise _Refused if it is a write whose elements are not contiguous from one GEMM to the next.
         """
         of, access = self.of, self._numbered(op, self.extents)
         over, name = self._over(access), access.source.name or ""
@@ -245,7 +251,9 @@ class _Diagonal:
         return self._swapped(access, access.shape, tuple(map(Substitution(parts), access.at)), name)
 
     def _padded(self) -> tuple[FactorCopy, Op]:
-        """Return (program that copies A with zeros behind each GEMM's elements, the read of the copy)."""
+        """Return (program that copies A with zeros behind the K elements of each GEMM, read of that copy). Raise
+        _Refused if the last dimension of A is not all GEMMs' K elements behind each other.
+        """
         of, deep, access = self.of, self.deep, self._numbered(self.of.a.op, self.extents)
         k, last, name = of.size[1], access.shape[-1], access.source.name
         if not has_run(access, of.d, of.k) or last != of.count * k:
@@ -261,8 +269,8 @@ class _Diagonal:
         return copy, self._swapped(access, (*access.shape[:-1], wide), at, copied)
 
     def _copy(self, pitch: int) -> tuple[FactorCopy, Op]:
-        """Return (program that copies B to diagonal blocks, the read of the copy); its rows are a multiple of `pitch`
-        bytes.
+        """Return (program that copies B to diagonal blocks with zeros around them, read of that copy). Rows of the copy
+        are a multiple of `pitch` bytes. Raise _Refused if coordinates of B do not allow it.
         """
         of, b, count, deep = self.of, self.of.b, self.count, self.deep
         n, k = of.size

@@ -45,12 +45,12 @@ def in_patches(
     apart: bool = False,
     free: Collection[Op] = (),
 ) -> Patched:
-    """Return the program with the neighbouring dimensions `digits` replaced by boxes of extents `box` (Patched).
+    """Return a Patched: the program with the neighbouring dimensions `digits` (mixed-radix parts of the flat dimension
+    `name`) replaced by one that counts boxes of the extents `box`, and by those within a box: with `apart`, one for
+    each digit along which `box` is longer than 1, otherwise one flat dimension.
 
-    `name` is the flat dimension that the digits (mixed-radix parts) belong to. With `apart`, a box has one dimension
-    for each digit along which `box` is longer than 1; else one flat dimension. `lines` is (elements that the last two
-    digits take together, pitch of an image line): elements run on from line to line, with padding between. `free` are
-    the loops with the same result for every tile size.
+    `lines` is (elements of a box along the last two digits, pitch of an image line) if a box runs on from line to line,
+    else None. `sizes` has the extents. `free` holds the loops whose result does not depend on the tile size.
 
     >>> from tilewright.ir.tile import parse_tile
     >>> tile = parse_tile('''tile moved(%x: global f32[P, Q], %y: global f32[P, Q])
@@ -79,12 +79,14 @@ def in_patches(
 
 
 def outer_of(name: str) -> Symbol:
-    """Return the dimension that counts the boxes of the flat dimension `name`."""
+    """Return the symbol of the dimension that counts the boxes of the tiled dimension `name`: "M" gives M_box."""
     return symbol(f"{name}_box", 1)
 
 
 def inner_of(digits: Sequence[Symbol], box: Sequence[int]) -> dict[Symbol, int]:
-    """Return {dimension within a box: its extent}, one for each digit along which the box is longer than 1."""
+    """Return {dimension within a box: extent}, one for each of `digits` along which `box` is longer than 1. For example
+    P, Q and (1, 4) give {Q_in: 4}.
+    """
     return {symbol(f"{d}_in", 1): n for d, n in zip(digits, box, strict=True) if n > 1}
 
 
@@ -100,9 +102,11 @@ class _Inside:
 
     @classmethod
     def flat(cls, name: str, box: Sequence[int], lines: tuple[int, int] | None) -> _Inside:
-        """Return one flat dimension within a box, which counts all digits, or runs on from image line to image line.
+        """Return an _Inside with one flat dimension of a box of the extents `box`: its index counts all elements of the
+        box.
 
-        `name` is the dimension that is tiled; `lines` is (elements of the last two digits, pitch of a line), or None.
+        `name` is the dimension that is tiled. `lines` is (elements along the last two digits, pitch of an image line),
+        if the index runs on from line to line; else None.
         """
         count = prod(box) if lines is None else prod(box[:-2]) * lines[0]
         i = symbol("at_in", 0, count - 1)
@@ -115,13 +119,17 @@ class _Inside:
 
     @classmethod
     def apart(cls, digits: Sequence[Symbol], box: Sequence[int]) -> _Inside:
-        """Return one dimension within a box for each digit along which the box is longer than 1."""
+        """Return an _Inside with one dimension for each of `digits` along which `box` is longer than 1. Along the other
+        digits, the index within a box is 0.
+        """
         long = {d: symbol(f"at_in_{d}", 0, n - 1) for d, n in zip(digits, box, strict=True) if n > 1}
         within = [long[d] if d in long else as_expr(0) for d in digits]
         return cls(tuple(inner_of(digits, box)), tuple(long.values()), within)
 
 
 def _digits(flat: Symbol, extents: Sequence[int]) -> list[Expr]:
-    """Return the digits (mixed-radix parts), with these extents, of a flat index; the last one is the fastest."""
+    """Return the digits (mixed-radix parts) of the index `flat`, as expressions; the last digit is the fastest. For
+    example f and the extents (2, 4) give [f//4, f%4].
+    """
     after = [prod(extents[n + 1 :]) for n in range(len(extents))]
     return [flat // a % n if k else flat // a for k, (a, n) in enumerate(zip(after, extents, strict=True))]

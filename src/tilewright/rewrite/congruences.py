@@ -49,8 +49,8 @@ class Congruence:
     modulus: int
 
     def holds(self, kept: Array, summed: Array) -> Array:
-        """Return an array of bools: True where the sum of the indices `kept` and `summed` is a multiple of the
-        modulus.
+        """Return an array of bools: True where sign*kept + step*summed + rest is a multiple of the modulus. `kept` and
+        `summed` are arrays of indices along the two dimensions.
         """
         multiple: Array = (self.sign * kept + self.step * summed + self.rest) % self.modulus == 0
         return multiple
@@ -64,10 +64,10 @@ class Congruences:
         self.numbers, self.size = Substitution(dict(sizes)), numbers_of(sizes)
 
     def proposed(self) -> Iterator[Congruence]:
-        """Yield candidates for congruences, found from divisions by a number; `holds` tells whether the program has
-        them.
+        """Yield each Congruence that may hold in the program, once: the condition on two indices that sign*h + step*r +
+        rest is a multiple of a number, and an MMA operand may be zero where it is false.
 
-        A congruence says that an MMA operand is zero unless a sum of two indices is a multiple of a number.
+        Candidates come from divisions by a constant, as in x[(h - r)//2]. They are not proved: `holds` does that.
         """
         yielded: set[Congruence] = set()
         for op in [x for x in self.program.walk() if x.name == "mma"]:
@@ -80,9 +80,8 @@ class Congruences:
                         yield congruence
 
     def holds(self, congruence: Congruence) -> bool:
-        """True if every MMA operand with both dimensions of `congruence` is zero where the congruence says so.
-
-        A congruence says that an operand is zero unless a sum of two indices is a multiple of a number.
+        """True if every MMA operand that has both dimensions of `congruence` is proved to be zero wherever `congruence`
+        is false. It is a condition on two indices, h and r: sign*h + step*r + rest is a multiple of its modulus.
         """
         both = {congruence.kept, congruence.summed}
         products = (op for op in self.program.walk() if op.name == "mma")
@@ -90,7 +89,12 @@ class Congruences:
         return all(self.vanishes(v, congruence) for v in values)
 
     def vanishes(self, value: Value, congruence: Congruence) -> bool:
-        """True if the tile `value` is zero wherever the congruence's sum of indices is no multiple of its modulus."""
+        """True if the tile `value` is proved to be zero wherever `congruence` is false. `congruence` is a condition on
+        two indices, h and r: sign*h + step*r + rest is a multiple of its modulus.
+
+        Casts and permutes are looked through. A read must be out of bounds there. A select must give the constant 0
+        there, or its first choice must be zero there.
+        """
         op = self.makers.get(value)
         if op is None:
             return False
@@ -102,8 +106,11 @@ class Congruences:
         return op.name == "read" and self.leaves(op, congruence)
 
     def leaves(self, read: Op, congruence: Congruence) -> bool:
-        """True if a read is out of bounds, and gives zero, wherever the congruence's sum of indices is no multiple of
-        its modulus.
+        """True if the operation `read` is out of bounds, and so gives 0, wherever `congruence` is false. `congruence`
+        is a condition on two indices, h and r: sign*h + step*r + rest is a multiple of its modulus.
+
+        One coordinate must show this. False if the read does not state 0 out of bounds, depends on data, or has too
+        many indices to try all of them.
         """
         if read.attrs.get("otherwise") != 0 or read.attrs.get("lookups") or read.attrs.get("bounds"):
             return False
@@ -123,23 +130,27 @@ class Congruences:
         return False
 
     def is_same(self, condition: Value, congruence: Congruence) -> bool:
-        """True if a condition on indices is true exactly where the congruence's sum of indices is a multiple of its
-        modulus.
+        """True if the tile of bools `condition`, which is computed from indices, is true exactly where `congruence` is
+        true. `congruence` is a condition on two indices, h and r: sign*h + step*r + rest is a multiple of its modulus.
+
+        False if there are too many indices to compare all of them.
         """
         return self._compared(condition, congruence, lambda a, b: a == b)
 
     def _implies(self, condition: Value, congruence: Congruence) -> bool:
-        """True if the congruence's sum of indices is a multiple of its modulus wherever a condition on indices is
-        true.
+        """True if `congruence` is true wherever the tile of bools `condition`, which is computed from indices, is true.
+        `congruence` is a condition on two indices, h and r: sign*h + step*r + rest is a multiple of its modulus.
+
+        False if there are too many indices to compare all of them.
         """
         return self._compared(condition, congruence, lambda a, b: ~a | b)
 
     def _compared(self, condition: Value, congruence: Congruence, compare: Callable[[Array, Array], Array]) -> bool:
-        """True if compare(c, m) is True at all indices: arrays of bools for a condition on indices and for the
-        congruence.
+        """Evaluate the tile of bools `condition` and the condition `congruence` at all indices, as arrays c and m. True
+        if `compare(c, m)` is True everywhere.
 
-        m is True where the congruence's sum of indices is a multiple of its modulus. False if the condition has other
-        dimensions, or if there are too many indices.
+        `congruence` is a condition on two indices, h and r: sign*h + step*r + rest is a multiple of its modulus. False
+        if `condition` has other dimensions, depends on data, or has too many indices.
         """
         dims = (congruence.kept, congruence.summed)
         if set(condition.type.dims) != set(dims) or prod(map(self.size, dims)) > TABLED:
@@ -151,9 +162,8 @@ class Congruences:
         return holds is not None and bool(np.all(compare(np.broadcast_to(holds, where.shape), where)))
 
     def _at(self, value: Value, grid: Mapping[Expr, Any]) -> Any:
-        """Return the values of a tile that is computed from indices alone; None if it depends on anything else.
-
-        `grid` maps dimensions to their indices: arrays, or expressions.
+        """Return the elements of the tile `value`, evaluated from indices and constants; None if it depends on anything
+        else. `grid` is {dimension: its indices}, as arrays or expressions.
         """
         op = self.makers.get(value)
         if op is None:
@@ -169,9 +179,11 @@ class Congruences:
         return _ON_INDICES[op.name](*parts)
 
     def _grid(self, index_of: Mapping[Expr, Symbol], e: Expr, always: Sequence[Symbol]) -> dict[Symbol, Any] | None:
-        """Return {index symbol: array of its values, shaped to broadcast}, for the indices in `e` and in `always`.
+        """Return {index: array of its values, shaped to broadcast with the others} for the indices in the expression
+        `e` and in `always`.
 
-        `index_of` maps dimensions to index symbols. None if there are too many combinations, or `e` has other symbols.
+        `index_of` is {dimension: its index}. None if there are too many combinations (`TABLED`), or if `e` has other
+        symbols.
         """
         dims = [d for d, s in index_of.items() if s in e.symbols or s in always]
         if e.symbols - {index_of[d] for d in dims} or prod(map(self.size, dims)) > TABLED:
@@ -180,10 +192,12 @@ class Congruences:
         return {index_of[d]: axis for d, axis in zip(dims, axes, strict=True)}
 
     def _divided(self, value: Value, kept: Collection[Expr], summed: Collection[Expr]) -> Iterator[Congruence]:
-        """Yield a congruence for each division of a sum of a kept and a summed index, in the operations that compute
-        `value`.
+        """Yield a Congruence for each division of a sum of one kept and one summed index by a constant, in the
+        operations that compute the tile `value`: (h - r + 1)//2 gives the condition that h - r + 1 is a multiple of 2.
 
-        `kept` are dimensions of the result, `summed` those that the MMA sums.
+        Coordinates of its read and conditions of its selects are searched. `kept` are dimensions of an MMA's result,
+        `summed` those that it sums. The conditions are candidates: that `value` is zero where one is false is not
+        proved here.
         """
         op = self.makers.get(value)
         if op is None:
@@ -203,9 +217,9 @@ class Congruences:
 
 
 def conjuncts(condition: Value, makers: Mapping[Value, Op]) -> list[Value]:
-    """Return the conditions that `and_` joins to `condition`; [condition] if it is no conjunction.
+    """Return the conditions whose conjunction (`and_`) is `condition`, as a list; [condition] if it is no conjunction.
 
-    `makers` maps values to the operations that compute them.
+    `makers` is {value: the operation that computes it}.
     """
     op = makers.get(condition)
     if op is not None and op.name == "and_":
@@ -214,8 +228,10 @@ def conjuncts(condition: Value, makers: Mapping[Value, Op]) -> list[Value]:
 
 
 def _tested(condition: Value, makers: Mapping[Value, Op]) -> Value:
-    """Return the first operand of a comparison, without casts and broadcasts; `condition` itself if it is no
-    comparison.
+    """Return the value that a comparison with == or != tests: its first operand, with casts, broadcasts and permutes
+    removed around the comparison and the operand. Return `condition` itself if it is none of these operations.
+
+    `makers` is {value: the operation that computes it}.
     """
     op = makers.get(condition)
     while op is not None and op.name in ("eq", "ne", "broadcast", "permute", "cast"):
@@ -225,7 +241,9 @@ def _tested(condition: Value, makers: Mapping[Value, Op]) -> Value:
 
 
 def _is_zero(value: Value, makers: Mapping[Value, Op]) -> bool:
-    """True if a value is the number 0 everywhere."""
+    """True if `value` is the constant 0, perhaps cast, broadcast or permuted. `makers` is {value: the operation that
+    computes it}.
+    """
     op = makers.get(value)
     while op is not None and op.name in ("broadcast", "permute", "cast"):
         op = makers.get(op.operands[0])
@@ -235,9 +253,12 @@ def _is_zero(value: Value, makers: Mapping[Value, Op]) -> bool:
 def _congruences(
     e: Expr, index_of: Mapping[Expr, Symbol], kept: Collection[Expr], summed: Collection[Expr]
 ) -> Iterator[Congruence]:
-    """Yield a congruence for each division in `e` of a sum of one kept and one summed index by a number.
+    """Yield a Congruence for each division in the expression `e` of a sum of one kept and one summed index by a
+    constant: (h - r + 1)//2 gives the condition that h - r + 1 is a multiple of 2. The kept index must have the factor
+    1 or -1.
 
-    `index_of` maps dimensions to index symbols; `kept` and `summed` are dimensions.
+    `index_of` is {dimension: its index}. `kept` are dimensions of an MMA's result, `summed` those that it sums. The
+    conditions are candidates: that an operand is zero where one is false is not proved here.
     """
     dim_of = {s: d for d, s in index_of.items()}
     for node in e.divisions(set()):
@@ -252,5 +273,5 @@ def _congruences(
 
 
 def tiles_of(op: Op) -> set[Expr]:
-    """Return the dimensions of all tiles that are operands or results of an operation."""
+    """Return the set of dimensions that the tiles among operands and results of `op` have."""
     return {d for v in (*op.operands, *op.results) if isinstance(v.type, TileType) for d in v.type.dims}

@@ -24,9 +24,9 @@ from tilewright.rewrite.rewriter import Rewriter, needed
 def over_digits(
     c: Contraction, order: tuple[Symbol, ...]
 ) -> tuple[Program, dict[Symbol, Size], dict[Value, tuple[Size, ...]]]:
-    """Return (program of the contraction `c` over its digits, sizes of its dimensions, shapes of its arguments).
+    """Return (tile program of the contraction `c` over its digits, {dimension: extent}, {argument: shape}).
 
-    Digits are mixed-radix parts of flat indices. `order` is the order that the digits have in every tile.
+    Digits are mixed-radix parts of flat indices; `order` has all of them, in the order that they have in every tile.
     """
     with building():
         return _Normal(c, order).run()
@@ -48,7 +48,7 @@ class _Normal(Rewriter):
         self.order: dict[Expr, Symbol] = {dimension(s): s for s in order}
 
     def run(self) -> tuple[Program, dict[Symbol, Size], dict[Value, tuple[Size, ...]]]:
-        """Return (rewritten program, sizes of its dimensions, shapes of its arguments)."""
+        """Return (rewritten program, {dimension: extent}, {argument: shape}). Also records the arguments in self."""
         for operand in self.operands.values():
             self._argument(operand)
         body = Block(())
@@ -58,9 +58,10 @@ class _Normal(Rewriter):
         return rewritten, sizes, self.shapes
 
     def _argument(self, operand: Operand) -> Value:
-        """Return the memory argument of an operand, created at its first use.
+        """Return the argument (memory) of the contraction's `operand`. The first call creates it and records its shape
+        in self.
 
-        Operands of the same name share an argument; B, which is packed, always has one of its own.
+        Operands of the same name share an argument, except that B, which is packed, has one of its own.
         """
         key = operand.name, operand is self.c.b
         if key not in self.arguments:
@@ -69,15 +70,19 @@ class _Normal(Rewriter):
         return self.arguments[key]
 
     def goes(self, op: Op) -> bool:
-        """Return True: every loop is removed, as the MMA sums over all digits of its axis."""
+        """Return True for any loop `op`: all loops are removed, as the MMA sums over all digits of their axes."""
         return True
 
     def block(self, given: list[Op], ops: list[Op]) -> None:
-        """Append rewritten operations to `ops`: those of the list `given` that the written result depends on."""
+        """Append the rewritten form of operations in the list `given` to `ops`. Operations on which the contraction's
+        write does not depend are left out.
+        """
         super().block([op for op in given if op in self.used], ops)
 
     def op(self, op: Op) -> Op:
-        """Return an operation over digits; a read or write gets its operand's argument, and an MMA gets A before B."""
+        """Return the rewritten operation `op`, with tiles over digits. A read or write gets the argument of its operand
+        as memory; an MMA gets operand A before B. The rewritten results are recorded in `self.values`.
+        """
         operand = self.operands.get(op)
         rewritten = super().op(op)
         if op.name == "mma":
@@ -90,13 +95,13 @@ class _Normal(Rewriter):
         return Op(op.spec, (*value, self._argument(operand)), rewritten.attrs, results, (), op.loc)
 
     def access(self, op: Op) -> dict[str, object]:
-        """Return the iterators `over` and coordinates `at`, in digits, of a read or write."""
+        """Return {"over": iterators, "at": memory coordinates} for the read or write `op`, over digits."""
         dims = self.over(op.results[0].type.dims) if op.name == "read" else self.of(op.operands[0]).type.dims
         return {"over": tuple(self.order[d] for d in dims), "at": self.operands[op].coordinates}
 
     def over(self, dims: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        """Return the digits (mixed-radix parts of flat indices) that replace the dimensions of a tile, in the program's
-        order.
+        """Return the digits (mixed-radix parts) that replace the dimensions `dims` of a tile, in the order of the
+        program.
         """
         digits = {s for d in dims for s in self.digits[d]}
         return tuple(s for s in self.order if s in digits)

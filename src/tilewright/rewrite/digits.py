@@ -28,12 +28,13 @@ from tilewright.rewrite.rewriter import DimensionGroup, Regrouped, places
 def in_digits(
     program: Program, sizes: Mapping[Symbol, Size], free: Collection[Op], *, summed_only: bool = False
 ) -> tuple[Program, dict[Symbol, Size], set[Op]]:
-    """Return (program over digits, sizes of all its dimensions, its `free` loops); unchanged if no access divides an
-    index.
+    """Return (program over digits, {dimension: extent} with the digits, the loops of `free` in the new program). Every
+    flat dimension whose index accesses divide, as in k//64 and k%64, is replaced by its digits (mixed-radix parts).
+    Nothing changes if there is none.
 
-    Digits are mixed-radix parts of a flat index; `free` are the loops with the same result for every tile size. Sizes
-    known only at the call are expressions of symbols, and their digits have such sizes. With `summed_only`, only
-    dimensions that nothing writes, and that are contiguous in some memory, are split.
+    `sizes` has extents: numbers, or expressions if known only at the call. `free` holds the loops whose result does not
+    depend on the tile size. With `summed_only`, only dimensions that are not written, and that are contiguous in some
+    memory, are replaced.
     """
     with building():
         rewrite = _Digits(program, sizes, free, summed_only)
@@ -45,10 +46,11 @@ def in_digits(
 def digits_of(
     program: Program, sizes: Mapping[Symbol, int], free: Collection[Op], dim: Expr, *, alone: bool = False
 ) -> tuple[Program, dict[Symbol, int], tuple[Symbol, ...], set[Op]] | None:
-    """Return (program with `dim` split into digits, sizes of all dimensions, the digits, the program's free loops).
+    """Return (program with `dim` replaced by its digits, {dimension: extent}, the digits of `dim`, the loops of `free`
+    in the new program). None if `dim` cannot be replaced.
 
-    Digits are mixed-radix parts of a flat index, here those by which accesses divide it. None if `dim` cannot be split.
-    With `alone`, no other dimension is split. `free` are the loops with the same result for every tile size.
+    Digits are mixed-radix parts of an index, here those by which accesses divide it. With `alone`, other dimensions
+    stay; without, all that can be are replaced. `free` holds the loops whose result does not depend on the tile size.
     """
     with building():
         rewrite = _Digits(program, sizes, free, False, dim if alone else None)
@@ -93,9 +95,10 @@ class _Digits(Regrouped):
     # -- which dimensions ---------------------------------------------------------------------------------
 
     def _steps(self, dim: Expr) -> list[tuple[Size, Size]] | None:
-        """Return (stride, extent) of each digit of `dim`, the slowest digit first; None if `dim` is not split.
+        """Return [(stride, extent)] of the digits into which accesses divide `dim`, the slowest digit first; None if
+        `dim` is not to be split. A digit with stride s and extent n is index // s % n.
 
-        A digit with stride s and extent n is `index // s % n`.
+        For example 192 elements with accesses k//64 and k%64 give [(64, 3), (1, 64)].
         """
         extent = self.sizes[dim]  # type: ignore[index]
         radices: set[Size] = set()
@@ -120,9 +123,7 @@ class _Digits(Regrouped):
         return [(a, number_or(as_expr(b) // a)) for a, b in pairwise(ends)][::-1]
 
     def _is_contiguous(self, dim: Expr) -> bool:
-        """True if `dim` is in the last coordinate of some read or write. Bulk copies walk other dimensions as one flat
-        index.
-        """
+        """True if some read or write uses the index of `dim` in its last memory coordinate."""
         for op in (x for x in self.program.walk() if x.name in ("read", "write")):
             kind, over, at = places(op)
             index = dict(zip(kind.dims, over, strict=True)).get(dim)
@@ -131,8 +132,10 @@ class _Digits(Regrouped):
         return False
 
     def _divisors(self, op: Op, dim: Expr) -> set[Size]:
-        """Return the numbers by which a read or write divides the index of `dim`; {0} if it divides a sum that has this
-        index.
+        """Return the numbers by which the read or write `op` divides the index of `dim`: k//64%3 gives {1, 64, 192}.
+        The set is empty if there are none.
+
+        Return {0} if it divides a sum with this index, or divides by anything but sizes; `dim` is then not split.
         """
         kind = accessed(op)[1]
         if "at" not in op.attrs or dim not in kind.dims:
@@ -153,19 +156,21 @@ class _Digits(Regrouped):
     # -- the program over them ----------------------------------------------------------------------------
 
     def run(self) -> tuple[Program, dict[Symbol, Size], set[Op]]:
-        """Return (program over digits, sizes of its dimensions, its free loops, those with the same result for every
-        tile size).
+        """Return (program over digits, {dimension: extent}, the loops of `self.free` in the new program). Only loops
+        that the program still has are among them.
         """
         rewritten = replace(self.program, body=self.body(self.program.body))
         return rewritten, self.sizes, {self.kept[op] for op in self.free if op in self.kept}
 
     def goes(self, op: Op) -> bool:
-        """True if a loop is removed because the MMAs in it sum over the digits of its axis."""
+        """True if the loop `op` is removed: it only adds MMAs, and its axis is split, so that the MMAs sum over its
+        digits.
+        """
         return op in self.gone and op.attrs["axis"] in self.groups
 
 
 def _exprs(attrs: Mapping[str, object]) -> list[Expr]:
-    """Return the expressions among attribute values, and in tuples among them."""
+    """Return a list of the expressions among the values of `attrs`, and in tuples among them."""
     exprs: list[Expr] = []
     for value in attrs.values():
         for e in value if isinstance(value, tuple) else (value,):

@@ -35,11 +35,11 @@ BY_NAME = frozenset(
 
 
 def in_dim_order(program: Program, free: Collection[Op], *, taps_first: bool = False) -> tuple[Program, Collection[Op]]:
-    """Return (program with the dimensions of all tiles in one order, its `free` loops).
+    """Return (program with the dimensions of its tiles in one common order, the loops of `free` in the new program).
+    `free` holds the loops whose result does not depend on the tile size.
 
-    Unchanged if the program has a block-diagonal MMA, or an operation for which the order of dimensions matters; also
-    if it has no MMA, unless `taps_first` is set and windows are reduced. `free` are the loops with the same result for
-    every tile size.
+    Both are returned unchanged if an MMA is block-diagonal, or an operation depends on the order of dimensions. So are
+    programs without MMAs; only if `taps_first` is set, those that reduce windows get their filter taps first.
 
     >>> from tilewright.ir.tile import parse_tile
     >>> program = parse_tile('''tile product(%x: global f32[M, K], %w: global f32[N, K], %y: global f32[M, N])
@@ -69,7 +69,9 @@ def in_dim_order(program: Program, free: Collection[Op], *, taps_first: bool = F
 
 
 def _taps(program: Program) -> list[Expr]:
-    """Return the dimensions of reduced windows: a read adds their index to another's, and no write has them."""
+    """Return the dimensions of filter taps: a coordinate of a read adds their index to that of a dimension that is
+    written, and no write has them. In x[p + r], written over p, the tap is r.
+    """
     ops = list(program.walk())
     written = {d for op in ops if op.name == "write" for d in op.operands[0].type.dims}
     taps = dict[Expr, None]()
@@ -82,15 +84,16 @@ def _taps(program: Program) -> list[Expr]:
 
 
 def _values(op: Op) -> tuple[Value, ...]:
-    """Return the results of an operation, and the arguments of its blocks."""
+    """Return the results of the operation `op` and the arguments of its blocks."""
     return (*op.results, *(arg for block in op.blocks for arg in block.args))
 
 
 def _positions(program: Program, products: list[Op], taps: list[Expr]) -> dict[Expr, int]:
-    """Return {dimension: its position in the common order}: `taps` of windows, dimensions that no memory has, batches,
-    others.
+    """Return {dimension: its position in the common order}. First come `taps`, then dimensions that no memory has, then
+    batch dimensions, then others as the first result and the arguments have them.
 
-    N of an MMA with one computed operand comes last, so that the computed operand is A.
+    `products` are the MMAs. If exactly one operand of an MMA is computed from another MMA, N (of the other operand)
+    comes last, so that the computed operand is A.
     """
     ops = list(program.walk())
     accesses = [op for op in ops if op.name in ("read", "write")]
@@ -113,14 +116,16 @@ def _positions(program: Program, products: list[Op], taps: list[Expr]) -> dict[E
 
 
 def _in_memory(op: Op) -> list[Expr]:
-    """Return the dimensions of a read or write in the order of the memory coordinates that use them."""
+    """Return the dimensions of the tile of the read or write `op` in the order of the memory coordinates that use their
+    indices.
+    """
     kind, over, at = places(op)
     return [d for e in at for d, index in zip(kind.dims, over, strict=True) if index in e.symbols]
 
 
 def _computed(program: Program) -> set[Value]:
-    """Return the results of MMAs, and all values computed from them; the carried argument of a loop's body is not among
-    them.
+    """Return the set of results of MMAs and of all values computed from them. Arguments of loop bodies (carried values)
+    are not in it.
     """
     computed: set[Value] = set()
     before = -1
@@ -134,8 +139,8 @@ def _computed(program: Program) -> set[Value]:
 
 
 def _with_results(program: Program) -> set[Value]:
-    """Return the values that get the common order: accumulators, and all values combined with them element by
-    element.
+    """Return the set of values that get the common order: accumulators and results of MMAs, and all values combined
+    with them element by element.
     """
     ordered = {v for op in program.walk() if op.name == "mma" for v in (op.operands[2], *op.results)}
     before = -1
@@ -148,8 +153,10 @@ def _with_results(program: Program) -> set[Value]:
 
 
 def _of_one_order(op: Op) -> list[set[Value]]:
-    """Return sets of values that an operation combines element by element, so that each set has one order of
-    dimensions.
+    """Return a list of sets of values: the operation `op` combines the values of a set element by element, so that they
+    must have one order of dimensions.
+
+    A loop has one set for each carried value. The list is empty for MMAs, reads, writes and yields.
     """
     if op.name == "iterate":
         (body,) = op.blocks
@@ -169,7 +176,9 @@ class _InOrder(Rewriter):
         self.positions, self.ordered = positions, ordered
 
     def block(self, given: list[Op], ops: list[Op]) -> None:
-        """Append the rewritten operations of the list `given` to `ops`; permutes of ordered values are removed."""
+        """Append the rewritten form of each operation in the list `given` to `ops`. A permute whose result gets the
+        common order is removed; after another operation a permute is added if its result has another order.
+        """
         for op in given:
             if op.name == "permute" and op.result in self.ordered:
                 self.values[op.result] = self.of(op.operands[0])
@@ -179,7 +188,9 @@ class _InOrder(Rewriter):
                 ops += self._put_in_order(self.kept[op])
 
     def op(self, op: Op) -> Op:
-        """Return the rewritten operation; operand B of an MMA becomes the one that has N."""
+        """Return the rewritten operation `op`: its results and its iterators `over` have their dimensions in the common
+        order. Operands of an MMA are swapped if A has the last dimension of its result (N), which B is to have.
+        """
         blocks = []
         for block in op.blocks:
             args = self._new(block.args)
@@ -199,22 +210,26 @@ class _InOrder(Rewriter):
         return Op(op.spec, operands, attrs, results, tuple(blocks), op.loc)
 
     def _new(self, values: tuple[Value, ...]) -> tuple[Value, ...]:
-        """Return new values that replace `values`, with their dimensions in order."""
+        """Return new values in place of `values`, with the same names and with types from `_type`; record them in
+        `self.values`.
+        """
         ordered = tuple(Value(self._type(v), v.name) for v in values)
         self.values |= dict(zip(values, ordered, strict=True))
         return ordered
 
     def _type(self, value: Value) -> object:
-        """Return the type of the value that replaces `value`: with its dimensions in order if the value is ordered."""
+        """Return the type of the value that replaces `value`: with its dimensions in the common order if it is a tile
+        in `self.ordered`, otherwise unchanged.
+        """
         kind = value.type
         if value not in self.ordered or not isinstance(kind, TileType):
             return kind
         return TileType(kind.dtype, tuple(sorted(kind.dims, key=lambda d: self.positions[d])))
 
     def _put_in_order(self, op: Op) -> list[Op]:
-        """Return [permute to the common order] if the operation's own result type has another order; [] otherwise.
-
-        The operation gets a new result value then.
+        """Return [a permute to the common order] if the rewritten operation `op` computes its result in another order;
+        [] otherwise. The permute takes over the result value of `op`, which is changed: it gets a new result, which the
+        permute reads.
         """
         if op.spec.result_types is None or op.name == "iterate" or not op.results:
             return []

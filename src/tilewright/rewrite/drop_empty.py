@@ -24,9 +24,10 @@ from tilewright.rewrite.rewriter import Rewriter, within, without_unused
 def without_empty(
     program: Program, sizes: Mapping[Symbol, Size], free: Collection[Op]
 ) -> tuple[Program, Collection[Op]]:
-    """Return (program without operations on empty tiles, its `free` loops); unchanged if no dimension has extent 0.
+    """Return (program without operations on empty tiles, the loops of `free` in the new program). Both are returned
+    unchanged if no dimension has the extent 0.
 
-    `free` are the loops with the same result for every tile size.
+    `sizes` has the extents of dimensions. `free` holds the loops whose result does not depend on the tile size.
 
     >>> from tilewright.algebra.expr import symbol
     >>> from tilewright.ir.tile import parse_tile
@@ -57,8 +58,8 @@ def without_empty(
 
 
 def _limited(program: Program) -> set[Expr]:
-    """Return the axes of loops whose start or number of iterations a constraint states; their extent does not
-    matter.
+    """Return the axes of loops for which a constraint of `program` states the start or the number of iterations, so
+    that they run whatever the extent of the axis.
     """
     tilings = [record for record in program.records if record.name == "tiling"]
     return {record.attrs["dim"] for record in tilings if "iters" in record.attrs or "start" in record.attrs}
@@ -75,20 +76,20 @@ class _WithoutEmpty(Rewriter):
         self.empty, self.limited = empty, limited
 
     def over(self, dims: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        """Return `dims`: tiles keep their dimensions."""
+        """Return `dims` unchanged: tiles keep their dimensions."""
         return dims
 
     def access(self, op: Op) -> Mapping[str, object]:
-        """Return {}: reads and writes keep their attributes."""
+        """Return {}: the read or write `op` keeps its attributes."""
         return {}
 
     def body(self, block: Block) -> Block:
-        """Return the rewritten block, without operations whose results nothing uses."""
+        """Return `block` rewritten, without operations that write nothing and whose results nothing uses."""
         return without_unused(super().body(block), self._has_effect)
 
     def op(self, op: Op) -> Op:
-        """Return the rewritten operation; a read of memory without elements becomes a fill with its `otherwise`
-        number.
+        """Return the rewritten operation `op`. A read of a memory with an empty dimension becomes a fill with its
+        `otherwise` number, if it states one.
         """
         rewritten = super().op(op)
         if op.name != "read" or "otherwise" not in op.attrs or self.empty.isdisjoint(op.operands[0].type.dims):
@@ -96,8 +97,8 @@ class _WithoutEmpty(Rewriter):
         return Op(TILE.ops["fill"], (), {"value": op.attrs["otherwise"]}, rewritten.results, loc=op.loc)
 
     def block(self, given: list[Op], ops: list[Op]) -> None:
-        """Append the rewritten operations of the list `given` to `ops`; results of empty loops and MMAs are
-        replaced.
+        """Append the rewritten form of each operation in the list `given` to `ops`. Loops without iterations, and MMAs
+        with an empty K, are left out; their results are replaced by the values that they start from.
         """
         for op in given:
             replacements = self._replacement(op)
@@ -107,19 +108,20 @@ class _WithoutEmpty(Rewriter):
                 self.values |= {r: self.of(v) for r, v in zip(op.results, replacements, strict=True)}
 
     def _has_effect(self, op: Op) -> bool:
-        """True if an operation writes at least one element, or is the end (`yield`) of a block; so it must stay."""
+        """True if the operation `op` must stay though nothing uses its results: it writes at least one element, or is a
+        `yield`. A loop must stay if an operation in it writes.
+        """
         if op.blocks:
             return any(self._has_effect(x) for x in within(op) if x.name != "yield")
         return not self._is_empty(op.operands[0]) if op.name in WRITES else not op.results
 
     def _is_empty(self, value: Value) -> bool:
-        """True if a value is a tile without elements."""
+        """True if `value` is a tile with a dimension of extent 0."""
         return isinstance(value.type, TileType) and not self.empty.isdisjoint(value.type.dims)
 
     def _replacement(self, op: Op) -> tuple[Value, ...] | None:
-        """Return the values that replace the results of a loop without iterations, or of an MMA with an empty K.
-
-        None if the operation stays.
+        """Return the values that replace the results of `op`, if it is a loop without iterations or an MMA with an
+        empty K: the initial values of the loop, or the accumulator. None if `op` stays.
         """
         if op.name == "iterate" and op.attrs["axis"] in self.empty - self.limited and not op.attrs.get("start"):
             return op.operands

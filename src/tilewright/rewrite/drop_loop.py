@@ -26,10 +26,11 @@ from tilewright.rewrite.rewriter import Rewriter, needed
 
 
 def dissolved(program: Program) -> Program | str:
-    """Return the program with its loop replaced by one iteration over all of its dimension; or text: why that is not
-    possible.
+    """Return the program with its loop replaced by the body, run once over all of the dimension; or text: why that is
+    not possible.
 
-    Its carried values must be mergeable (`merging_loop`), as those of online softmax are.
+    Parts of the loop must be mergeable (`merging_loop`), as those of online softmax are. A division of an MMA's result
+    by a value of its row is moved to operand A.
     """
     loop = merging_loop(program)
     if isinstance(loop, str):
@@ -46,10 +47,10 @@ def dissolved(program: Program) -> Program | str:
 
 
 def _scale_operands(body: Block) -> None:
-    """Divide or multiply operand A of an MMA, instead of its result, by a value of the row; the block is changed in
-    place.
+    """Change the block `body` in place: divide or multiply operand A of an MMA, instead of the MMA's result, by a value
+    of the row.
 
-    A must be computed, and the MMA must start from zero.
+    MMAs stay if A is read from memory, if they do not start from zero, or if anything but the division uses the result.
     """
     makers = {result: op for op in body.ops for result in op.results}
     for op in [op for op in body.ops if op.name in ("div", "mul")]:
@@ -87,19 +88,21 @@ class _Dissolving(Rewriter):
         """{operation that computes a carried value: the value that the loop starts from}."""
 
     def over(self, dims: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        """Return `dims`: tiles keep their dimensions."""
+        """Return `dims` unchanged: tiles keep their dimensions."""
         return dims
 
     def access(self, op: Op) -> dict[str, object]:
-        """Return {}: reads and writes keep their attributes."""
+        """Return {}: the read or write `op` keeps its attributes."""
         return {}
 
     def goes(self, op: Op) -> bool:
-        """True if `op` is the loop that is removed."""
+        """True if the loop `op` is the one to remove, so that its body takes its place."""
         return op is self.loop
 
     def block(self, given: list[Op], ops: list[Op]) -> None:
-        """Append the rewritten operations of the list `given` to `ops`, without casts to a value's own type."""
+        """Append the rewritten form of each operation in the list `given` to `ops`. Casts that do not change the
+        element type are left out.
+        """
         for op in given:
             if op.name == "cast" and op.operands[0].type.dtype is op.result.type.dtype:
                 self.values[op.result] = self.of(op.operands[0])
@@ -107,7 +110,9 @@ class _Dissolving(Rewriter):
                 super().block([op], ops)
 
     def op(self, op: Op) -> Op:
-        """Return the rewritten operation; one that computes a carried value starts from the loop's initial value."""
+        """Return the rewritten operation `op`. If it computes a carried value, its last operand (the accumulator)
+        becomes the value that the loop starts from.
+        """
         rewritten = super().op(op)
         if op in self.starts:
             rewritten.operands = (*rewritten.operands[:-1], self.of(self.starts[op]))

@@ -24,9 +24,11 @@ SAME = frozenset({*ELEMENTWISE, "read", "write", "cast", "select", "scalar", "fi
 
 
 def in_one(program: Program, sizes: Mapping[Symbol, int]) -> tuple[Program, dict[Symbol, int]] | None:
-    """Return (elementwise program over one flat dimension, all sizes); None if the program stays as it is.
+    """Return (elementwise program over one flat dimension, {dimension: extent} with that dimension); None if the
+    program is to stay as it is.
 
-    It stays if it is not elementwise, has constraints, or has rows of a power-of-two length.
+    It stays if it is not elementwise, has fewer than two dimensions, no elements or constraints, or if its last
+    dimension has a power-of-two extent. `sizes` has the extents of dimensions.
     """
     dims = _dims(program)
     if dims is None or len(dims) < 2 or not all(isinstance(d, Symbol) and d in sizes for d in dims):
@@ -49,7 +51,9 @@ def in_one(program: Program, sizes: Mapping[Symbol, int]) -> tuple[Program, dict
 
 
 def _dims(program: Program) -> tuple[Expr, ...] | None:
-    """Return the dimensions that all tiles and all arguments have, in the same order; None if one differs."""
+    """Return the dimensions that all tiles and arguments of an elementwise program have, in one order. None if two
+    tiles differ, or if it has another operation, or a read or write that does not cover all of its argument.
+    """
     dims_of_tiles: set[tuple[Expr, ...]] = set()
     for op in program.walk():
         if op.name not in SAME or (op.name in ("read", "write") and not _is_plain(op)):
@@ -61,8 +65,8 @@ def _dims(program: Program) -> tuple[Expr, ...] | None:
 
 
 def _is_plain(op: Op) -> bool:
-    """True if a read or write covers all of a packed argument, in the order of its dimensions, without explicit
-    coordinates.
+    """True if the read or write `op` covers all of a packed argument, in the order of its dimensions, without
+    coordinates, bounds or `otherwise` of its own.
     """
     memory, kind, _ = accessed(op)
     memory_type: MemoryType = memory.type

@@ -18,10 +18,11 @@ from tilewright.rewrite.rewriter import Regrouped
 
 
 def with_equal_reads_once(program: Program, free: Collection[Op]) -> tuple[Program, Collection[Op]]:
-    """Return (program with equal reads of a block joined, its free loops); unchanged if all reads differ.
+    """Return (program in which equal reads in a block are one read, the loops of `free` in the new program). Both are
+    returned unchanged if no two reads are equal.
 
-    Reads of memory that the program writes are not joined. `free` are the loops with the same result for every tile
-    size.
+    Reads of memory that the program writes stay, as do reads at coordinates that depend on data. `free` holds the loops
+    whose result does not depend on the tile size.
     """
     written = {op.operands[1] for op in program.walk() if op.name in WRITES}
     reads = [op for op in program.walk() if _can_be_shared(op, written)]
@@ -34,7 +35,9 @@ def with_equal_reads_once(program: Program, free: Collection[Op]) -> tuple[Progr
 
 
 def _can_be_shared(op: Op, written: Collection[Value]) -> bool:
-    """True if an operation reads memory that is not in `written`, at coordinates that do not depend on data."""
+    """True if the operation `op` is a read at coordinates that do not depend on data, of a memory that is not in
+    `written` (the memories that the program writes).
+    """
     return (
         op.name == "read"
         and op.operands[0] not in written
@@ -44,7 +47,9 @@ def _can_be_shared(op: Op, written: Collection[Value]) -> bool:
 
 
 def _key(op: Op) -> tuple[object, ...]:
-    """Return a key that is equal for reads of the same elements."""
+    """Return a key for the read `op`: two reads have equal keys if they give the same elements, in tiles of the same
+    type.
+    """
     return op.operands[0], access_form(op)[0], op.result.type, op.attrs.get("otherwise")
 
 
@@ -57,12 +62,14 @@ class _ReadOnce(Regrouped):
         self.same: dict[Value, Value] = {}
 
     def of(self, value: Value) -> Value:
-        """Return the value that replaces `value` in the rewritten program: for a joined read, the earlier equal one."""
+        """Return the value that replaces `value` in the rewritten program. For the result of a read that was left out,
+        it is that of the earlier equal read.
+        """
         return super().of(self.same.get(value, value))
 
     def block(self, given: list[Op], ops: list[Op]) -> None:
-        """Append the rewritten operations of the list `given` to `ops`, without reads equal to an earlier one in
-        `given`.
+        """Append the rewritten form of each operation in the list `given` to `ops`. A read that is equal to an earlier
+        one in `given` is left out.
         """
         first: dict[tuple[object, ...], Value] = {}
         remaining: list[Op] = []

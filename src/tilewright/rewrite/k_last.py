@@ -19,9 +19,10 @@ from tilewright.rewrite.rewriter import places
 
 
 def with_k_last(product: Op, reads: Sequence[Numbered]) -> list[Numbered] | str:
-    """Return the reads of both MMA operands with the coordinate of one dimension of K last; or text: why it cannot be.
+    """Return `reads`, of the operands of the MMA `product`, with the coordinate of one dimension of K moved last, as if
+    the tensors were transposed. Or return text: why that is not possible, or not needed.
 
-    It is the longest dimension of K whose index is a coordinate of its own in both operands.
+    That dimension is the longest of K whose index alone is a coordinate in both reads, over a whole memory dimension.
     """
     one, two = (v.type.dims for v in product.operands[:2])
     summed = [d for d in one if d in two and d not in product.result.type.dims]
@@ -36,14 +37,18 @@ def with_k_last(product: Op, reads: Sequence[Numbered]) -> list[Numbered] | str:
 
 
 def _is_alone(read: Numbered, dim: object) -> bool:
-    """True if the index of `dim` occurs in one coordinate of a read only, and that memory dimension has its extent."""
+    """True if `read` uses the index of the dimension `dim` in one coordinate only, of a memory dimension that has its
+    extent.
+    """
     index = read.over[dim]  # type: ignore[index]
     users = [n for n, e in enumerate(read.at) if index in e.symbols]
     return len(users) == 1 and read.shape[users[0]] == int(index.hi) + 1
 
 
 def _moved_last(read: Numbered, place: int) -> Numbered:
-    """Return the read with coordinate number `place` moved to the last position."""
+    """Return `read` with coordinate number `place`, and its memory dimension, moved to the last position. `read` itself
+    is returned if it is there already.
+    """
     order = (*(n for n in range(len(read.at)) if n != place), place)
     if order == tuple(range(len(read.at))):
         return read
@@ -51,9 +56,11 @@ def _moved_last(read: Numbered, place: int) -> Numbered:
 
 
 def with_tiles_k_last(program: Program, free: Collection[Op]) -> tuple[Program, Collection[Op]]:
-    """Return (program whose MMA operands have their contiguous dimension last, its `free` loops).
+    """Return (program in which the tiles of both MMA operands have the dimension that is contiguous in memory last, the
+    loops of `free` in the new program).
 
-    `free` are the loops with the same result for every tile size.
+    The program must have exactly one MMA, whose operands are reads. `free` holds the loops whose result does not depend
+    on the tile size.
     """
     (product,) = (op for op in program.walk() if op.name == "mma")
     makers, swapped = program.makers(), dict[Op, Op]()
@@ -73,10 +80,11 @@ def with_tiles_k_last(program: Program, free: Collection[Op]) -> tuple[Program, 
 
 
 def transposing(program: Program, read: Numbered, name: str) -> FactorCopy:
-    """Return the program that copies an operand to the argument `name`, in the order of coordinates of `read`.
+    """Return the program that copies an operand to a new argument `name`, transposed to the order of coordinates of
+    `read` (a FactorCopy).
 
-    `read` comes from `with_k_last`. The copy has three dimensions: those before the moved coordinate, those behind it,
-    and the moved one.
+    `read` must come from `with_k_last` with its last coordinate moved. The copy has at most three dimensions: those
+    before the moved one as one, those behind it as one, and the moved one.
     """
     assert read.order is not None
     moved = read.order[-1]

@@ -22,9 +22,11 @@ from tilewright.rewrite.rewriter import Rewriter, without_unused
 
 
 def in_steps(program: Program, free: Collection[Op], dim: Expr) -> tuple[Program, set[Op]] | str:
-    """Return (program with a loop over `dim` around each MMA that sums it, its free loops); or text: why not.
+    """Return (program with a loop over `dim` around each MMA that sums it, set of loops: the new ones, and those of
+    `free` in the new program). Or return text: why that is not possible.
 
-    `free` are the loops with the same result for every tile size.
+    Operands with this dimension are read or computed in the loop. MMAs that are in a loop over `dim` already stay.
+    `free` holds the loops whose result does not depend on the tile size.
     """
     if (reason := why_no_k_loop(program, dim)) is not None:
         return reason
@@ -45,15 +47,17 @@ class _InSteps(Rewriter):
         self.products, self.dim, self.makers = products, dim, makers
 
     def over(self, dims: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        """Return `dims`: tiles keep their dimensions."""
+        """Return `dims` unchanged: tiles keep their dimensions."""
         return dims
 
     def access(self, op: Op) -> Mapping[str, object]:
-        """Return {}: reads and writes keep their attributes."""
+        """Return {}: the read or write `op` keeps its attributes."""
         return {}
 
     def op(self, op: Op) -> Op:
-        """Return the rewritten operation; for an MMA in `products`, the loop around it."""
+        """Return the rewritten operation `op`. For an MMA in `self.products` it is a loop that contains the MMA and the
+        operations that compute its operands.
+        """
         if op not in self.products:
             return super().op(op)
         inside: dict[Value, Op] = {}
@@ -68,9 +72,10 @@ class _InSteps(Rewriter):
         return Op(TILE.ops["iterate"], start, {"axis": self.dim}, results, (body,), op.loc)
 
     def _recomputed(self, value: Value, inside: dict[Value, Op]) -> Value:
-        """Return the value to use inside the loop: recomputed there if it has the dimension `dim`.
+        """Return the value to use inside the new loop in place of `value`. If `value` has the dimension `dim`, it is
+        computed again there, together with its operands.
 
-        The operations that recompute it are added to `inside`, by the original value.
+        The operations that compute it are added to `inside`, {original value: operation}.
         """
         if not isinstance(value.type, TileType) or self.dim not in value.type.dims:
             return self.of(value)

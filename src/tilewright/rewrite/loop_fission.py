@@ -20,9 +20,11 @@ from tilewright.rewrite.rewriter import needed
 
 
 def with_sums_apart(program: Program, free: Collection[Op]) -> tuple[Program, Collection[Op]]:
-    """Return (program with free loops split whose accumulators are needed one after the other, its free loops).
+    """Return (program with some K loops split in two, the loops of `free` in the new program). Of two such loops, the
+    first computes the accumulators that operand A or B of a later MMA is computed from, the second computes the others.
 
-    `free` are the loops with the same result for every tile size.
+    Only loops of `free` that just add MMAs are split, and only if they have accumulators of both kinds. `free` holds
+    the loops whose result does not depend on the tile size. Both are returned unchanged if no loop is split.
     """
     users = program.users()
     loops = [op for op in program.body.ops if op in free and only_adds(op) and len(op.results) > 1]
@@ -47,8 +49,8 @@ def with_sums_apart(program: Program, free: Collection[Op]) -> tuple[Program, Co
 
 
 def _feeds_product(value: Value, users: Mapping[Value, list[Op]]) -> bool:
-    """True if operand A or B of an MMA is computed from `value`; `users` maps each value to the operations that use
-    it.
+    """True if operand A or B of some MMA is `value`, or is computed from it. `users` is {value: the operations that use
+    it}.
     """
     visited: set[Value] = set()
     pending = [value]
@@ -63,7 +65,9 @@ def _feeds_product(value: Value, users: Mapping[Value, list[Op]]) -> bool:
 
 
 def _loop_of_results(loop: Op, places: list[int]) -> Op:
-    """Return a loop like `loop` that computes only its results number `places`; it takes over these result values."""
+    """Return a loop like `loop` that computes only the results whose numbers are in `places`, such as [0, 2]. Its
+    results are the same values as those of `loop`.
+    """
     (body,) = loop.blocks
     end = body.ops[-1]
     makers = {r: op for op in body.ops for r in op.results}

@@ -17,9 +17,11 @@ CONSTANTS = ("fill", "scalar")
 
 
 def with_mask_values_in_loops(program: Program, free: Collection[Op]) -> tuple[Program, Collection[Op]]:
-    """Return (program whose loops contain the constants that their selects give where a mask is false, its free loops).
+    """Return (program with a copy of the constant before each select in a loop that gives a constant where its
+    condition is false, the loops of `free` in the new program).
 
-    `free` are the loops with the same result for every tile size.
+    Only constants of the program's own body are copied. Both are returned unchanged if there is no such select. `free`
+    holds the loops whose result does not depend on the tile size.
     """
     constants = {r: op for op in program.body.ops if op.name in CONSTANTS for r in op.results}
     loops = [op for op in program.body.ops if op.name == "iterate"]
@@ -41,7 +43,9 @@ class _WithConstantsInside(Regrouped):
         self.depth = 0
 
     def block(self, given: list[Op], ops: list[Op]) -> None:
-        """Append the rewritten operations of the list `given` to `ops`, in loops with copies of constants."""
+        """Append the rewritten form of each operation in the list `given` to `ops`. A select in a loop that gives a
+        constant where its condition is false gets a copy of the constant, which is appended before it.
+        """
         self.depth += 1
         for op in given:
             is_inside = op.name == "select" and self.depth > 1

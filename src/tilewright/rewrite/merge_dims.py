@@ -52,10 +52,11 @@ class Sized:
 
 
 def merged(sized: Sized, *, divides: bool = True) -> Sized:
-    """Return the program with every run (neighbouring dimensions) merged that can be; unchanged if there is none.
+    """Return `sized` (program, extents, shapes and loops) with neighbouring dimensions merged wherever they can be.
+    `sized` itself is returned if there are none.
 
-    Without `divides`, a run is merged only if all its memories can be viewed with one dimension for it; with it,
-    accesses may also divide the merged index.
+    Dimensions are merged if all memories that have them can be viewed with one dimension instead. With `divides`, they
+    are also merged if accesses can divide the merged index, as in i//56 and i%56.
     """
     for views in (True, False) if divides else (True,):  # views first: windows then see the merged dimensions
         while (run := (runs := _Runs(sized)).first(views)) is not None:
@@ -64,7 +65,9 @@ def merged(sized: Sized, *, divides: bool = True) -> Sized:
 
 
 def least_rows(machine: Machine) -> int:
-    """Return the M extent of the machine's smallest atom that reads shared memory; 1 if it has no such atom."""
+    """Return the smallest M extent of the MMA atoms of `machine` that read operands from memory with a fixed leading
+    dimension (`slab`); 1 if it has no such atom.
+    """
     return min((atom.shape[0] for atom in machine.multiply.values() if atom.slab is not None), default=1)
 
 
@@ -81,19 +84,21 @@ class _Runs:
         self.stuck = self._unmergeable()
 
     def first(self, views: bool) -> Run | None:
-        """Return a run (neighbouring dimensions) to merge; None if there is none.
+        """Return the first run (tuple of neighbouring dimensions) that can be merged into one dimension; None if there
+        is none.
 
-        With `views`, all its memories can be viewed with one dimension for it; without, accesses can divide the merged
-        index.
+        With `views`, only runs count for which all memories can be viewed with one dimension instead. Without, only
+        runs count whose merged index accesses can divide, as in i//56 and i%56.
         """
         fits = self._can_be_viewed if views else self._can_be_divided
         return next((run for run in self._proposed() if self._acts_as_one(run) and fits(run)), None)
 
     def _proposed(self) -> Iterator[Run]:
-        """Yield runs (tuples of dimensions) that might be merged, not checked yet.
+        """Yield candidates for merging, each a run (tuple of neighbouring dimensions). Nothing else about them is
+        checked.
 
-        First the dimensions of neighbouring coordinates of an access, longest runs first; then M, N and K of the only
-        MMA.
+        First come dimensions whose indices are neighbouring coordinates of a read or write, longest runs first. Then
+        come all dimensions of M, of N and of K, if the program has exactly one MMA.
         """
         runs: dict[Run, None] = {}
         for op in self.accesses:
@@ -113,8 +118,11 @@ class _Runs:
                 yield run
 
     def _in_coordinate_order(self, dims: Collection[Expr]) -> Run:
-        """Return `dims` in the order of the coordinates of the first access that has all of them; () if there is
-        none.
+        """Return `dims` in the order of the memory coordinates that use their indices, in the first read or write whose
+        tile has all of them.
+
+        Return () if no read or write has all of them, or if a dimension that is longer than 1 is in none of its
+        coordinates.
         """
         for op in self.accesses:
             kind, over, at = places(op)
@@ -127,10 +135,9 @@ class _Runs:
         return ()
 
     def _unmergeable(self) -> set[Expr]:
-        """Return the dimensions that cannot be merged.
-
-        A constraint, a loop that is not free or another size uses them, or an operation does not treat all their
-        coordinates alike.
+        """Return the set of dimensions that must stay as they are. A constraint, a loop outside of `sized.free` or the
+        size of another dimension uses them, an operation treats their indices differently, or their extents are
+        unknown.
         """
         records = self.sized.program.records
         stuck: set[Expr] = {s for r in records for e in r.attrs.values() if isinstance(e, Expr) for s in e.symbols}
@@ -147,11 +154,12 @@ class _Runs:
         return stuck
 
     def _acts_as_one(self, run: Run) -> bool:
-        """True if a run (neighbouring dimensions) is used as one dimension, and merging it helps.
+        """True if the program uses the run (tuple of neighbouring dimensions) like one dimension, and merging it helps.
 
-        Each tile must have all of it or none, reductions must reduce all of it, and at most one loop may go over it;
-        tiles that are computed from indices alone may have a part. Merging helps if the run is M, N or K of an MMA; in
-        a program without MMAs, if it is reduced, or contiguous beside a reduction.
+        Each tile must have all of it or none, except tiles computed from indices alone; successive reductions must
+        reduce exactly the run or none of it; at most one loop may go over it. Merging helps if the run is M, N or K of
+        an MMA and no batch. In a program without MMAs it helps if the run is reduced, or is contiguous in memory and
+        another dimension is reduced.
         """
         chains = [chain for chain in self.chains if not {op.attrs["dim"] for op in chain}.isdisjoint(run)]
         at_once = all({op.attrs["dim"] for op in chain} == set(run) for chain in chains)
@@ -164,49 +172,52 @@ class _Runs:
         return is_wanted and at_once and len(loops) <= 1 and all(len({d in dims for d in run}) == 1 for dims in tiles)
 
     def _is_part_of_products(self, run: Run) -> bool:
-        """True if some MMA has the run (neighbouring dimensions) as M, N or K, and none has it as a batch.
-
-        A batch gains nothing: a task has one element of it.
+        """True if the run (tuple of neighbouring dimensions) belongs to M, N or K of some MMA and is a batch of none.
+        Merging batches gains nothing, as a task has one element of a batch. Only the first dimension of the run is
+        looked at.
         """
         parts = {self._role_in(op, run[0]) for op in self.products}
         return BATCH not in parts and parts != {NONE}
 
     def _is_beside_reduction(self, run: Run) -> bool:
-        """True if the program has reductions and some memory is contiguous along the run (neighbouring dimensions).
-
-        Elementwise programs gain nothing from merging.
+        """True if the program has reductions, and the run (tuple of neighbouring dimensions) is the last dimensions of
+        the memory of some read or write.
         """
         return bool(self.chains) and any(is_row(self.sized, op, run) for op in self.accesses)
 
     def _role_in(self, product: Op, dim: Expr) -> str:
-        """Return the role of a dimension in an MMA: SIDE (M or N), SUMMED (K), BATCH or NONE."""
+        """Return the role of the dimension `dim` in the MMA `product`: SIDE (M or N), SUMMED (K), BATCH, or NONE if it
+        has no role.
+        """
         a, b, acc = (dim in v.type.dims for v in product.operands)
         if a and b:
             return BATCH if acc else SUMMED
         return SIDE if a or b else NONE
 
     def _sides(self, product: Op) -> list[set[Expr]]:
-        """Return [dimensions of an MMA's result that only operand A has, those that only B has]."""
+        """Return [dimensions of M, dimensions of N] of the MMA `product`: those of its result that only operand A has,
+        and those that only B has.
+        """
         a, b, acc = (set(v.type.dims) for v in product.operands)
         return [(a - b) & acc, (b - a) & acc]
 
     def _summed(self, product: Op) -> set[Expr]:
-        """Return the dimensions that an MMA sums over (K)."""
+        """Return the dimensions of K of the MMA `product`: both operands have them, and its result does not."""
         a, b, acc = (set(v.type.dims) for v in product.operands)
         return (a & b) - acc
 
     def _can_be_viewed(self, run: Run) -> bool:
-        """True if all memories that are accessed along a run (neighbouring dimensions) can be viewed with one dimension
-        for it.
+        """True if each memory that is read or written along the run (tuple of neighbouring dimensions) can be viewed
+        with one dimension in its place.
         """
         memories = {accessed(op)[0] for op in self.accesses if run[0] in accessed(op)[1].dims}
         return all(self._is_viewed(memory, run) for memory in memories)
 
     def _is_viewed(self, memory: Value, run: Run) -> bool:
-        """True if a memory can be viewed with one dimension for a run (neighbouring dimensions).
+        """True if `memory` can be viewed with one dimension in place of the run (tuple of neighbouring dimensions).
 
-        It must be an argument without strides of its own, used by reads and writes only, and all of them must have the
-        run at the same coordinates.
+        It must be a packed argument that only reads and writes use, and all of these must have the run at the same
+        coordinates.
         """
         kind: MemoryType = memory.type
         users = [op for op in self.ops if memory in op.operands]
@@ -215,11 +226,12 @@ class _Runs:
         return is_plain and all(op in self.accesses for op in users) and len(places_of) == 1 and None not in places_of
 
     def _can_be_divided(self, run: Run) -> bool:
-        """True if accesses can divide the merged index of a run (neighbouring dimensions).
+        """True if accesses can divide the merged index of the run (tuple of neighbouring dimensions), as in i//56 and
+        i%56. The program must have exactly one MMA.
 
-        The run must be all of M, N or K of the only MMA, or a part of M or N that is the rows of memory of all results.
-        Reads must have it in order and not as their last coordinate: bulk copies walk several dimensions as one index
-        only if none of them is contiguous.
+        The run must be all of its M, N or K; or a part of M or N that is the last dimensions of all results. Reads must
+        use its indices in order, and not in their last coordinate: bulk copies can walk several dimensions as one only
+        where memory is not contiguous.
         """
         if len(self.products) != 1:
             return False
@@ -245,21 +257,23 @@ class _Runs:
         return True
 
     def _are_result_rows(self, run: Run) -> bool:
-        """True if every write of the program has the run (neighbouring dimensions) as the last coordinates of its
-        memory.
+        """True if `is_row_of_result` holds for every write of the program: its memory ends with the run (tuple of
+        neighbouring dimensions), and can be viewed with it merged.
         """
         writes = [op for op in self.accesses if op.name == "write"]
         return all(self.is_row_of_result(op, run) for op in writes)
 
     def is_row_of_result(self, op: Op, run: Run) -> bool:
-        """True if `op` is a write whose memory ends with the run (neighbouring dimensions), and can be viewed with it
-        merged.
+        """True if `op` is a write, its memory ends with the run (tuple of neighbouring dimensions), and that memory can
+        be viewed with one dimension in its place.
         """
         return op.name == "write" and is_row(self.sized, op, run) and self._is_viewed(accessed(op)[0], run)
 
 
 def _coordinate_values(ops: list[Op]) -> set[Value]:
-    """Return the values that are computed element by element from indices and numbers alone, such as masks."""
+    """Return the set of results of `ops` that are computed element by element from indices and numbers alone, such as
+    masks.
+    """
     values: set[Value] = set()
     for op in ops:
         is_number = op.name == "scalar" or (op.name == "fill" and not op.result.type.dims)
@@ -269,10 +283,11 @@ def _coordinate_values(ops: list[Op]) -> set[Value]:
 
 
 def reduction_chains(ops: list[Op]) -> list[list[Op]]:
-    """Return lists of reductions, each a chain that is one reduction over several dimensions.
+    """Return lists of the reductions in `ops`. The reductions of a list follow one another, and are together one
+    reduction over several dimensions. A reduction on its own is a list of one.
 
-    In a chain, every reduction has the same function and reads the result of the one before, which nothing else uses. A
-    reduction that rounds its result ends its chain.
+    In a list, each reduction has the same function and reads the result of the one before, which nothing else uses.
+    After a sum whose result is rounded, a new list begins.
     """
     makers = {r: op for op in ops for r in op.results}
     users: dict[Value, int] = {}
@@ -289,16 +304,19 @@ def reduction_chains(ops: list[Op]) -> list[list[Op]]:
 
 
 def is_row(sized: Sized, op: Op, run: Run) -> bool:
-    """True if a run (neighbouring dimensions) is the last coordinates of the memory of an access."""
+    """True if the run (tuple of neighbouring dimensions) is the last coordinates of the memory that `op`, a read or
+    write, accesses. `sized` has the extents and shapes.
+    """
     place = run_place(sized, op, run)
     return place is not None and place.stop == len(places(op)[2])
 
 
 def run_place(sized: Sized, op: Op, run: Run) -> range | None:
-    """Return the numbers of the memory coordinates that a run (neighbouring dimensions) has in an access.
+    """Return the range of numbers of the memory coordinates that are the indices of the run (tuple of neighbouring
+    dimensions) in `op`, a read or write. For x[n, p, q] and the run (P, Q) it is range(1, 3).
 
-    None if the run is not a sequence of plain neighbouring coordinates there. Dimensions of extent 1 need no
-    coordinate.
+    None if they are not neighbouring coordinates in this order, each one index alone, over whole memory dimensions (the
+    first may be a part). Dimensions of extent 1 need no coordinate. `sized` has the extents and shapes.
     """
     memory = accessed(op)[0]
     kind, over, at = places(op)
@@ -316,9 +334,11 @@ def run_place(sized: Sized, op: Op, run: Run) -> range | None:
 
 
 def _merge(sized: Sized, run: Run, viewed: Collection[Op]) -> Sized:
-    """Return the program with one dimension in place of a run (neighbouring dimensions).
+    """Return `sized` (program, extents, shapes and loops) with one dimension in place of the run (tuple of neighbouring
+    dimensions).
 
-    Memories of the accesses `viewed` have the merged dimension too; all other accesses divide its index.
+    Memories that an operation in `viewed` accesses are viewed with the merged dimension. Accesses to other memories
+    divide its index.
     """
     program, sizes, shapes = sized.program, dict(sized.sizes), dict(sized.shapes)
     merged_dim = _name(sized, run)
@@ -351,8 +371,10 @@ def _merge(sized: Sized, run: Run, viewed: Collection[Op]) -> Sized:
 
 
 def _view(memory: Value, run: Run, merged_dim: Symbol, place: range) -> Value:
-    """Return a memory like `memory`, with the dimension `merged_dim` at the coordinates `place`, where it has the
-    run.
+    """Return a new argument like `memory` with one dimension in place of those at the coordinates `place` (a range),
+    which are the `run`.
+
+    It is `merged_dim` if the memory's dimensions are the run itself, otherwise their product.
     """
     kind: MemoryType = memory.type
     dims = kind.dims[place.start : place.stop]
@@ -363,7 +385,9 @@ def _view(memory: Value, run: Run, merged_dim: Symbol, place: range) -> Value:
 
 
 def _name(sized: Sized, run: Run) -> Symbol:
-    """Return the symbol of a merged dimension: of the run's only dimension longer than 1, or a new symbol."""
+    """Return the symbol for the merged dimension of the run (tuple of neighbouring dimensions). If only one dimension
+    of it is longer than 1, it is that one; else a new symbol with an unused name, such as P_Q.
+    """
     longer = [d for d in run if sized.sizes[d] > 1]
     if len(longer) < 2:
         return longer[0] if longer else run[-1]
@@ -386,9 +410,10 @@ class _Merging(Regrouped):
         self.inner: dict[Value, Value] = {}
 
     def access(self, op: Op) -> dict[str, object]:
-        """Return the iterators `over` and coordinates `at` of a read or write with the merged dimension.
+        """Return {"over": iterators, "at": memory coordinates} of the read or write `op`, with the merged dimension; {}
+        if nothing changes.
 
-        A viewed memory has its index as a coordinate; accesses to other memories divide it.
+        The merged index is a coordinate of its own in a viewed memory. Accesses to other memories divide it.
         """
         memory = accessed(op)[0]
         if memory not in self.seen:
@@ -401,15 +426,17 @@ class _Merging(Regrouped):
         return {"over": self._indices(op), "at": (*at[: place.start], *self.group.over, *at[place.stop :])}
 
     def _indices(self, op: Op) -> tuple[Symbol, ...]:
-        """Return the iterators of an access, in the order of its dimensions after the rewrite."""
+        """Return the iterators of the read or write `op` in the order of the dimensions of its rewritten tile."""
         kind, iterators, _ = places(op)
         index_of = {**dict(zip(kind.dims, iterators, strict=True)), self.group.made[0]: self.group.over[0]}
         return tuple(index_of[d] for d in self.over(kind.dims))
 
     def block(self, given: list[Op], ops: list[Op]) -> None:
-        """Append the rewritten operations of the list `given` to `ops`.
+        """Append the rewritten form of each operation in the list `given` to `ops`.
 
-        Reductions over all dimensions of the group, one after another, become one reduction: only the last is appended.
+        Of successive reductions over all of the merged dimensions only the last is appended, as one reduction. A
+        `self_index` (tile of indices) along one of the dimensions becomes a division and a remainder of the merged
+        index.
         """
         for chain in reduction_chains(given):
             if chain[0].attrs["dim"] in self.groups:
@@ -421,15 +448,15 @@ class _Merging(Regrouped):
                 super().block([op], ops)
 
     def over(self, dims: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        """Return the dimensions `dims` with the merged one in place of those of the group."""
+        """Return `dims` with the new dimension in place of all those that are merged, at the position of the first."""
         first = next((d for d in dims if d in self.groups), None)
         return tuple(self.group.made[0] if d is first else d for d in dims if d is first or d not in self.groups)
 
     def _digit(self, op: Op, ops: list[Op]) -> Value:
-        """Append operations that compute the index along one dimension of the group from the merged index; return their
-        result.
+        """Append operations to `ops` that compute the index along one of the merged dimensions from the merged index,
+        by a division and a remainder; return their result.
 
-        `op` is the `self_index` (indices along a dimension) that they replace.
+        `op` is the `self_index` (tile of indices along that dimension) that they replace.
         """
         (dim,), run, dtype = self.group.made, self.group.dims, op.result.type.dtype
         kind = TileType(dtype, (dim,))
@@ -443,12 +470,14 @@ class _Merging(Regrouped):
         return ops[-1].result
 
     def of(self, value: Value) -> Value:
-        """Return the value that replaces `value`; for a reduction inside a chain, the replacement of its operand."""
+        """Return the value that replaces `value`. If `value` is the result of a reduction that was left out, because a
+        later one reduces all merged dimensions at once, it is the value that replaces its operand.
+        """
         return self.of(self.inner[value]) if value in self.inner else super().of(value)
 
     def op(self, op: Op) -> Op:
-        """Return the rewritten operation; loops over, and reductions of, a dimension of the group go over the merged
-        one.
+        """Return the rewritten operation `op`. A loop over one of the merged dimensions, or a reduction of one, goes
+        over the new dimension.
         """
         rewritten = super().op(op)
         for name in ("axis", "dim"):

@@ -65,26 +65,27 @@ class Numbered:
 
     @property
     def source(self) -> Value:
-        """The argument that is read or written."""
+        """The argument (memory) that is read or written."""
         return accessed(self.op)[0]
 
     @property
     def bytes(self) -> int:
-        """The number of bytes of an element."""
+        """The size of one element in bytes."""
         return int(self.source.type.dtype.bits) // 8
 
     def extent(self, dim: Expr) -> int:
-        """Return the extent of the tile along a dimension."""
+        """Return the extent of the tile along the dimension `dim`, whose iterator must have bounds."""
         return int(self.over[dim].hi) + 1
 
 
 def numbered(
     op: Op, sizes: Mapping[Symbol, int], shapes: Mapping[Value, Shape], bounded: Collection[Expr] | None = None
 ) -> Numbered | str:
-    """Return a read or write with numbers in place of all sizes (Numbered); or text: why that is not possible.
+    """Return a Numbered: the read or write `op` with numbers in place of all sizes. Or return text, if it accesses no
+    argument, or its coordinates or bounds depend on data.
 
-    `shapes` has the extents of arguments. Iterators of the dimensions in `bounded` (None: all) get bounds; coordinates
-    are not simplified by the bounds of others.
+    `sizes` has the extents of dimensions, `shapes` those of arguments. Iterators of the dimensions in `bounded` (None:
+    of all) get bounds 0..extent-1; coordinates are simplified by these bounds.
     """
     source = accessed(op)[0]
     if source not in shapes or set(op.attrs) & {"lookups", "bounds"}:
@@ -102,10 +103,11 @@ def numbered(
 def factor_read(
     program: Program, factor: Value, sizes: Mapping[Symbol, int], shapes: Mapping[Value, Shape]
 ) -> Numbered | str:
-    """Return the read of the MMA operand `factor`, with numbers for sizes; or text: why it is no plain read of an
-    argument.
+    """Return a Numbered: the read that makes the MMA operand `factor`, with numbers in place of all sizes. Or return
+    text, if the operand is computed, or the read is not plain.
 
-    `shapes` has the extents of arguments.
+    A plain read is of an argument in `shapes` (argument: extents), does not depend on data, and gives 0 out of bounds.
+    Its elements are whole bytes. `sizes` has the extents of dimensions.
     """
     op = next((x for x in program.walk() if factor in x.results), None)
     if op is None or op.name != "read" or op.operands[0] not in shapes:
@@ -121,9 +123,11 @@ def factor_read(
 def factor_reads(
     program: Program, product: Op, sizes: Mapping[Symbol, int], shapes: Mapping[Value, Shape]
 ) -> list[Numbered] | str:
-    """Return the reads of operands A and B of the MMA `product`, with numbers for sizes; or text: why not.
+    """Return [read of operand A, read of operand B] of the MMA `product`, with numbers in place of all sizes. Or return
+    text: why not.
 
-    Each must be a plain read of an argument that nothing else uses. `shapes` has the extents of arguments.
+    Both must be plain reads (`factor_read`) of different arguments that nothing else uses. `sizes` has the extents of
+    dimensions, `shapes` those of arguments.
     """
     reads = []
     for factor in product.operands[:2]:
@@ -138,9 +142,10 @@ def factor_reads(
 
 
 def with_ops(block: Block, swapped: Mapping[Op, Op], values: Mapping[Value, Value], kept: dict[Op, Op]) -> Block:
-    """Return the block with operations replaced as `swapped` maps them, and operands as `values` maps them.
+    """Return `block` with each operation in `swapped`, {operation: replacement}, replaced. In all other operations,
+    inner blocks too, operands are replaced by `values`, {value: replacement}.
 
-    `kept` gets {operation: its copy} for operations that are not in `swapped`.
+    Also records {operation: its copy} in `kept` for each operation that is not replaced.
     """
     ops = []
     for op in block.ops:
@@ -157,11 +162,12 @@ def with_ops(block: Block, swapped: Mapping[Op, Op], values: Mapping[Value, Valu
 def copying(
     program: Program, source: Value, name: str, source_shape: Shape, count: int, at: tuple[Expr, ...], words: str
 ) -> FactorCopy:
-    """Return the program that copies the operand `source` to a new argument `name` with `count` contiguous elements.
+    """Return the program that copies the argument `source` to a new argument `name` of `count` contiguous elements (a
+    FactorCopy).
 
-    Element number n of the copy (`number_in`) is read at the coordinates `at`, expressions of n, in a tensor of the
-    shape `source_shape`; out of bounds it is zero. `words` is the text for `explain`. Lanes write whole words, however
-    long rows are.
+    Element n of the copy is the source's element at the coordinates `at`, which are expressions of n (the symbol
+    `number_in(count)`); out of bounds it is 0. `source_shape` is the shape in which the source is read. `words` is the
+    text that explains the copy. `program` gives the name and all else of the new program.
     """
     dtype, flat = source.type.dtype, number_in(count)
     dims = tuple(symbol(f"{source.name}_{n}", 1) for n in range(len(source_shape)))
@@ -180,10 +186,12 @@ def copying(
 def copying_to(
     program: Program, source: Value, name: str, source_shape: Shape, order: tuple[int, ...], words: str
 ) -> FactorCopy:
-    """Return the program that transposes the operand `source`, of the shape `source_shape`, to a new argument `name`.
+    """Return the program that copies the argument `source` to a new argument `name`, with its dimensions in another
+    order (a FactorCopy).
 
-    `order` has the dimension numbers of the source in the order of the copy; those of extent 1 are left out. `words` is
-    the text for `explain`. Lanes read and write contiguous memory, through shared memory.
+    `order` has the dimension numbers of the source in the order of the copy: (0, 2, 1) swaps the last two.
+    `source_shape` is the shape in which the source is read; its dimensions of extent 1 are left out. `words` is the
+    text that explains the copy. `program` gives the name and all else of the new program.
     """
     dtype = source.type.dtype
     long_dims = [n for n, extent in enumerate(source_shape) if extent > 1] or [0]
@@ -200,22 +208,26 @@ def copying_to(
 
 
 def number_in(count: int) -> Symbol:
-    """Return the symbol for the row-major number of an element in a copy of `count` elements."""
+    """Return the symbol for the number of an element, 0..count-1, in a copy of `count` elements."""
     return symbol("at", 0, count - 1)
 
 
 def digits(number: Expr, extents: Sequence[int]) -> list[Expr]:
-    """Return the coordinates of element `number` (row-major) of a packed tensor with these extents."""
+    """Return the coordinates of element `number` (row-major) in a packed tensor with these `extents`, as expressions.
+    For example n and (3, 4) give [n//4%3, n%4].
+    """
     return [number // step % extent for step, extent in zip(steps_of(extents), extents, strict=True)]
 
 
 def steps_of(shape: Sequence[int]) -> Shape:
-    """Return the strides, in elements, of a packed row-major tensor of this shape."""
+    """Return the strides, in elements, of a packed row-major tensor of this shape: (2, 3, 4) gives (12, 4, 1)."""
     return tuple(prod(shape[n + 1 :]) for n in range(len(shape)))
 
 
 def up(extent: int, pitch: int, size: int) -> int:
-    """Return the smallest length >= `extent` whose bytes are a multiple of `pitch`; an element has `size` bytes."""
+    """Return the smallest number of elements, at least `extent`, whose bytes are a multiple of `pitch`; an element has
+    `size` bytes.
+    """
     while extent * size % pitch:
         extent += 1
     return extent

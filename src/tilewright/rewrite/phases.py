@@ -42,11 +42,13 @@ InPhases = tuple[Program, dict[Symbol, int], Collection[Op]]
 def in_phases(
     program: Program, sizes: Sizes, free: Collection[Op], *, named: Collection[str] = (), only_even: bool = False
 ) -> InPhases:
-    """Return (program with every congruence split into phases, its sizes, its free loops); unchanged if it has none.
+    """Return (program, {dimension: extent}, the loops of `free` in the new program), unchanged if no MMA operand is
+    zero unless a sum of two indices (of the result, and of taps) is a multiple of a number, as in strided transposed
+    convolutions.
 
-    A congruence is an operand of an MMA that is zero unless a sum of indices is a multiple of a number. Summed
-    dimensions in `named` (names in a given plan) are not split. With `only_even`, all phases of a split must have
-    equally many taps. `free` are the loops with the same result for every tile size.
+    Each such operand is split into phases (residues of the result's index) with the taps that are not zero. Dimensions
+    of taps named in `named` are not split. With `only_even`, all phases must get equally many taps. `free` holds the
+    loops whose result does not depend on the tile size.
     """
     rewritten: InPhases = program, dict(sizes), free
     with building():
@@ -58,11 +60,13 @@ def in_phases(
 def _split_one(
     program: Program, sizes: Sizes, free: Collection[Op], named: Collection[str], only_even: bool
 ) -> InPhases | None:
-    """Return (program, sizes, free loops) with one congruence split into phases; None if none can be split.
+    """Return (program, {dimension: extent}, the loops of `free` in the new program) with the zeros of one MMA operand
+    skipped; None if no operand allows it.
 
-    A congruence is an operand of an MMA that is zero unless a sum of indices is a multiple of a number. `named` are
-    summed dimensions that are not split; with `only_even`, all phases must have equally many taps. `free` are the loops
-    with the same result for every tile size.
+    The operand is zero unless a sum of two indices (of the result, and of taps) is a multiple of a number. It is split
+    into phases (residues of the result's index), each with the taps that are not zero. Dimensions of taps whose names
+    are in `named` are not split. With `only_even`, all phases must get equally many taps. `free` holds the loops whose
+    result does not depend on the tile size.
     """
     finder = Congruences(program, sizes)
     for congruence in finder.proposed():
@@ -78,10 +82,11 @@ def _split_one(
 def _without_condition(
     program: Program, free: Collection[Op], finder: Congruences, congruence: Congruence
 ) -> tuple[Program, Collection[Op]]:
-    """Return (program without selects whose condition is the congruence itself, its free loops).
+    """Return (program in which selects do not test `congruence`, the loops of `free` in the new program). `congruence`
+    is the condition that a sum of two indices is a multiple of a number; a later rewrite makes it true everywhere.
 
-    Over phases, the condition is true everywhere, if every element has a tap that solves the congruence; otherwise
-    selects stay. `free` are the loops with the same result for every tile size.
+    Both are unchanged if no select tests it, or if some elements of the result have no tap at which it is true.
+    `finder` finds the tests. `free` holds the loops whose result does not depend on the tile size.
     """
     remaining = {
         op: [c for c in conjuncts(op.operands[0], finder.makers) if not finder.is_same(c, congruence)]
@@ -106,16 +111,16 @@ class _Unconditional(Rewriter):
         self.left = left
 
     def over(self, dims: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        """Return `dims`: tiles keep their dimensions."""
+        """Return `dims` unchanged: tiles keep their dimensions."""
         return dims
 
     def access(self, op: Op) -> Mapping[str, object]:
-        """Return {}: reads and writes keep their attributes."""
+        """Return {}: the read or write `op` keeps its attributes."""
         return {}
 
     def block(self, given: list[Op], ops: list[Op]) -> None:
-        """Append the rewritten operations of the list `given` to `ops`; a select without conditions is replaced by its
-        operand.
+        """Append the rewritten form of each operation in the list `given` to `ops`. A select in `self.left` tests only
+        the conditions that remain; if none remains, it is replaced by its first choice.
         """
         for op in given:
             if op not in self.left:
@@ -156,19 +161,26 @@ class _Numbers:
     along: int
 
     def kept(self, u: Expr, p: Expr, e: Expr) -> Expr:
-        """Return modulus*u + first + turn*p + e: the index along the kept dimension of element (u, e) of phase p."""
+        """Return the index along the kept dimension (of the MMA's result) as an expression: modulus*u + first + turn*p
+        + e. `p` is the phase (a residue of that index), `u` counts elements of a phase, `e` is the offset among
+        neighbours with one phase.
+        """
         return self.congruence.modulus * u + self.first + self.turn * p + e
 
     def summed(self, q: Expr, p: Expr) -> Expr:
-        """Return phases*q + tap + along*p: the index along the summed dimension of tap q of phase p."""
+        """Return the index along the summed dimension (of filter taps) as an expression: phases*q + tap + along*p. `p`
+        is the phase (a residue of the result's index), `q` counts the taps of a phase.
+        """
         return self.phases * q + self.tap + self.along * p
 
 
 def _numbers(congruence: Congruence, kept: int, summed: int) -> _Numbers:
-    """Return how indices follow from phases (_Numbers), for dimensions with `kept` and `summed` elements.
+    """Return a _Numbers: formulas for the result's index h and the tap's index r, in terms of a phase p (a residue of
+    h) and of indices u and q within a phase, for which `congruence` is always true. For the condition that h - r + 1 is
+    even they may be h = 2*u + p, r = 2*q - p + 1.
 
-    Elements are numbered by their index, which is linear in the phase if there are two; or by the tap that reaches
-    them, which may begin before the first element. The numbering with fewer elements is taken.
+    `kept` and `summed` are the extents along h and r. Of two numberings of elements, the one with fewer elements is
+    returned: by their index h (only for two phases), or by the tap that reaches them, which may begin below 0.
     """
     common_divisor = gcd(congruence.step, congruence.modulus)
     phases = congruence.modulus // common_divisor
@@ -221,13 +233,16 @@ class _Phases(Rewriter):
 
     @property
     def is_even(self) -> bool:
-        """True if all phases have equally many filter taps."""
+        """True if all phases (residues of the result's index, each with its own filter taps) have equally many taps."""
         return self.numbers.taps * self.numbers.phases == self.size(self.congruence.summed)
 
     # -- whether it can be done ----------------------------------------------------------------------------
 
     def applies(self) -> bool:
-        """True if rewriting the program over phases keeps its meaning."""
+        """True if the program keeps its meaning when it is rewritten over phases (residues of the result's index, each
+        with its own filter taps): no constraint uses the two dimensions, of the result and of taps, and every operation
+        fits (`_fits`).
+        """
         congruence = self.congruence
         records = self.program.records
         if any(
@@ -237,8 +252,12 @@ class _Phases(Rewriter):
         return all(self._fits(op) for op in self.program.walk())
 
     def _fits(self, op: Op) -> bool:
-        """True if rewriting the operation over phases keeps its meaning, or if it has neither dimension of the
-        congruence.
+        """True if the operation `op` keeps its meaning when the program is rewritten over phases (residues of the
+        result's index, each with its own filter taps). That holds for all operations whose tiles have neither
+        dimension, of the result or of taps.
+
+        Of the others, loops over taps may only add MMAs; writes must not have taps, and must drop elements past the
+        end; only reads, MMAs, casts, permutes, loops and selects of 0 may have taps.
         """
         h, r = self.congruence.kept, self.congruence.summed
         dims = tiles_of(op)
@@ -257,14 +276,18 @@ class _Phases(Rewriter):
         return op.name in ("read", "iterate", "yield", *SAME, *self._selects(op)) or r not in dims
 
     def _selects(self, op: Op) -> tuple[str, ...]:
-        """Return ("select",) if `op` is a select of zeros whose condition lacks the summed dimension; () otherwise."""
+        """Return ("select",), to add to the names of allowed operations, if `op` is a select of 0 whose condition does
+        not depend on taps; () otherwise.
+        """
         is_plain = op.name == "select" and _has_zero(op, self.program.makers())
         return ("select",) if is_plain and self.congruence.summed not in op.operands[0].type.dims else ()
 
     def _fits_product(self, op: Op) -> bool:
-        """True if rewriting an MMA over phases keeps its meaning.
+        """True if the MMA `op` keeps its meaning when the program is rewritten over phases (residues of the result's
+        index, each with its own filter taps). Its result must have that dimension, and no taps.
 
-        It must sum over all taps of an element, and read zeros past the last tap, or sum over no tap.
+        If the MMA sums taps, exactly one operand must have the result's dimension, and the other must be zero past the
+        last tap.
         """
         h, r = self.congruence.kept, self.congruence.summed
         a, b, acc = (set(v.type.dims) for v in op.operands)
@@ -277,8 +300,9 @@ class _Phases(Rewriter):
         return self._is_zero_past(op.operands[1 if h in a else 0])
 
     def _is_zero_past(self, value: Value) -> bool:
-        """True if the operand `value` is zero for taps that phases number past the last one, or if there are no such
-        taps.
+        """True if the operand `value` is a read, perhaps cast or permuted, that gives 0 for taps past the last one.
+        Also True if all phases (residues of the result's index) have equally many taps, so that there are none past the
+        last.
         """
         r = self.congruence.summed
         if self.is_even:
@@ -289,7 +313,9 @@ class _Phases(Rewriter):
         return op is not None and op.name == "read" and op.attrs.get("otherwise", 0) == 0 and self._drops_outside(op, r)
 
     def _drops_outside(self, op: Op, dim: Symbol) -> bool:
-        """True if a read or write is out of bounds at all indices of phases that give no element of `dim`."""
+        """True if the read or write `op`, rewritten over phases (residues of the result's index), is proved to be out
+        of bounds wherever the index along the dimension `dim` is below 0 or past its end. Also True if it never is.
+        """
         extent, index_expression = self.size(dim), self.at[dim]
         symbols = [s for s in self.over_ if s in index_expression.symbols]
         grid = _grid({s: self.extents[d] for d, s in zip(self.dims, self.over_, strict=True) if s in symbols})
@@ -313,22 +339,31 @@ class _Phases(Rewriter):
     # -- the program over phases ---------------------------------------------------------------------------
 
     def run(self) -> InPhases:
-        """Return (program over phases, its sizes, its free loops, those with the same result for every tile size)."""
+        """Return (rewritten program, {dimension: extent}, the loops of `self.free` in the new program). The program
+        goes over phases (residues of the result's index), each with the filter taps that are not multiplied with zeros.
+        """
         rewritten = replace(self.program, body=without_unused(self.body(self.program.body)))
         verify(rewritten)
         return rewritten, self.sizes, {self.kept[op] for op in self.free if op in self.kept}
 
     def goes(self, op: Op) -> bool:
-        """True if `op` is the loop over taps, which is removed: the MMA sums over them."""
+        """True if the loop `op` goes over the filter taps. It is removed, so that its body takes its place: the MMA
+        then sums over taps itself.
+        """
         return op.attrs["axis"] is self.congruence.summed
 
     def over(self, dims: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        """Return the dimensions over phases of a tile with the dimensions `dims`."""
+        """Return the dimensions that replace `dims`, those of a tile, in the program over phases (residues of the
+        result's index). Other dimensions than those of the result and of taps stay.
+        """
         return tuple(x for d in dims for x in self._made(d, dims))
 
     def _made(self, dim: Expr, dims: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        """Return the dimensions that replace `dim` in a tile with the dimensions `dims`; all but the first have extent
-        > 1.
+        """Return the dimensions that replace `dim` in a tile with the dimensions `dims`. The result's dimension becomes
+        those of element, phase (residue of the index) and offset; that of taps becomes those of tap and phase. A tile
+        with both has the phase at most once.
+
+        Dimensions of extent 1 are left out, except the first. Any other `dim` gives (dim,).
         """
         (u, p, e, q), h, r = self.dims, self.congruence.kept, self.congruence.summed
         replacement: tuple[Symbol, ...]
@@ -341,7 +376,10 @@ class _Phases(Rewriter):
         return (dim,)
 
     def access(self, op: Op) -> dict[str, object]:
-        """Return the iterators `over`, coordinates `at` and perhaps `otherwise` of a read or write over phases."""
+        """Return {"over": iterators, "at": memory coordinates} of the read or write `op` over phases (residues of the
+        result's index), and "otherwise": 0 for a read that states none. Return {} if its tile has neither the result's
+        dimension nor taps.
+        """
         kind, before, _ = places(op)
         if {self.congruence.kept, self.congruence.summed}.isdisjoint(kind.dims):
             return {}
@@ -351,20 +389,26 @@ class _Phases(Rewriter):
         return {"over": over, "at": self._access_at(op), **zero}
 
     def _access_at(self, op: Op) -> tuple[Expr, ...]:
-        """Return the memory coordinates of a read or write as expressions of the indices of phases."""
+        """Return the memory coordinates of the read or write `op` as expressions of the new indices (element, phase,
+        offset, tap), with numbers in place of sizes.
+        """
         kind, over, at = places(op)
         images = Substitution({s: self.at[d] for d, s in zip(kind.dims, over, strict=True) if d in self.at})
         return tuple(images(self.values_of(e)) for e in at)
 
 
 def _has_zero(op: Op, makers: Mapping[Value, Op]) -> bool:
-    """True if a select gives the number 0 where its condition is false."""
+    """True if the select `op` gives the constant 0 where its condition is false. `makers` is {value: the operation that
+    computes it}.
+    """
     maker = makers.get(op.operands[2])
     return maker is not None and maker.name in ("fill", "scalar") and maker.attrs["value"] == 0
 
 
 def _new(name: str, taken: set[str]) -> Symbol:
-    """Return a symbol called `name`, with underscores behind it if that is in `taken`; its name is added there."""
+    """Return a new symbol called `name`, with underscores behind it if that name is in `taken`. Its name is added to
+    `taken`.
+    """
     while name in taken:
         name += "_"
     taken.add(name)
@@ -372,10 +416,12 @@ def _new(name: str, taken: set[str]) -> Symbol:
 
 
 def _grid(extents: Mapping[Symbol, int]) -> dict[Symbol, np.ndarray]:
-    """Return {symbol: array of its indices, shaped to broadcast with the others}."""
+    """Return {symbol: array of the indices 0..extent-1, shaped to broadcast with the others}. `extents` is {symbol:
+    extent}.
+    """
     return dict(zip(extents, np.ogrid[tuple(slice(0, n) for n in extents.values())], strict=True))
 
 
 def _exprs(attrs: Mapping[str, object]) -> list[Expr]:
-    """Return the expressions among attribute values, and in tuples among them."""
+    """Return a list of the expressions among the values of `attrs`, and in tuples among them."""
     return [e for v in attrs.values() for e in (v if isinstance(v, tuple) else (v,)) if isinstance(e, Expr)]

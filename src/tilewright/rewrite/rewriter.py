@@ -26,27 +26,33 @@ class Rewriter:
         """{operation: its rewritten form}."""
 
     def over(self, dims: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        """Return the dimensions that a tile with the dimensions `dims` has in the rewritten program."""
+        """Return the dimensions that replace `dims`, those of a tile, in the rewritten program. Subclasses implement
+        it; here it raises NotImplementedError.
+        """
         raise NotImplementedError
 
     def access(self, op: Op) -> Mapping[str, object]:
-        """Return {attribute: new value} for the attributes of a read or write that change: `over`, `at`,
-        `otherwise`.
+        """Return {attribute: new value} for the attributes `over`, `at` and `otherwise` of the read or write `op` that
+        change. Subclasses implement it; here it raises NotImplementedError.
         """
         raise NotImplementedError
 
     def goes(self, op: Op) -> bool:
-        """True if the loop `op` is removed, so that the operations of its body take its place."""
+        """True if the loop `op` is removed, so that its body, run once, takes its place. By default no loop is;
+        subclasses override it.
+        """
         return False
 
     def body(self, block: Block) -> Block:
-        """Return the block with all its operations rewritten."""
+        """Return a new block with the rewritten form of each operation in `block`, and the same arguments."""
         rewritten = Block(block.args)
         self.block(block.ops, rewritten.ops)
         return rewritten
 
     def block(self, given: list[Op], ops: list[Op]) -> None:
-        """Append the rewritten operations of the list `given` to `ops`."""
+        """Append the rewritten form of each operation in the list `given` to `ops`. The body of a loop that is removed
+        (`goes`) is appended in place of the loop. Also records operations in `self.kept`.
+        """
         for op in given:
             if op.name == "iterate" and self.goes(op):
                 (inner,) = op.blocks
@@ -58,7 +64,9 @@ class Rewriter:
                 ops.append(self.kept[op])
 
     def op(self, op: Op) -> Op:
-        """Return the rewritten operation, with rewritten operands, result types, attributes and blocks."""
+        """Return the rewritten operation `op`, with rewritten operands, result types, attributes and blocks. Also
+        records its results in `self.values`.
+        """
         blocks = []
         for block in op.blocks:
             args = tuple(Value(self.type(a.type), a.name) for a in block.args)
@@ -75,11 +83,13 @@ class Rewriter:
         return Op(op.spec, operands, attrs, results, tuple(blocks), op.loc)
 
     def of(self, value: Value) -> Value:
-        """Return the value that replaces `value` in the rewritten program; `value` itself if none does."""
+        """Return the value that replaces `value` in the rewritten program; `value` itself if nothing replaces it."""
         return self.values.get(value, value)
 
     def type(self, kind: object) -> object:
-        """Return the type of a rewritten value whose original type is `kind`; only tile types change."""
+        """Return the type that replaces `kind`: a tile type with the dimensions that `over` gives, or `kind` if it is
+        no tile type.
+        """
         return TileType(kind.dtype, self.over(kind.dims)) if isinstance(kind, TileType) else kind
 
 
@@ -110,16 +120,20 @@ class Regrouped(Rewriter):
         self.zeros, self.numbers = zeros, Substitution(sizes or {})
 
     def over(self, dims: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        """Return the dimensions `dims` with each group of them replaced by the group's new dimensions."""
+        """Return `dims` with each group of them replaced by the group's new dimensions. A group takes the position of
+        its first dimension.
+        """
         return tuple(x for d in dims for x in (self.groups[d].made if d in self.groups else (d,)) if self._is_first(d))
 
     def _is_first(self, dim: Expr) -> bool:
-        """True if a dimension is in no group, or is the first of its group."""
+        """True if the dimension `dim` is in no group, or is the first of its group."""
         return dim not in self.groups or self.groups[dim].dims[0] is dim
 
     def access(self, op: Op) -> dict[str, object]:
-        """Return the iterators `over` and coordinates `at` of a read or write over the new dimensions; {} if it has no
-        group.
+        """Return {"over": iterators, "at": memory coordinates} of the read or write `op` over the new dimensions; {} if
+        its tile has no dimension of a group.
+
+        With `self.zeros`, "otherwise": 0 is added for a read that states none.
         """
         kind, before, at = places(op)
         index_of = dict(zip(kind.dims, before, strict=True))
@@ -135,8 +149,9 @@ class Regrouped(Rewriter):
 
 
 def places(op: Op) -> tuple[TileType, tuple[Symbol, ...], tuple[Expr, ...]]:
-    """Return (tile type, iterators, memory coordinates) of a read or write; an access that states none has the default
-    ones.
+    """Return (type of the tile, iterators along its dimensions, memory coordinates) of the read or write `op`.
+
+    If it states no coordinates, each is the iterator of the dimension of the same name.
     """
     memory, kind, _ = accessed(op)
     over = op.attrs.get("over") or tuple(symbol(f"at_{n}", 0) for n in range(len(kind.dims)))
@@ -145,9 +160,10 @@ def places(op: Op) -> tuple[TileType, tuple[Symbol, ...], tuple[Expr, ...]]:
 
 
 def needed(op: Op, makers: Mapping[Value, Op]) -> set[Op]:
-    """Return the set of `op` and of all operations that it depends on, through its blocks too.
+    """Return the set of `op` and all operations on whose results it depends, directly or not. All operations inside the
+    blocks of a member belong to it too.
 
-    `makers` maps each value to the operation that computes it.
+    `makers` is {value: the operation that computes it}; values that it lacks are not followed.
     """
     ops: set[Op] = set()
     pending = [op]
@@ -161,8 +177,8 @@ def needed(op: Op, makers: Mapping[Value, Op]) -> set[Op]:
 
 
 def acts(op: Op) -> bool:
-    """True if an operation writes memory, or is the end (`yield`) of a block: it must stay though nothing uses its
-    results.
+    """True if the operation `op` must stay though nothing uses its results: it writes memory, is the end (`yield`) of a
+    block, or has an operation in its blocks that writes.
     """
     if op.blocks:
         return any(acts(x) for x in within(op) if x.name != "yield")
@@ -170,9 +186,9 @@ def acts(op: Op) -> bool:
 
 
 def without_unused(block: Block, acts: Callable[[Op], bool] = acts) -> Block:
-    """Return the block without operations whose results nothing uses; operations for which `acts` is true stay.
+    """Return `block` without operations whose results nothing uses. An operation for which `acts` is true stays.
 
-    Inner blocks are changed in place.
+    A new block is returned; blocks inside its operations are changed in place.
     """
     used: set[Value] = set()
     remaining: list[Op] = []
@@ -215,14 +231,14 @@ class Replacement:
 
     @classmethod
     def by_last(cls, cut: Op, ops: list[Op]) -> Replacement:
-        """Return the Replacement of `cut`, which has one result, by `ops`: the result of the last operation replaces
-        it.
+        """Return a Replacement: `ops` in place of the operation `cut`, whose only result is replaced by that of the
+        last of `ops`.
         """
         return cls(cut, ops, (ops[-1].result,))
 
 
 def own_name(program: Program, name: str) -> str:
-    """Return `name`, with underscores behind it if an argument of the program has that name already."""
+    """Return `name`; if an argument of `program` has that name, with underscores behind it until no argument has it."""
     taken = {a.name for a in program.args}
     while name in taken:
         name += "_"
@@ -230,9 +246,8 @@ def own_name(program: Program, name: str) -> str:
 
 
 def between(program: Program, name: str, value: Value) -> Value:
-    """Return a new argument: memory with the dimensions of `value`, which one program writes and another reads.
-
-    `name` is its name, unless an argument of `program` has it.
+    """Return a new argument, memory with the dimensions and element type of the tile `value`, through which one program
+    passes `value` to another. It is called `name`, with underscores if an argument of `program` has that name.
     """
     return Value(MemoryType(value.type.dtype, value.type.dims), own_name(program, name))
 
@@ -246,11 +261,14 @@ def halved(
     new: dict[Symbol, int],
     parts: int = 1,
 ) -> Halves | str:
-    """Return the program as two (Halves): `first` = (name, operations), and the rest of the program; or text: why not.
+    """Return a Halves: `program` as two programs, of which the second reads what the first writes. Or return text: why
+    the operations cannot run first.
 
-    `stored` maps values of the first to the memories that they are written to. In the second, the operations of `rest`,
-    which read these memories, replace `rest.cut`. `new` are the sizes of new dimensions; `parts` is the number of parts
-    of a reduction that the first computes.
+    `first` is (suffix of the first program's name, its operations). `stored` is {value of the first: memory that it is
+    written to}. In the second, the operations of `rest`, which read these memories, replace `rest.cut`.
+
+    `sizes` has the extents of dimensions, `new` those of new ones. `parts` is the number of parts in which the first
+    computes a reduction; it is only recorded.
     """
     name, ops = first
     reason = _why_not_first(program, ops)
@@ -269,9 +287,10 @@ def halved(
 
 
 def _why_not_first(program: Program, ops: list[Op]) -> str | None:
-    """Return text: why `ops` cannot run in a program before the rest of `program`; None if they can.
+    """Return text: why the operations `ops` cannot run in a program of their own before the rest of `program`; None if
+    they can.
 
-    They must not write, and must not read memory that the program has written before. All writes are in the rest.
+    They must not write memory. They must not read memory of which some read in `program` comes after a write.
     """
     inside = [x for op in ops for x in (op, *within(op))]
     if any(x.name in WRITES for x in inside):
@@ -287,26 +306,30 @@ def _why_not_first(program: Program, ops: list[Op]) -> str | None:
 
 
 def _program_of(program: Program, name: str, ops: list[Op]) -> Program:
-    """Return a program called `name` with the operations `ops`, and with the arguments of `program` that they use."""
+    """Return a program called `name` with the operations `ops` as its body, and those arguments of `program` that they
+    use.
+    """
     used = {v for op in ops for x in (op, *within(op)) for v in x.operands}
     return replace(program, name=name, args=tuple(a for a in program.args if a in used), body=Block((), ops))
 
 
 def within(op: Op) -> list[Op]:
-    """Return all operations inside the blocks of an operation, at any depth."""
+    """Return a list of all operations inside the blocks of `op`, at any depth, without `op` itself."""
     return [x for block in op.blocks for x in walk_block(block)]
 
 
 def _with_replacement(ops: list[Op], rest: Replacement) -> list[Op]:
-    """Return the list of operations with `rest.cut` replaced, without operations that have no effect and no users."""
+    """Return the list `ops` with the operation `rest.cut` replaced by `rest.ops`. Operations that then have no users
+    are left out, unless they write.
+    """
     values = dict(zip(rest.cut.results, rest.results, strict=True))
     return without_unused(Block((), _replaced(ops, rest, values))).ops
 
 
 def _replaced(ops: list[Op], rest: Replacement, values: Mapping[Value, Value]) -> list[Op]:
-    """Return the list of operations, with the operations of `rest` in place of `rest.cut`, in inner blocks too.
+    """Return copies of the operations `ops` with `rest.ops` in place of the operation `rest.cut`, in inner blocks too.
 
-    `values` maps the results of `rest.cut` to the values that replace them.
+    `values` is {value: replacement} for operands: the results of `rest.cut`, replaced by values of `rest.ops`.
     """
     rewritten: list[Op] = []
     for op in ops:

@@ -23,10 +23,11 @@ TILE_SIZE = 128
 
 
 def with_softmax_loops(program: Program, free: Collection[Op]) -> tuple[Program, Collection[Op]]:
-    """Return (program with a loop over the dimension of each softmax between two MMAs, its free loops).
+    """Return (program with a loop over the dimension of each softmax between two MMAs, the loops of `free` in the new
+    program). The loop is an online softmax. A division by the sum of weights is first moved behind the second MMA.
 
-    `free` are the loops with the same result for every tile size. A dimension that the author loops over or constrains
-    stays as it is.
+    A dimension that the author loops over or constrains stays as it is. `free` holds the loops whose result does not
+    depend on the tile size. Both are returned unchanged if there is no such softmax.
     """
     looped = program
     for dim in summed_between(program):
@@ -43,15 +44,17 @@ def with_softmax_loops(program: Program, free: Collection[Op]) -> tuple[Program,
 
 
 def _is_constrained(program: Program, dim: Expr) -> bool:
-    """True if the program loops over `dim`, or has a constraint on it."""
+    """True if `program` has a loop over `dim`, or a constraint on it."""
     return any(op.name == "iterate" and op.attrs["axis"] is dim for op in program.walk()) or any(
         record.attrs.get("dim") is dim for record in program.records
     )
 
 
 def _divided_last(program: Program, dim: Expr) -> Program:
-    """Return the program with MMAs that sum `dim` before a division of their operand by a tile of its rows, not after
-    it; a multiplication counts as a division.
+    """Return `program` with divisions of an operand of an MMA moved behind the MMA, to its result: (w / l) v becomes (w
+    v) / l.
+
+    Only MMAs whose operand has `dim`, and divisors without it, are changed; a multiplication counts as a division.
     """
     for product in program.body.ops:
         if product.name == "mma" and any(_has(v, dim) for v in product.operands[:2]):
@@ -63,8 +66,11 @@ def _divided_last(program: Program, dim: Expr) -> Program:
 
 
 def _division(program: Program, product: Op, operand: Value, dim: Expr) -> tuple[Op, Value, Value] | None:
-    """Return (division, divided value, divisor) if `operand` of the MMA `product` is a division by a tile without `dim`
-    whose dimensions the result of `product` has, perhaps cast; else None. Nothing else may use the quotient.
+    """Return (division, divided value, divisor) if `operand` of the MMA `product` is a quotient, perhaps cast, that can
+    be divided after the MMA instead; None otherwise.
+
+    The divisor must be a tile without `dim` whose dimensions the MMA's result has. Nothing else may use the quotient,
+    and the MMA must start from zero. A multiplication counts as a division.
     """
     makers, users = program.makers(), program.users()
     op, value = makers.get(operand), operand
@@ -88,8 +94,8 @@ def _division(program: Program, product: Op, operand: Value, dim: Expr) -> tuple
 
 
 def _moved_behind(program: Program, product: Op, division: Op, divided: Value, divisor: Value) -> Program:
-    """Return the program with `division` applied to the result of the MMA `product`, instead of to its operand
-    `divided`.
+    """Return `program` with the operation `division` removed from before the MMA `product`, and applied to the MMA's
+    result: `divided` takes the place of the quotient as operand, and the result is divided by `divisor`.
     """
     with building():
         ops: list[Op] = []
@@ -107,5 +113,5 @@ def _moved_behind(program: Program, product: Op, division: Op, divided: Value, d
 
 
 def _has(value: Value, dim: Expr) -> bool:
-    """True if a value is a tile that has the dimension `dim`."""
+    """True if `value` is a tile that has the dimension `dim`."""
     return isinstance(value.type, TileType) and dim in value.type.dims

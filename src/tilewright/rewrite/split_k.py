@@ -50,9 +50,10 @@ class WholeSum:
 
 
 def sum_of(program: Program, free: Collection[Op], sizes: Mapping[Symbol, int]) -> WholeSum | str:
-    """Return the WholeSum of a program: its only MMA, perhaps in a loop of `free`; or text: why it cannot be split.
+    """Return a WholeSum: the only MMA of `program`, perhaps in a loop of `free`, with the dimensions of K along which
+    split-K can split it. Or return text: why it cannot be split.
 
-    `free` are the loops with the same result for every tile size.
+    `free` holds the loops whose result does not depend on the tile size. `sizes` has the extents of dimensions.
     """
     loops = [op for op in program.body.ops if op.name == "iterate"]
     if program.records:
@@ -83,15 +84,19 @@ def sum_of(program: Program, free: Collection[Op], sizes: Mapping[Symbol, int]) 
 
 
 def _ending_axes(reads: Sequence[Op], axes: Sequence[Expr], sizes: Mapping[Symbol, int]) -> frozenset[Expr]:
-    """Return the dimensions of `axes` along which all `reads` go to the end of memory and give zeros past it."""
+    """Return the set of dimensions of `axes` whose end is the end of a memory dimension in each of `reads`, so that
+    parts may overhang and read zeros past it. The set is empty if a read gives another number than 0 out of bounds.
+    """
     if any(op.attrs.get("otherwise", 0) != 0 for op in reads):
         return frozenset()
     return frozenset(axis for axis in axes if all(is_plain(op, axis, sizes) for op in reads))
 
 
 def _operand_ops(program: Program, loop: Op) -> list[Op] | str:
-    """Return the operations that compute the operands of the MMA in a loop; or text: why the loop is not just one
-    MMA.
+    """Return the operations in the body of `loop` that compute the operands of its MMA; or text: why the loop does more
+    than add an MMA to its accumulator.
+
+    Operands may be computed elementwise from plain reads, but not from the accumulator.
     """
     (body,) = loop.blocks
     *operand_ops, product, last = body.ops
@@ -110,10 +115,10 @@ def _operand_ops(program: Program, loop: Op) -> list[Op] | str:
 def ways(
     whole_sum: WholeSum, sizes: Mapping[Symbol, int], counts: Sequence[int], step: int
 ) -> Iterator[tuple[Expr, int]]:
-    """Yield (dimension, number of parts) for each way to split the sum.
+    """Yield (dimension, number of parts) for each way in which split-K can split `whole_sum`.
 
     A dimension past whose end zeros are read gets each number in `counts`. Any other dimension gets each number of
-    equal parts that are multiples of one element, or of `step` if it is K of the atom.
+    equal parts that divides it; along K of the atom, parts are multiples of `step` elements. `sizes` has the extents.
     """
     numbers = Substitution(dict(sizes))
     for axis in whole_sum.axes:
@@ -125,7 +130,9 @@ def ways(
 
 
 def _unit_of(whole_sum: WholeSum, sizes: Mapping[Symbol, int], axis: Expr, step: int) -> int:
-    """Return the number of elements of which every part of `axis` is a multiple: `step` along K of the atom, else 1."""
+    """Return the number of elements of which every part of the dimension `axis` must be a multiple: `step` if `axis` is
+    the dimension of K along which atoms of `whole_sum.product` are repeated, else 1. `sizes` has the extents.
+    """
     numbers = Substitution(dict(sizes))
     axes = axes_in(whole_sum.product, lambda d: int(numbers(d)))
     return step if not isinstance(axes, str) and axis is axes.k else 1
@@ -134,11 +141,12 @@ def _unit_of(whole_sum: WholeSum, sizes: Mapping[Symbol, int], axis: Expr, step:
 def halves(
     program: Program, sizes: Mapping[Symbol, int], free: Collection[Op], axis: Expr, count: int, step: int
 ) -> Halves | str:
-    """Return the program as two: partial sums over `count` parts of `axis`, then their sum; or text: why it cannot be
-    split.
+    """Return a Halves: the program by split-K. The first program computes partial sums over `count` parts of the
+    dimension `axis`, the second adds them and does the rest. Or return text: why it cannot be split.
 
-    Each part is a multiple of `step` if `axis` is K of the atom. `free` are the loops with the same result for every
-    tile size.
+    There may be fewer parts than `count`, and the last may be shorter, if zeros are read past the end. Along K of the
+    atom, parts are multiples of `step` elements. `sizes` has the extents of dimensions. `free` holds the loops whose
+    result does not depend on the tile size.
     """
     whole_sum = sum_of(program, free, sizes)
     if isinstance(whole_sum, str):
@@ -174,10 +182,8 @@ def halves(
 
 
 def is_plain(read: Op, axis: Expr, sizes: Mapping[Symbol, int]) -> bool:
-    """True if a read walks `axis` as one memory coordinate, and leaves memory exactly past the end of `axis`.
-
-    The memory's dimension may have another name. If `axis` was merged from several dimensions, the outermost of them is
-    the one whose end must be the memory's end.
+    """True if exactly one memory coordinate of the operation `read` is the index of the dimension `axis`, or a quotient
+    of it, and memory ends where `axis` ends: x[k] if x has K elements, x[k//4] if it has K/4. `sizes` has the extents.
     """
     kind, over, at = places(read)
     iterator, size = dict(zip(kind.dims, over, strict=True)).get(axis), Substitution(dict(sizes))
@@ -190,8 +196,8 @@ def is_plain(read: Op, axis: Expr, sizes: Mapping[Symbol, int]) -> bool:
 
 
 def _positions_per_index(place: Expr, iterator: Expr | None) -> Expr | None:
-    """Return how many values of `iterator` share one coordinate `place`: 1 for `iterator`, n for `iterator // n`, else
-    None.
+    """Return the number of successive values of `iterator` that have the same coordinate `place`: 1 if `place` is the
+    iterator, n if it is `iterator // n`. None if it is neither.
     """
     if place is iterator:
         return as_expr(1)
@@ -212,9 +218,8 @@ class Parted(Regrouped):
         super().__init__([DimensionGroup((axis,), tuple(steps), over, {axis: at})], zeros=zeros)
 
     def block(self, given: list[Op], ops: list[Op]) -> None:
-        """Append the rewritten operations of the list `given` to `ops`.
-
-        A `self_index` (index along the split axis) is computed from the indices along the new dimensions.
+        """Append the rewritten form of each operation in the list `given` to `ops`. A `self_index` (tile of indices)
+        along the split axis becomes operations that compute it from the indices along the new dimensions.
         """
         for op in given:
             if op.name != "self_index" or op.attrs["dim"] is not self.axis:
@@ -230,15 +235,18 @@ class Parted(Regrouped):
             self.values[op.result] = index
 
     def _number(self, op: Op, number: int, ops: list[Op]) -> Value:
-        """Append a fill with `number`, in the element type of the result of `op`, to `ops`; return its result."""
+        """Append a fill with `number`, a tile without dimensions, to `ops`; return its result. It has the element type
+        of the result of `op`.
+        """
         kind = TileType(op.result.type.dtype, ())
         ops.append(Op(TILE.ops["fill"], (), {"value": number}, (Value(kind),), loc=op.loc))
         return ops[-1].result
 
     def _by(self, name: str, one: Value, two: Value, op: Op, ops: list[Op]) -> Value:
-        """Append the elementwise operation `name` on `one` and `two` to `ops`; return its result.
+        """Append the elementwise operation called `name` (such as "add") on the tiles `one` and `two` to `ops`; return
+        its result.
 
-        The result has the element type of the result of `op`, and the dimensions of both operands.
+        It has the dimensions of both tiles, and the element type of the result of `op`.
         """
         dims = (*one.type.dims, *(d for d in two.type.dims if d not in one.type.dims))
         ops.append(Op(TILE.ops[name], (one, two), {}, (Value(TileType(op.result.type.dtype, dims)),), loc=op.loc))
@@ -246,18 +254,20 @@ class Parted(Regrouped):
 
 
 def combining(cut: Op, memory: Value, outer: Symbol, how: str) -> list[Op]:
-    """Return [a read of `memory`, which has all parts; their reduction `how` (such as "sum") along `outer`].
+    """Return [read, reduction]: operations that read all parts of a result from `memory`, and reduce them along its
+    dimension `outer`. `how` names the reduction, such as "sum".
 
-    The reduction's result replaces that of `cut`.
+    The reduction takes the place of the operation `cut`: its result has the same type.
     """
     read = Op(TILE.ops["read"], (memory,), {}, (Value(TileType(memory.type.dtype, memory.type.dims)),), loc=cut.loc)
     return [read, Op(TILE.ops[how], (read.result,), {"dim": outer}, (Value(cut.result.type),), loc=cut.loc)]
 
 
 def _sum_of_reads(loop: Op, memory: Value, parts: int) -> list[Op]:
-    """Return operations that read each part of `memory` and add the parts in order, in place of the result of `loop`.
+    """Return operations that read each of the `parts` parts in `memory` and add them in order. The last one's result
+    replaces that of `loop`.
 
-    Additions are elementwise operations, so the second program needs no reduction.
+    It is elementwise: the second program of split-K then needs no reduction.
     """
     kind: TileType = loop.result.type
     over = tuple(symbol(f"at_{n}", 0) for n in range(len(kind.dims)))
@@ -275,9 +285,11 @@ def _sum_of_reads(loop: Op, memory: Value, parts: int) -> list[Op]:
 
 
 def step_of(program: Program, machine: Machine) -> int:
-    """Return the number of elements of K of which parts are multiples: one row of shared memory (slab) of the atoms.
+    """Return the number of elements of K of which the parts of split-K are multiples: the leading dimension in memory
+    (`slab`) of the machine's atoms for the operand types of `program`.
 
-    1 if no atom of the machine has slabs.
+    It is the longest if there are several. If no atom has these types, it is the longest of all atoms; 1 if none reads
+    memory.
     """
     types = {v.type.dtype for op in mmas_by_name(program).values() for v in op.operands[:2]}
     slabs = {x.a.dtype: x.slab for x in machine.multiply.values() if x.slab is not None}

@@ -30,9 +30,11 @@ from tilewright.rewrite.rewriter import Halves, Replacement, between, halved, ne
 
 
 def apart(program: Program, sizes: Mapping[Symbol, int]) -> Halves | str:
-    """Return the program as two: the first writes a value that is computed from an MMA to memory, the second reads it.
+    """Return a Halves: the program as two kernels, of which the first computes a value from an MMA and writes it to
+    memory, and the second reads it. Or return text: why there is no such value.
 
-    Or text: why there is no such value.
+    Of several values, one is taken that needs the fewest MMAs, then one with the fewest bits per element, then the
+    last. `sizes` has the extents of dimensions.
     """
     with building():
         candidates = [(op, slice_) for block in _blocks(program) for op, slice_ in _candidates(program, block)]
@@ -46,10 +48,11 @@ def apart(program: Program, sizes: Mapping[Symbol, int]) -> Halves | str:
 
 
 def apart_before(program: Program, sizes: Mapping[Symbol, int], name: str) -> Halves | str:
-    """Return the program as two: the first writes a value that the MMA `name` needs to memory, the second reads it.
+    """Return a Halves: the program as two kernels, of which the first computes a value by a reduction and writes it to
+    memory, and the second reads it for the MMA called `name`. Or return text: why there is no such value.
 
-    The value depends on no MMA. It is the first operand that is computed from reductions; or, if there is none, the
-    reduction with the fewest bytes that the MMA's epilogue uses. Or text: why there is no such value.
+    The value is an operand of that MMA that is computed from reductions. If there is none, it is the smallest reduction
+    that the MMA's epilogue uses. It must not depend on an MMA. `sizes` has the extents of dimensions.
     """
     product = mmas_by_name(program).get(name)
     if product is None:
@@ -75,8 +78,8 @@ def apart_before(program: Program, sizes: Mapping[Symbol, int], name: str) -> Ha
 
 
 def _maker(value: Value, makers: Mapping[Value, Op]) -> Op | None:
-    """Return the operation that computes the elements of `value`, or of the value that it renames; None if there is
-    none in `makers`.
+    """Return the operation that computes the elements of `value`, found behind broadcasts and permutes; None if
+    `makers`, {value: operation that computes it}, has none.
     """
     op = makers.get(value)
     while op is not None and op.name in SAME_ELEMENTS:
@@ -85,9 +88,10 @@ def _maker(value: Value, makers: Mapping[Value, Op]) -> Op | None:
 
 
 def _reductions_beside(program: Program, product: Op, sizes: Mapping[Symbol, int]) -> list[Op]:
-    """Return the reduction with the fewest bytes that the epilogue of the MMA `product` uses, the first of several.
+    """Return [the reduction with the fewest bytes that the epilogue of the MMA `product` uses]; [] if there is none.
+    The first is taken of several.
 
-    The reduction depends on no MMA, and is in the program's body as the MMA is. The list is empty if there is none.
+    The reduction must not depend on an MMA. The MMA must be in no loop. `sizes` has the extents of dimensions.
     """
     ops, makers, numbers = program.body.ops, program.makers(), Substitution(sizes)
     if product not in ops:
@@ -96,6 +100,7 @@ def _reductions_beside(program: Program, product: Op, sizes: Mapping[Symbol, int
     used = {x for op in ops if op is not product and product in behind[op] for x in behind[op]}
 
     def size(op: Op) -> int:
+        """Return the number of bits of the result of `op`."""
         bits: int = op.result.type.dtype.bits
         return prod(int(numbers(d)) for d in op.result.type.dims) * bits
 
@@ -104,7 +109,9 @@ def _reductions_beside(program: Program, product: Op, sizes: Mapping[Symbol, int
 
 
 def _blocks(program: Program) -> Iterator[Block]:
-    """Yield the blocks in which a program may be split: its body, and the bodies of its loops."""
+    """Yield the blocks in which `program` may be split: its body, and the bodies of its outermost loops that start at
+    0.
+    """
     yield program.body
     for op in program.body.ops:
         if op.name == "iterate" and not op.attrs.get("start"):
@@ -112,9 +119,11 @@ def _blocks(program: Program) -> Iterator[Block]:
 
 
 def _candidates(program: Program, block: Block) -> Iterator[tuple[Op, list[Op]]]:
-    """Yield (operation of `block`, all operations that it depends on, in order) if its result may go through memory.
+    """Yield (operation of `block`, all operations that it depends on, in order) for each operation whose result could
+    go through memory between two kernels.
 
-    One kernel then writes the result, and the next reads it.
+    The result must be computed elementwise from an MMA of which the rest of the program uses nothing else, and must not
+    depend on carried values. A reduction, MMA or loop must use it later.
     """
     outer_ops = [] if block is program.body else program.body.ops
     order = [*outer_ops, *block.ops]
@@ -137,10 +146,10 @@ def _candidates(program: Program, block: Block) -> Iterator[tuple[Op, list[Op]]]
 
 
 def _needed(op: Op, makers: Mapping[Value, Op], arguments: set[Value], more: Collection[str] = ()) -> set[Op] | None:
-    """Return all operations that `op` depends on; None if it depends on a value that a loop carries.
+    """Return the set of `op` and all operations that it depends on. None if it depends on a value that a loop carries,
+    or on any operation but reads, MMAs, loops, elementwise operations and those named in `more`.
 
-    Also None if one of them is no read, MMA, loop or elementwise operation, and not named in `more`. `makers` maps
-    values to the operations that compute them; `arguments` are the program's.
+    `makers` is {value: operation that computes it}; `arguments` are those of the program.
     """
     ops = needed(op, makers)
     known = arguments | {r for x in ops for r in x.results} | {a for x in ops for b in x.blocks for a in b.args}
@@ -149,13 +158,13 @@ def _needed(op: Op, makers: Mapping[Value, Op], arguments: set[Value], more: Col
 
 
 def _multiplies(op: Op) -> bool:
-    """True if an operation is an MMA, or has one in its blocks."""
+    """True if the operation `op` is an MMA, or has one in its blocks."""
     return op.name == "mma" or any(x.name == "mma" for x in within(op))
 
 
 def _dependent(needed: set[Op], order: list[Op]) -> list[Op]:
-    """Return the MMAs among `needed`, and the operations among `needed` that depend on them, in the order of
-    `order`.
+    """Return the operations of `needed` that are MMAs (or loops with MMAs), or that depend on one of them, in the order
+    of the list `order`.
     """
     dependent: list[Op] = []
     values: set[Value] = set()
@@ -167,9 +176,10 @@ def _dependent(needed: set[Op], order: list[Op]) -> list[Op]:
 
 
 def _feeds_reduction(op: Op, users: Mapping[Value, list[Op]], inside: set[Op]) -> bool:
-    """True if a reduction, an MMA or a loop outside of `inside` uses the result of `op`, directly or indirectly.
+    """True if a reduction, an MMA or a loop that is not in `inside` uses the result of `op`, directly or through other
+    operations. If there is none, only an elementwise epilogue follows.
 
-    `users` maps each value to its users. Without such a user, an elementwise epilogue follows.
+    `users` is {value: the operations that use it}.
     """
     visited: set[Value] = set()
     pending = [op.result]

@@ -31,10 +31,11 @@ NEUTRAL = {"sum": 0.0, "max": LOWEST, "min": -LOWEST}
 
 
 def loop_halves(program: Program, sizes: Mapping[Symbol, int], count: int, tile: int) -> Halves | str:
-    """Return the program as two: its loop in `count` parts, each a multiple of `tile` elements, then the merge of the
-    parts.
+    """Return a Halves: the program as two. The first runs its loop in parts, in parallel, and writes the carried values
+    of each part; the second merges them and does the rest. Or return text: why the loop cannot be split.
 
-    Or text: why the loop cannot be split.
+    There are at most `count` parts, each a multiple of `tile` elements, which is also the tile size of the loop over a
+    part. `sizes` has the extents of dimensions.
     """
     loop = merging_loop(program)
     if isinstance(loop, str):
@@ -69,7 +70,7 @@ def loop_halves(program: Program, sizes: Mapping[Symbol, int], count: int, tile:
 
 
 def _free_values(loop: Op) -> set[Value]:
-    """Return the values that the body of a loop uses and does not compute."""
+    """Return the set of values that operations in the body of `loop` use, and that are computed outside of it."""
     (body,) = loop.blocks
     computed = {*body.args, *(r for op in body.ops for r in op.results)}
     return {v for op in body.ops for v in op.operands if v not in computed}
@@ -88,9 +89,11 @@ class _LoopPart:
         self.values: dict[Value, Value] = {}
 
     def loop(self, loop: Op, merges: Sequence[StateMerge], ops: list[Op]) -> Op:
-        """Append the loop over one part, and the fills that its states start from, to `ops`; return the loop.
+        """Append a loop over one part of the original `loop`, and the fills that its carried values start from, to
+        `ops`; return the new loop.
 
-        `merges` says for each state (carried value) how parts merge, and so its neutral start.
+        `merges` has a StateMerge for each carried value: how the values of parts merge. It tells the neutral number
+        from which a part starts: 0 for a sum, the lowest number for a maximum.
         """
         (body,) = loop.blocks
         args = tuple(Value(self._type(a.type), a.name) for a in body.args)
@@ -109,8 +112,11 @@ class _LoopPart:
         return ops[-1]
 
     def add(self, op: Op, ops: list[Op]) -> None:
-        """Append the operation `op`, rewritten over the dimensions `outer` (parts) and `inner` (within a part), to
-        `ops`.
+        """Append the operation `op` to `ops`, rewritten over the dimensions `outer` (number of the part) and `inner`
+        (index within it) in place of the split axis. Also records its results in `self.values`.
+
+        A `self_index` along the split axis is computed from both indices. If a result must be neutral past the end of
+        the axis (such as 0 for a sum), a select is appended too.
         """
         if op.name == "self_index" and op.attrs["dim"] is self.axis:
             self.values[op.result] = self._position(op, op.result.type.dtype, ops)
@@ -138,21 +144,22 @@ class _LoopPart:
                 self.values[value] = self._masked(rewritten, self.neutral[value], ops)
 
     def of(self, value: Value) -> Value:
-        """Return the value that replaces `value` in the rewritten program; `value` itself if none does."""
+        """Return the value that replaces `value` in the rewritten program; `value` itself if nothing replaces it."""
         return self.values.get(value, value)
 
     def _type(self, kind: TileType) -> TileType:
-        """Return the tile type `kind` with `inner` in place of `axis`, and `outer` as its first dimension.
-
-        A type without dimensions stays.
+        """Return the tile type `kind` with `outer` (number of the part) as its first dimension, and `inner` (index
+        within a part) in place of the split axis. A type without dimensions is returned unchanged.
         """
         dims = tuple(self.inner if d is self.axis else d for d in kind.dims)
         return TileType(kind.dtype, (self.outer, *dims)) if dims else kind
 
     def _access(self, op: Op) -> dict[str, object]:
-        """Return the iterators `over` and coordinates `at` of a read over the new dimensions.
+        """Return {"over": iterators, "at": memory coordinates} of the read `op` over the new dimensions; {} if its tile
+        has no dimensions.
 
-        If the last part is short, the read gives zero past the end of memory.
+        If the last part is short, and the read goes along the split axis, "otherwise": 0 is added unless the read
+        states one.
         """
         kind, over, at = places(op)
         if not kind.dims:
@@ -165,9 +172,8 @@ class _LoopPart:
         return {"over": new, "at": tuple(map(images, at)), **({"otherwise": 0} if ends else {})}
 
     def _position(self, op: Op, dtype: DType, ops: list[Op]) -> Value:
-        """Append operations that compute the index along `axis`, in the type `dtype`, to `ops`; return their result.
-
-        The result has the dimensions `outer` and `inner`.
+        """Append operations to `ops` that compute the index along the split axis, part * width + index within the part;
+        return their result, a tile over `outer` and `inner` of the type `dtype`. They get the source line of `op`.
         """
         index = TILE.ops["self_index"]
         outer, inner = (
@@ -180,8 +186,8 @@ class _LoopPart:
         return ops[-1].result
 
     def _masked(self, op: Op, number: float, ops: list[Op]) -> Value:
-        """Append a select of the result of `op` up to the end of `axis`, and of `number` past it, to `ops`; return its
-        result.
+        """Append operations to `ops` that select the result of `op` up to the end of the split axis, and `number` past
+        it; return the result of the select.
         """
         position = self._position(op, i32, ops)
         end, past = _number(self.extent, i32, op), _number(number, op.result.type.dtype, op)
@@ -203,9 +209,11 @@ class _Merge:
     outer: Symbol
 
     def replacement(self) -> Replacement:
-        """Return the operations that replace the loop (Replacement): they merge the states of all parts along `outer`.
+        """Return a Replacement: operations in place of the original loop, which read the carried values of all parts
+        from memory and merge them.
 
-        The parts are always combined in the same order.
+        Maxima are merged first, as other carried values are rescaled by them. Parts are always combined in the same
+        order.
         """
         ops: list[Op] = []
         states = [self._read(memory, ops) for memory in self.memories]
@@ -224,10 +232,10 @@ class _Merge:
         return Replacement(self.cut, ops, tuple(merged[n] for n in range(len(states))))
 
     def _rescaled(self, term: Value, before: Value, after: Value, power: str, ops: list[Op]) -> Value:
-        """Append operations that compute term * power(before - after) to `ops`; return their result.
+        """Append operations to `ops` that compute term * power(before - after); return their result.
 
-        They rescale the parts of a sum from the maximum of each part (`before`) to that of all (`after`); `power` is
-        exp or exp2.
+        `term` is a sum of each part, `before` the maximum of each part, `after` the maximum of all parts. `power` names
+        the exponential: "exp" or "exp2".
         """
         difference = _applied("sub", (before, after), self.cut)
         factor = _applied(power, (difference.result,), self.cut)
@@ -235,19 +243,23 @@ class _Merge:
         return ops[-1].result
 
     def _read(self, memory: Value, ops: list[Op]) -> Value:
-        """Append a read of all parts of a memory to `ops`; return its result."""
+        """Append a read of all of `memory`, which has the values of all parts, to `ops`; return its result."""
         kind = TileType(memory.type.dtype, memory.type.dims)
         ops.append(Op(TILE.ops["read"], (memory,), {}, (Value(kind),), loc=self.cut.loc))
         return ops[-1].result
 
 
 def _number(value: float, dtype: DType, op: Op) -> Op:
-    """Return a fill with one number of the type `dtype`, as a tile without dimensions, at the author's line of `op`."""
+    """Return a `fill` operation with the number `value`, whose result is a tile without dimensions of the type `dtype`.
+    It gets the source line of `op`.
+    """
     return Op(TILE.ops["fill"], (), {"value": value}, (Value(TileType(dtype, ())),), loc=op.loc)
 
 
 def _applied(name: str, operands: tuple[Value, ...], op: Op) -> Op:
-    """Return the operation `name` on `operands`, with the result type that follows, at the author's line of `op`."""
+    """Return the operation called `name` on `operands`; the type of its result follows from them. It gets the source
+    line of `op`.
+    """
     spec = TILE.ops[name]
     assert spec.result_types is not None
     types = spec.result_types(Op(spec, operands, {}, (), (), op.loc))

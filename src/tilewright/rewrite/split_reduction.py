@@ -28,10 +28,11 @@ _ALIKE = {*SIMPLE, *GIVEN, "read"}
 
 
 def parted(program: Program, sizes: Mapping[Symbol, int], count: int, machine: Machine) -> Halves | str:
-    """Return the program with one reduction as two programs: partial reductions of `count` parts, then their
-    combination.
+    """Return a Halves: the program as two. The first reduces `count` equal parts of the reduced dimension separately;
+    the second combines their results, and reduces the elements left over. Or return text: why it cannot be split.
 
-    Or text: why it cannot be split.
+    The program must have exactly one reduction, of values computed element by element from plain reads. `sizes` has the
+    extents of dimensions. The cache line of `machine` decides how parts are rounded.
     """
     reductions = [op for op in program.walk() if op.name in REDUCTIONS]
     if len(reductions) != 1 or reductions[0] not in program.body.ops or program.records:
@@ -75,10 +76,10 @@ def parted(program: Program, sizes: Mapping[Symbol, int], count: int, machine: M
 
 
 def _part_reduction(last: Op, before: list[Op], over: Parted, dim: Symbol) -> tuple[Value, list[Op]]:
-    """Return (result of a partial reduction, the operations that compute it).
+    """Return (result, operations that compute it): a reduction like `last`, but along the new dimension `dim`.
 
-    `last` is the reduction, `before` computes its operand, `over` rewrites both over new dimensions, of which `dim` is
-    reduced.
+    `before` are the operations that compute the operand of `last`. `over` rewrites them over new dimensions in place of
+    the reduced one; those other than `dim` remain in the result.
     """
     over.block(before, ops := list[Op]())
     source = over.of(last.operands[0])
@@ -88,9 +89,11 @@ def _part_reduction(last: Op, before: list[Op], over: Parted, dim: Symbol) -> tu
 
 
 def _width(reads: list[Op], axis: Expr, extent: int, count: int, line_bytes: int) -> int:
-    """Return the number of elements of one of `count` parts of `axis`; whole cache lines if it is long and contiguous.
+    """Return the number of elements in each of `count` parts of the dimension `axis`: `extent` // `count`, rounded
+    down.
 
-    `reads` are the reads along `axis`; `line_bytes` is the size of a cache line.
+    If `axis` is contiguous and that is more than `MANY` cache lines, it is rounded down to whole cache lines of
+    `line_bytes` bytes. `reads` are the reads along `axis`.
     """
     width = extent // count
     sides = [element_bytes(op.operands[0].type.dtype) for op in reads if axis in contiguous_dims(op)]

@@ -30,16 +30,18 @@ LOWEST = -3.4028234663852886e38
 
 
 def summed_between(program: Program) -> list[Expr]:
-    """Return the dimensions that one MMA sums and that the result of another MMA has."""
+    """Return the dimensions that some MMA of `program` sums and that the result of some MMA has, without duplicates."""
     products = [op for op in program.walk() if op.name == "mma"]
     results = {d for op in products for d in op.result.type.dims}
     return list(dict.fromkeys(d for op in products for d in _summed(op) if d in results))
 
 
 def in_a_loop(program: Program, dim: Expr, tile: int) -> Program | str:
-    """Return the program with a loop over `dim`, `tile` elements an iteration, around its MMAs; or text: why not.
+    """Return `program` with a loop over `dim` around the MMA that sums it and all operations whose results have it; or
+    text: why not. An iteration has `tile` elements.
 
-    `dim` must be summed by one MMA, or be the dimension of a softmax.
+    Exactly one MMA must sum `dim`, and nothing else may use values along it. If the program reduces along `dim`, it
+    must be a softmax, which becomes an online softmax.
     """
     ops = program.body.ops
     if any(op.name in REDUCTIONS and op.attrs["dim"] is dim for op in ops):
@@ -68,32 +70,33 @@ def in_a_loop(program: Program, dim: Expr, tile: int) -> Program | str:
 
 
 def has_only_tile(program: Program, dim: Expr) -> bool:
-    """True if the constraints on the loop over `dim` state at most its tile size, not its start or number of
-    iterations.
+    """True if the constraints of `program` on the loop over `dim` state at most its tile size: not its start or number
+    of iterations. True if there are none.
     """
     stated = {name for r in program.records if r.name == "tiling" and r.attrs["dim"] is dim for name in r.attrs}
     return stated <= {"dim", "tile"}
 
 
 def with_tile(program: Program, dim: Expr, tile: int) -> Program:
-    """Return the program with `tile` elements per iteration of its loop over `dim`; its constraint is replaced."""
+    """Return `program` with the constraint that its loop over `dim` has `tile` elements per iteration. Earlier
+    constraints on that loop are removed.
+    """
     others = [r for r in program.records if r.name != "tiling" or r.attrs["dim"] is not dim]
     with building():
         return _tiled(replace(program, records=others), program.body.ops, dim, tile)
 
 
 def _tiled(program: Program, ops: list[Op], dim: Expr, tile: int) -> Program:
-    """Return the program with the operations `ops`, and a constraint that the loop over `dim` has tiles of `tile`
-    elements.
+    """Return `program` with `ops` as the operations of its body, and with one more constraint: the loop over `dim` has
+    `tile` elements per iteration.
     """
     tiling = Op(TILE.records["tiling"], (), {"dim": dim, "tile": as_expr(tile)})
     return replace(program, body=Block(program.body.args, ops), records=[*program.records, tiling])
 
 
 def _with_softmax(program: Program, dim: Expr, softmax: OnlineSoftmax, tile: int) -> Program:
-    """Return the program with a loop over the dimension of a softmax, `tile` elements an iteration.
-
-    The loop carries the maximum, the sums and the accumulators of MMAs.
+    """Return `program` with the `softmax` along `dim` as a loop (online softmax) of `tile` elements per iteration. The
+    loop carries the maximum, the sums of weights, and the accumulators of MMAs.
     """
     ends = (softmax.maximum, *softmax.sums, *softmax.products)
     with building():
@@ -121,22 +124,27 @@ def _with_softmax(program: Program, dim: Expr, softmax: OnlineSoftmax, tile: int
 
 
 def _softmax_body(dim: Expr, softmax: OnlineSoftmax, carried: dict[Op, Value]) -> list[Op]:
-    """Return the operations of the loop's body; sums are rescaled to the new maximum before the tile's terms are added.
+    """Return the operations of the body of an online softmax loop over `dim`. They compute the new maximum, rescale the
+    carried sums to it, and add the terms of the tile.
 
-    `carried` maps each operation with a carried result to the body's argument.
+    `carried` is {operation of `softmax` whose result is carried: the argument of the body that has its value so far}.
     """
     maximum, ops = softmax.maximum, list[Op]()
     values: dict[Value, Value] = {}
 
     def add(name: str, operands: tuple[Value, ...], given: Op, result: Value | None = None, **attrs: object) -> Value:
-        """Append the operation `name`, at the author's line of `given`; return its result, of the type of `result`."""
+        """Append the operation called `name` to the body; return its result. It has the type of `result` (None: of the
+        first operand), and the source line of `given`.
+        """
         kind = result.type if result is not None else operands[0].type
         op = Op(TILE.ops[name], operands, attrs, (Value(kind),), (), given.loc)
         ops.append(op)
         return op.result
 
     def next_maximum() -> None:
-        """Append the new maximum, and the factor that rescales carried sums to it."""
+        """Append operations to the body that compute the new maximum, and the factor that rescales carried sums to it.
+        Record both in `values`.
+        """
         higher = add("max", (maximum.operands[0], carried[maximum]), maximum, maximum.result, dim=dim, acc=True)
         shrink = add(softmax.power.name, (add("sub", (carried[maximum], higher), maximum),), maximum)
         values.update({maximum.result: higher, carried[maximum]: shrink})
@@ -159,15 +167,15 @@ def _softmax_body(dim: Expr, softmax: OnlineSoftmax, carried: dict[Op, Value]) -
 
 
 def _filled(op: Op, value: float) -> Op:
-    """Return a fill with `value` of the type of the result of `op`."""
+    """Return a `fill` operation with the number `value`, whose result has the type of the result of `op`."""
     return Op(TILE.ops["fill"], (), {"value": value}, (Value(op.result.type),), (), op.loc)
 
 
 def without_k_loops(program: Program, free: Collection[Op]) -> tuple[Program, Collection[Op]]:
-    """Return (program without the loops of `free` that only add MMAs, its free loops); its MMAs then sum all of K at
-    once.
+    """Return (program without the loops of `free` that only add MMAs, the other loops of `free`). The MMAs then sum all
+    of K at once. Both are returned unchanged if there are no such loops.
 
-    `free` are the loops with the same result for every tile size.
+    `free` holds the loops whose result does not depend on the tile size.
     """
     gone = {op for op in free if only_adds(op)}
     if not gone:
@@ -186,16 +194,16 @@ class _WithoutLoops(Regrouped):
         self.gone = gone
 
     def goes(self, op: Op) -> bool:
-        """True if the loop `op` is removed."""
+        """True if the loop `op` is removed, so that its body takes its place."""
         return op in self.gone
 
 
 def _summed(op: Op) -> list[Expr]:
-    """Return the dimensions that an MMA sums (K)."""
+    """Return the dimensions of K of the MMA `op`: both operands have them, and the accumulator does not."""
     a, b, c = (v.type.dims for v in op.operands)
     return [d for d in a if d in b and d not in c]
 
 
 def _has(value: Value, dim: Expr) -> bool:
-    """True if a value is a tile that has the dimension `dim`."""
+    """True if `value` is a tile that has the dimension `dim`."""
     return isinstance(value.type, TileType) and dim in value.type.dims

@@ -31,10 +31,10 @@ CLONED = frozenset({*ELEMENTWISE, "cast", "select", "not_", "broadcast"})
 
 
 def with_unit_rows(program: Program, free: Collection[Op]) -> tuple[Program, Collection[Op], Symbol] | None:
-    """Return (program in which every MMA has an M and an N dimension, its `free` loops, the added dimension of extent
-    1).
+    """Return (program in which each matrix-vector MMA has a unit dimension, of extent 1, as its missing M or N; the
+    loops of `free` in the new program; the unit dimension). None if there is no matrix-vector MMA.
 
-    None if no MMA lacks a dimension. `free` are the loops with the same result for every tile size.
+    `free` holds the loops whose result does not depend on the tile size. Dot products, which lack both M and N, stay.
 
     >>> from tilewright.ir.tile import parse_tile
     >>> program = parse_tile('''tile product(%x: global f32[K], %w: global f32[N, K], %y: global f32[N])
@@ -68,13 +68,15 @@ def with_unit_rows(program: Program, free: Collection[Op]) -> tuple[Program, Col
 
 
 def _free_dims(op: Op) -> tuple[int, int]:
-    """Return (number of result dimensions that only operand A has, number that only operand B has) of an MMA."""
+    """Return (number of dimensions of M, number of dimensions of N) of the MMA `op`: of its result's dimensions that
+    only operand A has, and that only operand B has.
+    """
     a, b, acc = (set(v.type.dims) for v in op.operands)
     return len((a - b) & acc), len((b - a) & acc)
 
 
 def _lacks_rows(op: Op) -> bool:
-    """True if exactly one operand of an MMA has no dimension of its own in the result."""
+    """True if the MMA `op` is a matrix-vector product: it lacks M or N, but not both."""
     return (0 in (counts := _free_dims(op))) and counts != (0, 0)
 
 
@@ -95,7 +97,9 @@ class _UnitRows:
         self.ops: list[Op] = []
 
     def run(self) -> Block:
-        """Return the body of the program with the unit dimension (the added dimension of extent 1)."""
+        """Return the body of the rewritten program, in which every matrix-vector MMA has the unit dimension (the added
+        dimension of extent 1). Operations whose results nothing uses are left out.
+        """
         for op in self.program.body.ops:
             self._op(op)
         return without_unused(Block((), self.ops))
@@ -103,8 +107,8 @@ class _UnitRows:
     # -- which values have the dimension -----------------------------------------------------------------------
 
     def _with_unit(self) -> set[Value]:
-        """Return the values that get the unit dimension: results of MMAs without rows, and all values computed from
-        them.
+        """Return the set of values that get the unit dimension (the added dimension of extent 1): results of
+        matrix-vector MMAs, all values computed from them, and values carried with them by loops.
         """
         units = {v for op in self.program.walk() if op.name == "mma" and _lacks_rows(op) for v in op.results}
         before = -1
@@ -118,9 +122,8 @@ class _UnitRows:
         return units
 
     def _needed_with_unit(self) -> set[Value]:
-        """Return the values outside `units` of which an operation needs a clone with the unit dimension.
-
-        The operands from which such clones are computed are among them.
+        """Return the set of values outside `self.units` of which a second version, with the unit dimension (the added
+        dimension of extent 1), is needed: as an operand that must have it, or to compute such an operand.
         """
         needed: set[Value] = set()
         for op in self.program.walk():
@@ -136,7 +139,9 @@ class _UnitRows:
         return lifts - self.units
 
     def _lifted_operands(self, op: Op) -> Sequence[Value]:
-        """Return the operands of an operation that must have the unit dimension (extent 1); () if none must."""
+        """Return the operands of `op` that must have the unit dimension (the added dimension of extent 1) after the
+        rewrite; () if none must. Elementwise operations need none, as they broadcast.
+        """
         if op.name == "mma" and op.results[0] in self.units:
             a, b, acc = op.operands
             rows, columns = _free_dims(op)
@@ -148,13 +153,18 @@ class _UnitRows:
         return ()
 
     def _dims(self, value: Value) -> tuple[Expr, ...]:
-        """Return the dimensions of a value, with the unit dimension (the added one of extent 1) first."""
+        """Return the dimensions of the tile `value` with the unit dimension (the added dimension of extent 1) before
+        them.
+        """
         return (self.unit, *value.type.dims)
 
     # -- operations with it ------------------------------------------------------------------------------------
 
     def _op(self, op: Op) -> None:
-        """Append the rewritten operation; also a clone with the unit dimension (extent 1) if one is needed."""
+        """Append the rewritten form of `op` to `self.ops`, and record its results in `self.values`. If a version of a
+        result with the unit dimension (the added dimension of extent 1) is needed, append operations that compute it
+        too.
+        """
         attrs = dict(op.attrs)
         blocks: tuple[Block, ...] = ()
         if op.name in ("iterate", "conditional"):
@@ -182,9 +192,10 @@ class _UnitRows:
                 self.lifted[value] = self._clone(op, value)
 
     def _nested(self, op: Op) -> tuple[tuple[Value, ...], tuple[Block, ...]]:
-        """Return (operands, rewritten blocks) of a loop or condition.
+        """Return (rewritten operands, rewritten blocks) of `op`, a loop or condition.
 
-        Carried values that get the unit dimension have it in the operands, block arguments and yielded values.
+        A carried value that gets the unit dimension (the added dimension of extent 1) has it as operand, as block
+        argument and where the block yields it.
         """
         has_unit = [v in self.units for v in op.results]
         first = len(op.operands) - len(has_unit)
@@ -206,9 +217,10 @@ class _UnitRows:
         return operands, (rewritten,)
 
     def _emit(self, op: Op, operands: tuple[Value, ...], attrs: dict[str, Any], blocks: tuple[Block, ...] = ()) -> Op:
-        """Append an operation like `op`, with these operands, attributes and blocks, and return it.
+        """Append an operation of the kind of `op`, with these `operands`, `attrs` (attributes) and `blocks`, to
+        `self.ops`; return it.
 
-        Result types follow from the operands if the operation derives them; otherwise they are those of `op`.
+        Its result types follow from the operands if that kind derives them; otherwise they are those of `op`.
         """
         rewritten = Op(op.spec, operands, attrs, (), blocks, op.loc)
         types = op.spec.result_types(rewritten) if op.spec.result_types else tuple(v.type for v in op.results)
@@ -217,9 +229,9 @@ class _UnitRows:
         return rewritten
 
     def _access(self, op: Op) -> dict[str, Any]:
-        """Return the iterators `over` and coordinates `at` of a read or write whose tile has the unit dimension.
-
-        Memory does not have it: no coordinate depends on its iterator.
+        """Return {"over": iterators, "at": memory coordinates} of the read or write `op` when its tile has the unit
+        dimension (the added dimension of extent 1) first. Coordinates do not change: memory does not have that
+        dimension.
         """
         _, over, at = places(op)
         return {"over": (symbol(f"at_{self.unit}", 0), *over), "at": at}
@@ -227,27 +239,30 @@ class _UnitRows:
     # -- values with and without it ----------------------------------------------------------------------------
 
     def _of(self, value: Value) -> Value:
-        """Return the value that replaces `value` in the rewritten program; `value` itself if none does."""
+        """Return the value that replaces `value` in the rewritten program; `value` itself if nothing replaces it."""
         return self.values.get(value, value)
 
     def _lift(self, value: Value) -> Value:
-        """Return the rewritten value with the unit dimension (extent 1), from a broadcast if there is none yet."""
+        """Return the version of `value` in the rewritten program that has the unit dimension (the added dimension of
+        extent 1). If there is none yet, a broadcast that makes it is appended to `self.ops`.
+        """
         if value in self.units:
             return self._of(value)
         return self.lifted.get(value) or self._append("broadcast", self._of(value), to=self._dims(value))
 
     def _plain(self, value: Value) -> Value:
-        """Return the rewritten value without the unit dimension (the added dimension of extent 1).
-
-        A dimension of extent 1 is removed by a maximum along it.
+        """Return the version of `value` in the rewritten program without the unit dimension (the added dimension of
+        extent 1). If it has that dimension, a maximum along it, which removes it, is appended to `self.ops`.
         """
         rewritten = self._of(value)
         return self._append("max", rewritten, dim=self.unit) if value in self.units else rewritten
 
     def _clone(self, op: Op, value: Value) -> Value:
-        """Append the operation `op` again so that its result `value` has the unit dimension; return the new result.
+        """Append operations to `self.ops` that compute `value`, the result of `op`, with the unit dimension (the added
+        dimension of extent 1); return the new result.
 
-        For instance a second read of the same elements.
+        A fill, read or elementwise operation is done a second time with that dimension; the result of any other is
+        broadcast.
         """
         if op.name == "fill" or (op.name == "read" and _has_all_coordinates(op)):
             attrs = {**op.attrs, **(self._access(op) if op.name == "read" else {})}
@@ -262,10 +277,10 @@ class _UnitRows:
         return self._append("broadcast", self._of(value), to=self._dims(value))
 
     def _in_order(self, value: Value, rewritten: Value) -> Value:
-        """Return `rewritten` with the dimensions of `value` in their order and the unit dimension first, by a permute
-        if needed.
+        """Return `rewritten`, a new version of `value`, with the unit dimension (the added dimension of extent 1) first
+        and the others in the order of `value`. If they have another order, a permute is appended to `self.ops`.
 
-        A result without the unit dimension is returned as it is.
+        If `rewritten` does not have the unit dimension, it is returned unchanged.
         """
         dims = rewritten.type.dims if isinstance(rewritten.type, TileType) else ()
         if self.unit not in dims or dims == self._dims(value):
@@ -273,7 +288,9 @@ class _UnitRows:
         return self._append("permute", rewritten, to=self._dims(value))
 
     def _append(self, name: str, operand: Value, **attrs: Any) -> Value:
-        """Append the operation `name` on one operand, with these attributes; return its result."""
+        """Append the operation called `name` on `operand`, with the attributes `attrs`, to `self.ops`; return its
+        result.
+        """
         op = Op(TILE.ops[name], (operand,), attrs)
         assert op.spec.result_types is not None
         (kind,) = op.spec.result_types(op)
@@ -283,24 +300,24 @@ class _UnitRows:
 
 
 def _has_all_coordinates(op: Op) -> bool:
-    """True if a read or write has a coordinate for every dimension of memory from its tile alone.
+    """True if the read or write `op` states its memory coordinates, or its tile has the same dimensions as memory.
 
-    In a grid program, a workgroup id may give the coordinate of a dimension that the tile lacks.
+    Otherwise, in a grid program, a workgroup id may give the coordinate of a dimension that the tile lacks.
     """
     memory, kind, _ = accessed(op)
     return "at" in op.attrs or set(kind.dims) == set(memory.type.dims)
 
 
 def _widest(op: Op) -> Value:
-    """Return the operand with the most dimensions."""
+    """Return the operand of `op` that has the most dimensions; the first of several."""
     return max(op.operands, key=lambda v: len(v.type.dims))
 
 
 def _carried(op: Op) -> Sequence[tuple[tuple[Value, ...], tuple[Value, Value]]]:
-    """Return (values that hold a result, the two values that it comes from) for each result of a loop or condition.
+    """Return [(values that hold a result, (initial value, yielded value))] for each result of `op`, a loop or
+    condition; [] if it is neither, or has no results.
 
-    The result and the block's argument hold it; it comes from the operand before the block and from the value that the
-    block yields. [] for other operations.
+    The values that hold a result are the result itself and, in a loop, the argument of the body.
     """
     if op.name not in ("iterate", "conditional") or not op.results:
         return []

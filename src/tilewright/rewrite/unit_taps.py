@@ -22,10 +22,12 @@ from tilewright.rewrite.rewriter import Rewriter, places
 def without_unit_taps(
     program: Program, sizes: Mapping[Symbol, Size], free: Collection[Op]
 ) -> tuple[Program, Collection[Op]]:
-    """Return (program whose coordinates use 0 for indices of summed dimensions of extent 1, its `free` loops).
+    """Return (program whose coordinates have 0 in place of indices of some dimensions, the loops of `free` in the new
+    program). These are dimensions of extent 1 that MMAs sum, such as the taps of a 1x1 convolution: the coordinate p +
+    r becomes p.
 
-    Only an index that a coordinate adds to others is replaced: the coordinate p + r becomes p. `free` are the loops
-    with the same result for every tile size. Both are returned as they are if nothing is replaced.
+    A coordinate that is such an index alone stays. Both are returned unchanged if nothing is replaced. `sizes` has the
+    extents of dimensions. `free` holds the loops whose result does not depend on the tile size.
     """
     summed = {
         d
@@ -51,12 +53,12 @@ class _WithoutTaps(Rewriter):
         self.summed = summed
 
     def over(self, dims: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        """Return `dims`: tiles keep their dimensions."""
+        """Return `dims` unchanged: tiles keep their dimensions."""
         return dims
 
     def access(self, op: Op) -> Mapping[str, object]:
-        """Return {"at": coordinates without indices of the dimensions `summed`} of a read or write; {} if none
-        changes.
+        """Return {"at": memory coordinates} of the read or write `op`, with 0 in place of indices of `self.summed` in
+        coordinates that have several indices; {} if nothing changes.
         """
         if "at" not in op.attrs:
             return {}

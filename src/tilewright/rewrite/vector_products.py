@@ -25,10 +25,11 @@ PLAIN = frozenset({"tag"})
 
 
 def with_sums_of_terms(program: Program, free: Collection[Op]) -> tuple[Program, Collection[Op]] | None:
-    """Return (program with a sum in place of each MMA, its free loops); None unless all MMAs lack M or N.
+    """Return (program in which each matrix-vector MMA is an elementwise product and a sum, the loops of `free` in the
+    new program). K loops that only add MMAs are removed.
 
-    `free` are the loops with the same result for every tile size; those that only add MMAs are removed, and None is
-    returned if an MMA is in any other loop.
+    None if there is no MMA, if one has both M and N or lies in another loop, or if the program has constraints. `free`
+    holds the loops whose result does not depend on the tile size.
 
     >>> from tilewright.ir.tile import parse_tile
     >>> program = parse_tile('''tile product(%x: global f32[K], %w: global f32[N, K], %y: global f32[N])
@@ -73,9 +74,8 @@ def with_sums_of_terms(program: Program, free: Collection[Op]) -> tuple[Program,
 
 
 def _with_values(op: Op, values: Mapping[Value, Value], kept: dict[Op, Op]) -> Op:
-    """Return a copy of `op` with the same results; `values` maps old to new operands, also in its blocks.
-
-    `kept` gets {operation: its copy}, also for operations in its blocks.
+    """Return a copy of `op` with its operands replaced by `values`, {value: replacement}, in its blocks too. The copy
+    has the same results. Also records {operation: its copy} in `kept`.
     """
     blocks = tuple(Block(block.args, [_with_values(inner, values, kept) for inner in block.ops]) for block in op.blocks)
     kept[op] = Op(op.spec, tuple(values.get(v, v) for v in op.operands), op.attrs, op.results, blocks, op.loc)
@@ -83,26 +83,31 @@ def _with_values(op: Op, values: Mapping[Value, Value], kept: dict[Op, Op]) -> O
 
 
 def _is_vector_product(op: Op) -> bool:
-    """True if an MMA has no M or no N, and has no attributes that change its arithmetic."""
+    """True if the MMA `op` lacks M or N or both, and has no attribute that changes its arithmetic."""
     a, b, c = (set(v.type.dims) for v in op.operands)
     return not ((a - b) & c and (b - a) & c) and (a | b) >= c and set(op.attrs) <= PLAIN
 
 
 def _is_used(op: Op, used: Collection[Value]) -> bool:
-    """True unless `op` is a constant (fill, scalar) none of whose results is in `used`."""
+    """True unless `op` is a constant (`fill` or `scalar`) whose result is not in `used`, the values that some operation
+    uses.
+    """
     return op.name not in ("fill", "scalar") or any(r in used for r in op.results)
 
 
 def _sum_of_terms(op: Op, operands: tuple[Value, ...], zeros: Collection[Value], ops: list[Op]) -> Value:
-    """Append operations that compute the MMA `op` by elementwise products and sums to `ops`; return the result.
+    """Append operations to `ops` that compute the MMA `op` as an elementwise product and a sum over K; return their
+    result.
 
-    `operands` are its rewritten operands; an accumulator that is in `zeros` is not added.
+    `operands` replace those of the MMA. Its accumulator is added unless it is in `zeros`, the values that are 0.
     """
     *multiplied, start = operands
     kind = op.result.type
 
     def add(name: str, of: tuple[Value, ...], dims: tuple[Expr, ...], **attrs: object) -> Value:
-        """Append the operation `name` on the values `of`, with a result of the dimensions `dims`; return its result."""
+        """Append the operation called `name` on the values `of`, with the attributes `attrs`, to `ops`; return its
+        result, a tile with the dimensions `dims` and the element type of the MMA's result.
+        """
         ops.append(Op(TILE.ops[name], of, attrs, (Value(TileType(kind.dtype, dims)),), loc=op.loc))
         return ops[-1].result
 

@@ -23,15 +23,16 @@ _GRADIENTS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def apply_activation(name: str | None, x: Any) -> Any:
-    """Return torch's activation `name` ("relu", "gelu", "gelu_tanh", "silu") of the tensor `x`; None: `x` itself."""
+    """Return torch's activation `name` ("relu", "gelu", "gelu_tanh", "silu") of the tensor `x`; for None, `x`
+    itself."""
     return x if name is None else _FUNCTIONS[name](x)
 
 
 def activation_gradient(name: str | None, gradient: Any, compute: Callable[[], Any]) -> Any:
     """Return the gradient with respect to an activation's input, from `gradient` with respect to its output.
 
-    `name` is the activation (None: the identity). `compute` recomputes the input; it is called only if there is an
-    activation.
+    `name` is the activation ("relu", "gelu", "gelu_tanh", "silu"); for None, `gradient` itself is returned. `compute()`
+    returns the activation's input; it is called only if there is an activation.
     """
     return gradient if name is None else _GRADIENTS[name](gradient, compute())
 
@@ -39,7 +40,8 @@ def activation_gradient(name: str | None, gradient: Any, compute: Callable[[], A
 def _silu_gradient(gradient: Any, x: Any) -> Any:
     """Return the gradient with respect to the input `x` of silu, from `gradient` with respect to its output.
 
-    Each function used has a gradient itself, so that second derivatives exist; aten's silu_backward has none.
+    It is computed in f32 (f64 for f64 data) and has the dtype of `x`. Each function used has a gradient itself, so that
+    second derivatives exist; aten's silu_backward has none.
     """
     wide = x if x.dtype is torch.float64 else x.float()
     sigmoid = torch.sigmoid(wide)

@@ -22,21 +22,20 @@ TILE = 64
 
 @lru_cache(maxsize=256)
 def _kernel(kind: str, causal: bool, bias: bool, scale: float | None, target: str) -> Any:
-    """Return the compiled attention kernel for element type `kind` ("f16", ...) and `target`, from a cache.
+    """Return the compiled attention kernel for element type `kind` ("f16", ...) and device type `target`, from a cache.
 
-    `causal` applies the causal mask, `bias` adds an argument that is added to the scores. `scale` multiplies the
-    scores; None: 1/sqrt(head size).
+    With `causal` it applies the causal mask; with `bias` it takes another argument, which is added to the scores.
+    `scale` multiplies the scores; None stands for 1/sqrt(head size).
     """
     kernel = attention_kernel(TILE, kind, causal=causal, bias=bias, scale=scale)
     return compile(kernel, strict=True, target=target)
 
 
 def check(q: Any, k: Any, v: Any, bias: Any, is_causal: bool, scale: float | None) -> Result:
-    """Return the shape, dtype and device of the attention of `q`, `k`, `v` [batch, heads, rows, size]; raise if they do
-    not fit.
+    """Return the shape, dtype and device, as a `Result`, of the attention of `q`, `k`, `v` [batch, heads, rows, size].
 
-    `bias` [batch, heads, queries, keys], or None, is added to the scores, and has the accumulator's type. `is_causal`
-    and `scale` are not checked.
+    `bias` [batch, heads, queries, keys], or None, is added to the scores. Raise ArgumentError if devices, types or
+    shapes do not fit, or if the bias does not have the accumulator's type. `is_causal` and `scale` are not checked.
     """
     tensors = {"q": q, "k": k, "v": v}
     require_same_device({**tensors, "bias": bias})
@@ -64,8 +63,9 @@ def check(q: Any, k: Any, v: Any, bias: Any, is_causal: bool, scale: float | Non
 def _run(expected: Result, q: Any, k: Any, v: Any, bias: Any, is_causal: bool, scale: float | None) -> Any:
     """Return the attention of the real tensors `q`, `k`, `v` [batch, heads, rows, size], by one kernel.
 
-    `expected` is the result's shape and dtype; `bias` or None is added to the scores, `is_causal` applies the causal
-    mask, `scale` multiplies the scores.
+    `expected` is the result's shape and dtype. `bias` [batch, heads, queries, keys], or None, is added to the scores.
+    `is_causal` applies the causal mask; `scale` multiplies the scores (None: 1/sqrt(size)). No kernel is called if the
+    result is empty; without keys the result is zeros.
     """
     result = expected.empty()
     if not result.numel():
@@ -83,9 +83,11 @@ def _run(expected: Result, q: Any, k: Any, v: Any, bias: Any, is_causal: bool, s
 def _vmap_rule(
     info: Any, in_dims: Sequence[int | None], q: Any, k: Any, v: Any, bias: Any, is_causal: bool, scale: float | None
 ) -> tuple[Any, Any]:
-    """Return (attention of a batch under torch.vmap, 0): each tensor's vmap dimension is merged with its first one.
+    """Return (attention of a batch under torch.vmap, 0), by one call; 0 is the result's vmap dimension.
 
-    `in_dims` has the vmap dimension of each argument or None, `info` the batch size. The result's vmap dimension is 0.
+    The vmap dimension of each tensor is merged with its batch dimension; a tensor without a vmap dimension is broadcast
+    first. `in_dims` has the vmap dimension of each argument or None, `info` its extent. `bias` may be None; `is_causal`
+    and `scale` are passed on.
     """
     flat = [
         None if t is None else expand_batch(t, d, info.batch_size).flatten(0, 1)

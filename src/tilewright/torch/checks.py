@@ -19,7 +19,7 @@ _KINDS = {dtype: kind for kind in ALL.values() if (dtype := torch_dtype(torch, k
 
 
 def require_tensor(tensor: Any, name: str) -> None:
-    """Raise ArgumentError if `tensor` is None; `name` is its name in the error.
+    """Raise ArgumentError if `tensor` is None; return nothing otherwise. `name` names it in the error.
 
     torch passes None even for an argument that the operator's schema says is a tensor.
     """
@@ -28,7 +28,10 @@ def require_tensor(tensor: Any, name: str) -> None:
 
 
 def element_type_of(tensor: Any, name: str) -> DType:
-    """Return Tilewright's element type of a tensor; raise if it has none for torch's dtype. `name` is for the error."""
+    """Return Tilewright's element type for the dtype of a torch tensor: torch.float16 -> f16.
+
+    Raise ArgumentError, which calls the tensor `name`, if it is None or if there is no such element type.
+    """
     require_tensor(tensor, name)
     kind = _KINDS.get(tensor.dtype)
     if kind is None:
@@ -37,13 +40,17 @@ def element_type_of(tensor: Any, name: str) -> DType:
 
 
 def torch_dtype_of(kind: DType) -> torch.dtype:
-    """Return torch's dtype for Tilewright's element type `kind`."""
+    """Return torch's dtype for Tilewright's element type `kind`: f16 -> torch.float16. `kind` must be a type that torch
+    has."""
     dtype: torch.dtype = torch_dtype(torch, kind)
     return dtype
 
 
 def require_float(tensor: Any, name: str) -> DType:
-    """Return the element type of `tensor`; raise unless it is f16, bf16, f32 or f64. `name` is for the error."""
+    """Return Tilewright's element type of `tensor`, which must be f16, bf16, f32 or f64.
+
+    Raise ArgumentError, which calls the tensor `name`, for other types.
+    """
     kind = element_type_of(tensor, name)
     if kind.name not in ("f16", "bf16", "f32", "f64"):
         raise ArgumentError(f"{name} holds {kind}; it must hold f16, bf16, f32 or f64")
@@ -51,9 +58,10 @@ def require_float(tensor: Any, name: str) -> DType:
 
 
 def require_rank(tensor: Any, name: str, *ranks: int, least: int | None = None) -> None:
-    """Raise unless the number of dimensions of `tensor` is one of `ranks`, or is `least` or more.
+    """Raise ArgumentError unless the number of dimensions of `tensor` is one of `ranks`, or at least `least` (if not
+    None).
 
-    `name` names the tensor in the error.
+    Also raise if `tensor` is None. `name` names the tensor in the error.
     """
     require_tensor(tensor, name)
     if tensor.dim() in ranks or (least is not None and tensor.dim() >= least):
@@ -63,9 +71,11 @@ def require_rank(tensor: Any, name: str, *ranks: int, least: int | None = None) 
 
 
 def require_same_device(tensors: Mapping[str, Any]) -> None:
-    """Raise unless all tensors are on one device that runs kernels, and are strided tensors with plain memory.
+    """Raise ArgumentError unless all tensors are on the same device (type "cpu", "cuda" or "meta") and have plain
+    memory.
 
-    `tensors` maps argument names to tensors; an argument that is None is skipped, but not all may be None.
+    `tensors` is {argument name: tensor or None}. None is skipped, but not all may be None. Sparse, quantised and other
+    tensors that are not strided are refused.
     """
     present = {name: tensor for name, tensor in tensors.items() if tensor is not None}
     if not present:
@@ -84,7 +94,10 @@ def require_same_device(tensors: Mapping[str, Any]) -> None:
 
 
 def require_same_dtype(tensors: Mapping[str, Any]) -> None:
-    """Raise unless all tensors have one dtype; `tensors` maps argument names to tensors, None is skipped."""
+    """Raise ArgumentError unless all tensors have the same dtype.
+
+    `tensors` is {argument name: tensor or None}; None is skipped, but at least one must be a tensor.
+    """
     present = {name: tensor for name, tensor in tensors.items() if tensor is not None}
     first, *others = present
     for name in others:
@@ -93,17 +106,19 @@ def require_same_dtype(tensors: Mapping[str, Any]) -> None:
 
 
 def require_shape(tensor: Any, name: str, wanted: tuple[Any, ...], why: str) -> None:
-    """Raise unless `tensor` is None or has the shape `wanted`; `name` and `why` (the source of `wanted`) are for the
-    error."""
+    """Raise ArgumentError unless `tensor` is None or has the shape `wanted`.
+
+    The error names the tensor `name`, and ends with `why`, the reason for this shape ("one for each channel").
+    """
     if tensor is not None and tuple(tensor.shape) != tuple(wanted):
         raise ArgumentError(f"{name} has shape {tuple(tensor.shape)}; it must be {tuple(wanted)}, {why}")
 
 
 def require_bias(bias: Any, name: str, kind: DType, wanted: tuple[Any, ...], why: str) -> None:
-    """Raise unless `bias` is None or has the shape `wanted`, and the element type `kind` of the data or its
-    accumulator's.
+    """Raise ArgumentError unless `bias` is None, or has the shape `wanted` and an element type that kernels add.
 
-    `name` and `why` (the source of `wanted`) are for the error.
+    Such types are `kind`, the element type of the data, and the type of its accumulator. The error names the bias
+    `name`; if the shape is wrong, it ends with `why`, the reason for the shape ("one for each filter").
     """
     if bias is None:
         return

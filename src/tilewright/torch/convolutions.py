@@ -36,18 +36,21 @@ Numbers = Sequence[int]
 
 
 def _padding_pairs(padding: Numbers, rank: int) -> tuple[tuple[int, int], ...]:
-    """Return (before, after) of each of `rank` axes, from one or two numbers for each axis: (1, 2) -> ((1, 1), (2,
-    2))."""
+    """Return ((before, after), ...) of the padding of each of `rank` axes, from `padding` with one or two numbers for
+    each axis.
+
+    For two axes, (1, 2) -> ((1, 1), (2, 2)), and (1, 2, 3, 4) -> ((1, 2), (3, 4)).
+    """
     if len(padding) == rank:
         return tuple((n, n) for n in padding)
     return tuple(zip(padding[::2], padding[1::2], strict=True))
 
 
 def _check_options(rank: int, stride: Numbers, padding: Numbers, dilation: Numbers, groups: int) -> None:
-    """Raise unless stride, dilation and groups are at least 1, padding is at least 0, and their lengths fit `rank`
-    axes.
+    """Raise ArgumentError unless a convolution's options fit an image with `rank` spatial axes.
 
-    `padding` may have one or two numbers for each axis.
+    `stride` and `dilation` have a number of at least 1 for each axis. `padding` has one or two numbers (before, after)
+    of at least 0 for each axis. `groups` is at least 1.
     """
     for name, value in (("stride", stride), ("dilation", dilation)):
         if len(value) != rank or any(n < 1 for n in value):
@@ -63,9 +66,11 @@ def _check_options(rank: int, stride: Numbers, padding: Numbers, dilation: Numbe
 def output_sizes(
     image: Sequence[Any], taps: Sequence[Any], stride: Numbers, padding: Numbers, dilation: Numbers
 ) -> list[Any]:
-    """Return the spatial sizes of a convolution's output; raise if the filter does not fit into the padded image.
+    """Return the spatial sizes of a convolution's output: [5] with taps [3] and stride [2] gives [2] without padding.
 
-    `image` and `taps` are the spatial sizes of the image and of the filter.
+    `image` and `taps` are the spatial sizes of the image and of the filter. `stride`, `padding` and `dilation` have a
+    number for each axis; padding may have two, before and after. Raise ArgumentError if the filter does not fit into
+    the padded image.
     """
     axes = zip(image, taps, stride, _padding_pairs(padding, len(taps)), dilation, strict=True)
     sizes = [(size + sum(pair) - spread * (extent - 1) - 1) // step + 1 for size, extent, step, pair, spread in axes]
@@ -92,14 +97,15 @@ class Options(NamedTuple):
 
     @property
     def geometry(self) -> tuple[Any, ...]:
-        """Return (stride, padding, dilation, groups), which the gradients take too."""
+        """Return (stride, padding, dilation, groups), the options that the operators for gradients take too."""
         return self[:4]
 
 
 def _check(rank: int, x: Any, weight: Any, bias: Any, *option_values: Any) -> Result:
-    """Return the shape, dtype, device and memory format of a convolution's result; raise if the arguments do not fit.
+    """Return the shape, dtype, device and memory format of a convolution's result, as a `Result`.
 
-    The images and filters have `rank` spatial axes; `option_values` are the fields of `Options`.
+    `x` [n, c, ...] and `weight` [f, c / groups, ...] have `rank` spatial axes; `bias` [f] may be None. `option_values`
+    are the fields of `Options`, in order. Raise ArgumentError if the arguments do not fit.
     """
     options = Options(*option_values)
     known_activation(options.activation)
@@ -123,10 +129,10 @@ def _check(rank: int, x: Any, weight: Any, bias: Any, *option_values: Any) -> Re
 
 
 def _run(rank: int, expected: Result, x: Any, weight: Any, bias: Any, *option_values: Any) -> Any:
-    """Return the convolution of real tensors; `expected` is the result's shape and format, `option_values` are
-    `Options`.
+    """Return activation(convolution + bias + residual) of real tensors with `rank` spatial axes, by one kernel.
 
-    Without any input elements the result is the activation of bias plus residual, and no kernel is called.
+    `expected` is the result's shape and memory format. `option_values` are the fields of `Options`, in order. If the
+    image or the weight has no elements, the convolution is zero and no kernel is called.
     """
     options = Options(*option_values)
     residual = None if options.residual is None else options.residual.detach()
@@ -142,14 +148,19 @@ def _run(rank: int, expected: Result, x: Any, weight: Any, bias: Any, *option_va
 
 
 def _layer_key(rank: int, options: Options) -> tuple[Any, ...]:
-    """Return a hashable key of the options that a convolution layer depends on: over `rank` axes, stride, padding,
-    dilation, groups and activation."""
+    """Return a hashable key of the options on which a convolution layer over `rank` axes depends.
+
+    It is ("conv", stride, padding pairs, dilation, groups, activation).
+    """
     stride, padding, dilation, groups = options.geometry
     return "conv", tuple(stride), _padding_pairs(padding, rank), tuple(dilation), groups, options.activation
 
 
 def _make_layer(key: tuple[Any, ...], weight: Any, bias: Any) -> Conv:
-    """Return a convolution layer with these weights [f, ..., c] and bias (or None); `key` is from `_layer_key`."""
+    """Return a convolution layer of `tilewright.Conv` with the weight [f, ..., c] and the bias (or None).
+
+    `key` has the layer's options; it is a result of `_layer_key`.
+    """
     names = ("stride", "padding", "dilation", "groups", "activation")
     return Conv(weight, bias, **dict(zip(names, key[1:], strict=True)))
 
@@ -160,16 +171,18 @@ def channels_innermost(tensor: Any) -> Any:
 
 
 def _as_output(result: Any, channels_last: bool) -> Any:
-    """Return a kernel's result [n, ..., c] as [n, c, ...]: a view if `channels_last`, else a contiguous copy."""
+    """Return a kernel's result [n, ..., c] as [n, c, ...]: a view if `channels_last`, else contiguous, by a copy if
+    needed."""
     image = result.movedim(-1, 1)
     return image if channels_last else as_contiguous(image)
 
 
 def _conv_gradients(name: str, gradient: Any, inputs: tuple[Any, ...], _: Any, needed: Sequence[bool]) -> Sequence[Any]:
-    """Return the gradient of each input of a convolution operator; None for an input that has none or needs none.
+    """Return the gradient of each input of a convolution operator; None for an input that needs none or cannot have
+    one.
 
-    `name` is the operator ("conv2d"), `gradient` is with respect to its result, `inputs` are all its arguments,
-    `needed` says which of them need a gradient.
+    `name` is the operator ("conv2d"), `gradient` is with respect to its result, `inputs` are all its arguments.
+    `needed` says for each argument whether it needs a gradient. If there is an activation, its input is computed again.
     """
     x, weight, bias, *option_values = inputs
     options = Options(*option_values)
@@ -190,8 +203,9 @@ def _vmap_rule(
 ) -> tuple[Any, Any]:
     """Return (result, its vmap dimension) of the convolution operator `name` on a batch under torch.vmap, by one call.
 
-    Batched images become more images; batched filters become more groups. `in_dims` has the vmap dimension of each
-    argument or None, `info` the batch size.
+    If only images or residuals are batched, the vmap dimension is merged with the images, and is 0 in the result. If
+    the weight or bias is batched, it is merged with the channels (as more groups), and is 1. `in_dims` has the vmap
+    dimension of each argument or None, `info` its extent. `option_values` are the fields of `Options`.
     """
     options = Options(*option_values)
     x_dim, weight_dim, bias_dim = in_dims[:3]
@@ -236,10 +250,11 @@ CONV = {
 def _check_image_gradient(
     dy: Any, weight: Any, sizes: Sequence[Any], stride: Numbers, padding: Numbers, dilation: Numbers, groups: int
 ) -> Result:
-    """Return the shape, dtype, device and memory format of dx, the gradient with respect to the image; raise if
-    arguments do not fit.
+    """Return the shape, dtype, device and memory format of the gradient with respect to a convolution's image, as a
+    `Result`.
 
-    `dy` is the gradient with respect to the output, `sizes` are the image's spatial sizes.
+    `dy` is the gradient with respect to the convolution's output, `sizes` are the image's spatial sizes; the others are
+    the convolution's arguments. Raise ArgumentError if they do not fit.
     """
     rank = len(sizes)
     require_same_device({"dy": dy, "weight": weight})
@@ -255,10 +270,11 @@ def _check_image_gradient(
 
 
 def _run_image_gradient(expected: Result, dy: Any, weight: Any, sizes: Sequence[int], *options: Any) -> Any:
-    """Return the gradient with respect to the image, from `dy` with respect to the output, by one kernel.
+    """Return the gradient with respect to a convolution's image, by one kernel; zeros without a kernel if an input is
+    empty.
 
-    `expected` is its shape and format, `sizes` are its spatial sizes, `options` are stride, padding, dilation and
-    groups.
+    `expected` is its shape and memory format, and `sizes` are its spatial sizes. `dy` is the gradient with respect to
+    the convolution's output. `options` are stride, padding, dilation and groups.
     """
     n, c, *image = expected.shape
     if not dy.numel() or not weight.numel():
@@ -270,9 +286,11 @@ def _run_image_gradient(expected: Result, dy: Any, weight: Any, sizes: Sequence[
 
 
 def _image_gradient_gradients(gradient: Any, inputs: tuple[Any, ...], _: Any, needed: Sequence[bool]) -> Sequence[Any]:
-    """Return the gradients with respect to `dy` and `weight` of the operator conv_image_gradient; None for its options.
+    """Return (gradient of `dy`, gradient of `weight`, None, ...): those of all arguments of the operator
+    conv_image_gradient.
 
-    `gradient` is with respect to its result dx, `inputs` are all its arguments, `needed` says which need a gradient.
+    `inputs` are the operator's arguments, `gradient` is with respect to its result. `needed` says which arguments need
+    a gradient; the others get None.
     """
     dy, weight, sizes, *options = inputs
     conv = getattr(torch.ops.tilewright, f"conv{len(sizes)}d")
@@ -285,10 +303,12 @@ def _image_gradient_gradients(gradient: Any, inputs: tuple[Any, ...], _: Any, ne
 def _image_gradient_vmap_rule(
     info: Any, in_dims: Sequence[int | None], dy: Any, weight: Any, sizes: Sequence[int], *options: Any
 ) -> tuple[Any, Any]:
-    """Return (dx, its vmap dimension) of the operator conv_image_gradient on a batch under torch.vmap, by one call.
+    """Return (result, its vmap dimension) of the operator conv_image_gradient on a batch under torch.vmap, by one call.
 
-    A batch of `dy` becomes more images; a batch of filters becomes more groups. `in_dims` has the vmap dimension of
-    each argument or None.
+    If only `dy` is batched, the vmap dimension is merged with its images, and is 0 in the result. If `weight` is
+    batched, it is merged with the channels (as more groups), and is 1. `in_dims` has the vmap dimension of each
+    argument or None, `info` its extent. `sizes` are the image's spatial sizes, `options` are stride, padding, dilation
+    and groups.
     """
     *geometry, groups = options
     operator = torch.ops.tilewright.conv_image_gradient
@@ -319,10 +339,10 @@ IMAGE_GRADIENT = define(
 def _check_filter_gradient(
     x: Any, dy: Any, taps: Sequence[Any], stride: Numbers, padding: Numbers, dilation: Numbers, groups: int
 ) -> Result:
-    """Return the shape, dtype, device and memory format of dw, the gradient with respect to the filters; raise if
-    arguments do not fit.
+    """Return the shape, dtype, device and memory format of the gradient with respect to a convolution's filters.
 
-    `dy` is the gradient with respect to the output, `taps` are the filter's spatial sizes.
+    It is a `Result`. `x` is the convolution's image, `dy` the gradient with respect to its output, `taps` are the
+    filter's spatial sizes. Raise ArgumentError if the arguments do not fit.
     """
     rank = len(taps)
     require_same_device({"x": x, "dy": dy})
@@ -343,11 +363,11 @@ def _check_filter_gradient(
 
 
 def _run_filter_gradient(expected: Result, x: Any, dy: Any, taps: Sequence[int], *options: Any) -> Any:
-    """Return the gradient with respect to the filters, from the image `x` and `dy` with respect to the output, by one
-    kernel.
+    """Return the gradient with respect to a convolution's filters, by one kernel; zeros without a kernel if an input is
+    empty.
 
-    `expected` is its shape and format, `taps` are its spatial sizes, `options` are stride, padding, dilation and
-    groups.
+    `expected` is its shape and memory format, and `taps` are its spatial sizes. `x` is the image, `dy` the gradient
+    with respect to the convolution's output. `options` are stride, padding, dilation and groups.
     """
     f, c, *_ = expected.shape
     if not x.numel() or not dy.numel():
@@ -359,9 +379,11 @@ def _run_filter_gradient(expected: Result, x: Any, dy: Any, taps: Sequence[int],
 
 
 def _filter_gradient_gradients(gradient: Any, inputs: tuple[Any, ...], _: Any, needed: Sequence[bool]) -> Sequence[Any]:
-    """Return the gradients with respect to `x` and `dy` of the operator conv_filter_gradient; None for its options.
+    """Return (gradient of `x`, gradient of `dy`, None, ...): those of all arguments of the operator
+    conv_filter_gradient.
 
-    `gradient` is with respect to its result dw, `inputs` are all its arguments, `needed` says which need a gradient.
+    `inputs` are the operator's arguments, `gradient` is with respect to its result. `needed` says which arguments need
+    a gradient; the others get None.
     """
     x, dy, taps, *options = inputs
     conv = getattr(torch.ops.tilewright, f"conv{len(taps)}d")
@@ -374,9 +396,11 @@ def _filter_gradient_gradients(gradient: Any, inputs: tuple[Any, ...], _: Any, n
 def _filter_gradient_vmap_rule(
     info: Any, in_dims: Sequence[int | None], x: Any, dy: Any, taps: Sequence[int], *options: Any
 ) -> tuple[Any, Any]:
-    """Return (dw, its vmap dimension 0) of the operator conv_filter_gradient on a batch under torch.vmap, by one call.
+    """Return (result, 0) of the operator conv_filter_gradient on a batch under torch.vmap, by one call.
 
-    The batch of images and of `dy` becomes more groups. `in_dims` has the vmap dimension of each argument or None.
+    0 is the result's vmap dimension. The batch of `x` and of `dy` becomes more groups; if one of both is not batched,
+    it is broadcast. `in_dims` has the vmap dimension of each argument or None, `info` its extent. `taps` are the
+    filter's spatial sizes, `options` are stride, padding, dilation and groups.
     """
     *geometry, groups = options
     images, outputs = (
@@ -401,9 +425,10 @@ FILTER_GRADIENT = define(
 
 
 def _gradient_key(tensor: Any, options: Sequence[Any]) -> tuple[Any, ...]:
-    """Return a gradient kernel's key: (element type of `tensor`, stride, padding pairs, dilation, groups).
+    """Return a gradient kernel's options as a hashable tuple (element type, stride, padding, dilation, groups).
 
-    `options` are stride, padding, dilation and groups.
+    The element type is that of `tensor`; the padding has a pair (before, after) for each axis. `options` are stride,
+    padding, dilation and groups, as operators take them.
     """
     stride, padding, dilation, groups = options
     kind = element_type_of(tensor, "x").name
@@ -412,9 +437,10 @@ def _gradient_key(tensor: Any, options: Sequence[Any]) -> tuple[Any, ...]:
 
 @lru_cache(maxsize=512)
 def _gradient_kernel(make: Any, taps: tuple[int, ...], options: tuple[Any, ...], target: str) -> Any:
-    """Return the compiled kernel that `make` (conv_image_gradient or conv_filter_gradient) makes, from a cache.
+    """Return the compiled kernel for a convolution's gradient on the device type `target`, from a cache.
 
-    `taps` are the filter's spatial sizes, `options` is from `_gradient_key`.
+    `make` is conv_image_gradient or conv_filter_gradient of `tilewright.kernels`. `taps` are the filter's spatial
+    sizes, `options` is a result of `_gradient_key`.
     """
     kind, stride, padding, dilation, groups = options
     kernel = make(taps, kind, stride=stride, padding=padding, dilation=dilation, groups=groups)

@@ -24,8 +24,10 @@ class _Proxy(torch.fx.Proxy):
 
 
 def _in_place_method(name: str) -> Callable[[Any, Any], Any]:
-    """Return a method (self, other) of proxies that adds a call of the in-place operator `name` ("__iadd__") to the
-    graph."""
+    """Return a method (self, other) for torch.fx's proxies (stand-ins for tensors) that records an in-place operator.
+
+    A call adds a node `operator.NAME(self, other)` to the graph and returns its proxy; `name` is such as "__iadd__".
+    """
     function = getattr(operator, name)
     return lambda self, other: self.tracer.create_proxy("call_function", function, (self, other), {})
 
@@ -41,12 +43,16 @@ class FlowTracer(torch.fx.Tracer):
     """Traces a model's code; modules of torch, and their counterparts in `tilewright.torch.nn`, are single nodes."""
 
     def proxy(self, node: Any) -> Any:
-        """Return the proxy that stands for the result of the graph node `node`."""
+        """Return a proxy (stand-in for a tensor) for the result of the graph node `node`; it records `x += y` as a
+        write to x."""
         return _Proxy(node, self)
 
     def is_leaf_module(self, m: Any, module_qualified_name: str) -> bool:
-        """True if the module `m` becomes one node of the graph and its code is not traced: torch's modules, and
-        ours."""
+        """True if the module `m` becomes one node of the graph, so that its code is not traced.
+
+        These are torch's modules, except Sequential, and those of `tilewright.torch.nn`. The path
+        `module_qualified_name` is only passed on to torch.
+        """
         return type(m) in _OURS or super().is_leaf_module(m, module_qualified_name)
 
 
@@ -60,10 +66,10 @@ def has_hooks(module: Any) -> bool:
 
 
 def trace_module(module: Any) -> tuple[Any, str]:
-    """Return (torch.fx graph of a module's code, ""), or (None, reason) if torch.fx cannot follow it.
+    """Return (torch.fx graph of the code of `module`, ""), or (None, the reason) if torch.fx cannot follow that code.
 
-    The module's attributes are restored. Code that writes to attributes is not followed: torch.fx's proxies would stay
-    in them.
+    Code that writes to attributes of the module or its submodules counts as not followed. All these attributes are
+    restored, since tracing may leave proxies of torch.fx in them.
     """
     attributes = [(m, dict(m.__dict__)) for m in module.modules()]
     try:
@@ -98,9 +104,10 @@ class Flow:
         self._follow(model, "")
 
     def _follow(self, module: Any, path: str) -> None:
-        """Add the calls in the code of `module`, whose path in the model is `path`.
+        """Record the module calls that torch.fx finds in the code of `module`, whose path in the model is `path`.
 
-        If torch.fx cannot follow that code, set `why` and follow its child modules instead.
+        If torch.fx cannot follow that code, set `why` to the reason (unless it has one), and follow instead the code of
+        each child module that has children itself.
         """
         graph, why = trace_module(module)
         if graph is not None:
@@ -111,10 +118,15 @@ class Flow:
             self._follow(child, f"{path}.{name}".lstrip("."))
 
     def _add(self, graph: Any, path: str) -> None:
-        """Add the calls and the reads of parameters in a torch.fx graph of the module at `path`."""
+        """Record the calls of modules and the reads of parameters in `graph`, the torch.fx graph of the module at
+        `path`.
+
+        If a call's result is used only as the single argument of one other module call, that module is recorded as its
+        consumer.
+        """
 
         def path_of(target: str) -> str:
-            """Return the path in the model of a module that the graph calls `target`."""
+            """Return the path in the whole model of `target`, a module's path within the graph's module."""
             return f"{path}.{target}".lstrip(".")
 
         for node in graph.nodes:
@@ -130,9 +142,10 @@ class Flow:
                 self._next[path_of(node.target)] = path_of(users[0].target)
 
     def only_consumer(self, path: str) -> str | None:
-        """Return the path of the module that alone takes the result of the module at `path`; None if there is none.
+        """Return the path of the module whose call is the only use of the result of the module at `path`; None if there
+        is none.
 
-        Both modules are called exactly once, and no other code reads their parameters.
+        None also if one of both modules is called more than once, or if other code reads the parameters of one of them.
         """
         consumer = self._next.get(path)
         if consumer is None or consumer not in self._modules or self._calls[path] != 1 or self._calls[consumer] != 1:
@@ -141,8 +154,11 @@ class Flow:
 
 
 def _containers(module: Any) -> Iterator[tuple[str, Any]]:
-    """Yield (path, module) of the children of `module` that have children; lists of modules are replaced by their
-    children."""
+    """Yield (path, child) for each child of `module` that has children itself; the path is relative to `module`.
+
+    A Sequential, ModuleList or ModuleDict is not yielded: its children are, by the same rule, with paths such as
+    "layers.0".
+    """
     for name, child in module.named_children():
         if isinstance(child, torch.nn.Sequential | torch.nn.ModuleList | torch.nn.ModuleDict):
             yield from ((f"{name}.{inner}", grandchild) for inner, grandchild in _containers(child))

@@ -23,8 +23,10 @@ PerAxis = int | Sequence[int]
 
 
 def _require_tensors(**tensors: Any) -> None:
-    """Raise ArgumentError unless all arguments are tensors, or torch's proxies of them; keywords are the parameters'
-    names."""
+    """Raise ArgumentError unless all arguments are tensors of torch, or its proxies (stand-ins while torch.fx traces).
+
+    Each keyword is the name of a parameter, for the error.
+    """
     for name, tensor in tensors.items():
         if not hasattr(tensor, "dim"):
             raise ArgumentError(f"{name} is of type {type(tensor).__name__}; it must be a tensor of torch")
@@ -41,7 +43,9 @@ def linear(
 ) -> Any:
     """Return activation(input[..., k] * weight[n, k] + bias[n] + residual[..., n]), as `torch.nn.functional.linear`.
 
-    A residual whose shape or dtype is not the result's is added after the GEMM's result is rounded.
+    A weight [k] gives a result without the dimension n. A residual whose shape or dtype is not the result's is added
+    after the GEMM's result is rounded. `keep_packed` keeps the packed weight for later calls, until torch counts a
+    write to it.
 
     >>> x, weight = torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 4.0], [-1.0, 0.0]])
     >>> linear(x, weight, torch.tensor([0.5, 0.0]), activation="relu")
@@ -60,19 +64,21 @@ def linear(
 
 
 def _unsqueeze_tensor(residual: Any, axis: int) -> Any:
-    """Return `residual` with a new dimension at `axis`; a number or None is returned unchanged."""
+    """Return the tensor `residual` with a new dimension of extent 1 at `axis`; a number or None is returned
+    unchanged."""
     return residual.unsqueeze(axis) if isinstance(residual, torch.Tensor) else residual
 
 
 def _has_shape_and_dtype(residual: Any, shape: Sequence[Any], x: Any) -> bool:
-    """True if `residual` is a tensor with the shape `shape` of a result and the dtype of the input `x`."""
+    """True if `residual` is a tensor with the given shape, that of a result, and the dtype of the input tensor `x`."""
     return isinstance(residual, torch.Tensor) and tuple(residual.shape) == tuple(shape) and residual.dtype is x.dtype
 
 
 def matmul(a: Any, b: Any, bias: Any = None, *, activation: str | None = None) -> Any:
     """Return activation(a[..., m, k] * b[..., k, n] + bias[n]), as `torch.matmul`.
 
-    Batch dimensions are broadcast; `a` or `b` may be a vector.
+    Batch dimensions are broadcast. `a` may be a vector [k], without m in the result; `b` may be a vector [k], without
+    n.
 
     >>> matmul(torch.ones(2, 3, 4), torch.ones(4, 5)).shape, matmul(torch.ones(4), torch.ones(7, 4, 5)).shape
     (torch.Size([2, 3, 5]), torch.Size([7, 5]))
@@ -89,7 +95,7 @@ def matmul(a: Any, b: Any, bias: Any = None, *, activation: str | None = None) -
 
 
 def bmm(a: Any, b: Any) -> Any:
-    """Return the batched product a[i, m, k] * b[i, k, n], as `torch.bmm`.
+    """Return the batched product of a[i, m, k] and b[i, k, n], a tensor [i, m, n], as `torch.bmm`.
 
     >>> bmm(torch.ones(2, 3, 4), torch.ones(2, 4, 5))[1, 2, 3]
     tensor(4.)
@@ -112,9 +118,10 @@ def conv1d(
     groups: int = 1,
     **epilogue: Any,
 ) -> Any:
-    """Return the convolution of images [n, c, w] or [c, w] with weights [f, c, s], as `torch.nn.functional.conv1d`.
+    """Return activation(convolution of `input` with `weight` + bias + residual), as `torch.nn.functional.conv1d`.
 
-    `epilogue` takes activation, residual and keep_packed.
+    `input` is [n, c, w] or [c, w], `weight` is [f, c / groups, s]. `epilogue` takes activation, residual and
+    keep_packed.
 
     >>> conv1d(torch.ones(1, 2, 4), torch.ones(1, 2, 3), padding="same")
     tensor([[[4., 6., 6., 4.]]])
@@ -132,9 +139,10 @@ def conv2d(
     groups: int = 1,
     **epilogue: Any,
 ) -> Any:
-    """Return the convolution of images [n, c, h, w] or [c, h, w] with weights [f, c, r, s].
+    """Return activation(convolution of `input` with `weight` + bias + residual), as `torch.nn.functional.conv2d`.
 
-    As `torch.nn.functional.conv2d`; `epilogue` takes activation, residual and keep_packed.
+    `input` is [n, c, h, w] or [c, h, w], `weight` is [f, c / groups, r, s]. `epilogue` takes activation, residual and
+    keep_packed.
 
     >>> conv2d(torch.ones(1, 3, 2, 2), torch.ones(1, 3, 2, 2), padding=(1, 0)).ravel()
     tensor([ 6., 12.,  6.])
@@ -152,9 +160,10 @@ def conv3d(
     groups: int = 1,
     **epilogue: Any,
 ) -> Any:
-    """Return the convolution of images [n, c, d, h, w] or [c, d, h, w] with weights [f, c, t, r, s].
+    """Return activation(convolution of `input` with `weight` + bias + residual), as `torch.nn.functional.conv3d`.
 
-    As `torch.nn.functional.conv3d`; `epilogue` takes activation, residual and keep_packed.
+    `input` is [n, c, d, h, w] or [c, d, h, w], `weight` is [f, c / groups, t, r, s]. `epilogue` takes activation,
+    residual and keep_packed.
 
     >>> conv3d(torch.ones(1, 2, 2, 2, 2), torch.ones(1, 2, 2, 1, 1), stride=(1, 2, 1)).ravel()
     tensor([4., 4.])
@@ -173,10 +182,12 @@ def _conv(
     residual: Any = None,
     keep_packed: bool = False,
 ) -> Any:
-    """Return the convolution over `rank` axes of images `x` with `weight`, by the operator conv1d, conv2d or conv3d.
+    """Return activation(convolution of `x` with `weight` + bias + residual) over `rank` spatial axes.
 
-    `geometry` is (stride, padding, dilation, groups) as torch's functions take them. A residual whose shape or dtype is
-    not the result's is added after the operator, with the activation after it.
+    `x` is [n, c, ...], or one image [c, ...] for a result without n. `geometry` is (stride, padding, dilation, groups)
+    as torch's functions take them; padding may be "same" or "valid". A residual whose shape or dtype is not the
+    result's is added after the convolution is rounded, with the activation after it. `keep_packed` keeps the packed
+    weight for later calls.
     """
     _require_tensors(input=x, weight=weight)
     if x.dim() == rank + 1:  # a single image: the result lacks the batch dimension
@@ -205,9 +216,10 @@ def _conv(
 
 
 def _per_axis(value: PerAxis, rank: int, name: str) -> list[int]:
-    """Return `value` as a list with one integer for each of `rank` axes; a single one is for all: (2,) -> [2, 2].
+    """Return `value`, a number or a sequence, as a list with one integer for each of `rank` axes.
 
-    `name` is the option's name in errors.
+    A single number stands for all axes: with rank 2, 2 and (2,) -> [2, 2]. Raise ArgumentError, which calls the option
+    `name`, for values that are no integers, or not `rank` of them.
     """
     if type(value) is tuple and len(value) == rank and all(type(n) is int for n in value):  # as modules store it
         return list(value)
@@ -225,9 +237,9 @@ def layer_norm(
     bias: Any = None,
     eps: float = 1e-5,
 ) -> Any:
-    """Return `input` normalised over its last dimensions, of extents `normalized_shape`.
+    """Return `input` normalised over its last dimensions, whose extents are `normalized_shape`.
 
-    As `torch.nn.functional.layer_norm`; it has no gradient.
+    As `torch.nn.functional.layer_norm`, but it has no gradient. `weight` and `bias` scale and shift the result.
 
     >>> layer_norm(torch.tensor([[1.0, 3.0]]), (2,), eps=0.0)
     tensor([[-1.,  1.]])
@@ -242,9 +254,10 @@ def rms_norm(
     weight: Any = None,
     eps: float | None = None,
 ) -> Any:
-    """Return `input` divided by the root mean square over its last dimensions, of extents `normalized_shape`.
+    """Return `input` divided by its root mean square over its last dimensions, whose extents are `normalized_shape`.
 
-    As `torch.nn.functional.rms_norm`; it has no gradient. `eps` None stands for `torch.finfo(input.dtype).eps`.
+    As `torch.nn.functional.rms_norm`, but it has no gradient. `weight` scales the result. `eps` None stands for
+    `torch.finfo(input.dtype).eps`.
 
     >>> rms_norm(torch.tensor([[1.0, 7.0]]), (2,), torch.tensor([5.0, 5.0]), eps=0.0)
     tensor([[1., 7.]])
@@ -261,9 +274,9 @@ def group_norm(
     bias: Any = None,
     eps: float = 1e-5,
 ) -> Any:
-    """Return `input` [n, c, ...] normalised over each of `num_groups` groups of channels.
+    """Return `input` [n, c, ...] normalised over each of `num_groups` groups of channels, for each image alone.
 
-    As `torch.nn.functional.group_norm`; it has no gradient.
+    As `torch.nn.functional.group_norm`, but it has no gradient. `weight` and `bias` scale and shift each channel.
 
     >>> group_norm(torch.tensor([[[1.0, 1.0], [3.0, 3.0]]]), 1, eps=0.0)
     tensor([[[-1., -1.],
@@ -274,9 +287,9 @@ def group_norm(
 
 
 def softmax(input: Any, dim: int, dtype: Any = None) -> Any:
-    """Return the softmax of `input` along dimension `dim`, computed and returned in `dtype` (None: its own).
+    """Return the softmax of `input` along dimension `dim`, as `torch.nn.functional.softmax`, but without a gradient.
 
-    As `torch.nn.functional.softmax`; it has no gradient.
+    If `dtype` is not None, the input is converted to it first, and the result has it.
 
     >>> softmax(torch.zeros(1, 4), dim=-1)
     tensor([[0.2500, 0.2500, 0.2500, 0.2500]])
@@ -299,9 +312,10 @@ def scaled_dot_product_attention(
 ) -> Any:
     """Return the attention of `query` [..., m, d], `key` [..., n, d] and `value` [..., n, e]: a tensor [..., m, e].
 
-    As `torch.nn.functional.scaled_dot_product_attention`; it has no gradient. A query whose keys are all masked gets 0.
-    With `dropout_p`, the weights are computed in full, in memory for all of them; torch's own dropout, which follows
-    torch's seed, drops some of them before the product with the values.
+    As `torch.nn.functional.scaled_dot_product_attention`, but it has no gradient. A query whose keys are all masked
+    gets 0. With `dropout_p`, all weights are computed in memory; torch's own dropout, which follows torch's seed, drops
+    some of them before the product with the values. Raise ArgumentError if the arguments do not fit, or for a mask with
+    `is_causal`.
 
     >>> q = k = torch.zeros(1, 1, 2, 4)
     >>> v = torch.tensor([[1.0], [3.0]]).expand(1, 1, 2, 1)
@@ -334,7 +348,8 @@ def scaled_dot_product_attention(
 def _as_four_dimensions(tensor: Any, batch: Sequence[int]) -> Any:
     """Return a tensor [..., m, d], broadcast to the leading dimensions `batch`, as [batch, heads, m, d].
 
-    With more than two leading dimensions, all but the last are flattened into one; missing ones have extent 1.
+    If `batch` has more than two extents, all but the last are merged; missing ones are 1. `batch` (2, 3, 8) gives [6,
+    8, m, d], and (8,) gives [1, 8, m, d].
     """
     expanded = tensor.expand(*batch, *tensor.shape[-2:])
     if len(batch) < 2:
@@ -343,11 +358,11 @@ def _as_four_dimensions(tensor: Any, batch: Sequence[int]) -> Any:
 
 
 def mask_as_bias(attn_mask: Any, q: Any, k: Any, batch: Sequence[int]) -> tuple[Any, Any]:
-    """Return (`attn_mask` as a tensor [b, h, m, n] to add to the scores, a bool tensor [b, h, m, 1]: True for queries
-    with a visible key).
+    """Return (`attn_mask` as a tensor [b, h, m, n] to add to the scores, True for each query that has a visible key).
 
-    `q` and `k` are [b, h, m, d] and [b, h, n, d]; the mask is broadcast to the leading dimensions `batch`. A bool mask
-    is True for visible keys, as in torch. Without a mask, both are None.
+    The second is a bool tensor [b, h, m, 1]. Without a mask, both are None. `q` and `k` are [b, h, m, d] and [b, h, n,
+    d]; the mask is broadcast to the leading dimensions `batch` first. A bool mask is True for visible keys, as in
+    torch's function. Raise ArgumentError for a float64 mask with other queries than float64.
     """
     if attn_mask is None:
         return None, None

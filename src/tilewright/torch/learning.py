@@ -20,16 +20,18 @@ from tilewright.targets.cpu.operator_cache import OperatorCache
 def as_kernel_argument(tensor: Any) -> Any:
     """Return `tensor` detached from autograd, as kernels take it: with its strides on the host, contiguous on a GPU.
 
-    On the host a learnt call remembers the strides and copies if it must; on a GPU launches that need copies are not
-    learnt.
+    On the host, a learnt call (a recorded kernel launch that later calls repeat) remembers the strides, and copies if
+    it must. On a GPU, launches that need copies are not learnt.
     """
     plain = tensor.detach()
     return plain if plain.is_cpu else plain.contiguous()
 
 
 def as_reshaped_argument(tensor: Any, shape: tuple[int, ...]) -> Any:
-    """Return `tensor` reshaped to `shape`, for a kernel: a view if possible, else a copy that the observer of the call
-    is told of."""
+    """Return `tensor` detached and reshaped to `shape`, as a kernel's argument: a view if possible, else a copy.
+
+    A copy is reported to the observer of the operator's call, so that later calls that repeat the launch copy too.
+    """
     plain = as_kernel_argument(tensor)
     reshaped_tensor = plain.reshape(shape)
     if reshaped_tensor.data_ptr() != plain.data_ptr():
@@ -38,8 +40,10 @@ def as_reshaped_argument(tensor: Any, shape: tuple[int, ...]) -> Any:
 
 
 def as_contiguous(tensor: Any) -> Any:
-    """Return `tensor` detached from autograd and contiguous: a view, or a copy that the observer of the call is told
-    of."""
+    """Return `tensor` detached from autograd and contiguous: itself if it is, else a copy.
+
+    A copy is reported to the observer of the operator's call, so that later calls that repeat the launch copy too.
+    """
     plain = tensor.detach()
     contiguous = plain.contiguous()
     if contiguous is not plain:
@@ -48,14 +52,19 @@ def as_contiguous(tensor: Any) -> Any:
 
 
 def _record_copy(copy: Any, tensor: Any) -> None:
-    """Tell the observer of the call that runs in this thread, if there is one, that `copy` is a copy of `tensor`."""
+    """Report to the observer of the operator's call in this thread that `copy` is a copy of `tensor`; do nothing
+    without one."""
     events = observer()
     if events is not None:
         events.copies.append((copy, tensor))
 
 
 def constant(like: Any, shape: tuple[int, ...], value: float) -> Any:
-    """Return a tensor filled with `value`, for an argument that was left out; device and dtype are those of `like`."""
+    """Return a tensor of the given shape filled with `value`, in place of an argument that the call leaves out.
+
+    It has the device and dtype of the tensor `like`. The observer of the operator's call, if there is one, is told that
+    it is a constant.
+    """
     tensor = like.new_full(shape, value)
     events = observer()
     if events is not None:
@@ -77,9 +86,11 @@ class OperatorCalls(OperatorCache):
         self._unlearnable: set[Any] = set()
 
     def run(self, key: Any, compute: Callable[..., Any], args: Sequence[Any]) -> Any:
-        """Return `compute(*args)` for arguments that were checked; learn its kernel launch for later calls if possible.
+        """Return `compute(*args)`, the operator's result, and record its kernel launch for later calls like it, if
+        possible.
 
-        `key` is `argument_key(args)`: a kind of call that could not be learnt is not tried again.
+        `args` were checked. `key` is `argument_key(args)`; a key whose call could not be recorded is only computed from
+        then on. While a call is recorded, `compute` may get copies of tensors that begin at the same address.
         """
         if not self._is_learnable(key, args):
             return compute(*args)
@@ -93,8 +104,11 @@ class OperatorCalls(OperatorCache):
         return result
 
     def _is_learnable(self, key: Any, args: Sequence[Any]) -> bool:
-        """True if a call may be learnt: all tensors are on the host and describable, and no call with this `key`
-        failed."""
+        """True if recording a call with these arguments is worth a try.
+
+        All tensors are on the host, the launch table can describe all arguments, no call with this `key` (see `run`)
+        failed to be recorded before, and the operator permits it.
+        """
         if not self._learns or key in self._unlearnable:
             return False
         tensors = [a for a in args if isinstance(a, torch.Tensor)]
@@ -102,10 +116,11 @@ class OperatorCalls(OperatorCache):
 
 
 def _without_shared_addresses(args: Sequence[Any]) -> list[Any]:
-    """Return the arguments with copies of tensors that start at the address of a later one.
+    """Return a list of the arguments, in which a tensor that begins at the address of a later one is replaced by a
+    copy.
 
-    Arrays of a kernel are matched to arguments by their addresses. The earlier tensor is the one copied, because
-    weights, which are recognised by identity, come later.
+    A kernel's arrays are then matched to arguments by address without doubt. The earlier tensor is the one copied,
+    because weights, which are recognised by identity, come later. Copies have the same strides.
     """
     addresses: set[int] = set()
     separate = list(args)

@@ -46,7 +46,10 @@ class Result:
 
 
 def is_channels_last(x: Any) -> bool:
-    """True if dimension 1 of a tensor is innermost in memory; False if the tensor is also contiguous."""
+    """True if dimension 1 of the tensor `x` is innermost in memory (channels last), in memory without gaps.
+
+    False if `x` has less than 3 dimensions, or is also contiguous in the usual order.
+    """
     return x.dim() > 2 and not x.is_contiguous() and bool(x.movedim(1, -1).is_contiguous())
 
 
@@ -105,13 +108,15 @@ class CheckedForms:
 
 
 def argument_key(args: Sequence[Any]) -> tuple[Any, ...]:
-    """Return a hashable key of all that a check may read of the arguments `args`: tensors' shapes, strides, dtypes and
-    devices, and the values of numbers and other arguments."""
+    """Return a hashable key of an operator's arguments, equal for calls that a check cannot tell apart.
+
+    It has the shape, strides, dtype and device of each tensor, and the type and value of each other argument.
+    """
     return tuple([_value_key(a) for a in args])
 
 
 def _value_key(value: Any) -> Any:
-    """Return a hashable key of one argument: a tensor's shape, strides, dtype and device, or another value and its
+    """Return a hashable key of one argument: (shape, strides, dtype, device) for a tensor, else the value with its
     type."""
     if isinstance(value, torch.Tensor):
         return value.shape, value.stride(), value.dtype, value.device
@@ -119,7 +124,11 @@ def _value_key(value: Any) -> Any:
 
 
 def define(definition: Definition) -> Any:
-    """Register the operator `torch.ops.tilewright.NAME` with all its rules, and return it."""
+    """Register the operator `torch.ops.tilewright.NAME` that `definition` describes, and return it.
+
+    It is registered with its functions for real and fake tensors, and rules for autograd, vmap and, if `definition` has
+    one, autocast. Raise ArgumentError if the name is used already or is no identifier.
+    """
     name = _require_unused_name(definition.name)
     qualified = f"{NAMESPACE}::{name}"
     torch.library.define(qualified, definition.schema, lib=LIBRARY, tags=_tags())
@@ -128,8 +137,11 @@ def define(definition: Definition) -> Any:
     calls, checked = OperatorCalls(definition.learns), CheckedForms(definition.check)
 
     def run(*args: Any) -> Any:
-        """Return the operator's result on real tensors: by repeating a learnt launch if one fits, else by the
-        definition's `run`, after a check."""
+        """Return the operator's result on real tensors, `args` being all its arguments.
+
+        If a recorded launch fits the call, it is repeated. Otherwise the arguments are checked, unless like ones were
+        before, and `definition.run` computes the result.
+        """
         result = calls.call_below(*args)
         if result is not UNLIKE:
             return result
@@ -140,8 +152,10 @@ def define(definition: Definition) -> Any:
             return calls.run(key, partial(definition.run, expected), args)
 
     def fake(*args: Any) -> Any:
-        """Return uninitialised tensors like the operator's results; `args` are checked, and may be fake or meta
-        tensors."""
+        """Return uninitialised tensors of the shapes and dtypes of the operator's results: one, or a tuple.
+
+        `args` are checked; they may be fake tensors or meta tensors, which have no values.
+        """
         expected = definition.check(*args)
         return tuple(form.empty() for form in expected) if isinstance(expected, tuple) else expected.empty()
 
@@ -157,7 +171,8 @@ def define(definition: Definition) -> Any:
 
 
 def _require_unused_name(name: Any) -> str:
-    """Return `name` if it is an identifier that no operator of the library has yet; else raise ArgumentError."""
+    """Return `name` unchanged; raise ArgumentError unless it is an identifier that no operator of the library has
+    yet."""
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_]\w*", name):
         raise ArgumentError(f"name={name!r}: an operator's name is letters, digits and _, as in name='row_sums'")
     if hasattr(getattr(torch.ops, NAMESPACE), name):
@@ -166,7 +181,10 @@ def _require_unused_name(name: Any) -> str:
 
 
 def _tags() -> tuple[Any, ...]:
-    """Return the torch.Tag values of all operators: they tell compilers to keep the strides of the traced tensors."""
+    """Return torch's tags for all operators, a tuple of torch.Tag.
+
+    One says that they comply with torch.compile, the other that compilers must keep the strides of the traced tensors.
+    """
     exact = getattr(torch.Tag, "needs_exact_strides", None) or torch.Tag.needs_fixed_stride_order
     return (torch.Tag.pt2_compliant_tag, exact)
 
@@ -175,16 +193,18 @@ def _tags() -> tuple[Any, ...]:
 
 
 def _autograd_kernel(definition: Definition, operator: Any, calls: OperatorCalls) -> Callable[..., Any]:
-    """Return the operator's function for the dispatch key Autograd, which records a call if a gradient may be needed.
+    """Return the operator's function for the dispatch key Autograd: it takes the operator's arguments and returns its
+    result.
 
-    `definition` has the backward, `calls` the learnt launches. The function calls `operator` below autograd.
+    It records the call for autograd if an argument requires a gradient. `definition` has the backward, `calls` has the
+    recorded launches, and `operator` is called below autograd.
 
     torch.library.register_autograd would do, but torch.func.grad and similar transforms reject operators registered
     with it. They call this kernel once for each of their levels, and each call records one level.
     """
 
     def forward(*args: Any) -> Any:
-        """Return the operator's result, computed below autograd."""
+        """Return the operator's result, computed below autograd: nothing is recorded in it."""
         with torch._C._AutoDispatchBelowAutograd():
             return operator(*args)
 
@@ -202,7 +222,11 @@ def _autograd_kernel(definition: Definition, operator: Any, calls: OperatorCalls
     count_modes, current_transform = torch._C._len_torch_dispatch_stack, torch._C._functorch.peek_interpreter_stack
 
     def call(*args: Any) -> Any:
-        """Return the operator's result; record the call for the backward if an argument requires a gradient."""
+        """Return the operator's result; record the call for the backward if an argument requires a gradient.
+
+        If nothing is recorded, traced or transformed, a recorded launch that fits the call is repeated directly. Raise
+        MissingBackward if an argument carries a forward-mode derivative.
+        """
         if forward_ad._current_level >= 0:
             _refuse_forward_mode(definition.name, args)
         if any_requires_grad(*args) and torch.is_grad_enabled():
@@ -219,7 +243,10 @@ def _autograd_kernel(definition: Definition, operator: Any, calls: OperatorCalls
 
 
 def _refuse_forward_mode(name: str, args: Sequence[Any]) -> None:
-    """Raise MissingBackward if an argument carries a forward-mode derivative (jvp), which the operator would drop."""
+    """Raise MissingBackward if an argument carries a forward-mode derivative (jvp), which the operator would drop.
+
+    `name` is the operator's name in the error, `args` are all arguments of the call.
+    """
     if not torch._C._is_fwd_grad_enabled():
         return
     for value in args:
@@ -230,11 +257,17 @@ def _refuse_forward_mode(name: str, args: Sequence[Any]) -> None:
 
 
 def _context_setup(definition: Definition) -> Callable[..., None]:
-    """Return the function `setup_context` of a torch.autograd.Function for the operator of `definition`."""
+    """Return the function `setup_context` of a torch.autograd.Function for the operator of `definition`.
+
+    The function saves a call's arguments, and its output if the backward reads it.
+    """
 
     def setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        """Save in `ctx` the tensors and other arguments that the backward needs, and the output if the backward
-        reads it."""
+        """Save in `ctx` the arguments of a call, for the backward; also the output, if the backward reads it.
+
+        `inputs` are all arguments, tensors and others; `output` is a tensor or a tuple. Tensors are saved only if there
+        is a backward.
+        """
         tensors = [a for a in inputs if isinstance(a, torch.Tensor)]
         outputs = output if isinstance(output, tuple) else (output,)
         ctx.count = len(inputs)
@@ -249,14 +282,16 @@ def _context_setup(definition: Definition) -> Callable[..., None]:
 def _backward_function(definition: Definition) -> Callable[..., Any]:
     """Return the function `backward` of a torch.autograd.Function for the operator of `definition`.
 
-    It raises MissingBackward if the operator has no backward.
+    It takes (context, *gradients of the outputs) and returns a gradient or None for each argument of the call, computed
+    by `definition.backward`. It raises MissingBackward if there is none.
     """
     arguments = torch._C.parse_schema(f"{NAMESPACE}::{definition.name}{definition.schema}").arguments
 
     def backward(ctx: Any, *gradients: Any) -> Any:
-        """Return a gradient or None for each argument that was passed in the call.
+        """Return a tuple with a gradient or None for each argument that the call passed, from `definition.backward`.
 
-        `gradients` are with respect to the outputs; arguments that were left out get their default values.
+        `gradients` are with respect to the outputs. `ctx` has the saved arguments; arguments that the call left out get
+        their defaults. Raise MissingBackward if the definition has no backward.
         """
         if definition.backward is None:
             raise MissingBackward(
@@ -280,15 +315,19 @@ def _backward_function(definition: Definition) -> Callable[..., Any]:
 
 
 def _autocast_kernel(operator: Any, device: str, key: str, definition: Definition) -> Callable[..., Any]:
-    """Return the function for `operator` under autocast on `device`: it casts the tensors, then calls the operator.
+    """Return the function that replaces `operator` under autocast: it casts the tensors, then calls the operator.
 
-    `key` is the name of its dispatch key, "AutocastCPU" or "AutocastCUDA"; `definition` says how to cast.
+    `device` is the type of device ("cpu") whose tensors are cast; `key` is its dispatch key ("AutocastCPU"), which is
+    switched off during the call. `definition` says to which dtype, and which arguments are left unchanged.
     """
     excluded = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))
     uncast = {n for n, a in enumerate(operator._schema.arguments) if a.name in definition.uncast}
 
     def call(*args: Any) -> Any:
-        """Return the operator's result on arguments that are cast as `definition.autocast` says."""
+        """Return the operator's result on `args`, whose float tensors are cast to autocast's dtype, or to float32.
+
+        `definition.autocast` selects the dtype; the arguments named in `definition.uncast` are passed unchanged.
+        """
         dtype = torch.float32 if definition.autocast == "f32" else torch.get_autocast_dtype(device)
         with torch._C._ExcludeDispatchKeyGuard(excluded):
             return operator(*(a if n in uncast else _cast(a, dtype, device) for n, a in enumerate(args)))
@@ -297,8 +336,10 @@ def _autocast_kernel(operator: Any, device: str, key: str, definition: Definitio
 
 
 def _cast(value: Any, dtype: torch.dtype, device: str) -> Any:
-    """Return `value` cast to `dtype` if it is a floating-point tensor on `device`; float64 tensors and all other values
-    are unchanged."""
+    """Return `value` converted to `dtype` if it is a floating-point tensor on a device of type `device`.
+
+    float64 tensors and all other values are returned unchanged.
+    """
     if not isinstance(value, torch.Tensor) or not value.is_floating_point() or value.device.type != device:
         return value
     return value if value.dtype is torch.float64 else value.to(dtype)

@@ -26,7 +26,8 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
     """
 
     def extra_repr(self) -> str:
-        """Return the module's sizes and options, as its printed form shows them."""
+        """Return the module's sizes and options, as its printed form shows them: "embed_dim=8, num_heads=2,
+        batch_first=True"."""
         first = ", batch_first=True" if self.batch_first else ""
         return f"embed_dim={self.embed_dim}, num_heads={self.num_heads}{first}"
 
@@ -41,9 +42,11 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[Any, Any]:
-        """Return (attention output, weights or None), with the parameters of torch's module.
+        """Return (attention output, weights of attention), with the parameters of torch.nn.MultiheadAttention.
 
-        The weights are None without `need_weights`, and averaged over heads with `average_attn_weights`.
+        The weights are None without `need_weights`; with `average_attn_weights` they are averaged over heads. Sequences
+        may lack the batch dimension; outputs then lack it too. `is_causal` without `attn_mask` raises ArgumentError,
+        and has no effect with it.
         """
         _require_inputs(query, key, value)
         if is_causal and attn_mask is None:
@@ -65,9 +68,10 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
     def _attend_batch(
         self, query: Any, key: Any, value: Any, key_padding_mask: Any, need_weights: bool, attn_mask: Any
     ) -> tuple[Any, Any]:
-        """Return (attention output, weights [batch, heads, queries, keys]) of batched sequences.
+        """Return (attention output, weights [batch, heads, queries, keys]) of sequences with a batch dimension.
 
-        The weights are None without `need_weights`. The masks are as in `forward`.
+        `query`, `key` and `value` are not projected yet; the output is. The weights are None without `need_weights`.
+        Both masks are as in `forward`, or None.
         """
         q, k, v = self._project_inputs(query, key, value)
         if not self.batch_first:
@@ -95,7 +99,11 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
         return output if self.batch_first else output.transpose(0, 1), weights
 
     def _project_inputs(self, query: Any, key: Any, value: Any) -> tuple[Any, Any, Any]:
-        """Return the projected queries, keys and values of all heads, with the dimension order of the inputs."""
+        """Return (queries, keys, values): each input times its projection weight, plus its bias.
+
+        The dimension order is that of the inputs, and all heads are in the last dimension. If the three inputs are one
+        tensor, and their weights are stored as one, it is a single GEMM.
+        """
         inputs = (query, key, value)
         if self.in_proj_weight is None:
             weights = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
@@ -110,9 +118,12 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
         return q, k, v
 
     def _score_bias(self, attn_mask: Any, key_padding_mask: Any, q: Any, k: Any) -> Any:
-        """Return the sum of both masks as a tensor to add to the scores, in their dtype; None if there is no mask.
+        """Return the sum of both masks as a tensor to add to the scores, -inf for hidden keys; None if both masks are
+        None.
 
-        `q` and `k` are [batch, heads, rows, size]; `k` includes the extra keys of `bias_k` and `add_zero_attn`.
+        `q` and `k` are [batch, heads, rows, size]; `k` includes the extra keys of `bias_k` and `add_zero_attn`, which
+        no mask hides. The tensor is float32, or float64 for float64 queries. Raise ArgumentError if a mask does not
+        fit.
         """
         batch, heads, queries, _ = q.shape
         dtype = torch.float64 if q.dtype is torch.float64 else torch.float32
@@ -129,10 +140,11 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
 
 
 def _mask_as_bias(mask: Any, name: str, score_type: Any, extra_keys: int, *shapes: tuple[int, ...]) -> Any:
-    """Return `mask` as a tensor to add to the scores: -inf for hidden keys, 0 for the last `extra_keys` keys.
+    """Return `mask` as a tensor of dtype `score_type` to add to the scores: -inf for hidden keys.
 
-    True in a bool mask hides a key, as in torch's modules (in torch's function it shows one). The mask must have one of
-    `shapes`; `name` is its name in errors.
+    True in a bool mask hides a key, as in torch's modules (in torch's function it shows one); a float mask is added as
+    it is. The last dimension is extended by 0 for `extra_keys` more keys. Raise ArgumentError, which calls the mask
+    `name`, unless it has one of `shapes`, and bool or float elements.
     """
     if tuple(mask.shape) not in shapes:
         wanted = " or ".join(map(str, shapes))

@@ -27,15 +27,18 @@ class Activated:
     activation: str | None = None
 
     def _epilogue(self: Any, residual: Any, activation: str | None) -> dict[str, Any]:
-        """Return the keyword arguments activation, residual and keep_packed for a call of a function in `functional`.
+        """Return the keyword arguments {activation, residual, keep_packed} for a call of `functional.linear` or
+        `conv1d` to `conv3d`.
 
-        `activation` None stands for the module's own.
+        `residual` is passed on. `activation` None stands for the module's own. The packed weights are kept if no
+        gradient of them can be asked for now.
         """
         applied = self.activation if activation is None else activation
         return {"activation": applied, "residual": residual, "keep_packed": may_keep_packed(self.weight)}
 
     def _with_activation(self, description: str) -> str:
-        """Return `description`, the options that torch prints, followed by the activation if there is one."""
+        """Return the text `description` with the module's activation added: "3, 8, activation='silu'"; unchanged if it
+        has none."""
         return description if self.activation is None else f"{description}, activation={self.activation!r}"
 
 
@@ -54,7 +57,7 @@ class Linear(Activated, torch.nn.Linear):
     def forward(self, input: Any, residual: Any = None, activation: str | None = None) -> Any:
         """Return activation(input[..., k] * weight[n, k] + bias[n] + residual[..., n]).
 
-        `activation` None stands for the module's own.
+        `activation` None stands for the module's own; `residual` None adds nothing.
         """
         return functional.linear(input, self.weight, self.bias, **self._epilogue(residual, activation))
 
@@ -72,9 +75,10 @@ class _Convolution(Activated):
         self.activation = known_activation(activation)
 
     def forward(self: Any, input: Any, residual: Any = None, activation: str | None = None) -> Any:
-        """Return activation(convolution of `input` with the weight + bias + residual).
+        """Return activation(convolution of `input` with the module's weight + bias + residual).
 
-        `activation` None stands for the module's own.
+        `activation` None stands for the module's own; `residual` None adds nothing. For another padding mode than
+        "zeros", torch pads the input first.
         """
         padding = self.padding
         if self.padding_mode != "zeros":
@@ -116,7 +120,7 @@ class LayerNorm(torch.nn.LayerNorm):
     """`torch.nn.LayerNorm`, without a backward."""
 
     def forward(self, input: Any) -> Any:
-        """Return `input` normalised over its last dimensions, `normalized_shape`."""
+        """Return `input` normalised over its last dimensions, whose extents are the module's `normalized_shape`."""
         return functional.layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
 
 
@@ -124,7 +128,8 @@ class RMSNorm(torch.nn.RMSNorm):
     """`torch.nn.RMSNorm`, without a backward."""
 
     def forward(self, input: Any) -> Any:
-        """Return `input` divided by its root mean square over its last dimensions, `normalized_shape`."""
+        """Return `input` divided by its root mean square over its last dimensions, of extents `normalized_shape`, times
+        the weight."""
         return functional.rms_norm(input, self.normalized_shape, self.weight, self.eps)
 
 
@@ -132,7 +137,7 @@ class GroupNorm(torch.nn.GroupNorm):
     """`torch.nn.GroupNorm`, without a backward."""
 
     def forward(self, input: Any) -> Any:
-        """Return `input` [n, c, ...] normalised over groups of channels."""
+        """Return `input` [n, c, ...] normalised over each of the module's `num_groups` groups of channels."""
         return functional.group_norm(input, self.num_groups, self.weight, self.bias, self.eps)
 
 

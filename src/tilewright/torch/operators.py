@@ -28,19 +28,19 @@ def operator(
 ) -> Any:
     """Register a kernel as the operator `torch.ops.tilewright.NAME` and return it.
 
-    torch.compile, export and make_fx keep it as one node. `kernel` is what `tilewright.compile` takes or returns; one
-    that is not compiled yet is compiled for the device of its tensors. The operator takes the kernel's inputs and
-    returns its outputs: new, contiguous tensors. `name` None: the kernel's name.
+    torch.compile, export and make_fx keep it as one node. `kernel` is what `tilewright.compile` takes or returns; a
+    kernel that is not compiled yet is compiled for the device of its tensors. The operator takes the kernel's inputs
+    and returns its outputs: new, contiguous tensors. `name` None stands for the kernel's name.
 
     `backward` may be a function: `backward(gradient, *inputs)` returns a gradient or None for each input, computed by
     torch's functions or other operators. If it has a parameter `output`, it gets the operator's result there. If the
-    kernel has several outputs, `gradient` and `output` are tuples. Or `backward` is a dictionary from names of inputs
-    to kernels of their gradients. The arguments of such a kernel are found by name: this kernel's inputs and outputs,
-    and `dy` for the gradient of an output `y`. Asking for a gradient that has no backward is an error.
+    kernel has several outputs, `gradient` and `output` are tuples. Or `backward` is {name of an input: kernel of its
+    gradient}. The arguments of such a kernel are found by name: this kernel's inputs and outputs, and `dy` for the
+    gradient of an output `y`. Asking for a gradient that has no backward is an error.
 
     `batch` names a dimension that is the first one of some inputs and of all outputs, and along which the kernel
     computes each element independently: torch.vmap then makes one call. Without it, vmap makes one call for each
-    element of its batch, and warns.
+    element of its batch, and warns. Raise ArgumentError if an argument does not fit the kernel.
 
     >>> import tilewright.kernels
     >>> row_sums = operator(tilewright.kernels.reduction("sum"), "row_sums_of_docstring",
@@ -84,7 +84,10 @@ class _Executables:
         self.signature = Signature(self.on_host)
 
     def _executable_for(self, device: str) -> Any:
-        """Return the executable for a type of device ("cpu", "cuda"), compiled at its first use."""
+        """Return the executable for a type of device ("cpu", "cuda"), compiled at its first use.
+
+        If an executable was passed instead of a kernel, return that for every device.
+        """
         if self._compiled is not None:
             return self._compiled
         if device not in self._by_device:
@@ -92,7 +95,7 @@ class _Executables:
         return self._by_device[device]
 
     def run(self, _: Result | tuple[Result, ...], *args: Any) -> Any:
-        """Return the kernel's outputs for tensors and numbers in the order of its inputs.
+        """Return the kernel's outputs for `args`: tensors and numbers in the order of the kernel's inputs.
 
         The first parameter, the outputs' shapes and dtypes, is not used: the executable allocates the outputs.
         """
@@ -103,8 +106,12 @@ class _Executables:
 
 
 def _check(signature: Signature, args: Sequence[Any]) -> Result | tuple[Result, ...]:
-    """Return the shape, dtype and device of each output for the arguments of a call; raise if they do not fit the
-    kernel."""
+    """Return the shape, dtype and device of the outputs for a call with `args`: one `Result`, or a tuple for several
+    outputs.
+
+    `signature` has the kernel's inputs and outputs. Raise ArgumentError if devices, ranks, types or shapes do not fit
+    it.
+    """
     named = list(zip(signature.inputs, args, strict=True))
     tensors = {a.name: value for a, value in named if a.is_tensor}
     require_same_device(tensors)
@@ -126,10 +133,11 @@ def _check(signature: Signature, args: Sequence[Any]) -> Result | tuple[Result, 
 def _normalise_backward(
     signature: Signature, name: str, backward: Callable[..., Any] | Mapping[str, Any] | None
 ) -> tuple[Backward | None, bool]:
-    """Return (`backward` as a `Backward` function for the library or None, True if it reads the operator's output).
+    """Return (`backward` as a `Backward` function for the library, True if it reads the operator's output).
 
-    `backward` is a function or a dictionary, as `operator` takes it; `signature` has the operator's inputs and outputs,
-    `name` is its name.
+    `backward` is a function, {name of an input: kernel}, or None, as `operator` takes it; None gives (None, False).
+    `signature` has the operator's inputs and outputs, `name` is its name. Raise ArgumentError for other values, and for
+    a function that does not take (gradient, *inputs).
     """
     if backward is None:
         return None, False
@@ -148,9 +156,10 @@ def _normalise_backward(
         ) from None
 
     def by_function(gradient: Any, inputs: tuple[Any, ...], output: Any, needed: Sequence[bool]) -> Sequence[Any]:
-        """Return a gradient or None for each input, from the author's function; `gradient` is that of the outputs.
+        """Return a tuple with a gradient or None for each of `inputs`, from the author's function.
 
-        `needed`, which says what inputs need a gradient, is not used.
+        `gradient` is with respect to `output`; both are tuples if there are several outputs. The function gets `output`
+        only if it has such a parameter. `needed` is not used. Raise ArgumentError if the number of gradients is wrong.
         """
         result = backward(gradient, *inputs, output=output) if keeps_output else backward(gradient, *inputs)
         gradients = tuple(result) if isinstance(result, tuple | list) else (result,)
@@ -162,10 +171,11 @@ def _normalise_backward(
 
 
 def _backward_by_kernels(signature: Signature, called: str, kernels: Mapping[str, Any]) -> tuple[Backward, bool]:
-    """Return (backward function that calls the kernels in `kernels`, True if one of them reads an output).
+    """Return (a `Backward` function that calls `kernels`, True if one of them reads an output).
 
-    `kernels` maps names of inputs to the kernels of their gradients; each is registered as an operator of its own.
-    `signature` has the inputs and outputs of the operator named `called`.
+    `kernels` is {name of an input: kernel of its gradient}; each kernel is registered as an operator of its own.
+    `signature` has the inputs and outputs of the operator named `called`. Raise ArgumentError for unknown names of
+    inputs or arguments.
     """
     names = [a.name for a in signature.inputs]
     outputs = [a.name for a in signature.outputs]
@@ -183,9 +193,10 @@ def _backward_by_kernels(signature: Signature, called: str, kernels: Mapping[str
         operators[name] = operator(kernel, f"{called}_d{name}"), argument_names
 
     def call_kernels(gradient: Any, inputs: tuple[Any, ...], output: Any, needed: Sequence[bool]) -> Sequence[Any]:
-        """Return the gradient of each of `inputs`, computed by its kernel; None for inputs that need none.
+        """Return a list with the gradient of each of `inputs`, computed by its kernel; None for inputs that need none.
 
-        `gradient` is with respect to `output`; both are tuples if there are several outputs.
+        `gradient` is with respect to `output`; both are tuples if there are several outputs. `needed` says which inputs
+        need a gradient. Raise ArgumentError if one of these has no kernel.
         """
         output_gradients, results = ((v if isinstance(v, tuple) else (v,)) for v in (gradient, output))
         values = dict(zip(names, inputs, strict=True))
@@ -208,20 +219,25 @@ def _backward_by_kernels(signature: Signature, called: str, kernels: Mapping[str
 def _batch_rule(signature: Signature, called: str, batch: str) -> Callable[..., tuple[Any, Any]]:
     """Return the vmap rule of the operator named `called`, whose kernel has a batch dimension named `batch`.
 
-    The vmap dimension is merged with that dimension, so that one call computes the batch. Arguments without the
-    dimension fall back to one call for each element. `signature` has the operator's inputs and outputs; raise if no
-    input, or not every output, has the dimension first.
+    The rule merges the vmap dimension with that dimension, for one call. If an input without the dimension is batched,
+    it calls the operator once for each element. `signature` has the operator's inputs and outputs. Raise ArgumentError
+    if no input, or not every output, has the dimension first.
     """
 
     def has_batch(a: KernelArgument) -> bool:
-        """True if the first dimension of a kernel's argument is the one named `batch`."""
+        """True if the kernel's argument `a` is a tensor whose first dimension is the one named `batch`."""
         return bool(a.extents) and str((a.extents or (None,))[0]) == batch
 
     if not any(map(has_batch, signature.inputs)) or not all(map(has_batch, signature.outputs)):
         raise ArgumentError(f"batch={batch!r}: no input, or not every output of {called} has it as first dimension")
 
     def rule(info: Any, in_dims: Sequence[int | None], *args: Any) -> tuple[Any, Any]:
-        """Return (outputs with the vmap dimension first, 0 for each output) of a batch under torch.vmap."""
+        """Return (outputs with the vmap dimension first, 0) of a batch under torch.vmap; both are tuples for several
+        outputs.
+
+        `args` are the operator's arguments, `in_dims` has the vmap dimension of each or None, and `info` has its
+        extent.
+        """
         call = getattr(torch.ops.tilewright, called).default
         if any(d is not None and not has_batch(a) for a, d in zip(signature.inputs, in_dims, strict=True)):
             return loop_rule(called, call)(info, in_dims, *args)

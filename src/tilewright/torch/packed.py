@@ -23,7 +23,8 @@ View = Callable[[Any], Any]
 
 
 def may_keep_packed(weight: Any) -> bool:
-    """True if no gradient of the tensor `weight` can be asked for now, so that its packed copy is worth keeping.
+    """True if the packed copy of the tensor `weight` is worth keeping: no gradient with respect to it can be asked for
+    now.
 
     While weights are trained, an optimizer changes them between calls.
     """
@@ -45,20 +46,26 @@ class _KeptLayer:
         self.layer = _make_outside_graphs(make, *views) if weight.is_cuda else make(*views)
 
     def is_current(self, weight: Any, bias: Any) -> bool:
-        """True if `weight` and `bias` have the memory that was packed, and were not written to since."""
+        """True if the packed copy still holds: `weight` and `bias` (or None) have the same memory, and no write since
+        was counted."""
         return self._states == [_state(weight), _state(bias)]
 
     def packed_weights(self, weight: Any, bias: Any) -> KeptWeights:
-        """Return `weight` and `bias` (if not None) with the versions in which they were packed, for learnt calls."""
+        """Return a record of `weight` and `bias` (if not None) for recorded launches: tensors, write counts and
+        addresses.
+
+        The counts and addresses are those of the time of packing. The record also has the lifetime of this layer.
+        """
         tensors = [(t, *state[0]) for t, state in zip((weight, bias), self._states, strict=True) if t is not None]
         return KeptWeights(tuple(tensors), self.life)
 
 
 def _make_outside_graphs(make: Make, weight: Any, bias: Any) -> Layer:
-    """Return `make(weight, bias)`, a layer on a GPU, with memory that belongs to no CUDA graph.
+    """Return the layer `make(weight, bias)` on a GPU, made in another thread so that no CUDA graph owns its memory.
 
     Before torch.compile (mode "reduce-overhead") captures a graph, it runs the code once; memory that this thread and
     stream allocate then belongs to the graph. Another thread, on the default stream, gets memory that may be kept.
+    Raise TargetError if a graph is being captured now.
     """
     if torch.cuda.is_current_stream_capturing():
         raise TargetError(
@@ -67,7 +74,8 @@ def _make_outside_graphs(make: Make, weight: Any, bias: Any) -> Layer:
         )
 
     def make_layer() -> Layer:
-        """Return the layer once its weights are packed: the current stream of this thread is synchronised."""
+        """Return the layer `make(weight, bias)`, after waiting for this thread's current GPU stream, which packs the
+        weights."""
         layer = make(weight, bias)
         torch.cuda.current_stream(weight.device).synchronize()
         return layer
@@ -84,11 +92,12 @@ _LAYERS: Any = WeakTensorKeyDictionary()
 def layer_of(
     weight: Any, bias: Any, options: Hashable, make: Make, keep: bool, view: View = torch.Tensor.detach
 ) -> Callable[[Any, Any], Any]:
-    """Return a function of (x, residual or None) that applies the layer of `weight` and `bias` (or None).
+    """Return a function of (x, residual or None) that applies the layer with the weights `weight` and `bias` (or None).
 
-    `make` makes the layer from the view `view(weight)` and the bias; `options` is a key of what else it depends on.
-    With `keep`, the layer is kept, and is reused until torch counts a write to the tensors. torch counts no writes
-    through `tensor.data`, so they are missed, and none to inference tensors, whose layers are never kept.
+    `make(view(weight), bias)` makes the layer; `options` is a key of all else that it depends on. With `keep`, the
+    layer is kept with its packed weights, and reused until torch counts a write to the tensors. Otherwise a layer is
+    made for each call, unless the call repeats a recorded launch. torch counts no writes through `tensor.data`, so they
+    are missed, and none to inference tensors, whose layers are never kept.
     """
     if not _is_kept(weight, bias, keep):
         matrix, added = view(weight.detach()), None if bias is None else bias.detach()
@@ -109,8 +118,10 @@ def layer_of(
 
 
 def _is_kept(weight: Any, bias: Any, keep: bool) -> bool:
-    """True if a layer of `weight` and `bias` (or None) is kept: the caller asks for it (`keep`), and torch counts
-    writes to them."""
+    """True if the caller wants the layer of `weight` and `bias` kept (`keep`), and torch counts writes to both tensors.
+
+    `bias` may be None. torch counts no writes to inference tensors.
+    """
     return keep and version_of(weight) is not None and (bias is None or version_of(bias) is not None)
 
 
@@ -124,7 +135,7 @@ call has its bias."""
 def _state(tensor: Any) -> Any:
     """Return a value that changes when `tensor` is written to, or its memory, shape, strides, dtype or device changes.
 
-    `tensor` may be None, for a bias that was left out.
+    For None, a bias that was left out, return None.
     """
     if tensor is None:
         return None

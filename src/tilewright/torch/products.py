@@ -37,9 +37,11 @@ class LinearOptions(NamedTuple):
 
 
 def _check_linear(x: Any, weight: Any, bias: Any = None, *option_values: Any) -> Result:
-    """Return the shape [..., n], dtype and device of `linear` of x[..., k] and weight[n, k]; raise if they do not fit.
+    """Return the shape [..., n], dtype and device, as a `Result`, of the operator `linear` of x[..., k] and weight[n,
+    k].
 
-    `bias` [n] may be None; `option_values` are the fields of `LinearOptions`.
+    `bias` [n] may be None; `option_values` are the fields of `LinearOptions`, in order. Raise ArgumentError if the
+    arguments do not fit.
     """
     activation, _, residual = LinearOptions(*option_values)
     known_activation(activation)
@@ -56,9 +58,10 @@ def _check_linear(x: Any, weight: Any, bias: Any = None, *option_values: Any) ->
 
 
 def _run_linear(expected: Result, x: Any, weight: Any, bias: Any = None, *option_values: Any) -> Any:
-    """Return activation(x * weight transposed + bias + residual) of real tensors; `expected` has the result's shape.
+    """Return activation(x * weight transposed + bias + residual) of the real tensors x[..., k] and weight[n, k].
 
-    `option_values` are the fields of `LinearOptions`.
+    `expected` has the result's shape; `bias` may be None. `option_values` are the fields of `LinearOptions`, in order.
+    If `x` or `weight` has no elements, no kernel is called.
     """
     activation, keep_packed, residual = LinearOptions(*option_values)
     if not weight.numel() or not x.numel():  # an empty result, or a sum over no elements
@@ -69,9 +72,10 @@ def _run_linear(expected: Result, x: Any, weight: Any, bias: Any = None, *option
 
 
 def _empty_product(zeros: Any, bias: Any, activation: str | None, residual: Any = None) -> Any:
-    """Return the result of a GEMM whose K (or result) is empty: activation(zeros + bias + residual).
+    """Return the result of a GEMM without products, because K or the result is empty: activation(zeros + bias +
+    residual).
 
-    `zeros` has the shape of the result; `bias` and `residual` may be None.
+    `zeros` has the shape of the result; `bias` and `residual` may be None, as may `activation`. torch computes it.
     """
     with torch.no_grad():
         for added in (bias, residual):
@@ -80,9 +84,11 @@ def _empty_product(zeros: Any, bias: Any, activation: str | None, residual: Any 
 
 
 def _linear_gradients(gradient: Any, inputs: tuple[Any, ...], _: Any, needed: Sequence[bool]) -> Sequence[Any]:
-    """Return the gradient of each input of `linear`, by GEMMs; None for an input that has none or needs none.
+    """Return (dx, dweight, dbias, None, None, dresidual), the gradients of all arguments of the operator `linear`, by
+    GEMMs.
 
-    `gradient` is with respect to the result, `inputs` are all arguments, `needed` says which need a gradient.
+    `gradient` is with respect to the result, `inputs` are all arguments. `needed` says which need a gradient; the
+    others get None. If there is an activation, its input is computed again.
     """
     x, weight, bias, activation, _keep, residual = inputs
     g = activation_gradient(
@@ -96,17 +102,18 @@ def _linear_gradients(gradient: Any, inputs: tuple[Any, ...], _: Any, needed: Se
 
 
 def _as_rows(x: Any) -> Any:
-    """Return the tensor x[..., k] as a matrix [rows, k], also if it is empty; a vector becomes one row."""
+    """Return the tensor x[..., k] as a matrix [rows, k], even if it is empty; a vector [k] becomes one row."""
     return x[None] if x.dim() == 1 else x.flatten(0, -2)
 
 
 def _linear_vmap_rule(
     info: Any, in_dims: Sequence[int | None], x: Any, weight: Any, bias: Any = None, *option_values: Any
 ) -> tuple[Any, Any]:
-    """Return (result with the vmap dimension first, 0) of `linear` on a batch under torch.vmap.
+    """Return (result with the vmap dimension first, 0) of the operator `linear` on a batch under torch.vmap.
 
-    It is one call; if the bias is batched, or the weight with a residual, it is one for each element of the batch.
-    `in_dims` has the vmap dimension of each argument or None, `info` the batch size.
+    It is one call. Only if the bias is batched, or the weight is and there is a residual, it is one call for each
+    element of the batch, with a warning. `in_dims` has the vmap dimension of each argument or None, `info` its extent.
+    `option_values` are the fields of `LinearOptions`.
     """
     options = LinearOptions(*option_values)
     dims = [*in_dims, *[None] * (6 - len(in_dims))]
@@ -145,9 +152,9 @@ LINEAR = define(
 
 
 def _check_matmul(a: Any, b: Any, bias: Any = None, activation: str | None = None) -> Result:
-    """Return the shape, dtype and device of the product of a[..., m, k] and b[..., k, n]; raise if they do not fit.
+    """Return the shape, dtype and device, as a `Result`, of the product of a[..., m, k] and b[..., k, n] or b[k, n].
 
-    `b` may also be a single matrix; `bias` [n] may be None.
+    `bias` [n] may be None. Raise ArgumentError if the arguments do not fit; batch dimensions are not broadcast.
     """
     known_activation(activation)
     require_same_device({"a": a, "b": b, "bias": bias})
@@ -165,7 +172,10 @@ def _check_matmul(a: Any, b: Any, bias: Any = None, activation: str | None = Non
 
 
 def _run_matmul(expected: Result, a: Any, b: Any, bias: Any = None, activation: str | None = None) -> Any:
-    """Return activation(a * b + bias) of real tensors; `expected` has the result's shape. `bias` may be None."""
+    """Return activation(a * b + bias) of the real tensors a[..., m, k] and b[..., k, n] or b[k, n].
+
+    `expected` has the result's shape; `bias` may be None. If `a` or `b` has no elements, no kernel is called.
+    """
     if not a.numel() or not b.numel():
         return _empty_product(a.new_zeros(expected.shape), bias, activation)
     tensors = [as_kernel_argument(t) for t in ((a, b) if bias is None else (a, b, bias))]
@@ -173,10 +183,10 @@ def _run_matmul(expected: Result, a: Any, b: Any, bias: Any = None, activation: 
 
 
 def _matmul_gradients(gradient: Any, inputs: tuple[Any, ...], _: Any, needed: Sequence[bool]) -> Sequence[Any]:
-    """Return the gradients with respect to a, b, bias and activation (always None) of the operator `matmul`, by GEMMs.
+    """Return (da, db, dbias, None), the gradients of all arguments of the operator `matmul`, by GEMMs.
 
-    `gradient` is with respect to the result, `inputs` are all arguments, `needed` says which need a gradient; the
-    others get None.
+    `gradient` is with respect to the result, `inputs` are (a, b, bias, activation). `needed` says which need a
+    gradient; the others get None. If there is an activation, its input is computed again.
     """
     a, b, bias, activation = inputs
     g = activation_gradient(activation, gradient, lambda: torch.ops.tilewright.matmul(a, b, bias))
@@ -192,10 +202,10 @@ def _matmul_gradients(gradient: Any, inputs: tuple[Any, ...], _: Any, needed: Se
 def _matmul_vmap_rule(
     info: Any, in_dims: Sequence[int | None], a: Any, b: Any, bias: Any = None, activation: str | None = None
 ) -> tuple[Any, Any]:
-    """Return (result with the vmap dimension first, 0) of `matmul` on a batch under torch.vmap.
+    """Return (result with the vmap dimension first, 0) of the operator `matmul` on a batch under torch.vmap.
 
-    It is one call; if the bias is batched, it is one for each element of the batch. `in_dims` has the vmap dimension of
-    each argument or None, `info` the batch size.
+    It is one call. Only if the bias is batched, it is one call for each element of the batch, with a warning. `in_dims`
+    has the vmap dimension of each argument or None, `info` its extent.
     """
     a_dim, b_dim, bias_dim = (*in_dims, None)[:3]
     if bias_dim is not None:
@@ -227,17 +237,20 @@ MATMUL = define(
 
 
 def _check_bmm(a: Any, b: Any) -> Result:
-    """Return the shape, dtype and device of the batched product of a[i, m, k] and b[i, k, n]; raise if they do not
-    fit."""
+    """Return the shape, dtype and device, as a `Result`, of the batched product of a[i, m, k] and b[i, k, n].
+
+    Raise ArgumentError if the tensors do not fit.
+    """
     require_rank(a, "a", 3)
     require_rank(b, "b", 3)
     return _check_matmul(a, b)
 
 
 def _bmm_gradients(gradient: Any, inputs: tuple[Any, ...], _: Any, needed: Sequence[bool]) -> Sequence[Any]:
-    """Return the gradients with respect to a and b of the operator `bmm`; None for one that is not `needed`.
+    """Return (da, db), the gradients of both arguments of the operator `bmm`, by batched GEMMs.
 
-    `gradient` is with respect to the result, `inputs` are (a, b).
+    `gradient` is with respect to the result, `inputs` are (a, b). `needed` says which need a gradient; the others get
+    None.
     """
     a, b = inputs
     da = torch.ops.tilewright.bmm(gradient, b.mT) if needed[0] else None
@@ -245,9 +258,10 @@ def _bmm_gradients(gradient: Any, inputs: tuple[Any, ...], _: Any, needed: Seque
 
 
 def _bmm_vmap_rule(info: Any, in_dims: Sequence[int | None], a: Any, b: Any) -> tuple[Any, Any]:
-    """Return (result with the vmap dimension first, 0) of `bmm` on a batch under torch.vmap, by one call of `matmul`.
+    """Return (result with the vmap dimension first, 0) of the operator `bmm` on a batch under torch.vmap, by one
+    `matmul`.
 
-    `in_dims` has the vmap dimension of a and b or None, `info` the batch size.
+    `in_dims` has the vmap dimension of `a` and `b` or None, `info` its extent.
     """
     return _matmul_vmap_rule(info, in_dims, a, b)
 

@@ -112,9 +112,10 @@ def replace(model: Any, *, inplace: bool = False) -> Report:
 
 
 def _rewrite_code(report: Report) -> set[str]:
-    """Fuse additions and activations in the code of the report's model, innermost modules first.
+    """Fuse additions and activations in the code of the modules of the report's model, innermost modules first.
 
-    Return the paths of submodules that are called no longer; the fused operations are added to the report.
+    Rewritten modules replace the old ones in `report.model`, and the fused operations are added to `report.fused`.
+    Return the paths of submodules that are called no longer.
     """
     uncalled: set[str] = set()
     for path in sorted(dict(report.model.named_modules()), key=lambda path: -len(path.split(".")) if path else 0):
@@ -132,9 +133,10 @@ def _rewrite_code(report: Report) -> set[str]:
 
 
 def _why_unsupported(module: Any) -> str | None:
-    """Return why a module of a class in `nn.SWAPS` cannot be swapped; None if it can.
+    """Return the reason why `module`, whose class is in `nn.SWAPS`, cannot be swapped; None if it can.
 
-    The reasons are training mode without a backward, an option, or a parameter's dtype or device.
+    Reasons are training mode if its counterpart has no backward, a softmax without `dim`, and a parameter's dtype or
+    device.
     """
     replacement = nn.SWAPS[type(module)]
     if replacement in nn.WITHOUT_BACKWARD and module.training:
@@ -150,10 +152,10 @@ def _why_unsupported(module: Any) -> str | None:
 
 
 def _why_bypassed(path: str, modules: dict[str, Any]) -> str | None:
-    """Return why the module at `path` might not be called if it were swapped; None if it would.
+    """Return the reason why the module at `path` might not be called after a swap; None if it would be.
 
-    Its parent may be one of torch's modules that compute with the weights of their children themselves. `modules` maps
-    paths to modules.
+    The reason is a parent of a torch class that computes with its children's weights itself, such as
+    TransformerEncoderLayer. `modules` is {path: module}.
     """
     parent = modules.get(path.rpartition(".")[0]) if path else None
     if not isinstance(parent, _BYPASSING):
@@ -162,9 +164,10 @@ def _why_bypassed(path: str, modules: dict[str, Any]) -> str | None:
 
 
 def _why_no_operator(module: Any, flow: Flow) -> str:
-    """Return why a module whose class is not in `nn.SWAPS` is computed by torch, as a text for the report.
+    """Return the reason, for the report, why torch still computes a module that was neither swapped, folded nor fused.
 
-    `flow` has the reason if torch.fx could not follow the model, so that nothing was fused.
+    The module's class itself is not in `nn.SWAPS`. If torch.fx could not follow the model, `flow` has the reason for
+    that, which is returned for batch norms in eval mode and activations.
     """
     for torch_class in nn.SWAPS:
         if isinstance(module, torch_class):
@@ -184,9 +187,11 @@ def _why_no_operator(module: Any, flow: Flow) -> str:
 
 
 def _is_foldable(module: Any, norm: Any) -> bool:
-    """True if `norm` is a batch norm in eval mode that can be folded into the weights of the convolution `module`.
+    """True if `norm` is a batch norm that can be folded into the weights of the convolution `module`, whose result it
+    takes.
 
-    It then only scales and shifts each channel by constants.
+    It must be in eval mode with running statistics, so that it only scales and shifts each channel by constants. Its
+    class and channels must fit `module`, and neither may have hooks. False for other modules than convolutions.
     """
     norm_class = _NORMS.get(type(module))
     if norm_class is None or type(norm) is not norm_class or has_hooks(norm) or has_hooks(module):
@@ -196,7 +201,10 @@ def _is_foldable(module: Any, norm: Any) -> bool:
 
 
 def _fold_norm(module: Any, norm: Any) -> None:
-    """Give the convolution `module` new weights and bias, with which it computes what `norm` made of its results."""
+    """Replace weight and bias of the convolution `module`, in place, so that its result is what `norm` makes of it now.
+
+    `norm` is a batch norm in eval mode, which must be left out afterwards.
+    """
     with torch.no_grad():
         scale = torch.rsqrt(norm.running_var.double() + norm.eps)
         if norm.weight is not None:
@@ -213,7 +221,11 @@ def _fold_norm(module: Any, norm: Any) -> None:
 
 
 def _fusable_activation(module: Any, following: Any) -> str | None:
-    """Return the kernels' name of the activation `following` if it can be fused into `module` before it; else None."""
+    """Return the name ("relu", ...) of the activation `following` if it can be fused into `module` before it; else
+    None.
+
+    None if `following` is no known activation, if `module` is no Linear or convolution, or if one of both has hooks.
+    """
     if not issubclass(nn.SWAPS[type(module)], nn.Activated) or has_hooks(module) or has_hooks(following):
         return None
     return activation_of_module(following)
@@ -225,7 +237,7 @@ def _fusable_activation(module: Any, following: Any) -> str | None:
 def _counterpart(module: Any, activation: str | None) -> Any:
     """Return a module of `tilewright.torch.nn` with the parameters, buffers, hooks and mode of torch's `module`.
 
-    `activation` (None: its own, or none) is applied to its result.
+    It applies `activation`, the name of one, to its result; None adds no activation. Parameters are shared, not copied.
     """
     replacement = copy.copy(module)
     replacement.__class__ = nn.SWAPS[type(module)]
@@ -236,7 +248,10 @@ def _counterpart(module: Any, activation: str | None) -> Any:
 
 
 def _set_module(report: Report, path: str, module: Any) -> None:
-    """Replace the module at `path` of the report's model by `module`, under all paths that it has; "" is the model."""
+    """Replace the module at `path` of the report's model by `module`, under all paths at which the model has it.
+
+    For the path "", replace the model itself: `report.model`.
+    """
     if not path:
         report.model = module
         return

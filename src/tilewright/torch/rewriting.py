@@ -38,8 +38,11 @@ _INSPECTING = {"isinstance", "issubclass", "type", "hasattr", "callable", "is_gr
 
 
 def activation_of_module(module: Any) -> str | None:
-    """Return the kernels' name of a torch module that is an activation ("relu", "silu", "gelu" or "gelu_tanh"); None
-    if it is another module."""
+    """Return the name that kernels have for a torch module that is an activation: "relu", "silu", "gelu" or
+    "gelu_tanh".
+
+    None for all other modules, including subclasses of torch's.
+    """
     if type(module) is torch.nn.GELU:
         return "gelu" if module.approximate == "none" else "gelu_tanh"
     return {torch.nn.ReLU: "relu", torch.nn.SiLU: "silu"}.get(type(module))
@@ -58,9 +61,10 @@ class RewrittenModule:
 
 
 def rewrite_module(module: Any) -> RewrittenModule | None:
-    """Return `module` with additions and activations fused into the calls of submodules before them.
+    """Return `module` rewritten, with additions and activations fused into the calls of submodules before them.
 
     None if it is in training mode, if there is nothing to fuse, or if torch.fx cannot follow its code reliably.
+    `module` itself is not changed; the new one has the same submodules and parameters.
 
     >>> class Block(torch.nn.Module):
     ...     def __init__(self):
@@ -104,7 +108,7 @@ def rewrite_module(module: Any) -> RewrittenModule | None:
 
 
 def _called_modules(graph: Any) -> set[str]:
-    """Return the paths of the submodules that a torch.fx graph calls."""
+    """Return the set of paths of the submodules that a torch.fx graph calls."""
     return {node.target for node in graph.nodes if node.op == "call_module"}
 
 
@@ -112,10 +116,11 @@ def _called_modules(graph: Any) -> set[str]:
 
 
 def _is_followable(module: Any) -> bool:
-    """True if torch.fx's graph of the module's code computes the same as the code, for every tensor argument.
+    """True if the graph that torch.fx traces from the code of `module` should compute the same for every tensor
+    argument.
 
-    The module has submodules and a class of its own, its `forward` takes one tensor, and neither it nor its submodules
-    have hooks, or code that inspects values.
+    It is so if the module has submodules and its class is not torch's, if its `forward` takes exactly one argument,
+    without a default, and if no traced module has hooks or methods that test types or attributes of values.
     """
     if type(module).__module__.partition(".")[0] == "torch" or next(module.children(), None) is None:
         return False
@@ -129,9 +134,10 @@ def _is_followable(module: Any) -> bool:
 
 
 def _inspects_values(kind: type) -> bool:
-    """True if a method of the module class `kind`, other than `__init__`, inspects types or attributes of values.
+    """True if a method of the module class `kind` calls `isinstance`, `hasattr` or others of `_INSPECTING`.
 
-    Methods that torch's own classes define are not counted.
+    torch.fx would fix the result of such a test when it traces. `__init__` and methods that torch's own classes define
+    do not count.
     """
     for each in kind.__mro__[: kind.__mro__.index(torch.nn.Module)]:
         for name, function in vars(each).items():
@@ -166,12 +172,14 @@ class _Chain:
 
     @property
     def nodes(self) -> tuple[Any, ...]:
-        """Return the nodes that are fused into the call: the addition, the activation, or both."""
+        """Return the nodes that are fused into the call: the addition, the activation, or both, in this order."""
         return tuple(node for node in (self.addition, self.activation) if node is not None)
 
     def fuse(self, graph: Any) -> None:
-        """Replace all nodes of the chain in `graph` by one call with residual and activation, in place of the last
-        node."""
+        """Replace all nodes of the chain in `graph`, in place, by one call with the options residual and activation.
+
+        The new call is at the position of the chain's last node.
+        """
         last = self.nodes[-1]
         options = {"residual": self.residual, "activation": self.name}
         with graph.inserting_before(last):
@@ -184,10 +192,13 @@ class _Chain:
 
 
 def _find_chain(graph: Any, call: Any, root: Any) -> _Chain | None:
-    """Return the chain of nodes that can be fused with the graph node `call`; None if it is no Linear or convolution,
-    or neither an addition nor an activation can be fused.
+    """Return the chain that begins at the graph node `call`: a call of a Linear or convolution, and what can be fused
+    into it.
 
-    `root` is the module that has the graph's submodules; `graph` is not used.
+    These are an addition of another node to its result, then an activation, each optional; calls of Identity before
+    them are included. None if `call` is no such call, or its module has an activation or hooks already, if nothing can
+    be fused, or if a node in between may write to tensors. `root` is the module with the graph's submodules; `graph` is
+    not used.
     """
     if call.op != "call_module" or len(call.args) != 1 or call.kwargs:
         return None
@@ -218,7 +229,8 @@ def _only_user(node: Any) -> Any | None:
 
 
 def _is_identity(node: Any, root: Any) -> bool:
-    """True if a graph node calls a torch.nn.Identity without hooks; `root` has the submodules."""
+    """True if a graph node calls a torch.nn.Identity without hooks. `root` is the module with the graph's
+    submodules."""
     if node.op != "call_module":
         return False
     module = root.get_submodule(node.target)
@@ -226,9 +238,9 @@ def _is_identity(node: Any, root: Any) -> bool:
 
 
 def _added_term(node: Any, term: Any) -> Any | None:
-    """Return the node that a graph node `node` adds to `term`; None if `node` is no addition of two nodes.
+    """Return the other term of an addition: the node y if the graph node `node` computes `term` + y or y + `term`.
 
-    An in-place addition counts only if it writes to `term`.
+    None if `node` is no addition of two different nodes, or an in-place addition that does not write to `term`.
     """
     if node.op not in ("call_function", "call_method") or node.target not in _ADDITIONS or node.kwargs:
         return None
@@ -241,9 +253,10 @@ def _added_term(node: Any, term: Any) -> Any | None:
 
 
 def _activation_name(node: Any, x: Any, root: Any) -> str | None:
-    """Return the kernels' name of the activation that the graph node `node` applies to the result of the node `x`.
+    """Return the name ("relu", "gelu_tanh", ...) of the activation that the graph node `node` applies to the node `x`.
 
-    None if it does anything else. `root` has the submodules that the graph calls.
+    None if `node` does anything else, or has options that kernels lack. `root` is the module with the graph's
+    submodules.
     """
     if node.args[:1] != (x,):
         return None
@@ -261,7 +274,8 @@ def _activation_name(node: Any, x: Any, root: Any) -> str | None:
 
 
 def _between(first: Any, last: Any) -> Iterator[Any]:
-    """Yield the graph nodes after `first` and before `last`, in the order of execution."""
+    """Yield the graph nodes after `first` and before `last`, in the order of execution. `last` must come after
+    `first`."""
     node = first.next
     while node is not last:
         yield node
@@ -269,9 +283,10 @@ def _between(first: Any, last: Any) -> Iterator[Any]:
 
 
 def _may_write(node: Any, root: Any) -> bool:
-    """True if a graph node may write to a tensor that another node computed; `root` has the submodules.
+    """True if a graph node may write to a tensor that another node computed.
 
-    Functions that are not torch's or Python's own are assumed to write.
+    These are in-place modules, modules with hooks, methods and functions such as `add_`, Python's in-place operators,
+    and all functions that are not torch's or Python's own. `root` is the module with the graph's submodules.
     """
     if node.op == "call_module":
         module = root.get_submodule(node.target)

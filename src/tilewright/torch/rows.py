@@ -20,23 +20,26 @@ from tilewright.torch.library import Definition, Result, define, is_channels_las
 
 @lru_cache(maxsize=512)
 def _norm_kernel(make: Callable[..., Any], kind: str, epsilon: float, target: str) -> Any:
-    """Return the compiled kernel that `make` (layer_norm, rms_norm or group_norm) makes for `target`, from a cache.
+    """Return the compiled kernel of a norm for the device type `target` ("cpu"), from a cache.
 
-    `kind` is the element type ("f16", ...), `epsilon` is added to the variance or mean square.
+    `make` is layer_norm, rms_norm or group_norm of `tilewright.kernels.norm`. `kind` is the element type ("f16", ...),
+    and `epsilon` is added to the variance or mean square.
     """
     return compile(make(kind, epsilon), strict=True, target=target)
 
 
 @lru_cache(maxsize=64)
 def _softmax_kernel(kind: str, target: str) -> Any:
-    """Return the compiled softmax kernel for element type `kind` ("f16", ...) and `target` ("cpu"), from a cache."""
+    """Return the compiled softmax kernel for the element type `kind` ("f16", ...) and device type `target`, from a
+    cache."""
     return compile(softmax_kernel(kind), strict=True, target=target)
 
 
 def _reshaped_or_constant(tensor: Any, like: Any, shape: tuple[int, ...], value: float) -> Any:
-    """Return the weight or bias `tensor` with the shape `shape`; if it is None, a tensor filled with `value`.
+    """Return the weight or bias `tensor` reshaped to `shape`; if it is None, a new tensor of that shape filled with
+    `value`.
 
-    That one has the dtype and device of `like`.
+    The new tensor has the dtype and device of `like`.
     """
     return constant(like, shape, value) if tensor is None else as_reshaped_argument(tensor, shape)
 
@@ -45,9 +48,10 @@ def _reshaped_or_constant(tensor: Any, like: Any, shape: tuple[int, ...], value:
 
 
 def _check_rows(x: Any, normalized_shape: Sequence[Any], tensors: dict[str, Any]) -> Result:
-    """Return the shape, dtype and device of `x`, which are those of its norm; raise if arguments do not fit.
+    """Return the shape, dtype and device of `x` as a `Result`: those of its layer norm or RMS norm.
 
-    `normalized_shape` must be the last extents of `x`, and the shape of the other `tensors` (by name; None is skipped).
+    `normalized_shape` has the last extents of `x`, one or more. `tensors` is {argument name: weight, bias or None};
+    they have the shape `normalized_shape` and the dtype of `x`. Raise ArgumentError if one of these does not hold.
     """
     require_same_device({"x": x, **tensors})
     require_float(x, "x")
@@ -61,7 +65,11 @@ def _check_rows(x: Any, normalized_shape: Sequence[Any], tensors: dict[str, Any]
 
 
 def _check_layer_norm(x: Any, normalized_shape: Sequence[Any], weight: Any, bias: Any, eps: float) -> Result:
-    """Return the shape, dtype and device of `layer_norm`'s result; raise if its arguments do not fit."""
+    """Return the shape, dtype and device, as a `Result`, of the layer norm of `x` over its last dimensions.
+
+    `normalized_shape` has their extents; `weight` and `bias` of that shape may be None. Raise ArgumentError if the
+    arguments do not fit. `eps` is not checked.
+    """
     return _check_rows(x, normalized_shape, {"weight": weight, "bias": bias})
 
 
@@ -70,7 +78,8 @@ def _run_layer_norm(
 ) -> Any:
     """Return the layer norm of the real tensor `x` over its last dimensions, `normalized_shape`, by one kernel.
 
-    `weight` and `bias` may be None; `expected` has the result's shape and dtype.
+    `weight` and `bias` may be None; `eps` is added to the variance. `expected` has the result's shape and dtype. If `x`
+    is empty, no kernel is called.
     """
     if not x.numel():
         return expected.empty()
@@ -83,10 +92,10 @@ def _run_layer_norm(
 def _layer_norm_vmap_rule(
     info: Any, in_dims: Sequence[int | None], x: Any, shape: Sequence[int], weight: Any, bias: Any, eps: float
 ) -> tuple[Any, Any]:
-    """Return (result with the vmap dimension first, 0) of `layer_norm` over `shape` on a batch under torch.vmap.
+    """Return (result with the vmap dimension first, 0) of the operator `layer_norm` on a batch under torch.vmap.
 
-    It is one call; if weight or bias are batched, it is one for each element of the batch. `in_dims` has the vmap
-    dimension of each argument or None.
+    It is one call. Only if `weight` or `bias` is batched, it is one call for each element of the batch, with a warning.
+    `in_dims` has the vmap dimension of each argument or None, `info` its extent. `shape` has the normalised extents.
     """
     if in_dims[2] is not None or in_dims[3] is not None:
         return loop_rule("layer_norm", torch.ops.tilewright.layer_norm.default)(
@@ -108,14 +117,19 @@ LAYER_NORM = define(
 
 
 def _check_rms_norm(x: Any, normalized_shape: Sequence[Any], weight: Any, eps: float) -> Result:
-    """Return the shape, dtype and device of `rms_norm`'s result; raise if its arguments do not fit."""
+    """Return the shape, dtype and device, as a `Result`, of the RMS norm of `x` over its last dimensions.
+
+    `normalized_shape` has their extents; a `weight` of that shape may be None. Raise ArgumentError if the arguments do
+    not fit. `eps` is not checked.
+    """
     return _check_rows(x, normalized_shape, {"weight": weight})
 
 
 def _run_rms_norm(expected: Result, x: Any, normalized_shape: Sequence[int], weight: Any, eps: float) -> Any:
     """Return the RMS norm of the real tensor `x` over its last dimensions, `normalized_shape`, by one kernel.
 
-    `weight` may be None; `expected` has the result's shape and dtype.
+    `weight` may be None; `eps` is added to the mean square. `expected` has the result's shape and dtype. If `x` is
+    empty, no kernel is called.
     """
     if not x.numel():
         return expected.empty()
@@ -127,10 +141,10 @@ def _run_rms_norm(expected: Result, x: Any, normalized_shape: Sequence[int], wei
 def _rms_norm_vmap_rule(
     info: Any, in_dims: Sequence[int | None], x: Any, shape: Sequence[int], weight: Any, eps: float
 ) -> tuple[Any, Any]:
-    """Return (result with the vmap dimension first, 0) of `rms_norm` over `shape` on a batch under torch.vmap.
+    """Return (result with the vmap dimension first, 0) of the operator `rms_norm` on a batch under torch.vmap.
 
-    It is one call; if the weight is batched, it is one for each element of the batch. `in_dims` has the vmap dimension
-    of each argument or None.
+    It is one call. Only if `weight` is batched, it is one call for each element of the batch, with a warning. `in_dims`
+    has the vmap dimension of each argument or None, `info` its extent. `shape` has the normalised extents.
     """
     if in_dims[2] is not None:
         return loop_rule("rms_norm", torch.ops.tilewright.rms_norm.default)(info, in_dims, x, shape, weight, eps)
@@ -153,10 +167,10 @@ RMS_NORM = define(
 
 
 def _check_group_norm(x: Any, num_groups: int, weight: Any, bias: Any, eps: float) -> Result:
-    """Return the shape, dtype, device and memory format of the group norm of x[n, c, ...]; raise if arguments do not
-    fit.
+    """Return the shape, dtype, device and memory format, as a `Result`, of the group norm of x[n, c, ...].
 
-    `weight` and `bias`, with an element for each channel, may be None.
+    `num_groups` divides the number of channels c. `weight` [c] and `bias` [c] may be None. Raise ArgumentError if the
+    arguments do not fit. `eps` is not checked.
     """
     require_same_device({"x": x, "weight": weight, "bias": bias})
     require_float(x, "x")
@@ -173,7 +187,8 @@ def _check_group_norm(x: Any, num_groups: int, weight: Any, bias: Any, eps: floa
 def _run_group_norm(expected: Result, x: Any, num_groups: int, weight: Any, bias: Any, eps: float) -> Any:
     """Return the real tensor x[n, c, ...] normalised over each of `num_groups` groups of channels, by one kernel.
 
-    `weight` and `bias` may be None; `expected` has the result's shape and memory format.
+    `weight` [c] and `bias` [c] may be None; `eps` is added to the variance. `expected` has the result's shape and
+    memory format. If `x` is empty, no kernel is called.
     """
     result = expected.empty()
     if not x.numel():
@@ -192,10 +207,10 @@ def _run_group_norm(expected: Result, x: Any, num_groups: int, weight: Any, bias
 def _group_norm_vmap_rule(
     info: Any, in_dims: Sequence[int | None], x: Any, num_groups: int, weight: Any, bias: Any, eps: float
 ) -> tuple[Any, Any]:
-    """Return (result with the vmap dimension first, 0) of `group_norm` on a batch under torch.vmap.
+    """Return (result with the vmap dimension first, 0) of the operator `group_norm` on a batch under torch.vmap.
 
-    It is one call with more images; if weight or bias are batched, it is one for each element of the batch. `in_dims`
-    has the vmap dimension of each argument or None.
+    It is one call with more images. Only if `weight` or `bias` is batched, it is one call for each element of the
+    batch, with a warning. `in_dims` has the vmap dimension of each argument or None, `info` its extent.
     """
     if in_dims[2] is not None or in_dims[3] is not None:
         return loop_rule("group_norm", torch.ops.tilewright.group_norm.default)(
@@ -222,7 +237,10 @@ GROUP_NORM = define(
 
 
 def _check_softmax(x: Any, dim: int) -> Result:
-    """Return the shape, dtype and device of the softmax of `x` along `dim`; raise if the arguments do not fit."""
+    """Return the shape, dtype and device of `x`, as a `Result`: those of its softmax along `dim`.
+
+    Raise ArgumentError if `x` has no such dimension, or no float type.
+    """
     require_same_device({"x": x})
     require_float(x, "x")
     require_rank(x, "x", least=1)
@@ -232,7 +250,10 @@ def _check_softmax(x: Any, dim: int) -> Result:
 
 
 def _run_softmax(expected: Result, x: Any, dim: int) -> Any:
-    """Return the softmax of the real tensor `x` along `dim`, contiguous; `expected` has its shape and dtype."""
+    """Return the softmax of the real tensor `x` along the dimension `dim`, as a contiguous tensor, by one kernel.
+
+    `expected` has its shape and dtype. If `x` is empty, no kernel is called.
+    """
     if not x.numel():
         return expected.empty()
     rows = x.detach().movedim(dim, -1)
@@ -242,9 +263,9 @@ def _run_softmax(expected: Result, x: Any, dim: int) -> Any:
 
 
 def _softmax_vmap_rule(info: Any, in_dims: Sequence[int | None], x: Any, dim: int) -> tuple[Any, Any]:
-    """Return (softmax of a batch along `dim` of its elements, 0: the vmap dimension is the first), by one call.
+    """Return (softmax with the vmap dimension first, 0) of a batch under torch.vmap, by one call.
 
-    `in_dims` has the vmap dimension of `x`.
+    `x` has the vmap dimension `in_dims[0]`; `dim` is a dimension of its elements, without that one. `info` is not used.
     """
     return torch.ops.tilewright.softmax(batch_first(x, in_dims[0]), dim if dim < 0 else dim + 1), 0
 

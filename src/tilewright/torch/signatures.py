@@ -40,7 +40,10 @@ class KernelArgument:
         return self.extents is not None
 
     def text(self) -> str:
-        """Return the argument as torch's schemas write it: "Tensor x", "SymInt n"; `_` is added to Python keywords."""
+        """Return the argument as torch's schemas write it: "Tensor x", "SymInt n".
+
+        `_` is added to a name that is a Python keyword: "Tensor in_".
+        """
         name = f"{self.name}_" if iskeyword(self.name) else self.name
         return f"{'Tensor' if self.is_tensor else _SCALARS[self.dtype.kind]} {name}"
 
@@ -76,15 +79,15 @@ class Signature:
             raise ArgumentError(f"{self.name} takes no array: an operator is found by the tensors that it takes")
 
     def schema(self) -> str:
-        """Return the operator's schema without its name: "(Tensor x, SymInt n) -> Tensor"."""
+        """Return the operator's schema for torch, without the operator's name: "(Tensor x, SymInt n) -> Tensor"."""
         inputs = ", ".join(a.text() for a in self.inputs)
         outputs = ["Tensor"] * len(self.outputs)
         return f"({inputs}) -> {outputs[0] if len(outputs) == 1 else '(' + ', '.join(outputs) + ')'}"
 
     def shapes(self, values: Sequence[Any]) -> list[tuple[Any, ...]]:
-        """Return the shape of each output; `values` are the inputs of a call, tensors and numbers.
+        """Return a list with the shape of each output for a call whose inputs, tensors and numbers, are `values`.
 
-        Raise ArgumentError if the shapes of the inputs do not fit the kernel.
+        Raise ArgumentError if the shapes of the inputs do not fit the kernel, or do not determine an output's shape.
         """
         extents = [
             (d, n, a, axis)
@@ -100,9 +103,10 @@ class Signature:
         return [tuple(self._extent(d, numbers, a) for d in a.extents or ()) for a in self.outputs]
 
     def _symbol_values(self, extents: list[tuple[Expr, Any]]) -> dict[Symbol, Any]:
-        """Return {symbol: value} from the kernel's bound sizes and from `extents`, pairs (expression, its value).
+        """Return {symbol: value} for the sizes that the kernel fixes, and for those that follow from `extents`.
 
-        (N + 1, 5) gives N = 4. Symbols that no extent determines are left out.
+        `extents` is a list of (expression of an extent, its value): (N + 1, 5) gives N = 4. Symbols that no extent
+        determines are left out.
         """
         numbers: dict[Symbol, Any] = {s: e.value for s, e in self._known.items() if isinstance(e, Const)}
         derived = {s: e for s, e in self._known.items() if not isinstance(e, Const)}
@@ -118,9 +122,9 @@ class Signature:
         return numbers
 
     def _extent(self, d: Expr | None, numbers: Mapping[Symbol, Any], a: KernelArgument) -> Any:
-        """Return the value of the extent `d` of the argument `a`, with `numbers` as values of symbols.
+        """Return the value of `d`, an extent of the argument `a`; `numbers` is {symbol: value}.
 
-        Raise ArgumentError if `d` is None (not determined), or if a symbol in it has no value.
+        Raise ArgumentError if `d` is None (the extent is not determined), or if a symbol in it has no value.
         """
         if d is None:
             raise ArgumentError(f"{self.name}: the size of {a.name} is free: an operator cannot make it")

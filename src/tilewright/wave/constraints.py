@@ -20,16 +20,18 @@ from tilewright.lang.symbols import WORKGROUPS
 
 
 def _record(name: str, **attrs: Any) -> Op:
-    """Return the record (header line of a tile program) called `name`; attributes that are None are left out."""
+    """Return a new record (header line of a tile program) of the kind `name`, such as "tiling", with the attributes
+    `attrs`; those that are None are left out.
+    """
     spec = TILE.records[name]
     return Op(spec, (), plain_attrs(spec.attrs, {k: v for k, v in attrs.items() if v is not None}))
 
 
 def elements_of_a_thread(what: str, of: str, count: Expr) -> Op:
-    """Return the header record of an `elements_per_thread` hint.
+    """Return the header record (line of a tile program) of an `elements_per_thread` hint.
 
-    `what` is the operation (`read`, `write`, `self_index`), `of` the memory or dimension it is applied to, and `count`
-    the number of elements that a thread should handle at once.
+    `what` is the operation (`read`, `write`, `self_index`, ...), `of` the name of the memory or dimension it is applied
+    to, and `count` the number of elements that a thread should handle at once.
     """
     return _record("elements", what=what, of=of, count=count)
 
@@ -40,7 +42,7 @@ def _as_expr_or_none(e: ExprLike | None) -> Expr | None:
 
 
 def _as_exprs(values: Any) -> tuple[Expr, ...] | None:
-    """Return `values`, a sequence or a single number, as a tuple of expressions; None stays None."""
+    """Return `values`, a sequence of numbers or a single one, as a tuple of expressions; None stays None."""
     if values is None:
         return None
     return tuple(map(as_expr, values if isinstance(values, list | tuple) else (values,)))
@@ -54,7 +56,9 @@ class Constraint:
     """The base of all constraints."""
 
     def records(self) -> list[Op]:
-        """Return the records (header lines) that the constraint adds to a tile program."""
+        """Return the records (header lines) that this constraint adds to a tile program. Here there are none; most
+        subclasses override it.
+        """
         return []
 
 
@@ -89,8 +93,8 @@ class WorkgroupConstraint(Constraint):
         return {**self.__dict__, "apply_fn": Applied(workgroup, as_expr(self.apply_fn(workgroup)))}
 
     def records(self) -> list[Op]:
-        """Return a `workgroup` record: grid dimension, tile size and start of the tile of `dim` that a workgroup
-        computes.
+        """Return one `workgroup` record (header line of a tile program). It says that each workgroup along grid
+        dimension `workgroup_dim` computes one tile of `dim`, with the tile size and, from `apply_fn`, the start.
         """
         start = None
         if self.apply_fn is not None:
@@ -117,7 +121,9 @@ class WaveConstraint(Constraint):
     wave_id: Any = None
 
     def records(self) -> list[Op]:
-        """Return a `wave` record: the tile size of `dim` that one wave of a workgroup computes."""
+        """Return one `wave` record (header line of a tile program): the tile size of `dim` that one wave of a workgroup
+        computes.
+        """
         return [_record("wave", dim=as_expr(self.dim), tile=as_expr(self.tile_size))]
 
 
@@ -132,7 +138,9 @@ class TilingConstraint(Constraint):
     start: ExprLike | None = None
 
     def records(self) -> list[Op]:
-        """Return a `tiling` record: the tile size, first tile and iteration count of the loop over `dim`."""
+        """Return one `tiling` record (header line of a tile program): the tile size, first tile and iteration count of
+        the loop over `dim`. What the author left out, and a start of 0, is not in it.
+        """
         start = None if self.start is None or as_expr(self.start) is ZERO else as_expr(self.start)
         return [
             _record(
@@ -158,8 +166,8 @@ class HardwareConstraint(Constraint):
     n_service_waves: int = 0
 
     def records(self) -> list[Op]:
-        """Return a `hardware` record: threads and waves, MMA instruction, vector widths and load width that the author
-        named.
+        """Return one `hardware` record (header line of a tile program): threads and waves, MMA instruction, vector
+        widths and load width. What the author left out, and the default load width, is not in it.
         """
         vectors = None
         if self.vector_shapes:
@@ -194,8 +202,8 @@ class ReorderingConstraint(Constraint):
     workgroup_dim: int
 
     def records(self) -> list[Op]:
-        """Return a `reordering` record: the expression that replaces the workgroup id along grid dimension
-        `workgroup_dim`.
+        """Return one `reordering` record (header line of a tile program): the expression that replaces the workgroup id
+        along grid dimension `workgroup_dim`.
         """
         return [_record("reordering", value=as_expr(self.reordered_equation), grid=self.workgroup_dim)]
 
@@ -207,7 +215,9 @@ class GridConstraint(Constraint):
     grid_size: Any
 
     def records(self) -> list[Op]:
-        """Return a `grid` record: the fixed number of workgroups; of a sequence of counts, only the first is used."""
+        """Return one `grid` record (header line of a tile program): the fixed number of workgroups. If `grid_size` is a
+        sequence, only its first number is used.
+        """
         count = self.grid_size[0] if isinstance(self.grid_size, list | tuple) else self.grid_size
         return [_record("grid", count=as_expr(count))]
 
@@ -219,7 +229,9 @@ class Assumption(Constraint):
     expr: Expr
 
     def records(self) -> list[Op]:
-        """Return an `assume` record: the condition on symbols that the author promises to hold."""
+        """Return one `assume` record (header line of a tile program): the condition on symbols that the author promises
+        to hold.
+        """
         return [_record("assume", that=as_expr(self.expr))]
 
 
@@ -236,12 +248,12 @@ class SymbolicAlias(Constraint):
     source_to_target: Callable[[Any], ExprLike]
 
     def divided(self, records: list[Op]) -> list[Op]:
-        """Return the constraint records of a kernel with the workgroups along `target` divided into one workgroup per
-        wave.
+        """Return the list `records` (constraints as header lines of a tile program) with each workgroup along `target`
+        divided into one workgroup per wave.
 
-        Each `workgroup` record of `target` gets the tile size of the `wave` record of `target`. A `workgroup` record of
-        `source` follows it, whose tile size is `source_to_target` of that size. All other records are returned
-        unchanged.
+        A `workgroup` record of `target` gets the tile size of the `wave` record of `target`, if there is one. A new
+        `workgroup` record of `source` follows it, whose tile size is `source_to_target` of that size. All other records
+        are returned unchanged.
         """
         waves = {r.attrs["dim"]: r.attrs["tile"] for r in records if r.name == "wave"}
         divided_records = []
@@ -261,7 +273,7 @@ class SymbolicAlias(Constraint):
 
 
 def DeviceConstraint(*args: Any, **options: Any) -> Constraint:  # noqa: N802 - Wave's name
-    """Raise `OutOfScope`: kernels that span several devices are not supported."""
+    """Raise `OutOfScope`, always: kernels that span several devices are not supported. All arguments are ignored."""
     raise OutOfScope("DeviceConstraint: kernels for several devices are out of scope", author_location())
 
 

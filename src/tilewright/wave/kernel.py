@@ -39,7 +39,7 @@ class Kernel(FoundByName):
         self.__doc__ = function.__doc__
 
     def bound(self, symbols: Mapping[Any, Any]) -> Kernel:
-        """Return a copy of the kernel whose `symbols` are also bound, to integers or expressions.
+        """Return a copy of this kernel in which `symbols`, {symbol: integer or expression}, are bound in addition.
 
         It compiles as `compile(kernel, symbols)` would. A symbol that the kernel already binds is bound anew.
         """
@@ -84,20 +84,21 @@ class Kernel(FoundByName):
 
     @property
     def mentioned(self) -> frozenset[Symbol]:
-        """Return the symbols that the kernel's Python source names, whether or not its tile program uses them.
-
-        These include names that only matter to Wave, such as vector widths and address spaces.
+        """The symbols that the code of the kernel's Python function names, and the address spaces of its arguments that
+        are symbols. They are included whether or not the tile program uses them: some, such as vector widths, only
+        matter to Wave.
         """
         symbols = {e for annotation in self.annotations.values() for e in [getattr(annotation, "space", None)]}
         symbols |= set(_symbols_named_in(self.function))
         return frozenset(e for e in symbols if isinstance(e, Symbol))
 
     def _arguments(self, trace: Tracer) -> tuple[list[Value], list[Any]]:
-        """Return (program arguments, the `MemoryArgument` or `Tile` passed for each) for the function's parameters, in
-        order.
+        """Return (values, objects) for the parameters of the kernel's function, in order: the arguments of the tile
+        program, and the `MemoryArgument` or `Tile` that the function is called with for each.
 
-        A parameter's type is its annotation: `tkl.Memory[...]`, an element type, or `tkl.SymbolBind[...]`. A scalar of
-        the last kind is also bound to a symbol of its name, by a `set_symbol` emitted to `trace`.
+        An annotation is `tkl.Memory[...]`, an element type (a scalar), or `tkl.SymbolBind[...]`. The last is a scalar
+        that also sets a symbol of the parameter's name, by a `set_symbol` emitted to `trace`. Raise `DtypeMismatch` for
+        any other annotation, and for `*args`, `**options` and keyword-only parameters.
         """
         annotations = self.annotations
         values: list[Value] = []
@@ -142,7 +143,9 @@ class Kernel(FoundByName):
 
 
 def _symbols_named_in(function: Callable[..., Any]) -> list[Any]:
-    """Return the symbols to which the global and closure names in `function`'s code (with nested functions) refer."""
+    """Return the symbols that are values of global or closure variables named in the code of `function`, nested
+    functions included.
+    """
     cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
     closure_values = {name: cell.cell_contents for name, cell in cells if cell != _EMPTY}
     codes, names = [function.__code__], set()
@@ -158,7 +161,8 @@ _EMPTY = CellType()
 
 
 def wave(constraints: Sequence[Constraint] | None = None) -> Callable[[Callable[..., Any]], Kernel]:
-    """Return a decorator that turns a Python function into a `Kernel`; `constraints` say how its work is tiled.
+    """Return a decorator that turns a Python function into a `Kernel`. `constraints` (None: none) are objects such as
+    `TilingConstraint`, which say how its work is divided. Raise `ProgramError` for anything else.
 
     >>> import tilewright.lang as tkl, tilewright.wave as tkw
     >>> M, N = tkl.sym.M, tkl.sym.N

@@ -32,13 +32,14 @@ def read(
     otherwise: float | None = None,
     tag: str | None = None,
 ) -> Tile:
-    """Emit a read of `memory` (a kernel argument) and return its elements as a tile.
+    """Emit a `read` of `memory` (a kernel argument, or allocated memory) and return its elements as a tile.
 
     Without a `mapping` the tile has the memory's dimensions. A `mapping` gives the memory coordinates of each tile
-    element; its dynamic values are `mapping_dynamic_vals`. `source` (memory coordinates) and `target` (iterators) do
-    the same by the kernel's IteratorBindings. `bounds` is {tile dimension: size}: elements at or past the size are not
-    accessed. `otherwise` is the value of out-of-bounds elements (padding); without it no coordinate may be out of
-    bounds. `elements_per_thread` is a hint to the planner; `flags` and `tag` are ignored.
+    element; its dynamic values (indices that are data) are the tiles `mapping_dynamic_vals`. `source` (memory
+    coordinates) and `target` (iterators) do the same by the kernel's IteratorBindings. `bounds` is {tile dimension:
+    size}: elements at or past the size are not accessed. `otherwise` is the value of out-of-bounds elements (padding);
+    without it no coordinate may be out of bounds. `elements_per_thread` is a hint to the planner; `flags` and `tag` are
+    ignored.
     """
     value = memory_of(memory, "read")
     memory_type: MemoryType = value.type
@@ -71,7 +72,7 @@ def write(
     target: Sequence[Any] | None = None,
     tag: str | None = None,
 ) -> None:
-    """Emit a write of the tile `register_` to `memory`; elements that are out of bounds are not written.
+    """Emit a `write` of the tile `register_` to `memory`; elements that are out of bounds are not written.
 
     A write to a narrower element type rounds, and is reported. Without a `mapping`, a tile that lacks dimensions of the
     memory is written at every coordinate along them. The other parameters are those of `read`, with `source` the
@@ -89,7 +90,8 @@ def atomic_add(
     bounds: dict[Any, ExprLike] | None = None,
     tag: str | None = None,
 ) -> Tile:
-    """Atomically add each element of `register_` to its element of `memory`; return the old memory values as a tile.
+    """Emit an `atomic_add`, which atomically adds each element of the tile `register_` to its element of `memory`, and
+    return the memory's old values as a tile.
 
     Several elements may be mapped to one memory element. The other parameters are those of `read`.
     """
@@ -105,9 +107,10 @@ def atomic_min(
     bounds: dict[Any, ExprLike] | None = None,
     tag: str | None = None,
 ) -> Tile:
-    """Atomically set each element of `memory` to the minimum of it and the elements of `register_` mapped to it.
+    """Emit an `atomic_min`, which atomically sets each element of `memory` to the minimum of itself and the elements of
+    the tile `register_` that are mapped to it. Return the memory's old values as a tile.
 
-    Return the old memory values as a tile. The other parameters are those of `read`.
+    The other parameters are those of `read`.
     """
     return _emit_atomic("atomic_min", register_, memory, mapping, mapping_dynamic_vals, bounds, elements_per_thread)
 
@@ -122,11 +125,12 @@ def scatter_add(
     bounds: dict[Any, ExprLike] | None = None,
     tag: str | None = None,
 ) -> None:
-    """Atomically add element e of `register_src` to `memory`, at the coordinate `register_idx[e]` along `dim`.
+    """Emit an `atomic_add` that adds element e of the tile `register_src` to `memory`, at the coordinate
+    `register_idx[e]` along `dim`.
 
-    `dim` is a dimension of the memory, or its position. The other coordinates are those of e in its tile, or follow
-    from `mapping` (with the tile as input and the memory as output). `elements_per_thread`: 1 is no hint. `tag` is
-    ignored.
+    `dim` is a dimension of the memory, or its position. The other memory coordinates are those of e in its tile, or
+    follow from `mapping` (with the tile as input and the memory as output). `elements_per_thread` is a hint to the
+    planner (1: none). `bounds` is as in `read`, `tag` is ignored. Raise `BadMapping` if the memory lacks `dim`.
     """
     value, indices = tile_of(register_src, "scatter_add"), tile_of(register_idx, "scatter_add")
     memory_type = memory_of(memory, "scatter_add").type
@@ -157,11 +161,12 @@ def _emit_atomic(
     bounds: dict[Any, ExprLike] | None,
     elements: Any,
 ) -> Tile:
-    """Emit the atomic operation `name` on `memory` with the elements of `tile`, and return the old memory values as a
-    tile.
+    """Emit the atomic operation `name`, such as "atomic_add", which combines the elements of `tile` into `memory`;
+    return the memory's old values as a tile.
 
     `mapping` may have the tile as input, like a write's, or as output, like a read's: Wave allows both. `dynamic` are
-    the values of its dynamic symbols, `elements` is the `elements_per_thread` hint.
+    the tiles for its dynamic values (indices that are data). `bounds` is as in `read`; `elements` is the
+    `elements_per_thread` hint, or None.
     """
     if isinstance(mapping, IndexMapping) and all(e in mapping.iterators for e in mapping.outputs.values()):
         inverse = IndexMapping(mapping.num_iterators, mapping.outputs, mapping.inputs, mapping.dynamic_val_mappings)
@@ -182,11 +187,12 @@ def _emit_store(
     target: Sequence[Any] | None = None,
     elements: Any = None,
 ) -> Op:
-    """Emit the write or atomic operation `name` from `tile` to `memory` and return it.
+    """Emit the operation `name` ("write" or an atomic) from `tile` to `memory` and return it.
 
-    `dynamic` are the tiles whose elements stand for the mapping's dynamic values; `elements` is the
-    `elements_per_thread` hint. A tile filled with one number is filled anew over the mapping's dimensions if its own
-    differ.
+    `mapping`, `bounds`, `source` and `target` are as in `write`. `dynamic` are the tiles for the mapping's dynamic
+    values (indices that are data); `elements` is the `elements_per_thread` hint, or None. A tile made by filling it
+    with one number is filled anew over the mapping's dimensions if its own differ. Raise DimensionMismatch if another
+    tile's differ.
     """
     value, memory_value = tile_of(tile, name), memory_of(memory, name)
     tracer(name).hint(name, memory_value.name, elements)
@@ -207,7 +213,9 @@ def _emit_store(
 
 
 def _broadcast_fill(value: Value, dims: tuple[Expr, ...]) -> Value:
-    """Return `value` filled anew over `dims` if it is the result of a `fill` operation; any other value unchanged."""
+    """If the tile `value` is the result of a `fill` operation, emit a `fill` with the same number and the dimensions
+    `dims`, and return that tile; otherwise return `value`.
+    """
     trace = tracer("write")
     producer = next((op for block in trace.builder.blocks for op in block.ops if value in op.results), None)
     if producer is None or producer.name != "fill":
@@ -226,12 +234,14 @@ def _access_of(
     *,
     reading: bool,
 ) -> tuple[dict[str, Any], list[Value], tuple[Expr, ...] | None]:
-    """Return (attributes, dynamic values, tile dimensions) of an access by operation `what` to `memory`.
+    """Return (attributes, dynamic values, tile dimensions) that describe how the operation `what` accesses memory of
+    type `memory`. Raise BadMapping for arguments that do not fit.
 
-    The attributes are `over` (iterators), `at` (memory coordinates as expressions of them), `lookups` (coordinates at
-    which each dynamic value is read) and `bounds`. Without a mapping the tile dimensions are None: they are the
-    memory's own. `dynamic` are the mapping's dynamic values, `reading` is True for reads (the tile is the mapping's
-    output).
+    `attributes` is {name: value}: `over` (iterators of the tile), `at` (memory coordinates as expressions of them),
+    `lookups` (coordinates at which each dynamic value is read) and `bounds`. `mapping`, `bounds`, `source` and `target`
+    are as in `read`; without the first and the last two, only `bounds` is set, and the tile dimensions are None (the
+    memory's own). `dynamic` are the tiles for the mapping's dynamic values (indices that are data). `reading` is True
+    for reads, whose tile is the mapping's output.
     """
     attrs: dict[str, Any] = {}
     for name, argument, types, expected in (
@@ -286,10 +296,11 @@ def _access_of(
 
 
 def _dims_named_by_symbol(side: dict[Expr, Expr], dims: tuple[Expr, ...]) -> dict[Expr, Expr]:
-    """Return {symbol: memory dimension} for dimensions that a mapping names by a symbol, as Wave allows.
+    """Return {symbol: memory dimension} for memory dimensions that a mapping names by the only symbol in them, as Wave
+    allows.
 
-    If the mapping gives a coordinate for K, and the memory has the dimension K/2 and no K, it is {K: K/2}. `side` has
-    the mapping's coordinates by dimension, `dims` are the memory's dimensions.
+    If the mapping has a coordinate for K, and the memory has the dimension K/2 but no K, it is {K: K/2}. `side` is
+    {dimension: coordinate} of the mapping's memory side, `dims` are the memory's dimensions.
     """
     unnamed = [d for d in dims if d not in side and len(d.symbols) == 1]
     return {s: d for d in unnamed for s in d.symbols if s in side and s not in dims}
@@ -298,11 +309,11 @@ def _dims_named_by_symbol(side: dict[Expr, Expr], dims: tuple[Expr, ...]) -> dic
 def _dims_of_assigned_symbols(
     dims: tuple[Expr, ...], iterators: tuple[Expr, ...], at: tuple[Expr, ...]
 ) -> tuple[Expr, ...]:
-    """Return the tile dimensions `dims`, with a symbol set by `set_symbol` replaced by the dimension of the tile it was
-    set to.
+    """Return the tile dimensions `dims`, in which symbols set by `set_symbol` are replaced by dimensions of the tiles
+    that they were set to. If S was set to a tile over M, [S, N] becomes [M, N].
 
-    A dimension is replaced only if it is such a symbol and no coordinate in `at` uses its iterator (the one at the same
-    position in `iterators`): the symbol itself selects the element.
+    A symbol is replaced only if the iterator at the same position of `iterators` occurs in no coordinate of `at` (the
+    symbol itself then selects the element), and if exactly one dimension of that tile is missing from `dims`.
     """
     assigned = tracer("read").assigned
     used = {s for e in at for s in e.symbols}
@@ -316,9 +327,11 @@ def _dims_of_assigned_symbols(
 
 
 def _lookup_coordinates(mapping: IndexMapping, values: Sequence[Value]) -> list[dict[Expr, Expr]]:
-    """Return, for each dynamic value (a tile whose elements are used as indices), {dimension: coordinate expression}.
+    """Return a list with {dimension: coordinate expression} for each of `values`, the mapping's dynamic values (tiles
+    whose elements are used as indices).
 
-    The coordinates are those at which the mapping looks it up, for its own dimensions; empty if the mapping gives none.
+    These are the coordinates at which `mapping` looks the tile up, for dimensions that the tile has; {} if the mapping
+    gives none.
     """
     coordinates = [mapping.dynamic[n] if n < len(mapping.dynamic) else {} for n in range(len(values))]
     return [{d: e for d, e in row.items() if d in v.type.dims} for v, row in zip(values, coordinates, strict=True)]
@@ -330,12 +343,13 @@ def _dims_of_dynamic_values(
     at: tuple[Expr, ...],
     values: Iterable[tuple[Value, dict[Expr, Expr]]],
 ) -> tuple[Expr, ...]:
-    """Return the tile dimensions `dims`, with an unused iterator's dimension replaced by one that only a dynamic value
-    has.
+    """Return the tile dimensions `dims`, in which the dimension of an unused iterator is replaced by one that only a
+    dynamic value has.
 
-    An iterator is unused if no coordinate in `at` contains it. `values` are (dynamic value, its lookup coordinates).
-    Nothing is replaced unless exactly one iterator is unused and exactly one dimension is missing. So a scatter to
-    indices held in a tile runs once per index, as in Wave, where each thread has one index.
+    A dynamic value is a tile whose elements are used as indices; `values` are pairs (dynamic value, {dimension: lookup
+    coordinate}). An iterator is unused if no coordinate in `at` contains it. `dims` are returned unchanged unless
+    exactly one of `iterators` is unused and exactly one dimension is missing. So a scatter to indices held in a tile
+    runs once per index, as in Wave, where each thread has one index.
     """
     missing = list(dict.fromkeys(d for v, row in values for d in v.type.dims if d not in dims and d not in row))
     used = {s for e in at for s in e.symbols}
@@ -354,10 +368,12 @@ def _access_by_iterators(
     *,
     reading: bool,
 ) -> tuple[dict[str, Any], list[Value], tuple[Expr, ...]]:
-    """Return (attributes, dynamic values, tile dimensions) of an access given by `source=` and `target=`.
+    """Return (attributes, dynamic values, tile dimensions) of an access by the operation `what` to memory of type
+    `memory`, given by `source=` and `target=`.
 
-    One of the two lists the tile's iterators (`target` if `reading`), the other the memory coordinates. The iterators'
-    dimensions come from the kernel's IteratorBindings. `attrs` are the attributes known so far.
+    One of these lists the tile's iterators (`target` if `reading`), the other the memory coordinates, in which a tile
+    is a dynamic value (an index that is data). The iterators' dimensions come from the kernel's IteratorBindings. The
+    attributes are added to `attrs`, which is returned. Raise BadMapping if they do not fit.
     """
     dim_of_iterator = tracer(what).iterators
     tile_side, memory_side = (target, source) if reading else (source, target)
@@ -403,11 +419,11 @@ def allocate(
     tail_padding: int = 0,
     tag: str | None = None,
 ) -> MemoryArgument:
-    """Emit an allocation of memory shared by the threads of a workgroup and return it as a `MemoryArgument`.
+    """Emit an `allocate` of shared memory, which the threads of a workgroup share, and return it as a `MemoryArgument`.
 
-    `distributed_shape` is the tile of `shape` that one workgroup holds. `padding`, `tail_padding` and `tag` are Wave's
-    and ignored: the layout is the compiler's. Raises OutOfScope for an address space that is not shared memory, and for
-    memory at an `offset` in a `parent`.
+    `shape` and `dtype` are its dimensions and element type; `distributed_shape` is the tile of `shape` that one
+    workgroup has. `padding`, `tail_padding` and `tag` are Wave's and ignored: the layout is the compiler's. Raises
+    OutOfScope for an `address_space` that is not shared memory, and if `parent` or `offset` is given.
     """
     where = author_location()
     if address_space not in (None, SHARED_ADDRESS_SPACE):
@@ -421,9 +437,8 @@ def allocate(
 
 
 def shared_memory_barrier(*args: Any, **options: Any) -> None:
-    """Emit a workgroup barrier: accesses to allocated memory before it complete before those after it.
-
-    Arguments are ignored.
+    """Emit a workgroup barrier: accesses to allocated memory before it complete before those after it. All arguments
+    are ignored.
     """
     tracer("shared_memory_barrier").emit("barrier")
 

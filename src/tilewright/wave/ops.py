@@ -45,13 +45,14 @@ def iterate(
     any_tile: bool = False,
     tag: str | None = None,
 ) -> Callable[[Callable[..., Any]], Any]:
-    """Return a decorator that traces a function as a loop over consecutive tiles of `axis`, and returns the loop's
-    results.
+    """Return a decorator that traces a Python function as the body of a loop over consecutive tiles of the dimension
+    `axis`. It emits one `iterate` and puts the loop's results (a tile, or a tuple of tiles) in place of the function.
 
-    The function takes the carried values, first `init_args`, and returns the next ones. With `start` and `condition` it
-    is a while loop: `axis` begins at the scalar `start`, and the body sets it by `tkw.set_symbol(axis, next)`.
-    `any_tile` promises that the results do not depend on the tile size. `tag` is ignored. Raises OutOfScope if `step`,
-    the number of tiles between two iterations, is not 1.
+    The function takes the carried values, first `init_args`, and returns the next ones; the last are the results. With
+    `start` and `condition` it is a while loop: `axis` begins at the scalar `start`, the body sets it by
+    `tkw.set_symbol(axis, next)`, and the loop goes on while `condition` holds. `any_tile` promises that the results do
+    not depend on the tile size. `tag` is ignored. Raises OutOfScope if `step`, the number of tiles between two
+    iterations, is not 1.
     """
     where = author_location()
     if step != 1:
@@ -89,9 +90,10 @@ def iterate(
 
 
 def _yielded_values(returned: Any, count: int, what: str) -> list[Value]:
-    """Return `returned`, the result of a traced body (None, one tile or a sequence), as a list of values.
+    """Return `returned`, the return value of a traced body (None, one tile or a sequence of tiles), as a list of IR
+    values.
 
-    Raise `DimensionMismatch`, which names the operation `what`, unless there are `count` of them.
+    Raise `DimensionMismatch` unless there are `count` of them; `what` is the operation named in its text.
     """
     if returned is None:
         results: tuple[Any, ...] = ()
@@ -107,11 +109,13 @@ def _yielded_values(returned: Any, count: int, what: str) -> list[Value]:
 
 
 def conditional(condition: Any, else_return: Any = None, tag: str | None = None) -> Callable[[Callable[..., Any]], Any]:
-    """Return a decorator that traces a function as a branch executed where `condition` holds; a tile is tested per
-    element.
+    """Return a decorator that traces a Python function as a branch, executed where `condition` holds. It emits one
+    `conditional` and puts the branch's results in place of the function.
 
-    With `else_return` (values, one or several) the decorator returns the function's results where the condition holds
-    and those values elsewhere; the function takes these values as arguments, or none. `tag` is ignored.
+    `condition` is an expression, or a bool tile, which is tested for each element. `else_return` is a value or a list
+    of values. With it, the results are the function's return values where the condition holds and those of
+    `else_return` elsewhere; the function takes the latter as arguments, or takes none. Without it there are no results:
+    None. `tag` is ignored.
     """
 
     def decorate(body: Callable[..., Any]) -> Any:
@@ -149,7 +153,9 @@ def conditional(condition: Any, else_return: Any = None, tag: str | None = None)
 
 
 def _bind_arguments(body: Callable[..., Any], values: list[Tile]) -> Callable[[], Any]:
-    """Return `body` as a function without parameters: `values` are its arguments, unless it has no parameters."""
+    """Return a function without parameters that calls `body` with the tiles `values` as arguments. If `body` has no
+    parameters, return it unchanged. Raise `DimensionMismatch` if it has another number of them.
+    """
     if not inspect.signature(body).parameters:
         return body
     require_call(body, len(values), "of else_return")
@@ -168,12 +174,13 @@ def mma(
     tag: str | None = None,
     accumulate: str | None = None,
 ) -> Tile:
-    """Emit acc + sum(lhs * rhs), summed over the dimensions that both operands have and the accumulator `acc` lacks.
+    """Emit one `mma`, acc + sum(lhs * rhs), and return it as a tile. The sum is over the dimensions that both operands
+    have and the accumulator `acc` lacks.
 
-    Dimensions go by name, in any order; those that all three have are batch dimensions. By default f32 operands are
-    multiplied as f32, and accumulators are f32 or wider. `precision="tf32"` reduces f32 operands to ten bits of
-    fraction, rounded to nearest, or truncated if the machine's MMA truncates. `accumulate="f16"`, for f16 operands and
-    `acc`, allows sums in f16, which may be rounded after every product. `mma_type` and `tag` are ignored.
+    Dimensions are matched by name, in any order; those that all three have are batch dimensions. By default f32
+    operands are multiplied as f32, and accumulators are f32 or wider. `precision="tf32"` reduces f32 operands to ten
+    bits of fraction, rounded to nearest, or truncated if the machine's MMA truncates. `accumulate="f16"`, for f16
+    operands and `acc`, allows sums in f16, which may be rounded after every product. `mma_type` and `tag` are ignored.
     """
     if precision not in (None, "tf32"):
         raise DtypeMismatch(f'mma: precision={precision!r}; "tf32" or nothing', author_location())
@@ -189,10 +196,12 @@ GROUP = 32
 def scaled_mma(
     lhs: Any, lhs_scale: Any, rhs: Any, rhs_scale: Any, acc: Any, mma_type: Any = None, tag: str | None = None
 ) -> Tile:
-    """Emit acc + sum(lhs * rhs) for microscaled operands (MXFP4, MXFP8): 32 consecutive elements along K share a scale.
+    """Emit acc + sum(lhs * rhs) for microscaled operands (MXFP4, MXFP8), and return it as a tile. 32 consecutive
+    elements along K share a scale.
 
     `lhs_scale` and `rhs_scale` are tiles of any float type, with a dimension K/32 in place of K. Operands are
-    multiplied by their scales in f32, then by each other. `mma_type` and `tag` are ignored.
+    multiplied by their scales in f32, then by each other. `mma_type` and `tag` are ignored. Raise DimensionMismatch if
+    a scale lacks K/32.
     """
     acc_dims = tile_of(acc, "scaled_mma").type.dims
     operands = []
@@ -215,8 +224,8 @@ def scaled_mma(
 
 
 def _make_reduction(name: str) -> Any:
-    """Return the function `tkw.<name>` that reduces tiles over one or several dimensions; `name` is sum, max, min
-    or prod.
+    """Return the Python function `tkw.<name>`, for `name` sum, max, min or prod. It emits a reduction of a tile, or of
+    several, over one dimension or a list of them, and returns the result as a tile.
     """
 
     def reduce(src: Any, acc: Any = None, dim: Any = None, block: bool = False, tag: str | None = None) -> Tile:
@@ -247,11 +256,12 @@ def _make_reduction(name: str) -> Any:
 
 
 def _reduced_dims(value: Value, dim: Any, what: str) -> list[Expr]:
-    """Return the dimensions of a reduction of `value`, in the order in which they are reduced; None is the last
-    dimension.
+    """Return the dimensions over which the operation `what` reduces the tile `value`, as a list, in the order in which
+    they are reduced. `dim` is one dimension, a list, or None for the tile's last one.
 
-    The order is the tile's from last to first, whatever the order in `dim`. The axes of enclosing loops come after all
-    others, since the reduction accumulates over them. `what` names the operation in errors.
+    Dimensions of a list are ordered as in the tile, from last to first. Axes of enclosing loops come after all others,
+    since the reduction accumulates over them. Raise DimensionMismatch if a list is empty, or names a dimension twice or
+    one that the tile lacks.
     """
     if dim is None:
         return [_last_dim(value, what)]
@@ -273,8 +283,8 @@ def _reduced_dims(value: Value, dim: Any, what: str) -> list[Expr]:
 
 
 def _last_dim(value: Value, what: str) -> Expr:
-    """Return the last dimension of `value`; raise `DimensionMismatch`, which names the operation `what`, if it has
-    none.
+    """Return the last dimension of the tile `value`. Raise `DimensionMismatch` if it has no dimensions; `what` is the
+    operation named in its text.
     """
     if not value.type.dims:
         raise DimensionMismatch(f"{what} of {value.type}: it has no dimensions", author_location(2))
@@ -286,8 +296,8 @@ sum, max, min, prod = (_make_reduction(name) for name in ("sum", "max", "min", "
 
 
 def _make_scan(name: str) -> Any:
-    """Return the function `tkw.<name>` that scans a tile along a dimension; `name` is cumsum, cumprod, cummax or
-    cummin.
+    """Return the Python function `tkw.<name>`, for `name` cumsum, cumprod, cummax or cummin. It emits a scan (running
+    reduction) of a tile along a dimension and returns the result as a tile.
     """
 
     def scan(src: Any, acc: Any = None, dim: Any = None, block: bool = False, tag: str | None = None) -> Tile:
@@ -305,9 +315,10 @@ cumsum, cumprod, cummax, cummin = (_make_scan(name) for name in SCANS)
 
 
 def _make_arg_reduction(name: str, reduction: str) -> Any:
-    """Return the function `tkw.<name>`, argmax or argmin; `reduction` is max or min.
+    """Return the Python function `tkw.<name>`, argmax or argmin; `reduction` is "max" or "min". It emits the index of
+    the first largest or smallest element along a dimension, as i32, and returns it as a tile.
 
-    It emits the index of the first extreme element along a dimension, as i32. A NaN counts as the extreme.
+    A NaN counts as the largest and the smallest.
     """
 
     def place(src: Any, dim: Any = None, tag: str | None = None) -> Tile:
@@ -339,7 +350,9 @@ argmax, argmin = _make_arg_reduction("argmax", "max"), _make_arg_reduction("argm
 
 
 def topk(src: Any, k_dim: Any, dim: Any, tag: str | None = None) -> tuple[Tile, Tile]:
-    """Return (values, i32 indices) of the `k_dim` largest elements of `src` along `dim`, in descending order.
+    """Emit one `topk` and return (values, i32 indices), two tiles: the largest elements of `src` along the dimension
+    `dim`, in descending order. `k_dim` is the number of elements to find, a symbol or integer; it is the dimension that
+    replaces `dim` in the results.
 
     The lower index wins a tie. A NaN is larger than any number, as in `max` and PyTorch. `tag` is ignored.
     """
@@ -352,7 +365,9 @@ def topk(src: Any, k_dim: Any, dim: Any, tag: str | None = None) -> tuple[Tile, 
 
 
 def _make_unary(name: str) -> Any:
-    """Return the function `tkw.<name>` that applies the operation `name` to a tile, element by element."""
+    """Return the Python function `tkw.<name>`, such as `tkw.exp`, which emits the operation `name` on a tile, element
+    by element.
+    """
 
     def operate(src: Any, tag: str | None = None) -> Tile:
         return Tile(tracer(name).emit(name, [tile_of(src, name)]).result)
@@ -363,8 +378,8 @@ def _make_unary(name: str) -> Any:
 
 
 def _make_binary(name: str) -> Any:
-    """Return the function `tkw.<name>` that applies the operation `name` to two tiles or numbers, element by
-    element.
+    """Return the Python function `tkw.<name>`, such as `tkw.maximum`, which emits the operation `name` on two tiles, or
+    a tile and a number, element by element.
     """
 
     def operate(lhs: Any, rhs: Any, tag: str | None = None) -> Tile:
@@ -379,7 +394,8 @@ def _make_binary(name: str) -> Any:
 
 
 def powf(lhs: Any, rhs: Any, tag: str | None = None) -> Tile:
-    """Return `lhs` ** `rhs`, element by element; dimensions broadcast by name. `tag` is ignored.
+    """Emit `lhs` ** `rhs`, element by element, and return it as a tile; dimensions broadcast by name. One of the two
+    may be a number. `tag` is ignored.
 
     A small integer exponent becomes multiplications, as with the operator `**`.
     """
@@ -399,9 +415,10 @@ tanh_approx = _make_unary("tanh")
 def softsign(
     src: Any, logit_cap: float = 30.0, apply_scaling: bool = False, head_dim: int | None = None, tag: str | None = None
 ) -> Tile:
-    """Return x / (1 + |x| / cap) for the elements x of `src`.
+    """Emit x / (1 + |x| / cap) for the elements x of the tile `src`, and return it as a tile.
 
-    The cap is `logit_cap`, divided by sqrt(`head_dim`) with `apply_scaling`. `tag` is ignored.
+    The cap is `logit_cap`; with `apply_scaling` it is divided by sqrt(`head_dim`), which must be given then. Raise
+    DtypeMismatch for numbers that are not above 0. `tag` is ignored.
     """
     if type(apply_scaling) is not bool:
         raise DtypeMismatch(f"softsign: apply_scaling={written(apply_scaling, 80)}: True or False", author_location())
@@ -417,9 +434,11 @@ def softsign(
 
 
 def select(cond: Any, if_true: Any, if_false: Any, tag: str | None = None) -> Tile:
-    """Return a tile with the elements of `if_true` where the bool tile `cond` holds, and of `if_false` elsewhere.
+    """Emit one `select` and return it as a tile: the elements of `if_true` where the bool tile `cond` holds, and of
+    `if_false` elsewhere.
 
-    One of the two may be a number, which takes the element type of the other. `tag` is ignored.
+    One of the two may be a number, which takes the element type of the other; raise DtypeMismatch if both are, or if
+    `cond` is no tile. `tag` is ignored.
     """
     if not isinstance(cond, Tile | MemoryArgument):
         raise DtypeMismatch(
@@ -441,7 +460,7 @@ def select(cond: Any, if_true: Any, if_false: Any, tag: str | None = None) -> Ti
 
 
 def cast(src: Any, dtype: DTypeLike, tag: str | None = None) -> Tile:
-    """Return `src` converted to the element type `dtype`. `tag` is ignored.
+    """Emit one `cast` and return it: the tile `src` converted to the element type `dtype`. `tag` is ignored.
 
     Floats round to nearest even. Floats become integers by truncation, clamped to the range of the type; NaN becomes 0.
     Integers wrap.
@@ -451,39 +470,47 @@ def cast(src: Any, dtype: DTypeLike, tag: str | None = None) -> Tile:
 
 
 def bitcast(src: Any, dtype: DTypeLike, tag: str | None = None) -> Tile:
-    """Return the bits of `src` as elements of type `dtype`, with another extent of the last dimension if widths differ.
+    """Emit one `bitcast` and return it: the bits of the tile `src` as elements of type `dtype`. The extent of the last
+    dimension changes if widths differ: f32[M, N] becomes f16[M, 2*N].
 
-    f32[M, N] becomes f16[M, 2*N]. `tag` is ignored.
+    `tag` is ignored.
     """
     attrs = {"dtype": element_type(dtype, "bitcast: dtype")}
     return Tile(tracer("bitcast").emit("bitcast", [tile_of(src, "bitcast")], attrs).result)
 
 
 def _emit_with_dims(name: str, src: Any, target_shape: Any) -> Tile:
-    """Emit the operation `name` (broadcast, permute or reshape) of `src` to the dimensions `target_shape`."""
+    """Emit the operation `name` ("broadcast", "permute" or "reshape") of the tile `src` and return the resulting tile,
+    whose dimensions are `target_shape`.
+    """
     return Tile(tracer(name).emit(name, [tile_of(src, name)], {"to": dims_of(target_shape)}).result)
 
 
 def broadcast(src: Any, target_shape: Any, tag: str | None = None) -> Tile:
-    """Return `src` repeated along those dimensions of `target_shape` that it lacks. `tag` is ignored."""
+    """Emit one `broadcast` and return it: the tile `src` repeated along those dimensions of `target_shape` that it
+    lacks. `tag` is ignored.
+    """
     return _emit_with_dims("broadcast", src, target_shape)
 
 
 def permute(src: Any, target_shape: Any, tag: str | None = None) -> Tile:
-    """Return `src` with its dimensions in the order of `target_shape`. `tag` is ignored."""
+    """Emit one `permute` and return it: the tile `src` with its dimensions in the order of `target_shape`, a sequence
+    of all of them. `tag` is ignored.
+    """
     return _emit_with_dims("permute", src, target_shape)
 
 
 def reshape(src: Any, target_shape: Any, tag: str | None = None) -> Tile:
-    """Return the elements of `src`, in row-major order, as a tile of the dimensions `target_shape`.
-
-    `tag` is ignored.
+    """Emit one `reshape` and return it: the elements of the tile `src`, in row-major order, as a tile of the dimensions
+    `target_shape`. `tag` is ignored.
     """
     return _emit_with_dims("reshape", src, target_shape)
 
 
 def register(shape: Any, dtype: DTypeLike, value: Any, tag: str | None = None) -> Tile:
-    """Return a tile of dimensions `shape` whose elements are all `value`, like `Register[*shape, dtype](value)`."""
+    """Emit one `fill` and return it: a tile of the dimensions `shape` and element type `dtype` whose elements are all
+    the number `value`, like `Register[*shape, dtype](value)`. `tag` is ignored.
+    """
     tile: Tile = Register(dims_of(shape), element_type(dtype))(value)
     return tile
 
@@ -494,9 +521,10 @@ def register(shape: Any, dtype: DTypeLike, value: Any, tag: str | None = None) -
 def self_index(
     dim: Any, dtype: DTypeLike = dtypes.i32, elements_per_thread: Any = None, tag: str | None = None
 ) -> Tile:
-    """Return the coordinates along `dim`, as a one-dimensional tile of type `dtype` over `dim`.
+    """Emit one `self_index` and return it: the coordinates 0, 1, 2, ... along the dimension `dim`, as a one-dimensional
+    tile of element type `dtype`.
 
-    `elements_per_thread` is a hint to the planner, `tag` is ignored.
+    `elements_per_thread` is a hint to the planner; `tag` is ignored.
     """
     attrs = {"dim": dim_of(dim, "self_index"), "dtype": element_type(dtype, "self_index: dtype")}
     dim_text = str(attrs["dim"]) if isinstance(attrs["dim"], Symbol) else "an expression"
@@ -505,10 +533,12 @@ def self_index(
 
 
 def apply_expr(value: Any, expr: Callable[..., ExprLike], tag: str | None = None) -> Tile:
-    """Return `expr` applied to the elements of `value`, a tile or a list of tiles, one argument per tile.
+    """Emit one `apply` and return it: a tile with the integer function `expr` of the elements of `value`, a tile or a
+    list of tiles.
 
-    `expr` is a Python function that returns an integer expression of symbols; a condition gives a bool tile. `tag` is
-    ignored.
+    `expr` is a Python function with one argument per tile, called once on symbols. It returns an integer expression of
+    them, or a condition, which gives a bool tile: `lambda i: i // 2 + 1`. Raise DtypeMismatch if it is no such
+    function. `tag` is ignored.
     """
     tiles = [tile_of(x, "apply_expr") for x in (value if isinstance(value, tuple | list) else [value])]
     arguments = tuple(symbol(f"arg{i}") for i in range(len(tiles)))
@@ -527,7 +557,9 @@ def apply_expr(value: Any, expr: Callable[..., ExprLike], tag: str | None = None
 
 
 def set_symbol(symbol_: Symbol, value: Any, tag: str | None = None) -> None:
-    """Make `symbol_` stand for the element of the tile `value` at the current coordinates, in all later operations."""
+    """Emit one `set_symbol`: in all later operations `symbol_` stands for the element of `value` at the current
+    coordinates. `value` is an integer tile or a number; `tag` is ignored.
+    """
     if not isinstance(symbol_, Symbol):
         raise DtypeMismatch(f"set_symbol: {symbol_!r} is no symbol", author_location())
     tile = operand(value, dtypes.i32, "set_symbol")
@@ -537,12 +569,16 @@ def set_symbol(symbol_: Symbol, value: Any, tag: str | None = None) -> None:
 
 
 def scalar(value: Any, dtype: DTypeLike, tag: str | None = None) -> Tile:
-    """Return a number or expression as a tile without dimensions. `tag` is ignored."""
+    """Emit the number or integer expression `value` as a tile of element type `dtype` without dimensions, and return
+    it. A tile is returned unchanged. `tag` is ignored.
+    """
     return Tile(operand(value, element_type(dtype, "scalar: dtype"), "scalar"))
 
 
 def extract(src: Any, offset: Any, tag: str | None = None) -> Tile:
-    """Return one element of `src`, at the coordinates `offset`, as a tile. `tag` is ignored."""
+    """Emit one `extract` and return it: the element of the tile `src` at the coordinates `offset`, as a tile. `tag` is
+    ignored.
+    """
     return Tile(tracer("extract").emit("extract", [tile_of(src, "extract")], {"offset": dims_of(offset)}).result)
 
 
@@ -555,13 +591,13 @@ def debug_log(
     handler: Any = None,
     tag: str | None = None,
 ) -> None:
-    """Record the elements of the tile `src` for the caller (`kernel(..., debug_logs=logs)`); the result does not
-    change.
+    """Emit one `debug_log`, which records the elements of the tile `src` for the caller of the kernel (`kernel(...,
+    debug_logs=logs)`). No result changes.
 
-    After the call, `logs[label]["value"]` is the whole tile, collected over all loops and workgroups. `printer(label,
-    value)` and `handler(logs)` are called then. `extra_iteration_dimensions=[(name, axis, count)]` keeps the first
-    `count` iterations of the loop over `axis` separate, along a new first dimension. `mapping` maps the tile to the
-    logged array.
+    After the call, `logs[label]["value"]` is the whole tile, collected over all loops and workgroups; without a
+    `label`, a name is made up. `printer(label, value)` and `handler(logs)` are called then.
+    `extra_iteration_dimensions=[(name, axis, count)]` keeps the first `count` iterations of the loop over `axis`
+    separate, along a new first dimension. `mapping` maps the tile to the logged array. `tag` is ignored.
     """
     trace = tracer("debug_log")
     if label is not None and not isinstance(label, str):

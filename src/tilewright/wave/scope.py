@@ -56,10 +56,10 @@ _REASONS = {
 
 
 def out_of_scope(name: str) -> Any:
-    """Return a function that raises `OutOfScope` with the reason, for a name of Wave that Tilewright does not
-    implement.
+    """Return a function that raises `OutOfScope` with the reason when it is called. `name` is a name of Wave that
+    Tilewright does not implement.
 
-    Raise `AttributeError` if Wave has no such name either.
+    Raise `AttributeError` at once if `name` is not in the list of such names.
     """
     reason = _REASONS.get(name)
     if reason is None:
@@ -73,5 +73,5 @@ def out_of_scope(name: str) -> Any:
 
 
 def tag(value: Any, name: str | None = None) -> Any:
-    """Return `value` unchanged; Wave tags operations for manual schedules, which are ignored here."""
+    """Return `value` unchanged and ignore `name`: Wave tags operations for manual schedules, which are ignored here."""
     return value

@@ -59,27 +59,30 @@ class Tracer:
         types: tuple[Any, ...] | None = None,
         blocks: tuple[Block, ...] = (),
     ) -> Op:
-        """Append an operation at the author's current line and return it.
+        """Append the operation `name`, located at the author's current line, to the tile program and return it.
 
-        `attrs` are its attributes, `types` its result types (None: inferred from the operands), `blocks` its nested
-        bodies. Raise `OutOfScope` if an attribute names a thread.
+        `operands` are its operands, `attrs` its attributes, `types` its result types (None: inferred from the
+        operands), `blocks` its nested bodies. Raise `OutOfScope` if an attribute names a thread.
         """
         for value in (attrs or {}).values():
             refuse_threads(value)
         return self.builder.emit(name, tuple(operands), attrs, types, blocks, author_location(2))
 
     def hint(self, what: str, of: str | None, elements: Any) -> None:
-        """Record an `elements_per_thread` hint for `explain()`; it does not change what the program computes.
+        """Record an `elements_per_thread` hint to the planner; it does not change what the program computes.
 
-        `what` is the operation, `of` its memory or dimension, and `elements` the hint; None records nothing.
+        `what` is the operation, `of` the name of its memory or dimension (None: allocated memory), and `elements` the
+        hint; if that is None, nothing is recorded.
         """
         if elements is not None:
             self.hints[what, of or "allocated memory", dim_of(elements, f"{what}: elements_per_thread")] = None
 
     def body(self, function: Callable[..., Any], args: Sequence[Value], emit_yield: Callable[[Any], Any]) -> Block:
-        """Trace `function` on `args` as the body of a loop or branch, and return it as a block.
+        """Call the Python function `function` on the tiles of `args` and return the operations that it emits as a
+        block, the body of a loop or branch.
 
-        `emit_yield` is called inside the block with the function's return value; it emits the block's `yield`.
+        `emit_yield` is called inside the block with the function's return value, to emit the block's `yield`. Raise
+        DimensionMismatch if the function cannot take that many arguments.
         """
         require_call(function, len(args))
         with self.builder.within(tuple(args)) as block:
@@ -88,7 +91,7 @@ class Tracer:
 
     @contextmanager
     def along(self, axis: Expr) -> Iterator[None]:
-        """Return a context in which operations are traced as the body of a loop over `axis`."""
+        """Context manager: operations traced in its body belong to a loop over the dimension `axis`."""
         self.axes.append(axis)
         try:
             yield
@@ -104,7 +107,8 @@ class Tracer:
 
 
 def require_call(function: Callable[..., Any], count: int, which: str = "that are carried") -> None:
-    """Raise `DimensionMismatch` if `function` cannot be called with `count` positional arguments.
+    """Raise `DimensionMismatch` if the Python function `function` cannot be called with `count` positional arguments;
+    otherwise do nothing.
 
     `which` describes these arguments in the error text.
     """
@@ -118,8 +122,8 @@ def require_call(function: Callable[..., Any], count: int, which: str = "that ar
 
 
 def refuse_threads(value: Any) -> None:
-    """Raise `OutOfScope` if `value`, an expression or nested tuple of them, names a thread id: tile programs have no
-    threads.
+    """Raise `OutOfScope` if `value`, an expression or a nested tuple of them, contains a thread id: tile programs have
+    no threads. Other values pass.
     """
     if isinstance(value, tuple):
         for entry in value:
@@ -131,8 +135,8 @@ def refuse_threads(value: Any) -> None:
 
 
 def tracer(what: str) -> Tracer:
-    """Return the tracer of the kernel being traced; raise `ProgramError`, which names the operation `what`, outside a
-    kernel.
+    """Return the tracer of the kernel being traced. Raise `ProgramError` outside a kernel; `what` is the operation
+    named in its text.
     """
     current = _current.get()
     if current is None:
@@ -141,9 +145,9 @@ def tracer(what: str) -> Tracer:
 
 
 def _unsupported_on_memory(what: str) -> Any:
-    """Return an operator method for `MemoryArgument` that raises `DtypeMismatch`: memory must be read first.
+    """Return an operator method for `MemoryArgument` that always raises `DtypeMismatch`: memory must be read first.
 
-    `what` describes the operator in the error text.
+    `what` names the operator in the error text, such as "a comparison".
     """
 
     def refuse(self: MemoryArgument, *others: Any) -> Any:
@@ -166,8 +170,8 @@ _ATTRIBUTES = {
 
 
 def _raise_no_attribute(self: MemoryArgument | Tile, name: str) -> Any:
-    """Raise `NoSuchAttribute` for an attribute of arrays that tiles and memory lack; the text says what to write
-    instead.
+    """Raise `NoSuchAttribute`, always: `self`, a tile or memory, has no attribute `name`. For an attribute of arrays,
+    such as `shape`, the text says what to write instead.
     """
     hint = _ATTRIBUTES.get(name, "tkw has functions of tiles: tkw.exp, tkw.sum, tkw.reshape, ...")
     raise NoSuchAttribute(f"{self!r} has no attribute {name}: {hint}", author_location(2))
@@ -200,7 +204,7 @@ class MemoryArgument:
 
     @property
     def type(self) -> MemoryType:
-        """The dimensions, element type and address space of the memory."""
+        """The IR type of the memory: its dimensions, element type and address space."""
         memory_type: MemoryType = self.value.type
         return memory_type
 
@@ -209,7 +213,9 @@ class MemoryArgument:
 
 
 def _binary_operator(name: str, *, reflected: bool = False) -> Any:
-    """Return an operator method of `Tile` that emits the operation `name`; `reflected` swaps the operands."""
+    """Return an operator method of `Tile`, such as `__add__`, that emits the operation `name` and returns its result as
+    a tile; `reflected` swaps the operands.
+    """
 
     def operate(self: Tile, other: Any) -> Any:
         other = operand(other, self.type.dtype, name)
@@ -220,13 +226,16 @@ def _binary_operator(name: str, *, reflected: bool = False) -> Any:
 
 
 def _power_operator(self: Tile, exponent: Any) -> Any:
-    """Return `self` ** `exponent`: multiplications if the exponent is a small integer, otherwise a `powf` operation."""
+    """Emit `self` ** `exponent` for a tile and return the resulting tile: multiplications if the exponent is a small
+    integer, otherwise one `powf`.
+    """
     power = as_products(self.value, exponent, tracer("powf").emit)
     return _binary_operator("powf")(self, exponent) if power is None else Tile(power)
 
 
 def _modulo_operator(*, reflected: bool = False) -> Any:
-    """Return the method for % of tiles, or with `reflected` for a tile on the right: -7 % 3 is 2, as in Python.
+    """Return the method of `Tile` for %, which emits the remainder and returns it as a tile; `reflected` is for a tile
+    on the right. -7 % 3 is 2, as in Python.
 
     If the tracer follows Wave (`as_wave`), the result has the sign of the dividend: -7 % 3 is -1.
     """
@@ -281,7 +290,7 @@ class Tile:
 
     @property
     def type(self) -> TileType:
-        """The dimensions and element type of the tile."""
+        """The IR type of the tile: its dimensions and element type."""
         tile_type: TileType = self.value.type
         return tile_type
 
@@ -317,7 +326,7 @@ class Tile:
         )
 
     def _as_number(self) -> Any:
-        """Raise `PythonControlFlow`: the elements of a tile are not known while the kernel is traced."""
+        """Raise `PythonControlFlow`, always: the elements of a tile are not known while the kernel is traced."""
         raise PythonControlFlow(
             f"{self!r} is no Python number: its elements are not known while the kernel is traced. tkw.cast(tile, "
             "element type) changes its element type, tkw.extract(tile, [...]) takes one element",
@@ -366,10 +375,11 @@ _OPERATORS = dict(zip(_NUMPY, _OURS, strict=True))
 
 
 def operand(x: Any, dtype: DType, what: str) -> Any:
-    """Return `x` as a value for an operation beside a tile of element type `dtype`: numbers and expressions become
-    scalars.
+    """Return `x` as an IR value for an operation beside a tile of element type `dtype`: a tile's own value; for a
+    number or expression, a `scalar` that is emitted.
 
-    Raise `DtypeMismatch`, which names the operation `what`, for memory, other objects, or a fraction beside integers.
+    Raise `DtypeMismatch` for memory, other objects, or a fraction beside integers; `what` is the operation named in its
+    text.
     """
     if isinstance(x, Tile):
         return x.value
@@ -388,7 +398,9 @@ def operand(x: Any, dtype: DType, what: str) -> Any:
 
 
 def tile_of(x: Any, what: str) -> Value:
-    """Return the value of the tile `x`; raise `DtypeMismatch`, which names the operation `what`, if it is no tile."""
+    """Return the IR value of the tile `x`. Raise `DtypeMismatch` if it is no tile; `what` is the operation named in its
+    text.
+    """
     if isinstance(x, Tile):
         return x.value
     if isinstance(x, MemoryArgument):
@@ -397,8 +409,8 @@ def tile_of(x: Any, what: str) -> Value:
 
 
 def memory_of(x: Any, what: str) -> Value:
-    """Return the value of the memory argument `x`; raise `BadMapping`, which names the operation `what`, if it is no
-    memory.
+    """Return the IR value of the memory `x`, a `MemoryArgument`. Raise `BadMapping` if it is none; `what` is the
+    operation named in its text.
     """
     if isinstance(x, MemoryArgument):
         return x.value
@@ -406,7 +418,9 @@ def memory_of(x: Any, what: str) -> Value:
 
 
 def _filled_tile(register: Register, value: Any) -> Tile:
-    """Emit a tile of the dimensions and element type of `register`, filled with the number or expression `value`."""
+    """Emit one `fill` and return it: a tile of the dimensions and element type of `register`, whose elements are all
+    the number or expression `value`. Raise DtypeMismatch if it is neither.
+    """
     if not isinstance(value, Expr) and plain_number(value) is None:
         raise DtypeMismatch(f"{register}(...) is filled with a number, not {value!r}", author_location(2))
     op = tracer("Register[...](value)").emit("fill", (), {"value": value}, (TileType(register.dtype, register.dims),))
@@ -417,14 +431,16 @@ Register.fill = staticmethod(_filled_tile)
 
 
 def dims_of(shape: Any) -> tuple[Expr, ...]:
-    """Return `shape`, a sequence or a single dimension, as a tuple of dimension expressions."""
+    """Return `shape`, a sequence of dimensions or a single one, as a tuple of expressions. Raise `DimensionMismatch` if
+    an entry is neither a symbol, an expression nor an integer.
+    """
     return tuple(dim_of(d, "a shape") for d in (shape if isinstance(shape, list | tuple) else (shape,)))
 
 
 def dim_of(dim: Any, what: str) -> Expr:
-    """Return `dim`, a symbol, expression or integer, as an expression.
+    """Return the dimension `dim`, a symbol, expression or integer, as an expression.
 
-    Raise `DimensionMismatch`, which names the operation `what`, for anything else.
+    Raise `DimensionMismatch` for anything else; `what` is the operation named in its text.
     """
     if isinstance(dim, Expr | int | np.integer) and not isinstance(dim, bool):
         return as_expr(dim)

@@ -15,10 +15,11 @@ _ELSEWHERE = (
 
 
 def instead_of_truth(where: Location | None) -> str:
-    """Return the hint to print when Python asked a tile for its truth value at `where`, the author's expression.
+    """Return a hint for the error that Python asked a tile for its truth value, as `if` and `and` do. `where` is the
+    location of the author's expression.
 
-    It shows the expression rewritten: `-1 < t < 1` -> `(-1 < t) & (t < 1)`, `a and b` -> `a & b`, `not a` -> `~a`. For
-    any other expression, or if `where` is None, it is a general rule.
+    The hint shows the expression rewritten: `-1 < t < 1` -> `(-1 < t) & (t < 1)`, `a and b` -> `a & b`, `not a` ->
+    `~a`. For any other expression, or if `where` is None, it is a general rule.
     """
     expression = None if where is None else _expression_at(where)
     if isinstance(expression, ast.Compare) and len(expression.ops) > 1 and not _is_membership_test(expression):
@@ -45,12 +46,12 @@ def _join_conditions(conditions: list[ast.expr], operator: ast.operator) -> str:
 
 
 def _is_membership_test(expression: ast.Compare) -> bool:
-    """True if a comparison contains `in` or `not in`."""
+    """True if the comparison `expression` contains `in` or `not in`."""
     return any(isinstance(op, ast.In | ast.NotIn) for op in expression.ops)
 
 
 def _expression_at(where: Location) -> ast.expr | None:
-    """Return the author's expression at `where` as a syntax tree; None if the source text is not an expression."""
+    """Return the author's expression at `where` as a syntax tree; None if the source text there cannot be parsed."""
     begin, end = where.columns
     try:
         return ast.parse(where.text[begin:end].strip(), mode="eval").body

@@ -24,7 +24,7 @@ class WaveSchedule:
 
 
 def wave_schedule(*args: Any, **options: Any) -> Callable[[Callable[..., Any]], WaveSchedule]:
-    """Return a decorator that wraps a function as a `WaveSchedule`; the function is never called, all arguments are
-    ignored.
+    """Return a decorator that wraps a function as a `WaveSchedule`, which is ignored: the function is never called. All
+    arguments are ignored, too.
     """
     return WaveSchedule

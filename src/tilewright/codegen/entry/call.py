@@ -29,7 +29,9 @@ class CallFunction:
         self.pointers: dict[Value, str] = {}
 
     def text(self) -> str:
-        """Return the LLVM text of the function `NAME_bind` or `NAME`."""
+        """Emit the whole function and return its LLVM text: `NAME_bind` (the operations that run once for constant
+        arguments) or `NAME` (those of every call). Its checks also register their error codes with the plan.
+        """
         plan, w = self.plan, self.w
         room = max((8 * (len(op.operands) + 2 + len(p)) for op, p in plan.parameters.items()), default=8)
         self.args = w.value(f"alloca [{room} x i8], align {ALIGNMENT}")
@@ -49,7 +51,9 @@ class CallFunction:
     # -- checks -------------------------------------------------------------------------------------------
 
     def _fail(self, when: str, fault: EntryFault) -> None:
-        """Emit a return of the error code of `fault` if the i1 `when` is set."""
+        """Emit a conditional return: if `when`, the LLVM name of an i1, is set, the emitted function returns the error
+        code of `fault`; else the code that follows runs.
+        """
         w = self.w
         w.count += 1
         failed, passed = f"fail{w.count}", f"go{w.count}"
@@ -59,15 +63,20 @@ class CallFunction:
         w.label(passed)
 
     def _require(self, condition: Expr, says: str) -> None:
-        """Emit a return of an error code with the message `says` unless a condition of sizes holds."""
+        """Emit a conditional return: unless `condition`, an expression of the sizes, holds, the emitted function
+        returns an error code whose message is `says`. Also registers that code with the plan.
+        """
         self._fail(self._not(self.w.condition(condition)), self.plan.requirement(says))
 
     def _not(self, condition: str) -> str:
-        """Emit the negation of an i1 and return it."""
+        """Emit the negation of `condition`, the LLVM name of an i1, and return the LLVM name of the result."""
         return self.w.value(f"xor i1 {condition}, true")
 
     def _sizes(self) -> None:
-        """Emit loads of the sizes from `%sizes`, and the checks of their ranges and of `require` records."""
+        """Emit loads of the open sizes (known only at the call) from the array `%sizes`, and checks that return an
+        error code: `%sizes` must not be null, each size must be in its range, and the program's `require` conditions
+        must hold. Without open sizes, emit nothing.
+        """
         sizes, w = self.plan.sizes, self.w
         if not sizes:
             return
@@ -81,9 +90,11 @@ class CallFunction:
                 self._require(record.attrs["that"], f"it requires {record.attrs['that']}")
 
     def _buffers(self) -> None:
-        """Emit loads and checks of the buffers that this function uses: null, misaligned, overlapping.
+        """Emit loads of the addresses of the buffers (the kernel's arguments) that the emitted function uses, and
+        checks that return an error code. No buffer may be null or misaligned for its element type; one that is written
+        may not overlap another.
 
-        A buffer that is written must not overlap another one.
+        Also records the address of each buffer in `pointers`. If it uses no buffer, nothing is emitted.
         """
         plan, w = self.plan, self.w
         used = plan.memory.used(self.once)
@@ -122,7 +133,9 @@ class CallFunction:
                 )
 
     def _regions(self) -> None:
-        """Emit checks of the lent memory, `%kept` and `%workspace`, and the addresses of workspaces in it."""
+        """Emit checks of the memory that the caller lends, `%kept` and `%workspace`, and the addresses of the program's
+        workspaces within it. Also records these in `pointers`, and the address of the workers' memory in `scratch`.
+        """
         memory, w = self.plan.memory, self.w
         self._region("%kept", memory.kept_bytes, ErrorKind.BAD_KEPT, "kept")
         self._region("%workspace", self.plan.workspace_bytes(), ErrorKind.BAD_WORKSPACE, "workspace")
@@ -132,9 +145,10 @@ class CallFunction:
         self.scratch = w.value(f"getelementptr i8, ptr %workspace, i64 {w.integer(memory.workspace_bytes)}")
 
     def _region(self, base: str, size: Expr, kind: ErrorKind, what: str) -> None:
-        """Emit the check that a pointer to lent memory is aligned and not null; none for a `size` of 0 bytes.
+        """Emit a check that returns an error code if the pointer `base` to lent memory is null or not a multiple of 64.
+        If the memory has 0 bytes (`size`, an expression of sizes), emit nothing.
 
-        `base` is the pointer, `kind` the kind of the error code, `what` the region's name in its message.
+        `kind` is the kind of the error code, `what` the name of the memory in its message.
         """
         w = self.w
         if isinstance(size, Const) and size.value == 0:
@@ -148,7 +162,11 @@ class CallFunction:
         )
 
     def _pool(self) -> None:
-        """Emit loads of the pool's context, `run` function and worker count; without a pool there is one worker."""
+        """Emit loads from the caller's thread pool: its context, its `run` function and its number of workers, recorded
+        for launches. If `%pool` is null, there is one worker.
+
+        A pool without `run` or with fewer than one worker makes the emitted function return an error code.
+        """
         w = self.w
         w.line("br label %looking")
         w.label("looking")
@@ -177,9 +195,11 @@ class CallFunction:
     # -- the program ----------------------------------------------------------------------------------------
 
     def _block(self, block: Block, once: bool) -> None:
-        """Emit the operations of a block that belong to this function, `NAME_bind` or `NAME`.
+        """Emit the operations of a block of the host program (launches and the like) that belong to the emitted
+        function. Also records the addresses of reshaped tensors.
 
-        `once` is True within the host program's `bind` block, whose operations belong to `NAME_bind`.
+        Operations within a `bind` block, for which `once` is True, belong to the function `NAME_bind`, all others to
+        `NAME`. A `return` jumps to the function's end.
         """
         for op in block.ops:
             if op.name == "let":
@@ -200,7 +220,10 @@ class CallFunction:
                 getattr(self, f"_{op.name}")(op)
 
     def _if(self, op: Op, once: bool) -> None:
-        """Emit an `if` operation and its branches; `once` is True within the host program's `bind` block."""
+        """Emit the `if` operation `op` of the host program: a jump on its condition, and for each branch those of its
+        operations that belong to the emitted function. `once` is True within a `bind` block, whose operations belong to
+        the function `NAME_bind`, all others to `NAME`.
+        """
         w = self.w
         condition = w.condition(op.attrs["when"])
         w.count += 1
@@ -217,7 +240,9 @@ class CallFunction:
         w.label(done)
 
     def _launch(self, op: Op) -> None:
-        """Emit a launch: its conditions, its arguments, and the run on the pool or, with one worker, a plain call."""
+        """Emit the launch `op` of a compiled program: checks of its conditions, an array of its arguments, and calls of
+        the program. With several workers the pool runs it on each of them; with one it is called directly.
+        """
         plan, w = self.plan, self.w
         for condition, says in plan.conditions(op):
             self._require(condition, says)
@@ -246,7 +271,7 @@ class CallFunction:
         w.label(done)
 
     def _fill(self, op: Op) -> None:
-        """Emit the call that fills a tensor with one number."""
+        """Emit a call that sets all elements of a tensor to one number, as the `fill` operation `op` says."""
         kind, w = op.operands[0].type, self.w
         one = np.asarray(op.attrs["value"]).astype(kind.dtype.numpy).tobytes()
         pattern = int.from_bytes((one * 8)[:8], "little", signed=True)
@@ -254,7 +279,11 @@ class CallFunction:
         w.line(f"call void @{self.plan.name}.fill(ptr {self.pointers[op.operands[0]]}, i64 {size}, i64 {pattern})")
 
     def _table(self, op: Op) -> None:
-        """Emit the call that fills a tensor of integers by an expression; its i1 result becomes an error code."""
+        """Emit a call that fills a tensor of integers with the values of an expression, as the `table` operation `op`
+        says. If a value does not fit the element type, an error code is returned at run time.
+
+        Also adds to the plan the LLVM text of the function that is called.
+        """
         plan, w = self.plan, self.w
         name = f"{plan.name}.table.{len(plan.tables)}"
         text = TableFunction(plan, op).text(name)
@@ -265,7 +294,9 @@ class CallFunction:
         self._fail(is_out_of_range, plan.requirement(says))
 
     def _check(self, op: Op) -> None:
-        """Emit a `check` operation: an error code if an element of a tensor is not zero."""
+        """Emit the `check` operation `op`: if the element of a tensor that it names is not zero, the emitted function
+        returns the error code of this check.
+        """
         plan, w = self.plan, self.w
         bits = 8 * op.operands[0].type.dtype.numpy.itemsize
         offset = op.attrs["place"] * bits // 8

@@ -9,10 +9,10 @@ from tilewright.ir.core import Block, Op, Program
 
 
 def decided(host: Program) -> Program:
-    """Return a host program (a kernel's launches and workspaces) without operations that are never reached.
+    """Return the host program (a kernel's launches and workspaces) without operations that are never reached.
 
-    An `if` with a constant condition is replaced by the operations of its taken branch; those after a `return` are
-    removed.
+    An `if` with a constant condition is replaced by the operations of the branch that is taken. Operations after a
+    `return` are removed. The argument is not changed.
 
     >>> from tilewright.ir.host import parse_host
     >>> host = parse_host('''host f(%y: out global f32 (4)) {
@@ -37,7 +37,9 @@ def decided(host: Program) -> Program:
 
 
 def _without_dead_code(block: Block) -> tuple[Block, bool]:
-    """Return a block of a host program without dead code, and True if it always ends the program by a `return`."""
+    """Return (the block without operations that are never reached, True if it always ends the host program by a
+    `return`). A block without such operations is returned itself.
+    """
     ops: list[Op] = []
     for op in block.ops:
         inner = [_without_dead_code(b) for b in op.blocks]

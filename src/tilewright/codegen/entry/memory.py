@@ -13,12 +13,14 @@ from tilewright.ir.tensors import TensorType
 
 
 def in_lines(size: Expr) -> Expr:
-    """Return a number of bytes, rounded up to a multiple of the alignment; 0 for a negative one."""
+    """Return `size`, an expression for a number of bytes, rounded up to a multiple of 64, the alignment; 0 if it is
+    negative. 65 -> 128.
+    """
     return maximum(size + ALIGNMENT - 1, 0) // ALIGNMENT * ALIGNMENT
 
 
 def bytes_of(kind: TensorType) -> Expr:
-    """Return the bytes that a tensor of type `kind` occupies."""
+    """Return the bytes that a tensor of type `kind` occupies, as an expression of its symbolic extents."""
     return kind.room() * kind.dtype.numpy.itemsize
 
 
@@ -47,17 +49,19 @@ class HostMemoryMap:
     workspace_bytes: Expr = field(default_factory=lambda: as_expr(0))
 
     def used(self, once: bool) -> set[Value]:
-        """Return the arguments and workspaces that operations read or write.
+        """Return the arguments and workspaces that the host program's operations read or write, also through views.
 
-        `once` selects the operations of the `bind` block, False those of every call.
+        `once` True selects the operations of its `bind` block, which run once for constant arguments; False selects
+        those of every call.
         """
         return {self.roots[v] for step in self.steps if step.once is once for v in step.op.operands}
 
     def written(self, once: bool, roles: dict[str, list[str]]) -> set[Value]:
-        """Return the arguments and workspaces that operations write.
+        """Return the arguments and workspaces that the host program's operations may write, also through views.
 
-        `once` selects the operations of the `bind` block, False those of every call. `roles` maps a program's name to
-        the roles of its arguments: in, out or inout.
+        `once` True selects the operations of its `bind` block, which run once for constant arguments; False selects
+        those of every call. `roles` has {name of a launched program: role of each of its arguments, "in", "out" or
+        "inout"}.
         """
         written = set()
         for step in self.steps:
@@ -71,11 +75,15 @@ class HostMemoryMap:
 
 
 def memory_map(host: Program, roles: dict[str, list[str]], *, apart: bool = False) -> HostMemoryMap:
-    """Return the offsets of a host program's workspaces; raise ProgramError for a workspace that has no valid place.
+    """Return the byte offset of each workspace (temporary tensor) of a host program, and the tensor that each view is
+    of.
 
-    Workspaces that `bind` makes or writes are in `kept`, memory that later calls only read; the others are in the
-    workspace of a call. `roles` maps a program's name to the roles of its arguments: in, out or inout. `apart` is True
-    if calls with the same `kept` never run at the same time, so that they may write to it.
+    Workspaces that the `bind` block makes or writes get offsets in the memory `kept`, which later calls only read; the
+    others get offsets in the workspace of a call. `roles` has {name of a launched program: role of each of its
+    arguments, "in", "out" or "inout"}. `apart` True means that calls with the same `kept` never run at the same time,
+    so that they may write to it.
+
+    Raise ProgramError for a workspace that is not packed or, unless `apart`, one in `kept` that calls write.
     """
     memory = HostMemoryMap({a: a for a in host.args})
     workspaces: list[tuple[Value, bool]] = []
@@ -102,9 +110,10 @@ def memory_map(host: Program, roles: dict[str, list[str]], *, apart: bool = Fals
 
 
 def _walk(block: Block, once: bool, memory: HostMemoryMap, workspaces: list[tuple[Value, bool]]) -> None:
-    """Add a block's views and operations to `memory`, its workspaces to `workspaces`.
+    """Add to `memory` the operations of a block and its inner blocks, and the tensor that each view is of. Append
+    (workspace, True if it is made within `bind`) to `workspaces` for each workspace.
 
-    `once` is True within the host program's `bind` block, which runs once for constant arguments.
+    `once` is True if the block is part of the host program's `bind` block, which runs once for constant arguments.
     """
     for op in block.ops:
         if op.name == "workspace":

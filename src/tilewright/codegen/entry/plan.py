@@ -72,33 +72,41 @@ class EntryPlan:
         self._checks: dict[Op, int] = {}
 
     def fault(self, kind: ErrorKind, place: int, says: str) -> EntryFault:
-        """Return the error code about the buffer, size or check with index `place`; `says` is its message."""
+        """Return the error code of the kind `kind` about the buffer, size or check with index `place`, and register it
+        with its message `says`. If there is one of this kind and index already, return that one.
+        """
         return self._faults.setdefault((kind, place), EntryFault(kind, place, says))
 
     def requirement(self, says: str) -> EntryFault:
-        """Return the error code of sizes that violate a condition; `says` is its message."""
+        """Return the error code for sizes that violate a condition, and register it. `says` is its message; equal
+        messages share a code.
+        """
         place = self._requirements.setdefault(says, len(self._requirements))
         return self.fault(ErrorKind.REQUIREMENT, place, says)
 
     def check(self, op: Op) -> EntryFault:
-        """Return the error code of a `check` operation."""
+        """Return the error code of `op`, a `check` operation of the host program, and register it with the operation's
+        message.
+        """
         place = self._checks.setdefault(op, len(self._checks))
         return self.fault(ErrorKind.CHECK, place, op.attrs["says"])
 
     @property
     def checks(self) -> dict[int, Op]:
-        """Return the `check` operations by their error codes."""
+        """Return {error code: `check` operation} for all checks registered so far."""
         return {self._faults[ErrorKind.CHECK, place].code: op for op, place in self._checks.items()}
 
     @property
     def faults(self) -> tuple[EntryFault, ...]:
-        """Return all error codes registered so far, with their messages, in order."""
+        """Return all error codes registered so far, with their messages, sorted by kind and index."""
         return tuple(self._faults[key] for key in sorted(self._faults))
 
     def _parameters(self, op: Op, function: LaunchedFunction) -> dict[Symbol, Expr]:
-        """Return the values of a launched program's open parameters, as expressions of the host program's sizes.
+        """Return {open parameter (a size known only at the call) of the launched program: its value at the launch
+        `op`}. Values are expressions of the host program's sizes. `function` is the program's compiled function.
 
-        They come from the launch's `with` settings or from the shapes of its operands; else ProgramError is raised.
+        They come from the launch's `with` settings or from the shapes of its operands. Raise ProgramError if neither
+        tells one.
         """
         program, settings = function.program, dict(op.attrs.get("settings", ()))
         values: dict[Symbol, Expr] = {}
@@ -115,9 +123,11 @@ class EntryPlan:
         return values
 
     def conditions(self, op: Op) -> list[tuple[Expr, str]]:
-        """Return the conditions on sizes under which a launch is valid, each with its error message.
+        """Return [(condition on the sizes, error message)] under which the launch `op` is valid: shapes agree,
+        parameters are in their ranges, the program's requirements hold, and there is at least one worker.
 
-        Conditions that always hold are left out; one that never holds raises ProgramError.
+        Conditions that always hold are left out. Raise ProgramError for one that never holds, for an operand whose rank
+        or element type differs from the program's argument, and for one that is not packed where it must be.
         """
         function, values = self.launches[op], self.parameters[op]
         program, images = function.program, Substitution(values)
@@ -156,12 +166,14 @@ class EntryPlan:
         return undecided
 
     def worker_bytes(self, op: Op) -> Expr:
-        """Return the bytes of scratch memory of one worker of a launch."""
+        """Return the bytes of scratch memory that one worker of the launch `op` needs, an expression of the sizes."""
         function = self.launches[op]
         return as_expr(function.scratch) + Substitution(self.parameters[op])(function.scratch_open)
 
     def workspace_bytes(self) -> Expr:
-        """Return the bytes of a call's workspace: the workspaces and the largest scratch memory of any launch."""
+        """Return the bytes of memory that a call needs: its workspaces (temporary tensors), and the scratch memory of
+        all workers of the launch that needs most. It is an expression of the sizes and of the pool's number of workers.
+        """
         most: Expr = as_expr(0)
         for op in self.launches:
             workers = as_expr(op.attrs["workers"])
@@ -171,18 +183,26 @@ class EntryPlan:
 
     @property
     def most_workers(self) -> int:
-        """Return the largest number of workers that any launch asks for."""
+        """Return the largest number of workers that any launch may ask for; 1 without launches. It is at most the
+        project's limit of workers.
+        """
         asked = [as_expr(op.attrs["workers"]) for op in self.launches]
         return int(min(max((e.hi for e in asked), default=1), WORKERS.most))
 
 
 def is_packed(kind: TensorType, given: TensorType) -> bool:
-    """True if a program's argument type `kind` and the type `given` of the tensor passed for it are both packed."""
+    """True if both tensor types are packed: `kind`, a program's argument, without strides or swizzle, and `given`, the
+    tensor passed for it, without strides.
+    """
     return kind.strides is None and kind.swizzle is None and given.strides is None
 
 
 def in_range(value: Expr, parameter: Symbol) -> list[tuple[Expr, str]]:
-    """Return the conditions that `value` is allowed for `parameter`, each with a text such as `at least 4`."""
+    """Return [(condition, text)] for the conditions under which `value`, an expression, is allowed for `parameter`.
+    Texts read like "at least 4".
+
+    Conditions that hold for the known range of `value` are left out: the list is empty for a constant that is allowed.
+    """
     numbers = allowed(parameter)
     if isinstance(value, Const):
         return [] if value.value in numbers else [(as_expr(0), f"one of {numbers}")]

@@ -11,7 +11,9 @@ _OWN = re.compile(r"^define (?!internal )")
 
 
 def _parts(text: str) -> list[str]:
-    """Return the declarations, tables and functions of an LLVM text, each as a text, in order."""
+    """Return the declarations, tables and functions of an LLVM text, each as a text of its own, in order. Blank lines
+    are left out.
+    """
     parts: list[str] = []
     inside = False
     for line in text.splitlines():
@@ -25,7 +27,9 @@ def _parts(text: str) -> list[str]:
 
 
 def _defined(part: str) -> str | None:
-    """Return the name that a part of an LLVM text, a table or a function, defines; None for a declaration."""
+    """Return the name that `part`, a table or a function of an LLVM text, defines, without the "@"; None if it is a
+    declaration.
+    """
     match = _DEFINED.match(part)
     return match[1] if match else None
 
@@ -54,7 +58,12 @@ class ProgramTexts:
         self._taken: dict[str, str] = {}
 
     def add(self, text: str, function: str) -> str:
-        """Add a program's LLVM text; return the name that `function`, which it defines, has in the linked text."""
+        """Add the LLVM text of a program, which must define `function`, and return the new name of that function in the
+        linked text, "NAME.function".
+
+        All its functions become internal. Names that others use for different definitions are changed; equal
+        definitions are kept once. Raise CodeGenerationError if the text does not define `function` or a clash remains.
+        """
         parts = [_OWN.sub("define internal ", part) for part in _parts(text)]
         names: dict[str, str] = {}
         for part in parts:
@@ -79,7 +88,7 @@ class ProgramTexts:
         return names[function]
 
     def _free(self, name: str) -> str:
-        """Return `name`, with a number appended if it is in use, and reserve it."""
+        """Return `name`, or "name.1", "name.2", ..., the first that is not in use, and reserve it."""
         free, number = name, 0
         while free in self._taken:
             number += 1
@@ -88,10 +97,12 @@ class ProgramTexts:
         return free
 
     def add_entry(self, text: str) -> None:
-        """Add the LLVM text of the kernel's entry functions; their names stay as they are."""
+        """Add the LLVM text of the kernel's entry functions, which callers use. Their names stay as they are; parts
+        that are there already are not repeated.
+        """
         self._parts |= dict.fromkeys(_parts(text))
 
     @property
     def text(self) -> str:
-        """Return the linked LLVM text."""
+        """Return all texts added so far as one LLVM text."""
         return "\n".join(self._parts)

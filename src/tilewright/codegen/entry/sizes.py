@@ -14,7 +14,12 @@ class HostWriter(Writer):
     """Emits index arithmetic on sizes; a divisor of 0 counts as 1, since it belongs to a branch that is not taken."""
 
     def _divided(self, e: Any, depth: int) -> str:
-        """Emit a quotient or remainder whose divisor is at least 1, and return the i64; see the base class."""
+        """Emit the quotient or remainder `e` of integer expressions and return the LLVM name of the i64. `depth` is the
+        number of the scope (0: the outermost) that the instructions are hoisted to.
+
+        Overrides the base class: a divisor that may be 0 is replaced by at least 1. It is 0 only if the result is not
+        used.
+        """
         if not isinstance(e.right, Const) and e.right.lo == 0:
             right = maximum(e.right, 1)
             return self.integer(e.left // right if isinstance(e, FloorDiv) else e.left % right)
@@ -22,14 +27,18 @@ class HostWriter(Writer):
 
 
 def load_sizes(w: Writer, sizes: tuple[Symbol, ...], pointer: str = "%sizes") -> None:
-    """Emit loads of the sizes from the array of i64 at `pointer`; the writer's symbols get the values."""
+    """Emit loads of `sizes` from the array of i64 at the LLVM pointer `pointer`, in order. Records the LLVM names of
+    the values as those of the size symbols in the writer `w`.
+    """
     for place, s in enumerate(sizes):
         slot = w.value(f"getelementptr i8, ptr {pointer}, i64 {8 * place}")
         w.symbols[s] = (w.value(f"load i64, ptr {slot}"), 0)
 
 
 def outside_range(w: Writer, size: Symbol) -> str:
-    """Emit the test if the value of a size is out of its allowed range, and return the i1's name."""
+    """Emit the test if the value of `size` is out of its range or not of its step, and return the LLVM name of the i1.
+    The writer `w` must have the value.
+    """
     numbers, value = allowed(size), w.symbols[size][0]
     low = w.value(f"icmp slt i64 {value}, {numbers.start}")
     high = w.value(f"icmp sgt i64 {value}, {numbers[-1]}")
@@ -41,7 +50,7 @@ def outside_range(w: Writer, size: Symbol) -> str:
 
 
 def range_text(size: Symbol) -> str:
-    """Return the error message that names the range of a size.
+    """Return the error message that names the values that `size` may have.
 
     >>> from tilewright.algebra.expr import symbol
     >>> range_text(symbol("M", 1, 100))

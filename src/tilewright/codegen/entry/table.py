@@ -21,7 +21,11 @@ class TableFunction:
         self.plan, self.op, self.w = plan, op, HostWriter()
 
     def text(self, name: str) -> str:
-        """Return the LLVM text of the function, under the name `name`."""
+        """Return the LLVM text of a function `name` that fills the tensor of a `table` operation: it evaluates the
+        operation's expression at each coordinate. It returns an i1, set if a value does not fit the element type.
+
+        Also adds the intrinsics that it needs to the plan's declarations.
+        """
         w, kind = self.w, self.op.operands[0].type
         load_sizes(w, self.plan.sizes)
         count = w.integer(prod((as_expr(e) for e in kind.shape), start=as_expr(1)))

@@ -111,7 +111,9 @@ class PackedFunction:
         self.solved = self._solved_sizes()
 
     def text(self) -> str:
-        """Return the LLVM text of the function and of its helper functions."""
+        """Emit the whole function `__tvm_ffi_NAME` and return its LLVM text, with those of its helper functions and
+        string constants. Also adds the intrinsics that it needs to the plan's declarations.
+        """
         plan, w = self.plan, self.w
         name = plan.name
         self.buffers = w.value(f"alloca [{max(len(self.args), 1)} x ptr], align 8")
@@ -133,9 +135,11 @@ class PackedFunction:
     # -- errors -------------------------------------------------------------------------------------------
 
     def _fail(self, when: str, kind: str, before: str, value: str, after: str = "") -> None:
-        """Emit a return with an error if the i1 `when` holds.
+        """Emit a conditional return: if `when`, the LLVM name of an i1, is set, raise TVM-FFI's error of class `kind`,
+        such as "ValueError", and return -1; else the code that follows runs.
 
-        The message is `before`, then `value` (an LLVM operand: a pointer to text, or an i64), then `after`.
+        The message is `before`, then `value` (an LLVM operand with its type: a pointer to text, or an i64), then
+        `after`.
         """
         w = self.w
         w.count += 1
@@ -146,9 +150,11 @@ class PackedFunction:
         w.label(passed)
 
     def _raise(self, kind: str, before: str, value: str, after: str) -> None:
-        """Emit a return with an error; `kind` is an LLVM operand, a pointer to the name of the error's class.
+        """Emit code that raises TVM-FFI's error and returns -1. `kind` is an LLVM operand with its type: a pointer to
+        the name of the error's class.
 
-        The message is `before`, then `value` (an LLVM operand: a pointer to text, or an i64), then `after`.
+        The message is `before`, then `value` (an LLVM operand with its type: a pointer to text, or an i64), then
+        `after`.
         """
         function = "raised_number" if value.startswith("i64") else "raised"
         prefix = f"{self.plan.name}: {before}"
@@ -157,7 +163,9 @@ class PackedFunction:
         self.w.line(f"ret i32 {self.w.value(f'call i32 @{self.plan.name}.{function}({arguments})')}")
 
     def _type_name(self) -> str:
-        """Return the LLVM text of a function that maps an element type, as the i32 of a DLTensor, to its name."""
+        """Return the LLVM text of a function that maps an element type, the 32 bits by which a DLTensor tells it, to
+        its name, such as "f32", for error messages.
+        """
         lines, known = [], f"ptr {self.texts.label('elements that it does not know')}"
         for number, (word, kind) in enumerate(_WORDS.items()):
             lines.append(f"  %is{number} = icmp eq i32 %word, {word}")
@@ -169,7 +177,9 @@ class PackedFunction:
     # -- arguments ----------------------------------------------------------------------------------------
 
     def _count(self) -> None:
-        """Emit the check that the number of arguments is the kernel's, or one more, a worker pool."""
+        """Emit the check that the number of arguments is the kernel's, or one more for a thread pool; the emitted
+        function raises a TypeError for any other number.
+        """
         w, count = self.w, len(self.args)
         fewer, more = w.value(f"icmp slt i32 %count, {count}"), w.value(f"icmp sgt i32 %count, {count + 1}")
         names = ", ".join(arg.name or "" for arg in self.args)
@@ -182,16 +192,19 @@ class PackedFunction:
         )
 
     def _any(self, place: int) -> tuple[str, str]:
-        """Emit the address of the argument with index `place` and its TVM-FFI type, an i64; return both names."""
+        """Emit the address of the argument with index `place` among those that TVM-FFI passes, and the load of its
+        TVM-FFI type. Return (LLVM name of the pointer, LLVM name of the type, an i64).
+        """
         w = self.w
         address = w.value(f"getelementptr i8, ptr %args, i64 {16 * place}")
         return address, w.value(f"sext i32 {w.value(f'load i32, ptr {address}')} to i64")
 
     def _argument(self, place: int, arg: Value) -> str | None:
-        """Emit the checks of an argument and the store of its address; return the name of its DLTensor.
+        """Emit the checks of the kernel's argument `arg`, with index `place`, and the store of its data's address for
+        the call. Return the LLVM name of the pointer to its DLTensor.
 
-        `place` is its index. An argument without dimensions may be a tensor or a number; its shape needs no check, and
-        None is returned.
+        For an argument without dimensions the caller may pass a tensor or, for most element types, a number. Return
+        None if a number is allowed, since no shape is left to check.
         """
         w, kind = self.w, arg.type
         address, type_index = self._any(place)
@@ -221,11 +234,15 @@ class PackedFunction:
         return None
 
     def _tensor(self, tensor: str, arg: Value) -> str:
-        """Emit checks of a DLTensor's device, element type and rank; return the name of its first element's address."""
+        """Emit checks that the DLTensor `tensor`, an LLVM pointer, is on the CPU and has the element type and rank of
+        the kernel's argument `arg`. Return the LLVM name of the pointer to its first element.
+        """
         w, kind = self.w, arg.type
 
         def field(offset: int, form: str) -> str:
-            """Emit the load of a DLTensor's field of LLVM type `form` at a byte offset and return its name."""
+            """Emit the load of the DLTensor's field at the byte offset `offset`, of LLVM type `form`, and return the
+            LLVM name of its value.
+            """
             return w.value(f"load {form}, ptr {w.value(f'getelementptr i8, ptr {tensor}, i64 {offset}')}")
 
         device = w.value(f"sext i32 {field(8, 'i32')} to i64")
@@ -256,9 +273,11 @@ class PackedFunction:
         return w.value(f"getelementptr i8, ptr {field(0, 'ptr')}, i64 {field(40, 'i64')}")
 
     def _number(self, place: int, arg: Value, address: str, type_index: str) -> str:
-        """Emit the conversion of a number to an argument's element type; return the name of the address that holds it.
+        """Emit the conversion of a number, passed for the kernel's argument `arg` with index `place`, to its element
+        type, and its store. Return the LLVM name of the pointer to the stored number.
 
-        `address` is that of the TVMFFIAny, `type_index` the name of its type.
+        `address` is the LLVM pointer to what TVM-FFI passes, `type_index` the LLVM name of its TVM-FFI type. Raised at
+        run time: a TypeError for a value of another type, a ValueError for an integer out of range.
         """
         w, kind = self.w, arg.type.dtype
         is_int = w.value(f"icmp eq i64 {type_index}, {INT}")
@@ -294,9 +313,10 @@ class PackedFunction:
     # -- sizes --------------------------------------------------------------------------------------------
 
     def _solved_sizes(self) -> dict[Symbol, tuple[Value, int]]:
-        """Return for each open size the argument and the dimension whose extent determines it.
+        """Return {open size (known only at the call): (argument, dimension)} for all open sizes of the kernel: the
+        extent of that dimension determines the size, as 2*N + 1 determines N.
 
-        Raise ArgumentError if a size is determined by no extent.
+        Raise ArgumentError if no extent determines a size.
         """
         solved = {}
         for size in self.plan.sizes:
@@ -311,9 +331,10 @@ class PackedFunction:
         return solved
 
     def _load_sizes_from_extents(self, tensors: dict[Value, str | None]) -> None:
-        """Emit the open sizes' values, solved from extents, and checks of their ranges.
+        """Emit the values of the open sizes (known only at the call), solved from the extents of the tensors passed,
+        their stores, and checks of their ranges. Extent 7 of a dimension 2*N + 1 gives N = 3.
 
-        `tensors` maps each argument to the name of its DLTensor; None: a number was passed.
+        `tensors` has {argument: LLVM name of the pointer to its DLTensor, or None if a number may be passed}.
         """
         w = self.w
         for place, (size, (arg, dimension)) in enumerate(self.solved.items()):
@@ -329,16 +350,19 @@ class PackedFunction:
             self._fail(outside_range(w, size), "ValueError", before, f"i64 {value}")
 
     def _entry(self, tensor: str, offset: int, dimension: int) -> str:
-        """Emit the load of an extent or stride of a DLTensor and return its name.
+        """Emit the load of an extent or stride of the DLTensor `tensor`, an LLVM pointer, along `dimension`, and return
+        the LLVM name of the i64.
 
-        `offset` is that of the array's pointer in the DLTensor: 24 for extents, 32 for strides.
+        `offset` is the byte offset of the array's pointer in the DLTensor: 24 for extents, 32 for strides.
         """
         w = self.w
         array = w.value(f"load ptr, ptr {w.value(f'getelementptr i8, ptr {tensor}, i64 {offset}')}")
         return w.value(f"load i64, ptr {w.value(f'getelementptr i8, ptr {array}, i64 {8 * dimension}')}")
 
     def _extents(self, arg: Value, tensor: str) -> None:
-        """Emit checks of a DLTensor's extents and, if it has any, of its strides: it must be contiguous."""
+        """Emit checks that the DLTensor `tensor`, an LLVM pointer, has the extents of the kernel's argument `arg` and
+        is contiguous. Strides are checked only if it has any, and not along dimensions of extent 1 or 0.
+        """
         w = self.w
         shape = [as_expr(e) for e in arg.type.shape]
         for dimension, e in enumerate(shape):
@@ -379,7 +403,10 @@ class PackedFunction:
     # -- the call -----------------------------------------------------------------------------------------
 
     def _pool(self) -> str:
-        """Emit the check of an argument after the kernel's; return the name of the pool's pointer, or null."""
+        """Emit the check and load of the thread pool, which may be passed after the kernel's arguments. Return the LLVM
+        name of its pointer, which is null if none, or TVM-FFI's None, is passed. Any other type raises a TypeError at
+        run time.
+        """
         w, place = self.w, len(self.args)
         before = w.block
         w.line(f"br i1 {w.value(f'icmp eq i32 %count, {place}')}, label %alone, label %pooled")
@@ -402,7 +429,9 @@ class PackedFunction:
         return w.value(f"phi ptr [null, %{before}], [{pool}, %{after}]")
 
     def _workers(self, pool: str) -> str:
-        """Emit the load of a pool's number of workers, 1 without a pool; return the i32's name."""
+        """Emit the load of the number of workers of `pool`, the LLVM name of a pointer to a thread pool, or 1 if it is
+        null. Return the LLVM name of the i32.
+        """
         w, before = self.w, self.w.block
         w.line(f"br i1 {w.value(f'icmp eq ptr {pool}, null')}, label %counted, label %several")
         w.label("several")
@@ -412,7 +441,11 @@ class PackedFunction:
         return w.value(f"phi i32 [1, %{before}], [{workers}, %several]")
 
     def _call(self, pool: str) -> None:
-        """Emit the call: allocate memory, call `NAME_bind` and `NAME`, free the memory, return 0 or raise an error."""
+        """Emit the rest of the function: allocate memory, call `NAME_bind` and, if that succeeds, `NAME`, free the
+        memory, and return 0. If anything fails, raise TVM-FFI's error and return -1.
+
+        `pool` is the LLVM name of the pointer to a thread pool, which may be null.
+        """
         w, name = self.w, self.plan.name
         workers = self._workers(pool)
         w.declare("i64 @llvm.smax.i64(i64, i64)")
@@ -450,25 +483,33 @@ class PackedFunction:
         w.line("ret i32 0")
 
     def _aligned(self, pointer: str) -> str:
-        """Emit a pointer rounded up to the alignment that `NAME_bind` and `NAME` need, and return its name."""
+        """Emit `pointer`, an LLVM name, rounded up to a multiple of 64 bytes, the alignment that the kernel's functions
+        need. Return the LLVM name of the result.
+        """
         w = self.w
         past = w.value(f"add i64 {w.value(f'ptrtoint ptr {pointer} to i64')}, {ALIGNMENT - 1}")
         return w.value(f"inttoptr i64 {w.value(f'and i64 {past}, {-ALIGNMENT}')} to ptr")
 
 
 def _solves(extent: Expr, size: Symbol) -> bool:
-    """True if an extent is a constant plus a multiple of `size`, so that it determines the size."""
+    """True if the expression `extent` is a constant plus a multiple of `size`, such as 2*N + 1 for N, so that its value
+    determines the size.
+    """
     _, terms = linear(extent)
     return len(terms) == 1 and terms[0][0] is size
 
 
 def _takes_number(kind: DType) -> bool:
-    """True if a number may be passed for a scalar argument of this type: its conversion needs no library."""
+    """True if a number may be passed for a scalar argument of element type `kind`, in place of a tensor: any integer
+    type or bool, f32 and f64. Narrower floats would need a library for the conversion.
+    """
     return kind.bits in (32, 64) or not kind.is_float
 
 
 def _word(kind: DType, arg: Value) -> int:
-    """Return the i32 of an element type in a DLTensor; raise ArgumentError if DLPack does not pass it as bytes."""
+    """Return the 32 bits (code, bits, lanes), as an integer, by which a DLTensor tells the element type `kind`. Raise
+    ArgumentError, which names the argument `arg`, if DLPack does not pass this type in whole bytes.
+    """
     word = next((w for w, known in _WORDS.items() if known.numpy == kind.numpy), None)
     if word is None:
         raise ArgumentError(f"tvm_ffi=True: argument {arg.name} holds {kind}, which DLPack does not pass as bytes")

@@ -40,7 +40,11 @@ class WrittenEntry:
 
 
 def write_entry(plan: EntryPlan, *, tvm_ffi: bool = False) -> WrittenEntry:
-    """Return the LLVM text of all functions of a kernel; `tvm_ffi`: with the one that TVM-FFI calls."""
+    """Return the LLVM text of all C functions of the kernel that `plan` describes, with its error codes, byte counts
+    and the names of the arguments that each function uses.
+
+    If `tvm_ffi` is True, the text includes the function that TVM-FFI calls.
+    """
     name = plan.name
     functions = [_task(name), _fill(name), *_configured(plan)]
     functions += [CallFunction(plan, once=once).text() for once in (True, False)]
@@ -58,7 +62,9 @@ def write_entry(plan: EntryPlan, *, tvm_ffi: bool = False) -> WrittenEntry:
 
 
 def _task(name: str) -> str:
-    """Return the LLVM text of the function that a pool's worker calls to run its part of a launch."""
+    """Return the LLVM text of the internal function that each worker of the pool runs for a launch: it calls the
+    launched program with the worker's index. `name` is the kernel's name.
+    """
     return f"""define internal void @{name}.task(ptr %record, i32 %worker) nounwind {{
 entry:
   %pargs = getelementptr i8, ptr %record, i64 8
@@ -73,7 +79,9 @@ entry:
 
 
 def _fill(name: str) -> str:
-    """Return the LLVM text of the function that fills memory with a repeated pattern of eight bytes."""
+    """Return the LLVM text of an internal function that fills memory with a repeated pattern of eight bytes; the last
+    repetition may be partial. `name` is the kernel's name.
+    """
     return f"""define internal void @{name}.fill(ptr %to, i64 %bytes, i64 %pattern) nounwind {{
 entry:
   %whole = and i64 %bytes, -8
@@ -106,7 +114,9 @@ done:
 
 
 def _configured(plan: EntryPlan) -> list[str]:
-    """Return the LLVM line that defines the tile registers' configuration; empty for a machine without them."""
+    """Return the LLVM lines that define the configuration of the machine's tile registers as a constant: one line, or
+    none for a machine without them.
+    """
     if plan.configuration is None:
         return []
     entries = ", ".join(f"i8 {n}" for n in plan.configuration)
@@ -115,9 +125,10 @@ def _configured(plan: EntryPlan) -> list[str]:
 
 
 def _bytes(plan: EntryPlan, name: str, arguments: str, count: Expr) -> str:
-    """Return the LLVM text of a function `name` that returns the number of bytes `count` for given sizes.
+    """Return the LLVM text of a C function `name` that returns the number of bytes `count`, an expression of the sizes.
 
-    `arguments` are its LLVM parameters; it may have the pool's worker count, `%count`.
+    `arguments` are its LLVM parameters; with `%count` among them, `count` may also depend on the pool's number of
+    workers. Also adds the intrinsics that it needs to the declarations of `plan`.
     """
     w = HostWriter()
     load_sizes(w, plan.sizes)
@@ -131,7 +142,9 @@ def _bytes(plan: EntryPlan, name: str, arguments: str, count: Expr) -> str:
 
 
 def _message(name: str, faults: tuple[EntryFault, ...]) -> str:
-    """Return the LLVM text of the function that maps an error code to its message."""
+    """Return the LLVM text of the C function that maps an error code to its message, and of the messages `faults`.
+    `name` is the kernel's name. Code 0 has an empty message, and unknown codes have one that says so.
+    """
     texts = TextConstants(f"{name}.says")
     lines = [f"define ptr @{name}_message(i32 %code) nounwind {{\nentry:"]
     known = f"ptr {texts.label('no code of this kernel')}"

@@ -21,10 +21,10 @@ _BITS = 1344
 
 
 def _pi(bits: int) -> int:
-    """Return pi times 2^bits, truncated to an integer: 16 atan(1/5) - 4 atan(1/239)."""
+    """Return floor(pi * 2^bits) as an integer, by Machin's formula 16 atan(1/5) - 4 atan(1/239)."""
 
     def inverse_tangent(n: int) -> int:
-        """Return atan(1/n) times `one`, as an integer."""
+        """Return atan(1/n) in fixed point: as an integer in units of 1/`one`, by its power series."""
         term = total = one // n
         k, sign = 1, 1
         while term:
@@ -43,7 +43,9 @@ TWO_OVER_PI = float(1 / HALF_PI)
 
 
 def _table() -> str:
-    """Return the LLVM text that defines the bits of 2/pi as i64 words, highest first, after 64 zero bits."""
+    """Return the LLVM text that defines a table of the bits of 2/pi after the binary point: 64 zero bits, then 1280
+    bits of 2/pi, as an array of i64, highest bits first.
+    """
     bits = _BITS - _PADDING
     value = (1 << (2 * bits + 1 + 64)) // _pi(bits + 64)
     words = [(value >> (_BITS - 64 * (k + 1))) & ((1 << 64) - 1) for k in range(_BITS // 64)]
@@ -52,9 +54,11 @@ def _table() -> str:
 
 
 def large_angle(w: Writer) -> str:
-    """Return the name of an LLVM function that reduces an angle modulo pi/2; the module gets its definition once.
+    """Return the LLVM name of a function that reduces one large angle modulo pi/2. If the module of the writer `w` has
+    no such function yet, its definition and its table of 2/pi are added.
 
-    The function takes an f64 x, |x| >= 2^20, and returns {r, the rounding error of r, number of quarter turns}.
+    The function takes an f64 x with |x| >= 2^20. It returns {r, the rounding error of r, the number of quarter turns},
+    with |r| at most pi/4.
     """
     if NAME not in w.defined:
         inner = Writer(w.fused, w.nan_maximum)
@@ -70,7 +74,9 @@ def large_angle(w: Writer) -> str:
 
 
 def _body(w: Writer) -> str:
-    """Emit the reduction of the f64 `%x` modulo pi/2; return the name of {r, its rounding error, quarter turns}."""
+    """Emit into `w` the body of the function of `large_angle`: the reduction modulo pi/2 of its argument `%x`, an f64
+    with |x| >= 2^20. Return the LLVM name of the struct {r, the rounding error of r, the number of quarter turns}.
+    """
     m = Lanes(w, None, 64)
     v = w.value
     bits = m.bits_of(m.number("%x"))

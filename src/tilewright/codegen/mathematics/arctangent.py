@@ -22,7 +22,11 @@ _FAR = 2.0**1000
 
 
 def arctangent(m: Lanes, y: Number, x: Number) -> Number:
-    """Emit atan2(y, x), the angle of the point (x, y) between -pi and pi, and return it."""
+    """Emit atan2(y, x), the angle of the point (x, y) in radians from -pi to pi, for each lane, and return the result.
+    NaN if x or y is NaN.
+
+    `m` emits the LLVM instructions. f32 numbers are computed in f64 and rounded.
+    """
     if m.bits == 32:
         m64 = m.at(64)
         return m.narrowed(arctangent(m64, m.widened(y), m.widened(x)))
@@ -45,9 +49,11 @@ def arctangent(m: Lanes, y: Number, x: Number) -> Number:
 
 
 def _scaled_to_finite_sum(m: Lanes, less: Number, more: Number) -> tuple[Number, Number]:
-    """Return two magnitudes, `less` <= `more`, scaled to the same ratio with a finite sum.
+    """Emit two magnitudes with the ratio of `less` to `more`, and return both; `m` emits the LLVM instructions. `less`
+    must be at most `more`, and neither may be negative.
 
-    (1, 1) where both are infinite, (0, 1) where both are zero.
+    If `more` is at least 2^1000, both are divided by 2^1000, so that the sum of finite ones is finite. The results are
+    (1, 1) if both are infinite and (0, 1) if both are 0.
     """
     is_large = more >= _FAR
     small, large = m.select(is_large, less / _FAR, less), m.select(is_large, more / _FAR, more)

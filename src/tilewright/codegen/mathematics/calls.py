@@ -27,9 +27,11 @@ _IN_PLACE = ("exp", "exp2", "tanh")
 
 
 def written(w: Writer, name: str, values: Sequence[str], lanes: int | None, bits: int) -> str:
-    """Emit the function `name` of floats of `bits` bits, inlined or as a call, and return the result's LLVM name.
+    """Emit the mathematical function `name`, such as "erf", of the LLVM operands `values`, and return the LLVM name of
+    the result. Short functions are inlined; for others, a function is defined in the module once and called.
 
-    `values` are the LLVM operands, `lanes` the length of their vectors; None: single floats.
+    `w` is the writer. The operands are vectors of `lanes` floats of `bits` bits (32 or 64); `lanes` None: single
+    floats.
 
     >>> w = Writer()
     >>> written(w, "erf", ["%x"], 8, 32)

@@ -19,7 +19,9 @@ _SHORT = 33
 
 
 def _half_pi(*lengths: int) -> list[float]:
-    """Return pi/2 as a sum of floats: one of each number of bits in `lengths`, and the remainder."""
+    """Return pi/2 as a list of floats that add up to it: the n-th one has the next lengths[n] bits of pi/2, and one
+    more, at the end, has the remainder rounded to a float.
+    """
     parts, rest = [], HALF_PI
     scale = 0
     for length in lengths:
@@ -31,17 +33,23 @@ def _half_pi(*lengths: int) -> list[float]:
 
 
 def sin(m: Lanes, x: Number) -> Number:
-    """Emit the sine of an angle in radians, of any size, and return it."""
+    """Emit the sine of x, an angle in radians of any size, for each lane, and return the result; NaN if x is not
+    finite. `m` emits the LLVM instructions.
+    """
     return m.select(x.equals(0.0), x, _sine_plus_quarters(m, x, 0))
 
 
 def cos(m: Lanes, x: Number) -> Number:
-    """Emit the cosine of an angle in radians, of any size, and return it."""
+    """Emit the cosine of x, an angle in radians of any size, for each lane, and return the result; NaN if x is not
+    finite. `m` emits the LLVM instructions.
+    """
     return _sine_plus_quarters(m, x, 1)
 
 
 def _sine_plus_quarters(m: Lanes, x: Number, quarters: int) -> Number:
-    """Emit sin(x + quarters pi/2) and return it; NaN where x is not finite."""
+    """Emit sin(x + quarters*pi/2) for each lane and return the result: `quarters` 0 gives the sine of x, 1 the cosine.
+    NaN if x is not finite. `m` emits the LLVM instructions.
+    """
     hi, lo, n = _reduced_angle(m, x)
     n = n + quarters
     z = hi * hi
@@ -52,9 +60,10 @@ def _sine_plus_quarters(m: Lanes, x: Number, quarters: int) -> Number:
 
 
 def _sine(m: Lanes, r: Number, rest: Number | None, z: Number) -> Number:
-    """Emit sin(r + rest) = r + rest + r^3 Q(z) - z*rest/2 and return it.
+    """Emit sin(r + rest) and return it, for |r| up to pi/4. `rest` is the rounding error of r; None: it is neglected.
+    `z` must be r^2. `m` emits the LLVM instructions.
 
-    `rest` is the rounding error of r, None if it is neglected; `z` is r^2; Q is a polynomial.
+    It is computed as r + rest + r^3 Q(z) - z*rest/2, where Q is a polynomial.
     """
     first, *others = COEFFICIENTS[f"sin.{m.name}"]
     cube, q = z * r, m.polynomial(z, others)
@@ -64,9 +73,10 @@ def _sine(m: Lanes, r: Number, rest: Number | None, z: Number) -> Number:
 
 
 def _cosine(m: Lanes, r: Number, rest: Number | None, z: Number) -> Number:
-    """Emit cos(r + rest) = 1 - z/2 + z^2 Q(z) - r*rest and return it; the rounding error of 1 - z/2 is added.
+    """Emit cos(r + rest) and return it, for |r| up to pi/4. `rest` is the rounding error of r; None: it is neglected.
+    `z` must be r^2. `m` emits the LLVM instructions.
 
-    `rest` is the rounding error of r, None if it is neglected; `z` is r^2; Q is a polynomial.
+    It is computed as 1 - z/2 + z^2 Q(z) - r*rest, where Q is a polynomial; the rounding error of 1 - z/2 is added.
     """
     half = z * 0.5
     head = 1.0 - half
@@ -75,9 +85,11 @@ def _cosine(m: Lanes, r: Number, rest: Number | None, z: Number) -> Number:
 
 
 def _reduced_angle(m: Lanes, x: Number) -> tuple[Number, Number | None, Number]:
-    """Emit the reduction of x modulo pi/2: return r, its rounding error (f64) or None (f32), and the quarter turns.
+    """Emit the reduction of x modulo pi/2, x = n*pi/2 + r with |r| up to about pi/4, and return (r, the rounding error
+    of r, n). `m` emits the LLVM instructions.
 
-    The number of quarter turns is in the lowest bits of an integer; its other bits are arbitrary.
+    The rounding error is None for f32 numbers, which are reduced in f64. n is an integer of which only the lowest bits
+    are right, enough for n modulo 4.
     """
     m64 = m.at(64)
     angle = m.widened(x) if m.bits == 32 else x
@@ -95,7 +107,9 @@ def _reduced_angle(m: Lanes, x: Number) -> tuple[Number, Number | None, Number]:
 
 
 def _minus_quarter_turns(m: Lanes, x: Number, n: Number) -> tuple[Number, Number]:
-    """Emit x - n pi/2 and return it as a sum of two floats, accurate also if x is close to n pi/2."""
+    """Emit x - n*pi/2 for f64 numbers with |x| below 2^20, n an integer stored as a float. Return it as (sum, rounding
+    error of the sum). It is accurate also if x is close to n*pi/2. `m` emits the LLVM instructions.
+    """
     first, second, third, rest = _half_pi(_SHORT, _SHORT, _SHORT)
     a, lost_a = m.difference_of(x - n * first, n * second)
     b, lost_b = m.difference_of(a, n * third)
@@ -105,9 +119,11 @@ def _minus_quarter_turns(m: Lanes, x: Number, n: Number) -> tuple[Number, Number
 
 
 def _replace_large_angles(m: Lanes, x: Number, reduced: tuple[Number, Number, Number]) -> tuple[Number, Number, Number]:
-    """Emit a branch that replaces lanes of large angles in `reduced` if there are any; return the joined values.
+    """Emit a branch that is taken if any lane has |x| >= 2^20, and that computes these lanes anew by `large_angle`.
+    Return the three values `reduced` with these lanes replaced. `m` emits the LLVM instructions.
 
-    `reduced` has r, its rounding error and the quarter turns of all lanes, right for angles below 2^20 only.
+    `reduced` has, for all lanes, (x modulo pi/2, its rounding error, the number of quarter turns), which are right only
+    in lanes below 2^20.
     """
     w, form = m.w, m.form
     large = m.magnitude(x) >= LARGE
@@ -132,7 +148,11 @@ def _replace_large_angles(m: Lanes, x: Number, reduced: tuple[Number, Number, Nu
 
 
 def _reduced_lane_by_lane(m: Lanes, x: Number) -> list[Number]:
-    """Emit a loop over lanes that calls `large_angle`; return r, its rounding error and the quarter turns."""
+    """Emit a loop over the lanes of x that calls the function of `large_angle` for each lane, and return [x modulo
+    pi/2, its rounding error, number of quarter turns]. `m` emits the LLVM instructions.
+
+    x must be f64 with |x| >= 2^20 in every lane. A single float takes one call without a loop.
+    """
     w, result, symbol = m.w, "{ double, double, i64 }", large_angle(m.w)
     kinds = ("double", "double", "i64")
     if m.lanes is None:

@@ -11,7 +11,7 @@ _ONE = {32: 4.0, 64: 6.0}
 
 
 def erf(m: Lanes, x: Number) -> Number:
-    """Emit the error function of x and return it."""
+    """Emit the error function erf(x) for each lane and return the result; `m` emits the LLVM instructions."""
     a = m.magnitude(x)
     small = m.fused(a, m.polynomial(a * a, COEFFICIENTS[f"erf.{m.name}"]), a)
     u = m.select(a > _ONE[m.bits], _ONE[m.bits], a) - 1.0

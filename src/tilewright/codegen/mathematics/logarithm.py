@@ -21,7 +21,9 @@ _HALF = {32: 11, 64: 20}
 
 
 def split(m: Lanes, x: Number) -> tuple[Number, Number]:
-    """Emit k and f of a positive number x = 2^k (1 + f), possibly subnormal, and return both as floats."""
+    """Emit the split of a positive number x = 2^k (1 + f), with 1 + f between sqrt(1/2) and sqrt(2), and return (k, f),
+    both as floats. x may be subnormal. `m` emits the LLVM instructions.
+    """
     tiny = x < 2.0 ** (1 - m.bias)
     word = m.bits_of(m.select(tiny, x * 2.0**m.fraction, x)) - _SQRT_HALF[m.bits]
     k = m.of_integer(word.signed_shift(m.fraction)) if m.bits == 32 else _exponent(m, word)
@@ -30,7 +32,8 @@ def split(m: Lanes, x: Number) -> tuple[Number, Number]:
 
 
 def _exponent(m: Lanes, word: Number) -> Number:
-    """Emit the exponent field of a word of an f64, as a signed number, and return it as a float.
+    """Emit the conversion to a float of the exponent field of `word`, the bits of an f64 less those of sqrt(1/2), and
+    return it. The field counts as a signed number. `m` emits the LLVM instructions.
 
     The float is put together from bits, since few machines convert 64-bit integers in vectors.
     """
@@ -41,9 +44,8 @@ def _exponent(m: Lanes, word: Number) -> Number:
 
 
 def special(m: Lanes, x: Number, result: Number) -> Number:
-    """Emit the selection of special values of a logarithm and return it; `result` is the value for finite x > 0.
-
-    -inf for 0, NaN for negative numbers and NaN, inf for inf.
+    """Emit the replacement of a logarithm where its argument is special, and return the result: `result` if x is finite
+    and positive, -inf if x is 0, inf if x is inf, NaN if x is negative or NaN. `m` emits the LLVM instructions.
     """
     result = m.select(x < float("inf"), result, x)  # NaN, too
     result = m.select(x > 0.0, result, x + float("nan"))
@@ -51,7 +53,10 @@ def special(m: Lanes, x: Number, result: Number) -> Number:
 
 
 def _terms_of_log(m: Lanes, f: Number) -> tuple[Number, Number]:
-    """Emit h and s (h + z Q(z)) and return both: log(1 + f) = f - (h - s (h + z Q(z)))."""
+    """Emit two terms of log(1 + f) and return (h, t): log(1 + f) = f - (h - t), with h = f^2/2 and t smaller than h.
+
+    t is s (h + z Q(z)) with s = f/(2 + f), z = s^2 and a polynomial Q. `m` emits the LLVM instructions.
+    """
     half = f * f * 0.5
     s = f / (f + 2.0)
     z = s * s
@@ -59,7 +64,9 @@ def _terms_of_log(m: Lanes, f: Number) -> tuple[Number, Number]:
 
 
 def log(m: Lanes, x: Number) -> Number:
-    """Emit the natural logarithm and return it."""
+    """Emit the natural logarithm of x for each lane and return the result: -inf if x is 0, NaN if x is negative. `m`
+    emits the LLVM instructions.
+    """
     k, f = split(m, x)
     half, rest = _terms_of_log(m, f)
     hi, lo = _split_constant(LN_2, _SHORT[m.bits])
@@ -67,9 +74,11 @@ def log(m: Lanes, x: Number) -> Number:
 
 
 def log1p(m: Lanes, x: Number) -> Number:
-    """Emit log(1 + x) and return it, accurate to the last bits also near 0.
+    """Emit log(1 + x) for each lane and return the result, accurate to the last bits also near 0: -inf if x is -1, NaN
+    below. `m` emits the LLVM instructions.
 
-    If k is 0, f is x itself; otherwise the rounding error of 1 + x, divided by 1 + x, is added to the smallest term.
+    1 + x is split into 2^k (1 + f). If k is 0, f is x itself. Otherwise the rounding error of 1 + x, divided by 1 + x,
+    is added to the smallest term of the logarithm. Very small x are returned unchanged.
     """
     one_plus_x, lost = m.difference_of(x, m.constant(-1.0))
     k, f = split(m, one_plus_x)
@@ -83,23 +92,30 @@ def log1p(m: Lanes, x: Number) -> Number:
 
 
 def log2(m: Lanes, x: Number) -> Number:
-    """Emit the logarithm to base 2 and return it; exact for powers of two."""
+    """Emit the logarithm of x to base 2 for each lane and return the result, exact if x is a power of two: -inf if x is
+    0, NaN if x is negative. `m` emits the LLVM instructions.
+    """
     return _to_base(m, x, LN_2)
 
 
 def log10(m: Lanes, x: Number) -> Number:
-    """Emit the logarithm to base 10 and return it."""
+    """Emit the logarithm of x to base 10 for each lane and return the result: -inf if x is 0, NaN if x is negative. `m`
+    emits the LLVM instructions.
+    """
     return _to_base(m, x, LN_10)
 
 
 def _split_constant(value: Fraction, bits: int) -> tuple[float, float]:
-    """Return a number as a sum of two floats; the first has `bits` bits after the binary point."""
+    """Return the number `value` as a sum of two floats, (hi, lo): hi has the first `bits` bits of its fraction, lo the
+    remainder rounded to a float. 0.8125 with 2 bits -> (0.75, 0.0625).
+    """
     hi = Fraction(int(value * 2**bits), 2**bits)
     return float(hi), float(value - hi)
 
 
 def _to_base(m: Lanes, x: Number, ln_base: Fraction) -> Number:
-    """Emit the logarithm of x to the base whose natural logarithm is `ln_base`, and return it.
+    """Emit the logarithm of x, for each lane, to the base whose natural logarithm is `ln_base`, and return the result:
+    -inf if x is 0, NaN if x is negative. `m` emits the LLVM instructions.
 
     x is 2^k (1 + f), and log(1 + f) is f - h plus smaller terms, h = f^2/2. f - h is cut to half of its bits, so that
     its product with the leading part of 1/log(base) is exact.

@@ -16,7 +16,9 @@ _UP = 54
 
 
 def cbrt(m: Lanes, x: Number) -> Number:
-    """Emit the cube root of x and return it."""
+    """Emit the cube root of x, with its sign, for each lane, and return the result. `m` emits the LLVM instructions.
+    f32 numbers are computed in f64 and rounded.
+    """
     if m.bits == 32:
         return m.narrowed(cbrt(m.at(64), m.widened(x)))
     magnitude = m.magnitude(x)
@@ -36,7 +38,9 @@ def cbrt(m: Lanes, x: Number) -> Number:
 
 
 def _third(m: Lanes, word: Number) -> Number:
-    """Emit about a third of a positive integer, a few too small, and return it: 1/4 + 1/16 + 1/64 + ..."""
+    """Emit about a third of `word`, a positive integer in each lane, and return it: word/4 + word/16 + word/64 + ..., a
+    few units too small. `m` supplies the number of bits.
+    """
     total = (word >> 2) + (word >> 4)
     shift = 4
     while shift < m.bits:

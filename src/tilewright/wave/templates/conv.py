@@ -35,12 +35,14 @@ def get_igemm_conv2d(
     padding: int | tuple[int, int] = (0, 0),
     dilation: int | tuple[int, int] = (1, 1),
 ) -> tuple[tkw.Kernel, dict[Any, Any]]:
-    """Return (kernel `conv(x, we, out)`, its symbols) of a 2-D convolution, for `tilewright.compile(kernel, symbols)`.
+    """Return (kernel, symbols) of a 2-D convolution as an implicit GEMM, for `tilewright.compile(kernel, symbols)`. The
+    kernel is `conv(x, we, out)`, with image `x`, filter `we` and result `out`; `symbols` is {symbol: size}.
 
-    `layout` "nhwc_hwcf" has input (N, H, W, C) and filter (HF, WF, C, NF); "nchw_fchw" has (N, C, H, W) and
-    (NF, C, HF, WF). `n`, `h`, `w`, `c` are the input's extents, `hf`, `wf` the filter's, `nf` the output channels.
-    The GEMM has M = N * H_OUT * W_OUT, N = NF and K = HF * WF * C; reads in the padding return 0. `mem_space` is the
-    address space of the input and the filter. `block_*` (tile sizes) and `ratio_*` (waves along M and N) are hints.
+    `layout` "nhwc_hwcf" has input (N, H, W, C) and filter (HF, WF, C, NF); "nchw_fchw" has (N, C, H, W) and (NF, C, HF,
+    WF). `n`, `h`, `w`, `c` are the input's extents, `hf`, `wf` the filter's, `nf` the output channels. The GEMM has M =
+    N * H_OUT * W_OUT, N = NF and K = HF * WF * C; reads in the padding return 0. `mem_space` is the address space of
+    the input and the filter. `block_*` (tile sizes) and `ratio_*` (waves along M and N) are hints. Raise ArgumentError
+    for another layout, or an empty output.
 
     >>> import numpy as np, tilewright
     >>> conv, symbols = get_igemm_conv2d("nhwc_hwcf", 1, 4, 5, 2, 3, 2, 3, 1, "f32", "f32", padding=(1, 0))
@@ -146,5 +148,5 @@ def get_igemm_conv2d(
 
 
 def _pair(x: int | tuple[int, int]) -> tuple[int, int]:
-    """Return `x` as (height, width): an integer stands for both."""
+    """Return `x` as (height, width): an integer stands for both, a pair is returned unchanged."""
     return (x, x) if isinstance(x, int) else (x[0], x[1])
