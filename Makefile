@@ -9,7 +9,7 @@ RUNS   := $(VENV)/.runs
 READY  := $(VENV)/.ready
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable
 
-.PHONY: demo test test-cross test-gpu test-torch test-jax lint types fix pictures api machines clean help
+.PHONY: demo test test-long test-cross test-gpu test-torch test-jax lint types fix pictures api machines clean help
 
 help:            ## list the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 12
@@ -19,8 +19,11 @@ demo: $(RUNS)    ## show what Tilewright does, on this CPU
 
 # A worker takes half of the tests, in order, and then from another one what that has left (worksteal): those of a file
 # mostly run on one, and what their module keeps is made once.
-test: $(READY) lint types  ## lint, type check, all tests
+test: $(READY) lint types  ## lint, type check, tests
 	$(BIN)/python -m pytest -n auto --dist worksteal
+
+test-long: $(READY)  ## the cases that `make test` leaves out, since they take long and are like others
+	$(BIN)/python -m pytest -n auto --dist worksteal -m "long and not cross and not gpu"
 
 test-cross: $(READY)  ## machine code of other CPUs, under Debian's qemu-user where it is installed
 	$(BIN)/python -m pytest -n auto -m cross tests/cross

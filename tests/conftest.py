@@ -1,7 +1,10 @@
-"""Settings shared by all tests: how many examples the property tests try, and what Python and numpy do beside them.
+"""Settings shared by all tests: how many examples and cases are tried, and what Python and numpy do beside them.
 
 `pytest` tries the same examples every time; `pytest --hypothesis-profile=thorough` tries twenty times as
 many, and different ones in every run.
+
+A test with many cases that take long is marked `sampled(N)`: `make test` runs N of them, evenly spread over the list,
+and `make test-long` the others. A case that the command line names with `::` always runs.
 """
 
 import atexit
@@ -10,6 +13,7 @@ import os
 import shutil
 import sys
 import tempfile
+from collections import defaultdict
 
 if sys.dont_write_bytecode:
     # Whoever sets PYTHONDONTWRITEBYTECODE wants no files beside the sources. Without any, each of the many processes
@@ -25,6 +29,7 @@ if sys.dont_write_bytecode:
 # spinning, on the core of another process. It is read when numpy is imported, by children too.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 EXAMPLES = 40
@@ -39,6 +44,23 @@ settings.register_profile(
 )
 settings.register_profile("thorough", settings.get_profile("default"), max_examples=20 * EXAMPLES, derandomize=False)
 settings.load_profile("default")
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest leaves out what `-m` says
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark the cases of sampled tests that are not in the sample as `long`."""
+    if any("::" in argument for argument in config.args):
+        return
+    cases = defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("sampled") is not None:
+            cases[item.nodeid.partition("[")[0]].append(item)
+    for every in cases.values():
+        (count,) = every[0].get_closest_marker("sampled").args
+        kept = {number * (len(every) - 1) // max(1, count - 1) for number in range(count)}
+        for number, item in enumerate(every):
+            if number not in kept:
+                item.add_marker(pytest.mark.long)
 
 
 def pytest_collection_finish() -> None:

@@ -651,6 +651,7 @@ def test_planted_faults_are_found_and_named_under_every_schedule(name: str) -> N
         assert "line " in str(report.value) or isinstance(report.value, errors.NotWrittenFault), report.value
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("case", [GEMM, PINGPONG, CONV, HALO, ATTENTION, AMX, AVX512], ids=lambda c: c.name)
 def test_the_same_programs_without_faults_give_no_report(case: Case) -> None:
     for seed in range(3):

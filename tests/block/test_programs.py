@@ -80,6 +80,7 @@ CASES: dict[str, Case] = {
 }
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 def test_results_are_exact_under_every_schedule(case: Case) -> None:
     assert case.wanted is not None
@@ -87,6 +88,7 @@ def test_results_are_exact_under_every_schedule(case: Case) -> None:
         assert exactly(case.run(workers, seed), case.wanted), f"{workers} workers, seed {seed}"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "params",
     [
@@ -145,6 +147,7 @@ def test_programs_print_read_back_and_verify_unbound_and_bound(name: str) -> Non
     check(read, machine_of(read))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", NAMES)
 def test_bound_text_means_the_same_as_the_program(name: str) -> None:
     case = next((c for c in CASES.values() if c.name == name), None) or attention(name=name)

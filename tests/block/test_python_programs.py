@@ -70,6 +70,7 @@ def test_every_program_is_there_in_python():
     assert sorted(PARAMETERS) == NAMES
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("case", range(3))
 def test_python_and_text_are_one_program(name, case):

@@ -33,6 +33,7 @@ def seen(text: str, *arguments: Any, workers: int, seed: int) -> type[Exception]
 # -- planted races ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", PLANTS)
 def test_planted_races_are_found_at_every_distance_with_any_workers(name: str) -> None:
     for turn, distance in enumerate(DISTANCES):
@@ -40,6 +41,7 @@ def test_planted_races_are_found_at_every_distance_with_any_workers(name: str) -
             assert reported(PLANTS[name](distance, True), workers, seed), (distance, workers, seed)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", PLANTS)
 def test_twins_of_planted_races_are_not_reported_under_twenty_schedules(name: str) -> None:
     for seed in range(20):
@@ -69,6 +71,7 @@ TWO_LOOPS = """block f(%x: in global i32 (6), %y: inout global i32 (6), %z: out 
 X = np.arange(6, dtype=np.int32)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("workers", range(1, 9))
 def test_a_loop_of_tasks_reads_what_another_task_of_the_loop_before_wrote(workers: int) -> None:
     text = TWO_LOOPS.replace("FIRST", "").replace("SECOND", "")
@@ -318,6 +321,7 @@ OUT = """%room = acquire %out
       release %out"""
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("how", "waves", "body", "end", "fault"),
     [
@@ -366,6 +370,7 @@ IN_PLACE = """block f(%x: in global i32 (5, 8), %y: out global i32 (5, 8))
 }"""
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("operation", "wanted"),
     [
@@ -594,6 +599,7 @@ CASES: dict[str, Case] = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", CASES)
 def test_the_examples_are_not_reported(name: str) -> None:
     for seed in range(3):

@@ -42,18 +42,21 @@ def check(made: Made, seed: int) -> None:
             assert np.array_equal(found[name], wanted), f"{name}, {workers} workers, schedule {schedule}:\n{text}"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("first", range(0, 160, 20))
 def test_programs_of_one_role(first: int) -> None:
     for seed in range(first, first + 20):
         check(random_block_program(seed), seed)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("waves", [2, 4])
 def test_programs_of_several_waves(waves: int) -> None:
     for seed in range(20):
         check(random_block_program(seed, waves), seed)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("first", range(0, 60, 10))
 def test_programs_of_several_roles(first: int) -> None:
     for seed in range(first, first + 10):

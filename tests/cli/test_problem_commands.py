@@ -74,6 +74,7 @@ def test_run_prints_the_plan_and_its_reasons() -> None:
     assert "exact data" not in printed
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("problem", [SMALL, "13x20:20x9"])
 @pytest.mark.parametrize("dt", ["f32", "bf16", "f16", "s8", "bf16:bf16:f32"])
 def test_run_checks(problem: str, dt: str) -> None:
@@ -82,6 +83,7 @@ def test_run_checks(problem: str, dt: str) -> None:
     assert "of its bound" in printed
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("problem", "count"),
     [

@@ -29,6 +29,7 @@ def test_the_package_runs_as_a_module():
     assert "Usage: tilewright " in started("--help")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("line", "wanted"),
     [

@@ -38,6 +38,7 @@ def show(*arguments: str, code: int = 0) -> str:
     return result.output
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("dt", ["f32", "bf16", "f16", "s8"])
 @pytest.mark.parametrize("target", CPUS)
 def test_every_level_of_every_cpu_is_shown_anywhere(target, dt):

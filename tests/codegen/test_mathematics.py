@@ -80,6 +80,7 @@ def test_powers_are_within_two_units_in_the_last_place(dtype: str, fused: bool) 
     assert away.max() < BOUND, f"pow({x[away.argmax()]!r}, {y[away.argmax()]!r})"
 
 
+@pytest.mark.sampled(16)
 @FUSED
 @TYPES
 @pytest.mark.parametrize("name", UNARY)
@@ -260,6 +261,7 @@ def test_quotients_and_roots_are_rounded_correctly(dtype: str, fused: bool) -> N
         assert np.array_equal(compiled("sqrt", dtype, 8, fused)(a), np.sqrt(a), equal_nan=True)
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("dtype", ["f16", "bf16"])
 @pytest.mark.parametrize("name", UNARY)
 def test_narrow_types_are_those_of_f32_rounded_once(name: str, dtype: str) -> None:
@@ -277,6 +279,7 @@ def test_narrow_types_are_those_of_f32_rounded_once(name: str, dtype: str) -> No
 # -- machine code -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(19)
 @FUSED
 @TYPES
 @pytest.mark.parametrize("name", ALL)

@@ -60,6 +60,7 @@ def online(scores: Any, values: Any, carried: tuple[Any, Any, Any], dim: Any) ->
     return new, tkw.sum(weights, total * scale, dim=dim), tkw.mma(values, tkw.cast(weights, tkl.f16), acc * scale)
 
 
+@pytest.mark.sampled(1)
 def test_backward_attention(target: str) -> None:
     """p and ds go through memory and come back turned; dq is read, added to and written in every step."""
     turn = mapping({B: i, K2: j, M: k_}, {B: i, M: k_, K2: j})
@@ -127,6 +128,7 @@ def test_backward_attention(target: str) -> None:
         assert np.abs(got - wanted).max() < 1e-4
 
 
+@pytest.mark.sampled(1)
 def test_decoding_in_splits_that_waves_reduce(target: str) -> None:
     """Each wave has its own part of K2; U of them, by an alias, are put together by a second kernel."""
     block = tkl.sym.BLOCK_K2

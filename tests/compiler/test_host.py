@@ -70,6 +70,7 @@ def case(name):
     return run, [whole(shape, dtype, n) for n, shape in enumerate(shapes)]
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("target", ["cpu", "interpreter"])
 @pytest.mark.parametrize("name", KERNELS)
 def test_the_text_of_the_host_program_does_what_the_kernel_does(name, target):
@@ -111,6 +112,7 @@ GEMM = """tile NAME(%A: global f16[M, K], %B: global f16[K, N], %C: global f32[M
 """
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("target", ["cpu", "interpreter"])
 @pytest.mark.parametrize(
     ("name", "a", "b", "c"),

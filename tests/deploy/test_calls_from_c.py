@@ -19,6 +19,7 @@ from tilewright.kernels import gemm
 pytestmark = pytest.mark.skipif(CC is None, reason="there is no C compiler (cc) on PATH")
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", FEW)
 def test_c_gets_the_bits_of_the_compiled_kernel(name, tmp_path):
     """`benchmarks/calls_from_c.py` asks the same of all kernels."""

@@ -214,6 +214,7 @@ def test_the_manifest_says_what_the_kernel_takes_and_needs(exported):
 # -- machines -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", ["gemm", "gemm_bf16", "gemm_open", "conv_packed", "softmax", "both"])
 @pytest.mark.parametrize("target", ["x86.avx2", "x86.avx512", "x86.amx", "aarch64.neon", "aarch64.neon.bf16"])
 def test_objects_of_other_machines_need_nothing_and_are_linked(name, target, tmp_path):

@@ -24,6 +24,7 @@ def bits(array: np.ndarray) -> np.ndarray:
     return array.view(np.uint8)
 
 
+@pytest.mark.sampled(11)
 @pytest.mark.parametrize("form", ["object", "shared"])
 @pytest.mark.parametrize("name", CASES)
 def test_an_exported_kernel_gives_the_bits_of_the_compiled_one(name, form, tmp_path):

@@ -22,6 +22,7 @@ CASES = [
 ]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
 @pytest.mark.parametrize(("image", "taps", "c", "f", "groups", "stride", "padding", "dilation"), CASES)
 def test_gradients_are_exact(image, taps, c, f, groups, stride, padding, dilation, dtype):

@@ -70,6 +70,7 @@ def test_gradients_of_norms_are_the_slopes_of_the_norms(norm):
     assert abs((ends[0] - ends[1]) / (2 * step) - (gradient * direction).sum()) < 1e-8
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("target", ["executor", "cpu"])
 @pytest.mark.parametrize("tile", [1, 4, 64])
 @pytest.mark.parametrize("causal", [False, True])

@@ -75,6 +75,7 @@ def exact_with_bound(arrays, extras, shape, dtype, options):
     return [np.where(sees[..., None], a, 0).reshape(b, j, g, m, e) for a in (exact, bound)]
 
 
+@pytest.mark.sampled(24)
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("shape", SHAPES)
@@ -86,6 +87,7 @@ def test_grouped_attention(shape, form, dtype):
     within(run(kernel, (*arrays, *extras), exact.shape, "f32"), exact, bound, "f32")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("form", FORMS)
 def test_machine_code_gives_the_same(form):
     options, shape = FORMS[form], (2, 2, 3, 7, 37, 16, 9, 8)

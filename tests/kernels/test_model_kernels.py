@@ -148,6 +148,7 @@ def test_paged_attention(together, target):
     assert np.abs(result - exact).max() < 1e-14
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("row", ["hopper", "xe", "x86.amx"])
 @pytest.mark.parametrize("form_of", ["rotary", "pooling", "scaled blocks", "gating"])
 def test_block_programs_of_other_machines_give_the_same(form_of, row):

@@ -33,6 +33,7 @@ def softmax_bound(x, exact, walks=1):
     return (x.shape[1] + (2 + walks) * exponent + 8 * (1 + walks)) * F32 * exact
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("scale", [1.0, 30.0])
 def test_softmax(dtype, scale):

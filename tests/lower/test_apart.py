@@ -111,6 +111,7 @@ def ran(made, low=-1, high=2):
     return found, arrays
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("kernel", "sizes", "through"),
     [

@@ -57,6 +57,7 @@ def inputs(m: int, n: int, k: int) -> list[Any]:
     return [rng.integers(-3, 4, shape).astype(bf16.numpy) for shape in ((m, k), (n, k))]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("looped", "columns"), [(False, False), (True, True)])
 def test_rows_normalised_before_a_product_kept_it_from_a_pipeline(looped: bool, columns: bool):
     extents = (72, 264, 2056) if not columns else (264, 72, 2056)

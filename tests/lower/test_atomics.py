@@ -40,6 +40,7 @@ def test_old_values_at_places_by_data():
     assert found[3].tolist() == [10, 10, 13, 17, 0]
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("dtype", ["f64", "f32", "f16", "bf16", "i64", "i8", "u8", "i4", "f8e4m3fn", "f8e5m2"])
 @pytest.mark.parametrize("how", ["add", "min", "max"])
 def test_old_values_of_every_type(how, dtype):

@@ -52,6 +52,7 @@ UNEQUAL = pytest.param(
 )
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(("number", "what"), [*((n, what) for what, ns in PAIRS.items() for n in ns), UNEQUAL])
 def test_two_writings_took_different_predicted_times(number: int, what: str):
     pair = metamorphic.pair_of(number)
@@ -79,6 +80,7 @@ CPU_PAIRS = {
 """The same for CPUs, by row of `targets` and what is written otherwise."""
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     ("row", "number", "what"), [(row, n, what) for (row, what), numbers in CPU_PAIRS.items() for n in numbers]
 )
@@ -92,6 +94,7 @@ def test_two_writings_took_different_predicted_times_on_a_cpu(row: str, number: 
     assert one == other, what
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(
     ("row", "number"),
     [("hopper/132", n) for numbers in PAIRS.values() for n in numbers]

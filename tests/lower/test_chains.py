@@ -28,6 +28,7 @@ def attended(q, k, v, bias, causal):
     return np.einsum("bhmn,bhne->bhme", weights / weights.sum(-1, keepdims=True), v)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("shape", "tile", "causal", "bias"),
     [
@@ -55,6 +56,7 @@ def test_attention_between_products_stays_in_registers(shape, tile, causal, bias
     np.testing.assert_allclose(found.astype(np.float64), attended(*inputs, more, causal), atol=2e-2, rtol=2e-2)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("shape", "causal", "bias", "selections"),
     [
@@ -80,6 +82,7 @@ def test_keys_past_the_end_are_hidden_once(shape, causal, bias, selections):
         np.testing.assert_allclose(got.astype(np.float64), wanted, atol=2e-2, rtol=2e-2)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("dynamic", [["N"], ["B", "M"], ["B", "H", "M", "N"]])
 def test_attention_of_open_sizes_is_done_in_roles(causal, dynamic):

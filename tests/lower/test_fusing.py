@@ -285,6 +285,7 @@ TURNED = {
 }
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("kind", ["f32", "bf16", "f16", "i8", "f64"])
 @pytest.mark.parametrize("name", TURNED)
 def test_copies_across_are_turned_in_registers(name, kind):

@@ -35,6 +35,7 @@ __all__ = ["own_cache"]
 # -- exact --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("dtype", ["f16", "bf16", "f32", "i8", "f64"])
 @pytest.mark.parametrize("transposes", TRANSPOSES)
 def test_products(transposes, dtype):
@@ -85,6 +86,7 @@ def test_transposes_in_any_order(axes):
     same_bits(kernels.transpose(axes), (x,), np.transpose(x, axes).shape, "f32")
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("dtype", ["f16", "bf16", "f32", "i8"])
 @pytest.mark.parametrize("over", ["columns", "rows"])
 @pytest.mark.parametrize("combine", ["max", "min", "sum"])
@@ -109,6 +111,7 @@ def test_products_of_elements(over):
         same_bits(made, (x.astype(np.int8),), kept, "i32")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("dtype", "out"), [("f32", "f32"), ("f16", "f16"), ("bf16", "f32"), ("i8", "i32")])
 def test_running_sums(dtype, out):
     rng = np.random.default_rng(8)
@@ -155,6 +158,7 @@ def test_histograms():
 # -- within bounds of float64 -------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
 @pytest.mark.parametrize("scale", [1.0, 30.0])
 def test_softmax(dtype, scale):
@@ -185,6 +189,7 @@ def test_norms(dtype):
         within(run_native(root, (x, weight), shape, dtype), exact, bound, dtype)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
 @pytest.mark.parametrize(("name", "function"), [("gelu", gelu), ("silu", silu), ("relu", lambda x: max(x, 0.0))])
 def test_activations(name, function, dtype):
@@ -207,6 +212,7 @@ def test_gated_silu(dtype):
     within(run_native(kernels.gated_silu(dtype), (gate, x), (7, 13), dtype), exact, 10 * F32 * np.abs(exact), dtype)
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
 @pytest.mark.parametrize("shape", ATTENTION)
 def test_attention(shape, dtype):
@@ -271,6 +277,7 @@ def test_the_block_interpreter_gives_what_machine_code_does(made, args):
 # -- random programs ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(26)
 @pytest.mark.parametrize("fuzz", [TileFuzz, WideFuzz])
 @pytest.mark.parametrize("seed", [*range(50), 623, 1247])  # the last two: a sum goes on transposed
 def test_random_programs(seed, fuzz):

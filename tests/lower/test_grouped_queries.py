@@ -30,6 +30,7 @@ def inputs(sizes):
     return [x.astype(BF16) for x in (q, k, rng.integers(-4, 5, (b, kv, n, e)))]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("extents", "more"),
     [

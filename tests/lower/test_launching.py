@@ -58,6 +58,7 @@ def launches(made):
     return [p.record("launch") is not None for p in made.module.programs.values() if p.record("machine") is not None]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", CASES)
 def test_all_programs_of_a_plan_are_launched_as_it_says_and_are_exact(name, way):

@@ -68,6 +68,7 @@ def result_of(kernel: Any, extents: tuple[int, ...]) -> tuple[Any, Any, Any]:
     return made, result, wanted
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "extents",
     [(2, 8, 1, 4096, 64, 64), (1, 1, 70, 8000, 64, 72), (1, 5, 3, 10240, 64, 64)],
@@ -80,6 +81,7 @@ def test_few_tasks_with_many_keys_left_cores_without_work(extents: tuple[int, ..
     assert np.array_equal(result, wanted)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("lowest", [-64.0, float("-inf")])
 def test_parts_that_a_mask_hides_whole_count_for_nothing(lowest: float):
     made, result, wanted = result_of(attention(causal=True, lowest=lowest, first=7180), (1, 1, 128, 8192, 64, 64))

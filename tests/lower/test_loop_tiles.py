@@ -87,6 +87,7 @@ def result_of(kernel: Any, sizes: dict[str, int], arrays: list[Any]) -> tuple[An
     return made, result, wanted
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("extents", [(1, 150, 200, 256, 256), (2, 70, 333, 256, 192)])
 def test_keys_in_the_authors_tile_did_not_fit_wide_heads(extents: tuple[int, ...], causal: bool):

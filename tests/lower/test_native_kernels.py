@@ -77,6 +77,7 @@ def test_no_kernel_is_left_out():
     assert {name for name, *_ in CASES} | TESTED_BESIDE_REFERENCES == wanted
 
 
+@pytest.mark.sampled(15)
 @pytest.mark.parametrize("path", ["general", "best"])
 @pytest.mark.parametrize(("made", "args", "rough"), [c[1:] for c in CASES], ids=[c[0] for c in CASES])
 def test_kernels(made, args, rough, path):
@@ -104,6 +105,7 @@ CONVOLUTIONS = [
 ]
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("path", ["general", "best"])
 @pytest.mark.parametrize("layout", ["nhwc_hwcf", "nchw_fchw"])
 @pytest.mark.parametrize("case", CONVOLUTIONS)

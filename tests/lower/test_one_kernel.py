@@ -54,6 +54,7 @@ def named(made, arrays):
 ROWS = [(columns, depth) for columns in (64, 128, 256, 512) for depth in (64, 1024, 4096) if columns * depth < 1 << 21]
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize(("columns", "depth"), ROWS)
 @pytest.mark.parametrize("family", ["softmax", "layer norm", "rms norm"])
 def test_a_product_whose_rows_are_reduced_is_one_kernel(family, columns, depth):
@@ -110,6 +111,7 @@ def test_weights_are_widened_in_registers_of_one_kernel(dtype, rows):
     assert all("scratch" not in str(program) for program in made.module.programs.values())
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("family", EXACT)
 def test_families_are_exact_on_both_levels(family):
     kernel, sizes = EXACT[family]

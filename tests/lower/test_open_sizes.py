@@ -130,6 +130,7 @@ def test_an_index_outside_an_open_table_is_an_error() -> None:
 PRODUCTS = ((1, 1, 1), (7, 33, 5), (130, 200, 64), (33, 5, 300))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("dynamic", ["M", "N", "K", "M N K"])
 @pytest.mark.parametrize(("transposes", "dt"), [("nn", "f32"), ("nt", "f32"), ("nt", "bf16"), ("nn", "i8")])
 def test_a_product_is_open(transposes: str, dt: str, dynamic: str) -> None:
@@ -210,6 +211,7 @@ def convolutions(form: str, dynamic: str) -> tuple[Any, str, list[dict[str, int]
     )
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("dynamic", ["batch", "image"])
 @pytest.mark.parametrize("form", FORMS)
 def test_a_convolution_is_open(form: str, dynamic: str) -> None:

@@ -123,6 +123,7 @@ def test_a_tile_that_several_lanes_read_and_one_writes():
         same_on_both_levels(kernel, made, integers(7, n, dtype=np.int64), np.zeros((7, n), np.int64))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("transposes", "dtype"), [("nn", "f16"), ("nt", "bf16"), ("nt", "f32"), ("nn", "i8")])
 def test_products_that_sum_over_open_sizes(transposes, dtype):
     """They were refused where the machine's products read whole steps of K from shared memory."""

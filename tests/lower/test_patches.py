@@ -65,6 +65,7 @@ CASES = [
 ]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("shape", "taps", "how", "chosen"), CASES)
 def test_what_is_read_around_a_box_of_positions_is_brought_once(shape, taps, how, chosen):
     names = {1: "NWCF", 2: "NHWCF", 3: "NDHWCF"}[len(taps)]

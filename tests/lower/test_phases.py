@@ -143,6 +143,7 @@ def test_a_strided_gradient_divided_its_places(case: Case):
     assert np.prod([sizes[d] for d in dims]) < np.prod([numbers[d] for d in old])
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("options", [{}, {"machine": HOPPER}], ids=["cpu", "hopper"])
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_phases_are_exact(case: Case, options: dict[str, Any]):

@@ -22,6 +22,7 @@ WITHOUT = ("k,nk->n", "km,k->m", "bk,bkn->bn", "ge,g->e", "k,k->", "bk,kb->b")
 """Products one of whose factors, or both, have no dimension of their own."""
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("loop", ["", "loop"])
 @pytest.mark.parametrize("letters", WITHOUT)
 def test_a_factor_may_lack_a_free_dimension(letters, loop):
@@ -38,6 +39,7 @@ def test_a_factor_may_lack_a_free_dimension(letters, loop):
     assert not wrong(case, "native", "best")
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("number", range(1, 5))
 @pytest.mark.parametrize("kind", KINDS)
 def test_random_einsums_are_exact(kind, number):

@@ -49,6 +49,7 @@ def test_what_rules_say_they_draw_is_drawn():
     assert found >= set(TILE.ops) - {"log10"}, set(TILE.ops) - found
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("number", range(12))
 def test_random_programs_are_exact(number):
     case = Case(drawn(number, 1), number, 1)

@@ -57,6 +57,7 @@ def split_result(kernel: Any, sizes: dict[str, int], *arrays: Any) -> tuple[Any,
     return result, wanted
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "function",
     [lambda x: x * 2.0, lambda x: 1.0 - x, lambda x: tkw.select(tkw.self_index(N) % 3 == 1, x, 0.0), tkw.relu],

@@ -41,6 +41,7 @@ def planned(kernel, sizes, **more):
     return made
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("sizes", [(200, 136, 200), (72, 264, 136), (5, 8, 8), (1500, 1104, 64)])
 def test_a_product_is_loaded_by_one_role_and_multiplied_by_another(sizes):
     kernel, extents = kernels.gemm("nt", "bf16", "bf16"), dict(zip("MNK", sizes, strict=True))
@@ -60,6 +61,7 @@ def test_a_single_row_or_column_is_a_tile_too(sizes):
     planned(kernel, extents, plan=first_plan(kernel, extents, HOPPER, on_operands_as_they_lie))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("transposes", ["nn", "tn", "tt"])
 @pytest.mark.parametrize("sizes", [(200, 136, 200), (64, 320, 72)])
 def test_factors_lie_in_shared_memory_as_they_lie_in_memory(transposes, sizes):
@@ -99,6 +101,7 @@ CONVS = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("shape", "how"), CONVS)
 def test_a_convolution_is_loaded_tap_by_tap(shape, how):
     kernel, sizes = kernels.conv((3, 3), "bf16", **how), dict(zip("NHWCF", shape, strict=True))

@@ -38,6 +38,7 @@ def on_hopper(kernel, symbols, sizes, *arrays):
 # -- scans ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("name", NUMPY)
 def test_scans_of_every_function_and_type(name, dtype):
@@ -81,6 +82,7 @@ def test_scans_of_loops_start_where_the_tile_before_ended(name):
     np.testing.assert_array_equal(y, NUMPY[name].accumulate(x, axis=1))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("shape", [(3, 37), (2, 4000), (300, 3)])
 @pytest.mark.parametrize("name", NUMPY)
 def test_scans_on_lanes_of_a_gpu(name, shape):

@@ -356,6 +356,7 @@ def test_bits_of_other_widths(wide, narrow):
     assert y.tobytes() == x.tobytes() == z.tobytes()
 
 
+@pytest.mark.sampled(11)
 @pytest.mark.parametrize("to", ["i8", "i32", "i64", "bf16", "f16", "f64", "bool"])
 @pytest.mark.parametrize("kind", ["f32", "f16", "f64", "i8", "i32", "bool"])
 def test_casts_keep_to_the_limits(kind, to):

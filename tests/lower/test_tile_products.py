@@ -29,6 +29,7 @@ sys.modules["random_products"] = random_products
 _SPEC.loader.exec_module(random_products)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("number", range(12))
 def test_random_products_are_exact(number):
     assert not random_products.wrong(number, 1)
@@ -43,6 +44,7 @@ MATRIX = ("bf16", "f16", "i8")
 """The types that all three machines have matrix atoms for."""
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("number", range(40, 44))
 @pytest.mark.parametrize("row", random_products.BY)
 def test_random_products_are_exact_by_the_matrix_atoms_of_machines(row, number):
@@ -53,6 +55,7 @@ def test_random_products_are_exact_by_the_matrix_atoms_of_machines(row, number):
     assert said.startswith("exact")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("number", [24, 28])
 def test_a_step_of_k_ends_where_a_loops_tile_does(number):
     """A tile of 16 was multiplied in steps of 64 or 128: what follows it was added too, again and again."""
@@ -89,6 +92,7 @@ LARGE = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("row", "atom", "programs", "name"),
     [
@@ -127,6 +131,7 @@ IMAGES = [(2, 8, 10, 16, 32), (1, 5, 31, 3, 17), (1, 1, 1, 4, 20), (3, 7, 2, 5, 
 FILTERS = [(1, 1, 1), (2, 1, 1), (1, 2, 2), (1, 0, 1)]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("shape", "stride", "padding", "dilation"),
     [

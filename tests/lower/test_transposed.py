@@ -38,6 +38,7 @@ def is_transposed(*sizes, machine=HOPPER):
     return product.transposed
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("m", "out"), [(1, "bf16"), (3, "f32"), (16, "f32"), (33, "bf16")])
 @pytest.mark.parametrize(("n", "k"), [(200, 136), (41, 77), (136, 72), (203, 200)])
 def test_few_rows_are_exact_with_ragged_ends(m, n, k, out):
@@ -47,6 +48,7 @@ def test_few_rows_are_exact_with_ragged_ends(m, n, k, out):
     assert re.search(r"%slab_ring = alloc shared bf16 \(\d+, 64, 64\)", made.text("block"))  # rows of the second factor
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("tile", [(40, 64), (24, 128), (96, 128), (64, 192), (16, 256)])
 def test_tiles_of_several_atoms_and_groups_leave_in_slabs(tile):
     sizes = sizes_of(100, 330, 72)
@@ -108,6 +110,7 @@ def test_long_sums_of_few_rows_are_taken_apart():
     assert text.count("launch programmatic") == len(re.findall(r"launch \w+\(", text)) == 2
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("m", [1, 2, 3, 4, 8, 13, 16])
 @pytest.mark.parametrize(("n", "k"), [(4096, 4096), (8192, 8192), (4096, 14336), (11008, 4096)])
 def test_few_rows_are_columns_of_the_atom(m, n, k):

@@ -104,6 +104,7 @@ def test_sums_that_are_too_many_for_registers_lie_in_memory() -> None:
     np.testing.assert_array_equal(found, x @ w)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("depth", [3, 17, 819, 820, 5003])
 def test_long_products_are_exact(depth: int) -> None:
     rng = np.random.default_rng(depth)

@@ -62,6 +62,7 @@ def depthwise() -> Any:
     return depthwise
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("kernel", "sizes"),
     [

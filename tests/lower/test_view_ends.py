@@ -62,6 +62,7 @@ GROUPED = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("each", "filters", "taps", "options", "tma"), GROUPED)
 def test_a_group_of_nan_leaves_the_others_exact(
     each: int, filters: int, taps: tuple[int, ...], options: dict[str, Any], tma: bool
@@ -162,6 +163,7 @@ def side_by_side(k: int) -> Any:
     return products.bound({K: k, B: 3})
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("k", "tma"), [(40, True), (72, True), (64, True), (36, False)])
 def test_batches_within_rows_do_not_meet(k: int, tma: bool) -> None:
     kernel = side_by_side(k)

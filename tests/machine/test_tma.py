@@ -175,6 +175,7 @@ CONVOLUTIONS = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("shape", CONVOLUTIONS)
 def test_columns_of_images(shape):
     """All taps of a box of pixels that begins anywhere, past the last image too; one map for all."""

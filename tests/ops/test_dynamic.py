@@ -47,6 +47,7 @@ FORMS = {
 SIZES = [(1, 5, 9, 7), (2, 7, 4, 31), (3, 6, 5, 14), (1, 8, 20, 3), (1, 3, 3, 64)]
 
 
+@pytest.mark.sampled(14)
 @pytest.mark.parametrize("dynamic", ["batch", "image"])
 @pytest.mark.parametrize("dt", TYPES)
 @pytest.mark.parametrize("form", FORMS)

@@ -18,6 +18,7 @@ def small(rng, *shape, dtype=np.float32, largest=2):
     return rng.integers(-largest, largest + 1, shape).astype(dtype)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "f64", "f16"])
 @pytest.mark.parametrize(("m", "k", "n"), [(1, 1, 1), (5, 7, 3), (33, 64, 17), (70, 96, 130), (3, 200, 64)])
 def test_matrix_products_are_exact(m, k, n, dtype):
@@ -73,6 +74,7 @@ CONVOLUTIONS = [
 ]
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("dtype", [np.float32, BF16, np.int8])
 @pytest.mark.parametrize(("image", "taps", "f", "c", "groups", "stride", "padding", "ends", "dilation"), CONVOLUTIONS)
 def test_convolutions_are_exact(image, taps, f, c, groups, stride, padding, ends, dilation, dtype):
@@ -107,6 +109,7 @@ def test_a_residual_is_as_the_result_or_named():
         layer(x, residual.astype(np.float64))
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("dtype", [np.float32, BF16, np.int8])
 @pytest.mark.parametrize(
     ("a", "b"),

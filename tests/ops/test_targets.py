@@ -22,6 +22,7 @@ def small(*shape, dtype=np.float32):
     return np.random.default_rng(sum(shape)).integers(-2, 3, shape).astype(dtype)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", [np.float32, BF16, np.int8])
 @pytest.mark.parametrize(("rows", "k", "n"), [((1,), 1, 1), ((5,), 7, 3), ((2, 33), 64, 17), ((3, 1, 2), 130, 70)])
 def test_a_linear_layer_is_exact(rows, k, n, dtype):

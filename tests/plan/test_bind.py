@@ -59,6 +59,7 @@ def product(layout, sizes, block, step, ring, tasks="M, N", waves=4, registers=2
     )
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("layout", ATOMS)
 @pytest.mark.parametrize(
     ("sizes", "block", "step", "ring", "how"),
@@ -112,6 +113,7 @@ def conv(dtype="bf16", **more):
     return lambda: kernels.conv((3, 3), dtype, padding=1, **more)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "changes",
     [
@@ -152,6 +154,7 @@ def test_all_of_k_for_one_tap_after_the_other():
 HEADS = {"B": 1, "H": 2, "M": 40, "N": 128, "D": 64, "E": 32}
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("row", "step"), [("ampere", 32), ("cdna3", 16), ("x86.avx512", 24)])
 def test_attention_that_sums_the_head_in_steps(row, step):
     """Only a loop of the program had steps; the same sums of integers give the same scores."""
@@ -179,6 +182,7 @@ def test_blocks_of_several_atoms_without_a_pipeline(block):
     assert_exact(lambda: kernels.gemm("nt", "bf16", "bf16"), {"M": 200, "N": 72, "K": 136}, "hopper", plan)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("make", "sizes", "row", "said", "other"),
     [
@@ -251,6 +255,7 @@ GENERAL = [
 ]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("row", ["ampere", "cdna3", "xe"])
 @pytest.mark.parametrize(("said", "other", "why"), GENERAL)
 def test_loops_that_are_no_block_are_refused_without_a_pipeline(row, said, other, why):

@@ -22,6 +22,7 @@ def no_cache(monkeypatch):
     monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", "off")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.filterwarnings("ignore::tilewright.errors.FastPathLost")  # random programs take the general path
 @pytest.mark.parametrize("first", range(0, 24, 6))
 def test_the_text_gives_the_same_object_code(first, monkeypatch):

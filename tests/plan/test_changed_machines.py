@@ -78,6 +78,7 @@ def test_what_was_planned_without_an_atom_is_still_right():
     assert np.array_equal(found, a @ b.T)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("work", WORKS)
 def test_half_the_shared_memory_gives_smaller_rings(work):
     half = HOPPER.spaces["shared"].bytes // 2
@@ -133,6 +134,7 @@ def test_fewer_cores_take_a_sum_less_apart():
     assert parts[0] > parts[-1]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("sizes", "limits", "what"),
     [

@@ -79,6 +79,7 @@ def conv_contraction(p):
     return recognised(kernel, {"N": p.mb, "H": p.i[0], "W": p.i[1], "F": p.oc, **channels})
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("p", CONVOLUTIONS, ids=str)
 def test_convolutions(p):
     c = conv_contraction(p)
@@ -142,6 +143,7 @@ tile conv(%x: global f32[{memory}], %w: global f32[{taps}, C, F], %y: global f32
 """)
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("axis", ["R", "S", "C"])
 @pytest.mark.parametrize("order", ["channels last", "channels first"])
 @pytest.mark.parametrize(("r", "s", "c"), [(3, 2, 4), (1, 3, 2), (1, 1, 5), (3, 1, 1), (1, 1, 1)])

@@ -27,6 +27,7 @@ def script(name="random_convolutions"):
     return module
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("first", range(0, 24, 4))
 def test_random_convolutions_under_the_default_and_a_random_plan(first):
     """A few, of each type; `benchmarks/random_convolutions.py` runs as many as are wanted."""
@@ -128,6 +129,7 @@ def kind(p):
 LAYERS = {kind(p): smaller(p) for problems in shape_lists().values() for p in reversed(problems)}
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("layer", LAYERS.values(), ids=str)
 def test_layers_of_the_lists_are_exact(layer):
     """One of each kind; `benchmarks/all_shapes.py` runs all of them, in their full size."""
@@ -156,6 +158,7 @@ AXES = [
 TYPES = [("f32", "f16"), ("bf16", "s8")]
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(("text", "dt"), [(text, dt) for n, text in enumerate(AXES) for dt in TYPES[n % 2]])
 def test_one_and_three_axes_are_exact_under_every_kind_of_plan(text, dt):
     work = Workload(parse_conv(text), read_types(dt))

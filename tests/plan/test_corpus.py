@@ -20,6 +20,7 @@ EACH, SEED = 6, 4
 ENTRIES, RECORD = cache(entries), cache(read)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("machine", machine_names())
 def test_plans_are_those_recorded(machine: str) -> None:
     differing = []
@@ -30,6 +31,7 @@ def test_plans_are_those_recorded(machine: str) -> None:
     assert not differing, "\n".join([*differing, "where this is meant: benchmarks/plan_corpus.py record"])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("machine", ["hopper/132", "ampere/108", "cdna3/304", "xe/128", "x86.amx/16", "aarch64.neon/2"])
 def test_a_plan_that_is_given_again_makes_the_same_programs(machine: str) -> None:
     """Plans of convolutions on Ampere and CDNA3 were refused where they were given as they were printed."""

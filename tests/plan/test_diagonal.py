@@ -101,6 +101,7 @@ SHORT = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("problem", "count"), SHORT)
 def test_groups_shorter_than_an_atom_are_padded_first(problem: Any, count: int) -> None:
     plan = planned(*problem, count)
@@ -108,6 +109,7 @@ def test_groups_shorter_than_an_atom_are_padded_first(problem: Any, count: int) 
     require_exact(*problem, plan, constant=("w",))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("problem", "count"), GROUPED)
 def test_groups_side_by_side_are_exact(problem: Any, count: int) -> None:
     plan = planned(*problem, count)
@@ -132,6 +134,7 @@ POINTWISE = [
 ]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("problem", "count"), POINTWISE)
 def test_rows_side_by_side_are_exact(problem: Any, count: int) -> None:
     plan = planned(*problem, count)
@@ -208,6 +211,7 @@ def test_what_stands_behind_the_product_reads_its_own_elements(name: str) -> Non
     assert ("reshape %r" in found.text("host")) is (name == "added")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("sizes", [FEW, {"M": 400, "N": 16, "K": 32}])
 def test_every_plan_of_rows_as_blocks_is_exact(sizes: Sizes) -> None:
     """Groups of waves with several atoms of rows held what is added, and sums, in other lanes: it was not compiled."""
@@ -266,6 +270,7 @@ def test_halo_tiles_of_groups_side_by_side_are_exact() -> None:
     require_exact(*problem, plan)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("before", "after", "why"),
     [

@@ -41,6 +41,7 @@ def test_plans_that_are_chosen_are_legal(number):
     assert broken(edit_cases.chosen(number), edit_cases.shapes(number), case.machine) is None
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "name",
     ["gemm nt", "gemm nn, bias", "gemm padded", "conv halo", "attention", "attention causal", "gated unit", "low rank"],

@@ -95,6 +95,7 @@ def test_a_plan_for_other_sizes_was_not_done_here():
     assert str(refused.value).endswith('; without plan=, executable.text("plan") prints the plan for these sizes')
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("row", ["hopper", "x86.amx", "x86.avx512", "xe"])
 @pytest.mark.parametrize(("size", "said"), [({"W": 18}, 18), ({"N": 3}, 3), ({"F": 48}, 48), ({"C": 32}, 32)])
 def test_a_plan_for_another_image_names_the_size(row, size, said):

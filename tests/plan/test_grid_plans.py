@@ -93,6 +93,7 @@ def run(made: Any, sizes: tuple[int, int, int], kind: Any) -> tuple[np.ndarray, 
     return found, a @ b.T
 
 
+@pytest.mark.sampled(4)
 @BOTH
 @pytest.mark.parametrize("words", [STAY, PARTS], ids=["registers", "memory"])
 @pytest.mark.parametrize("sizes", [(37, 45, 100), (32, 70, 65)])
@@ -109,6 +110,7 @@ def test_both_are_exact_on_ragged_sizes(row: Machine, words: Any, sizes: tuple[i
     np.testing.assert_array_equal(*run(made, sizes, np.float32))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("dtype", "kind"), [("f32", np.float32), ("bf16", ml_dtypes.bfloat16)])
 @pytest.mark.parametrize("sizes", [(100, 75, 4096), (33, 130, 5000)])
 def test_products_in_parts_are_exact_on_this_machine(dtype: str, kind: Any, sizes: tuple[int, int, int]) -> None:

@@ -69,6 +69,7 @@ def require_exact(found, arrays, wanted) -> None:
     assert np.array_equal(arrays["y"], wanted)
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize(
     ("line", "form"),
     [(line, form) for line in PROBLEMS for form in (ALIGNED, PANELS) if form == ALIGNED or "kh1kw1" not in line],
@@ -84,6 +85,7 @@ def test_few_channels_are_exact_in_rows(line: str, form: str, monkeypatch: pytes
     assert again.text("block") == found.text("block")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dt", ["f16", "s8", "f8e4m3fn"])
 @pytest.mark.parametrize("line", [PROBLEMS[0], PROBLEMS[7]])
 def test_other_types_are_exact_in_rows(line: str, dt: str) -> None:
@@ -171,6 +173,7 @@ def test_lines_of_windows_far_apart_are_summed_in_parts(line: str, count: int) -
 RAGGED = [(33, 41, 77), (70, 129, 136), (65, 64, 131)]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("transposes", "sizes"), list(zip(["nt", "nn", "tn", "tt", "nt", "nn"], 2 * RAGGED, strict=True))
 )

@@ -87,6 +87,7 @@ def test_windows_of_channels_are_read_and_written_by_vectors() -> None:
     assert set(re.findall(r"(?:ld|st)\.(?:global|shared)\.(?:cs\.)?(\S+)", ptx)) == {"v4.b32"}
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize("order", ["NHWC", "NCHW"])
 @pytest.mark.parametrize("shape", [(2, 9, 13, 24), (3, 16, 16, 64), (1, 30, 33, 3), (40, 8, 7, 8)])
@@ -104,6 +105,7 @@ def test_largest_of_windows_is_what_the_executor_says(
         assert (y == wanted).all()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("shape", [(2, 9, 13, 3), (4, 16, 16, 4), (2, 7, 8, 5), (3, 27, 29, 8)])
 def test_channels_by_themselves_are_what_the_executor_says(shape: tuple[int, int, int, int]) -> None:
     n, h, w, c = shape

@@ -74,6 +74,7 @@ PROBLEMS = [
 TYPES = ["f32", "bf16", "f16", "s8", "f64"]
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     ("problem", "dt"), [(p, TYPES[(2 * n + k) % 5]) for n, p in enumerate(PROBLEMS) for k in (0, 1)]
 )
@@ -156,6 +157,7 @@ def test_a_kernel_and_its_host_text_pack_filters_in_the_type_of_the_sums(dt):
     assert np.array_equal(y, wanted)
 
 
+@pytest.mark.sampled(3)
 @on_avx512
 @pytest.mark.parametrize("size", [14, 56, 112])
 @pytest.mark.parametrize("dt", ["f32", "bf16", "s8"])
@@ -278,6 +280,7 @@ EDITS = {
 }
 
 
+@pytest.mark.sampled(4)
 @on_avx512
 @pytest.mark.parametrize("dt", ["f32", "bf16"])
 @pytest.mark.parametrize("edit", EDITS)

@@ -78,6 +78,7 @@ def require_exact(found: Any, kernel: Any) -> None:
     assert np.array_equal(arrays["y"], wanted)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_iterations_that_masks_leave_are_done(name: str) -> None:
     kernel = PROGRAMS[name]
@@ -86,6 +87,7 @@ def test_iterations_that_masks_leave_are_done(name: str) -> None:
         require_exact(kernel_for(kernel, SIZES, machine=HOPPER, plan=str(plan)), kernel)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.parametrize("target", ["hopper", "cdna3", "xe"])
 def test_the_chosen_plan_is_exact(name: str, target: str) -> None:

@@ -24,6 +24,7 @@ def test_there_are_a_hundred() -> None:
     assert newcomer_operators.exact_count(list(OPERATORS)) >= 65
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", RUN)
 def test_it_is_what_numpy_computes(name: str) -> None:
     assert newcomer_operators.differences(OPERATORS[name]) == []

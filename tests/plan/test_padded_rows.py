@@ -60,6 +60,7 @@ def padded_plan(kernel: Any, sizes: dict[str, int]) -> str:
     return str(plan)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("problem", "wide"), PROBLEMS)
 def test_padded_rows_are_exact(problem: Any, wide: int) -> None:
     kernel, sizes = problem

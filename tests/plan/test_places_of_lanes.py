@@ -63,6 +63,7 @@ def case(name, dtype):
     return shape, taps, kernel, made
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", ["bf16", "f32"])
 @pytest.mark.parametrize("name", CASES)
 def test_the_interpreter_gives_what_the_executor_does(name, dtype):
@@ -76,6 +77,7 @@ def test_the_interpreter_gives_what_the_executor_does(name, dtype):
         assert (found == wanted).all(), level
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", ["bf16", "f32"])
 @pytest.mark.parametrize("name", CASES)
 def test_windows_lie_in_registers_and_channels_are_loaded_together(name, dtype):

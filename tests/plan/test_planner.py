@@ -250,6 +250,7 @@ def results(work, plans):
         yield kernel, np.array_equal(out, wanted)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("problem", "dt"), PINNED)
 def test_the_first_candidates_and_the_last_are_exact(problem, dt):
     work = workload(problem, dt)
@@ -305,6 +306,7 @@ EDITS = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("edit", EDITS)
 def test_an_edited_plan_changes_the_program_and_stays_exact(edit):
     dt, old, new = EDITS[edit]

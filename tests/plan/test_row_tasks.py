@@ -84,6 +84,7 @@ def below_largest(x: tkl.Memory[M, N, GLOBAL, tkl.bf16], y: tkl.Memory[M, N, GLO
     tkw.write(tkw.cast(tkw.max(found, dim=N) - found, tkl.bf16), y)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("shape", [(1087, 50), (1061, 127), (1100, 33), (7, 777), (2, 13000), (2, 30001), (1, 32000)])
 def test_ragged_rows_are_what_the_executor_says(shape: tuple[int, int]) -> None:
     """Exact, on both levels; several rows to a task, the last task with fewer, rows that begin anywhere, long ones."""

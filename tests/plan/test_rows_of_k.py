@@ -93,6 +93,7 @@ def copied_plans(kernel: Any, sizes: dict[str, int]) -> list[str]:
     return [str(plan) for plan in every_plan(kernel, sizes, HOPPER, lambda plan: f": {K_ROWS}" in str(plan))]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", COPIED)
 def test_copies_with_k_last_are_exact(name: str) -> None:
     kernel, sizes = CASES[name]
@@ -107,6 +108,7 @@ def test_copies_with_k_last_are_exact(name: str) -> None:
         assert again.text("block") == found.text("block")
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("target", ["hopper", "cdna3", "xe"])
 def test_the_chosen_plan_is_exact(name: str, target: str) -> None:
@@ -160,6 +162,7 @@ NARROW = {"i8": ("i8", "i32", None), "tf32": ("f32", "f32", "tf32"), "e4m3": ("f
 """Types of operands that Hopper's atoms read contiguous along K only: their (operand, result, precision)."""
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("sizes", [(136, 264, 320), (130, 70, 600)], ids=["aligned", "ragged"])
 @pytest.mark.parametrize("transposes", ["nn", "tn", "tt"])
 @pytest.mark.parametrize("dtype", NARROW)

@@ -144,6 +144,7 @@ def test_a_ranking_says_why_every_other_family_is_not_chosen(corpus):
     assert any("registers: " in line for line in refused)
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(("kind", "name"), AGREED, ids=[name for _, name in AGREED])
 def test_the_search_agrees_with_todays_planners(kind, name, corpus):
     every, record = corpus
@@ -156,6 +157,7 @@ def test_the_search_agrees_with_todays_planners(kind, name, corpus):
     assert cycles == pytest.approx(today.cycles, rel=0.04)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("kernel", "sizes", "us"),
     [

@@ -35,6 +35,7 @@ def problem(name, dtype="f32"):
     return kernel, made, x, f
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("level", ["block", "loop"])
 @pytest.mark.parametrize("name", CASES)
 def test_the_interpreter_gives_what_the_executor_does(name, level):

@@ -93,6 +93,7 @@ def test_values_between_products_go_through_memory(name: str, causal: bool) -> N
     assert again.text("host") == found.text("host")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("target", ["hopper", "cdna3", "xe"])
 def test_the_chosen_plan_is_exact(target: str) -> None:
     require_exact(kernel_for(powers(True), SIZES["ragged"], machine=machine(target)), powers(True))
@@ -122,6 +123,7 @@ def test_a_dimension_without_such_a_loop_is_refused() -> None:
         kernel_for(kernels.gemm("nt", "bf16"), {"M": 64, "N": 64, "K": 64}, machine=HOPPER, plan=plan)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("causal", [False, True])
 def test_rows_are_divided_before_the_last_product(causal: bool) -> None:
     """Rows that are no multiple of a tile, whose sums the last kernel would have to take from what it multiplies."""

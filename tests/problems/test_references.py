@@ -122,6 +122,7 @@ def test_what_is_never_read_may_be_infinite():
 LETTERS = {1: "w", 2: "hw", 3: "dhw"}
 
 
+@pytest.mark.sampled(15)
 @pytest.mark.parametrize(
     "text",
     ["g2mb2ic4iw5oc6kw3", "g2mb2ic4ih5iw6oc6kh3kw2ph1", "g2mb2ic4id4ih5iw6oc6kd2kh3kw1", "mb2ic4ih5iw6oc6kh3kw2"],

@@ -48,6 +48,7 @@ def laid_out(array, form):
     return array.copy(order=form)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("options", [{"target": "executor"}, {}, {"dynamic": ["M"]}, {"dynamic": ["M", "N"]}], ids=str)
 def test_an_elementwise_kernel_in_place_was_refused(dtype, options):

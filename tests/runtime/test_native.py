@@ -136,6 +136,7 @@ def test_the_examples_are_exact_on_whatever_x86_this_is(workers: int | None) -> 
         assert exactly(native_run(case, workers=workers), case.wanted), case.params
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", [n for n in MACHINES if is_cpu(n)])
 def test_machines_with_less_are_served(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without avx512bf16 the code used to call a conversion that no Python process has."""

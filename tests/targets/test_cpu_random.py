@@ -24,6 +24,7 @@ def differing(seed, waves=1):
     return [name for name, array in expected.items() if not np.array_equal(found[name], array)]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("first", range(0, 100, 20))
 def test_random_programs(first):
     """Those that tests/block/test_random.py runs on the interpreter too."""

@@ -40,6 +40,7 @@ def data(dtype, shape):
     return (rng.normal(size=shape) * 3).astype(dtype.numpy)
 
 
+@pytest.mark.sampled(15)
 @pytest.mark.parametrize("dtype", [tkl.f32, tkl.f16, tkl.bf16, tkl.i8, tkl.i32], ids=str)
 @pytest.mark.parametrize("exponent", PRODUCTS)
 def test_a_small_power_was_not_the_product_bit_for_bit(dtype, exponent):

@@ -35,6 +35,7 @@ def small(name, shape):
     return rng.choice([1, -1], shape) * np.where(rng.random(shape) < 3 / np.prod(shape), 2, 1)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("dtype", [tkl.f32, tkl.f16, tkl.bf16, tkl.i8, tkl.i32], ids=str)
 @pytest.mark.parametrize("name", ["sum", "max", "min", "prod"])
 def test_reductions_over_several_dimensions_were_refused(name, dtype):

@@ -58,6 +58,7 @@ def test_attention_differs_by_the_order_of_sums_only() -> None:
         np.testing.assert_allclose(got, want, rtol=2e-2, atol=1e-5)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("params", "seed", "workers"),
     [

@@ -69,6 +69,7 @@ def _plans(kind: str, name: str) -> list[tuple[Schedule, float]]:
     return [(plan, cycles) for plan, cycles in plans if isinstance(plan, Schedule)]
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(("kind", "name"), PROGRAMS)
 def test_a_plan_of_the_search_has_the_time_of_its_candidate(kind, name):
     facts, constant = _facts(kind, name)

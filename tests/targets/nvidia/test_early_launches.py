@@ -76,6 +76,7 @@ def before_the_wait(text: str) -> Iterator[str]:
         seen.update(after)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", KERNELS)
 def test_every_path_waits_before_it_touches_global_memory(name: str) -> None:
     kernel, sizes = KERNELS[name]

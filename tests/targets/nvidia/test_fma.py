@@ -62,6 +62,7 @@ def matrix(op: Op, which: str, memory: Value, base: int, shared: np.ndarray[Any,
     return shared[base // 4 + np.asarray(found)]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("columns", [32, 64])
 @pytest.mark.parametrize("name", CASES)
 def test_every_lane_adds_the_products_of_its_rows_and_columns(name: str, columns: int) -> None:

@@ -219,6 +219,7 @@ block mapped(%x: in global KIND (32, 2), %y: out global KIND (32, 2))
 }"""
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("kind", ["f32", "f64"])
 @pytest.mark.parametrize("name", sorted({*FUNCTIONS, "atan2", "remf"}))
 def test_every_function_is_code_of_our_own(name: str, kind: str) -> None:

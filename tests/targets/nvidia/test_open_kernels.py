@@ -58,6 +58,7 @@ def test_a_convolution_of_f32_is_open(options: dict[str, Any], dynamic: str) -> 
     check(kernels.conv((3, 3), "f32", **options), dynamic, IMAGE, {"N": 1, "H": 4, "W": 3}, {"N": 3, "H": 9, "W": 8})
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dynamic", ["M", "N", "M N K"])
 @pytest.mark.parametrize(("transposes", "dtype"), [("nt", "f32"), ("tn", "bf16")])
 def test_every_size_of_a_product_is_open(transposes: str, dtype: str, dynamic: str) -> None:
@@ -88,6 +89,7 @@ def test_tasks_of_an_open_product_are_whole_blocks() -> None:
         assert task.size == loop.size > 1
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dynamic", ["N", "B H M N D E"])
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
 def test_keys_of_attention_are_open(dtype: str, dynamic: str) -> None:
@@ -95,6 +97,7 @@ def test_keys_of_attention_are_open(dtype: str, dynamic: str) -> None:
     check(kernels.attention(32, dtype, causal=True), dynamic, ATTENTION, others, bound=2e-2)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["aarch64.neon", "x86.avx2", "x86.avx512", "x86.amx", "cdna3", "hopper"])
 def test_attention_is_open_on_every_machine(name: str) -> None:
     for dynamic, dtype in ((["M", "N"], "bf16"), (["M", "N", "D", "E"], "f32")):

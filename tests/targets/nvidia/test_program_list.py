@@ -23,6 +23,7 @@ from tilewright.targets.nvidia.dialect import Ptx
 from tilewright.targets.registry import machine
 
 
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_programs_are_assembled_and_hold_what_they_are_there_for(case: Case) -> None:
     case = case.assembled
@@ -42,6 +43,7 @@ def test_programs_are_assembled_and_hold_what_they_are_there_for(case: Case) -> 
     assert not re.search(r"\(C7\d+\)|warning", said), said
 
 
+@pytest.mark.sampled(17)
 @pytest.mark.parametrize("case", [case for case in CASES if case.interpreted is not None], ids=str)
 def test_programs_give_the_same_on_both_levels(case: Case) -> None:
     small = case.interpreted

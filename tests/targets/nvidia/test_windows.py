@@ -40,6 +40,7 @@ def test_a_lane_loads_every_place_of_its_window_once():
     assert len(re.findall(r"fma\.rn\.f32", ptx)) == 9 * 4 * 8
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.skipif(ptxas() is None, reason="ptxas is not installed")
 @pytest.mark.parametrize("case", LARGE, ids=str)
 def test_chosen_plans_have_boxes_and_spill_nothing(case):
