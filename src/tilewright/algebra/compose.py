@@ -21,7 +21,7 @@ EMPTY_MODE = Layout(1, 0)
 
 
 def flat_modes(layout: Layout) -> list[tuple[Any, Any]]:
-    """Return the modes of the layout as (extent, stride) pairs without nesting, fastest first."""
+    """Return a list of (extent, stride) pairs: the modes of the layout without nesting, from left to right."""
     return list(zip(leaves(layout.shape), leaves(layout.stride), strict=True))
 
 

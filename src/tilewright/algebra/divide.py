@@ -151,8 +151,8 @@ def logical_product(block: Any, tiler: Any) -> Any:
     order.
 
     `tiler` is a layout, an int (that many copies), None (the block is returned unchanged) or a tuple of tilers, one for
-    each mode. If the values of the block are coordinates, so must be those of the tiler: they count copies along each
-    axis.
+    each mode. If the values of the block are coordinates, so must be those of the tiler (else LayoutError): they count
+    copies along each axis.
 
     Post-condition, for the result R, the block A and a tiler that is a layout B: R[0] == A, compatible(B, R[1]), and
     the copies for different values of B are disjoint.
@@ -272,7 +272,7 @@ def make_ordered_layout(extents: Any, order: Any) -> Layout:
     fastest.
 
     `order` has one integer for each mode; an entry for a nested mode holds for all its modes. Of modes with equal
-    entries the first is fastest.
+    entries the first is fastest. Raise LayoutError for an order that does not fit, or that has other entries.
 
     Post-condition, for the result R: size(R) == cosize(R), and a mode of smaller order has smaller strides.
 
@@ -346,7 +346,8 @@ def tile_to_shape(block: Any, extents: Any, order: Any = None) -> Any:
 
     A block that does not divide the shape is repeated until it covers it, as a divide rounds its last tile up. `order`
     has one entry for each mode, no two equal: copies along the mode with the smallest entry come first in memory.
-    Without it the first mode's copies come first.
+    Without it the first mode's copies come first. Raise LayoutError for any other order, or if the shape has fewer
+    modes than the block.
 
     Post-condition, for the result R: size(R[i]) is product(extents[i]), rounded up to whole blocks, for every mode.
 

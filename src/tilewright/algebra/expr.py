@@ -578,7 +578,8 @@ def symbol(
     """Return the symbol `name` with lo <= symbol <= hi (None: no limit), always a multiple of `multiple_of`.
 
     The limits may be expressions: they are facts that proofs use. A `definition` is the expression that the symbol is
-    equal to.
+    equal to. Raise ExpressionError if the name is no identifier, if no integer lies within the limits, or if
+    `multiple_of` is below 1.
 
     >>> W = symbol("W", 1)
     >>> Q = symbol("Q", 1, definition=(W - 3) // 2 + 1)      # the columns of a 3-wide filter with stride 2

@@ -484,7 +484,10 @@ def division_node(kind: Any, a: Expr, d: Expr) -> Expr:
 
 
 def _div_range(a: Expr, d: Expr) -> tuple[Bound, Bound]:
-    """Return (lowest, highest) possible value of a // d (or a / d), from the numeric ranges of both operands."""
+    """Return (low, high) with low <= a // d <= high, from the numeric ranges of both operands; it holds for a / d too.
+
+    These are the tightest limits if `d` is at least 1; otherwise those of dividing by 1 or -1.
+    """
     if d.lo >= 1:
         ends = [_quotient_of_ends(x, y) for x in (a.lo, a.hi) for y in (d.lo, d.hi)]
         return min(ends), max(ends)
@@ -502,7 +505,10 @@ def _quotient_of_ends(x: Bound, y: Bound) -> Bound:
 
 
 def _mod_range(a: Expr, d: Expr) -> tuple[Bound, Bound]:
-    """Return (lowest, highest) possible value of a % d, from the numeric ranges of both operands."""
+    """Return (low, high) with low <= a % d <= high, from the numeric ranges of both operands.
+
+    If `d` may be less than 1, only its largest absolute value counts.
+    """
     if d.lo >= 1:
         return 0, min(d.hi - 1, a.hi) if a.lo >= 0 else d.hi - 1
     reach = max(abs(d.lo), abs(d.hi)) - 1

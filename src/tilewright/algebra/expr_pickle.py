@@ -34,15 +34,16 @@ _BY_NAME = {kind.__name__: kind for kind in _KINDS}
 
 
 def rows_of(e: Expr) -> tuple[tuple[Any, ...], ...]:
-    """Return the expression as a tuple of rows (class name, fields...), operands first; the last row is the expression
-    itself.
+    """Return the expression `e` as a tuple of rows. A row is (class name, fields...); operands are numbers of earlier
+    rows.
 
-    Operands appear in a row as the numbers of their rows.
+    The last row is the whole expression. A sum has its constant, then pairs (row of a term, coefficient). In the
+    example, (2, 5) is 5 times row 2, the symbol i; its limits are rows 0 and 1.
 
     >>> from tilewright.algebra.expr import index
     >>> i = index("i", 10)
-    >>> rows_of(2 * i + 3)
-    (('Const', 0), ('Const', 9), ('Symbol', 'i', 0, 1, None, 1), ('Sum', 3, (2, 2)))
+    >>> rows_of(5 * i + 3)
+    (('Const', 0), ('Const', 9), ('Symbol', 'i', 0, 1, None, 1), ('Sum', 3, (2, 5)))
     """
     row_of: dict[Expr, int] = {}
     rows: list[tuple[Any, ...]] = []
@@ -62,7 +63,10 @@ def rows_of(e: Expr) -> tuple[tuple[Any, ...], ...]:
 
 
 def expr_of(rows: tuple[tuple[Any, ...], ...]) -> Expr:
-    """Return the expression that `rows`, made by `rows_of`, describe: the last row."""
+    """Return the expression that `rows` describe: the inverse of `rows_of`.
+
+    A row is (class name, fields...); operands are numbers of earlier rows. The last row is the whole expression.
+    """
     nodes: list[Expr] = []
     for kind, *fields in rows:
         nodes.append(_node(kind, fields, nodes))

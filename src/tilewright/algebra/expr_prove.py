@@ -158,8 +158,8 @@ def _next_to_eliminate(e: Expr, tried: set[Expr], *, symbolic: bool) -> Expr | N
 def _depends_on(other: Expr, factor: Expr) -> bool:
     """Return True if replacing `other` by its limit may bring `factor` back into the expression.
 
-    That is so if the bounds of a symbol `other` mention a symbol of `factor`, or if both are compound and share a
-    symbol.
+    The prover replaces factors by their limits one at a time. `factor` may come back if `other` is a symbol whose
+    limits mention a symbol of `factor`, or if neither is a symbol and they share one.
     """
     if isinstance(other, Symbol):
         return bool(other.background & factor.symbols)

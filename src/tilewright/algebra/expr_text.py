@@ -63,9 +63,10 @@ def _in_brackets(text_and_binding: tuple[str, int], weakest: int) -> str:
 
 
 def _render(node: Expr, rendered: _Rendered) -> tuple[str, int]:
-    """Return (text, precedence) of `node`: its text, and how tightly its outermost operator binds (`_OR` to `_ATOM`).
+    """Return (text, precedence) of `node`, given those of its operands.
 
-    `rendered` holds the same pair for every operand.
+    The precedence says how tightly the outermost operator of the text binds (`_OR` to `_ATOM`): i + 1 needs parentheses
+    in a product. `rendered` is {operand: (text, precedence)}.
     """
     if isinstance(node, Const):
         return str(node.value), _ATOM if node.value >= 0 else _SUM

@@ -61,7 +61,8 @@ def evaluate(e: ExprLike, values: Mapping[Any, Any]) -> Any:
 def _value(node: Expr, results: dict[Expr, Any], values: Mapping[Any, Any]) -> Any:
     """Return the value of the expression `node`, an int or an array.
 
-    `results` holds the values of its operands, `values` those of symbols (or of their names).
+    `results` is {operand of the node: its value}; `values` is {symbol or its name: value}. Raise DivisionByZero or
+    NotExact, with the node's text in the message, if a division fails.
     """
     if isinstance(node, Const):
         return node.value
@@ -141,7 +142,7 @@ class Substitution:
         self.done: dict[Expr, Expr] = {}
 
     def __call__(self, e: Expr) -> Expr:
-        """The expression after the replacement."""
+        """Return the expression `e` with its symbols replaced; results are remembered for later calls."""
         if type(e) is Const:
             return e
         image = self.done.get(e)

@@ -394,7 +394,8 @@ def crd2crd(crd: Any, source: Any, target: Any) -> Any:
 def slice_(crd: Any, x: Any) -> Any:
     """Return a tuple of the modes of `x` that `crd` pairs with None, without the others.
 
-    Nested coordinates select within their mode. If `crd` is no tuple, return `x` itself for None, otherwise ().
+    Nested coordinates select within their mode. If `crd` is no tuple, return `x` itself for None, otherwise (). Raise
+    LayoutError if ranks differ.
 
     >>> slice_((None, 3), ((2, 2), 8))
     ((2, 2),)
@@ -417,7 +418,8 @@ def slice_(crd: Any, x: Any) -> Any:
 def dice_(crd: Any, x: Any) -> Any:
     """Return a tuple of the modes of `x` that `crd` does not pair with None: those that `slice_` drops.
 
-    Nested coordinates select within their mode. If `crd` is no tuple, return () for None, otherwise `x` itself.
+    Nested coordinates select within their mode. If `crd` is no tuple, return () for None, otherwise `x` itself. Raise
+    LayoutError if ranks differ.
 
     >>> dice_((None, 3), ((2, 2), 8))
     (8,)

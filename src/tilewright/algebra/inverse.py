@@ -259,8 +259,8 @@ def _right_inverse_of_modes(rows: list[Row]) -> Layout:
 def _left_inverse_of_modes(rows: list[Row], layout: Layout) -> Layout:
     """Return the layout from offsets to linear indices that undoes a layout with the modes `rows`.
 
-    A row is (extent, stride, step of the linear index); rows are sorted by stride. If modes overlap, a search looks for
-    an inverse. Raise LayoutError, naming `layout`, if none is found.
+    A row is (extent, stride, step of the linear index); rows are sorted by stride. If modes overlap, or a stride does
+    not divide the next one, a search looks for an inverse. Raise LayoutError, naming `layout`, if it finds none.
     """
     if not rows:
         return EMPTY_MODE

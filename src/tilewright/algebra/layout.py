@@ -114,6 +114,8 @@ class Layout(TupleValue):
     def _value(self, crd: Any) -> Any:
         """Return the offset of the coordinate `crd`, in which None counts as 0. With basis strides the value is a
         coordinate.
+
+        Raise LayoutError if such a value is no coordinate.
         """
         if not self.has_coordinates:
             return crd2idx(crd, self.shape, self.stride)
@@ -136,6 +138,8 @@ class Layout(TupleValue):
 
     def bind(self, values: Mapping[Any, Any]) -> Layout:
         """Return the layout with symbolic sizes replaced; `values` is {symbol or name: number or expression}.
+
+        Raise LayoutError if `values` is no dictionary.
 
         >>> from tilewright.algebra import symbol
         >>> Layout((symbol("M", 1), 8), (8, 1)).bind({"M": 5})

@@ -16,8 +16,10 @@ def upcast(layout: Any, count: int) -> Any:
     """Return the layout of the same bytes seen as elements `count` times as large: offsets are divided by `count`.
 
     Post-condition, for a layout L: the result takes the values L(i) // count if no stride is negative and no modes
-    overlap (each stride is at least what the modes of smaller stride fill). Raises if a stride, an extent or the offset
-    of a composed layout does not divide.
+    overlap (each stride is at least what the modes of smaller stride fill). LayoutError is raised unless each stride
+    other than 0 is a multiple or a divisor of `count`. A mode whose stride d divides `count` joins count / d elements
+    to one: its extent must be a multiple or a divisor of that number. The offset of a composed layout must be a
+    multiple of `count`.
 
     >>> upcast(Layout((4, 8), (1, 4)), 2)
     Layout((2, 8), (1, 2))

@@ -55,7 +55,11 @@ class Swizzle(TupleValue):
         self._keep(bits=bits, base=base, shift=shift)
 
     def __call__(self, offset: Any) -> Any:
-        """The swizzled offset; numpy arrays are taken element by element, expressions give expressions."""
+        """Return the swizzled offset: each of `bits` bits is XORed with the bit `shift` above it (a negative `shift`:
+        below it).
+
+        Numpy arrays are swizzled element by element; an expression gives an expression.
+        """
         if isinstance(offset, Expr):
             from_bit, to_bit = self.base + max(0, self.shift), self.base + max(0, -self.shift)
             return offset ^ (offset // (1 << from_bit) % (1 << self.bits) * (1 << to_bit))
@@ -150,7 +154,10 @@ class ComposedLayout(TupleValue):
         self._keep(outer=outer, offset=offset, layout=layout)
 
     def __call__(self, *coordinate: Any) -> Any:
-        """The value at a coordinate, as `Layout` takes it; with a None in it, the open modes, from where they start.
+        """Return the value at a coordinate, given as to `Layout`; with a None in it, the layout of the modes at None,
+        from where they start.
+
+        Raise LayoutError if the outer function is a swizzle, but the inner values are coordinates.
 
         >>> print(ComposedLayout(Swizzle(2, 0, 3), 0, Layout((4, 8), (8, 1)))(1, None))
         S<2,0,3> o 8 o (8):(1)
@@ -204,8 +211,8 @@ class ComposedLayout(TupleValue):
     def cosize(self) -> Any:
         """Return how many elements an allocation for this layout must hold: its largest value plus one.
 
-        If values are coordinates, it is a tuple. With a swizzle or another outer function all values are evaluated;
-        LayoutError is raised for more than 2**20.
+        If values are coordinates, it is a tuple. With a swizzle or another outer function, or if the inner layout is
+        itself composed, all values are evaluated; LayoutError is then raised for more than 2**20.
         """
         if self.outer is None and isinstance(self.layout, Layout):
             if self.has_coordinates:

@@ -61,7 +61,11 @@ class Placement:
 
     @cached_property
     def coordinates(self) -> tuple[Array, ...]:
-        """Return one array [thread, value] per dimension of the tensor: the coordinates of the element held there."""
+        """Return a tuple of arrays, one for each dimension of the tensor: array[thread, value] is the coordinate of the
+        element that the thread holds as this value.
+
+        It is () for a tensor without dimensions.
+        """
         return np.unravel_index(self.elements, self.shape, order="F") if self.shape else ()
 
 

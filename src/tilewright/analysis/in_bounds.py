@@ -125,7 +125,10 @@ def holds(condition: Expr) -> list[Expr]:
 
 
 def fails(condition: Expr) -> list[Expr]:
-    """Return expressions that are >= 0 where `condition` is false; [] if it gives none: i < 5 -> i - 5."""
+    """Return a list of expressions, all >= 0 wherever `condition` is false; for i < 5 it is [i - 5].
+
+    It is [] if no such expression is found.
+    """
     return holds(negate(condition))
 
 

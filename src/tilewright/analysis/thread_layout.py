@@ -94,9 +94,11 @@ def digits(dims: Dims) -> list[tuple[Dim, bool, int]]:
 
 
 def columns(dims: Dims, of: Dims) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Return for each of a lane's values over `dims` the index of the value with the same coordinates over `of`.
+    """Return an int array with an entry for each of a lane's values over `dims`: which value over `of` it corresponds
+    to.
 
-    `of` are some of the dimensions `dims`: the result is how a value over `of` is broadcast, as an int array.
+    `of` are some of the dimensions `dims`. The two values have the same coordinates over `of`, so that the array says
+    how a value over `of` is broadcast.
 
     >>> rows, neighbours = Dim(2, 1, 1, 1), Dim(8, 2, 1, 1)
     >>> columns((rows, neighbours), (rows,)).tolist()
@@ -482,7 +484,7 @@ def target_place(op: Op) -> int:
 
 
 def operand_axes(op: Op, place: int) -> tuple[int, ...]:
-    """Return which axis of `op` each dimension of its operand number `place` is, as a tuple of axis numbers.
+    """Return a tuple of axis numbers: which axis of `op` each dimension of its operand number `place` is.
 
     The result of a reduction lacks the reduced axis: a reduction of (M, N, K) along axis 1 gives (0, 2) for its result.
     """
@@ -758,7 +760,7 @@ class _Classes:
 
 
 def _vectors(slots: Sequence[list[Node]], extents: Mapping[Node, int], widths: Mapping[Node, int]) -> list[int]:
-    """Return for each of `slots` the number of vectors along the longest of its classes.
+    """Return a list with a number for each of `slots`: how many vectors the longest of its classes has.
 
     A slot is a list of classes of axes that share threads. `extents` is {class: extent}, `widths` is {class: elements
     per vector}.

@@ -59,10 +59,12 @@ class Places:
         return False
 
     def offsets(self, value: Value, coordinates: tuple[Any, ...]) -> tuple[TensorType, Array]:
-        """Return (type of the tensor below the view `value`, array of the offsets of the elements at `coordinates`).
+        """Return (tensor type, offsets): the type of the tensor below the view `value`, and an array of the elements'
+        offsets.
 
-        Offsets are in elements, before the swizzle, in the first iteration of all loops. A stage of a channel counts as
-        a tensor of its own.
+        `coordinates` are those of the elements in the view: a number or array for each dimension. Offsets are in
+        elements, before the swizzle, in the first iteration of all loops. A stage of a channel counts as a tensor of
+        its own. A tensor that is no view is its own tensor.
         """
         op = self.made.get(value)
         if op is not None and op.name == "bitcast":

@@ -123,8 +123,8 @@ class Tensor(Elementwise):
         """Return the same tensor with each extent rounded up to a multiple of the number in `multiples` (one for each
         dimension; None pads nothing).
 
-        Elements in the padding read as `otherwise`, and writes to them are dropped. No operation is emitted. Raise a
-        DimensionMismatch for another number of multiples, or one below 1.
+        A read of the padding gives the `otherwise` argument of the copy that reads it; writes to the padding are
+        dropped. No operation is emitted. Raise a DimensionMismatch for another number of multiples, or one below 1.
         """
         if len(multiples) != len(self.type.shape):
             raise DimensionMismatch(

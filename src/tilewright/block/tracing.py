@@ -193,8 +193,9 @@ class Trace:
         return candidate
 
     def axes(self, names: Sequence[str], extents: Sequence[Any]) -> tuple[Symbol, ...]:
-        """Return a new coordinate symbol for each of `names`, which runs from 0 to its extent - 1. A number is appended
-        to a name that a symbol in scope has.
+        """Return a tuple of new coordinate symbols, one for each of `names`, that run from 0 to the extent - 1.
+
+        A number is appended to a name that a symbol in scope has. `extents` has the extent for each name.
         """
         return tuple(axis(self.free(name), as_expr(extent)) for name, extent in zip(names, extents, strict=True))
 

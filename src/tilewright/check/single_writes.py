@@ -87,8 +87,8 @@ def _is_view(value: Value, places: Places) -> bool:
 
 
 def _distinct_axes(value: Value, places: Places) -> tuple[bool, ...]:
-    """Return a bool for each axis of the tensor or view `value`: True if the address of an element depends on its index
-    along the axis.
+    """Return a tuple of bools, one for each axis of the tensor or view `value`: True if the address of an element
+    depends on its index along the axis.
 
     Axes of extent 1, and all axes of a tensor that is no view, count as True. `places` maps values to the operations
     that make them.
@@ -114,8 +114,9 @@ def _symbols(e: Expr, places: Places) -> frozenset[Symbol]:
 
 
 def _indices(op: Op) -> list[Expr]:
-    """Return the integer expressions of indices, such as i + 1, that the formula of the `map` operation `op` uses as
-    numbers.
+    """Return the expressions in the `index` nodes of the formula of `op`, a `map` operation: indices used as data.
+
+    For the formula x[i] * (i + 1) it is [i + 1]; the i in x[i] does not count.
     """
     pending, expressions = [op.attrs["formula"]], []
     while pending:

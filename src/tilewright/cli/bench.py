@@ -149,11 +149,11 @@ def _gpu_measurer(peers: list[str]) -> tuple[Columns, Measurer]:
 
 
 def workloads(problems: str, dt: str | None, mb: int | None) -> list[Workload]:
-    """Return the distinct workloads (problem and element types) that the text `problems` names: the path of a file, one
-    problem, or a list in the package. Raise `ProblemError` if it is none of these.
+    """Return a list of the distinct workloads (problem and element types) that the text `problems` names.
 
-    `dt` is the element type of all (None: the file's, or f32). `mb` replaces the batch size of convolutions (None keeps
-    it).
+    `problems` is the path of a file, the name of a list in the package, or one problem such as "128x64:64x96". `dt`
+    names the element types of all; None takes those of the file, else f32. `mb` replaces the batch size of
+    convolutions; None keeps it. Raise `ProblemError` if `problems` is none of these.
     """
     from tilewright.cli.workload import TF32, Workload, read_problem, read_types
     from tilewright.problems import ConvProblem, read_batch, shape_list, shape_lists

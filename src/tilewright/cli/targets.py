@@ -78,8 +78,11 @@ def _machine_table() -> Table:
 
 
 def _runnable_text(row: Machine) -> str:
-    """Return a text that says whether programs for the machine `row` run here. If not, they can only be read and
-    interpreted, and the text says why.
+    """Return a text that says whether programs for the machine `row` run here. It is one of three:
+
+    - "run here";
+    - "can be read here, and interpreted: " and the reason why they do not run;
+    - "described; the interpreter runs them" for a GPU that has no code generator.
     """
     from tilewright.targets.cpu.families import is_cpu
     from tilewright.targets.registry import gpu, native

@@ -243,8 +243,8 @@ class Compiled:
         return benchmark(self.bind(arrays), seconds)
 
     def made_logs(self) -> list[Array]:
-        """Return one new, uninitialised array for each tensor that the kernel logs; a launch takes them as its last
-        arguments.
+        """Return a list of new, uninitialised arrays, one for each tensor that the kernel logs; a launch takes them as
+        its last arguments.
         """
         return [np.empty(log.shape, log.dtype.numpy) for log in self.logs]
 

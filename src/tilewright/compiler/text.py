@@ -174,11 +174,12 @@ class TextExecutable:
         return self.main.name
 
     def text(self, level: str | None = None) -> str:
-        """Return the text of the programs on a level, with the first one's parameters bound; None: all programs.
+        """Return the text of all programs on the level `level`; None gives the programs of all levels.
 
-        Levels are those of the programs ("block", "loop", "host"). A block or loop program for a CPU or GPU also has
-        those below: "loop", "llvm" and "asm", on NVIDIA GPUs "ptx" and, if a disassembler is installed, "sass". Raise
-        ArgumentError for others.
+        The first (main) program is shown with its parameters bound. Levels are those of the programs ("block", "loop",
+        "host"). If the main program is a block or loop program for a CPU or GPU, there are also the levels below it:
+        "loop", "llvm" and "asm", on NVIDIA GPUs "ptx" and, if a disassembler is installed, "sass". Raise ArgumentError
+        for other levels.
         """
         programs = [self.main, *(p for p in self.programs.values() if p.name != self.main.name)]
         if level is None:

@@ -63,7 +63,7 @@ class RepackedKernels:
     notes: tuple[str, ...]
 
     def runs_at_every_launch(self, constant: Collection[str]) -> tuple[bool, ...]:
-        """Return for each copy kernel: True if it runs at every launch, False if it runs once, at bind time.
+        """Return a tuple of bools, one for each copy kernel: True if it runs at every launch, False if it runs once.
 
         It runs once, when arguments are bound, if the argument that it copies is among the names `constant`.
         """

@@ -29,7 +29,8 @@ def notes_on(request: Request, kernels: Kernels, plan: Schedule) -> tuple[str, .
 
 
 def _repacking_notes(request: Request, kernels: RepackedKernels) -> tuple[str, ...]:
-    """Return a note (a text) on each operand that `kernels` repack: its new layout, and the time of the copy.
+    """Return a tuple of notes (texts), one on each operand that `kernels` repack: its new layout, and the time of the
+    copy.
 
     For a constant argument the note says "when it is bound" instead of the time.
     """

@@ -119,11 +119,11 @@ class RankedPlans:
         return self._take(last, *bind_plan(self._forms, last.plan, self._choose)), True
 
     def _candidates(self, between: str) -> Iterator[RankedPlan]:
-        """Yield each RankedPlan, best first: over digits (mixed-radix parts) of dimensions, then over whole ones.
+        """Yield RankedPlans, best first within each form of the program.
 
-        Each form of the program is searched only when its first plan is asked for. Candidates that the lowering does
-        not support are recorded as refusals. `between` names the argument that the preceding kernel writes, "" if there
-        is none.
+        The first form is over digits (mixed-radix parts of dimensions), the next one over whole dimensions. A form is
+        searched only when its first plan is asked for. Candidates that the lowering does not support are not yielded,
+        but recorded as refusals. `between` names the argument that the preceding kernel writes, "" if there is none.
         """
         first, *others = self._forms
         for request in (first, *(each for each in others if each.program is not first.program)):

@@ -88,9 +88,9 @@ def filled(kind: TileType, starts: tuple[int, ...], shape: tuple[int, ...], numb
 
 
 def numbers_of(tiles: list[TileValue]) -> list[Array] | None:
-    """Return the one value of each tile if all tiles are filled (made of one number) or without dimensions.
+    """Return a list with the one value of each tile, if each is filled (made of one number) or without dimensions.
 
-    None if another tile has dimensions, or if none is filled.
+    None if a tile that is not filled has dimensions, or if no tile is filled.
     """
     if all(t.number is None for t in tiles) or any(t.number is None and t.dims for t in tiles):
         return None

@@ -143,11 +143,12 @@ class Formula:
         return text if binding >= least else f"({text})"
 
     def dtype(self, types: Callable[[Formula], DType | None]) -> DType | None:
-        """Return the element type that the formula computes; None if that depends on no typed leaf, only on plain
-        numbers.
+        """Return the element type that the formula computes, or None if it is not determined.
 
-        `types` is a function from an operand or argument leaf to its element type. Raise ProgramError if element types
-        differ, if a plain number does not fit the type, or if a function of floats is applied to integers.
+        `types` is a function from an operand or argument leaf to its element type, or to None if that is unknown. The
+        result is None if all leaves on which it depends are plain numbers or have unknown types, and for a cast to a
+        type that is still open. Raise ProgramError if element types differ, if a plain number does not fit the type, or
+        if a function of floats is applied to integers.
         """
         if self.name in ("operand", "argument"):
             return types(self)

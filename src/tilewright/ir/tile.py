@@ -553,11 +553,11 @@ def accessed(op: Op) -> tuple[Value, TileType, tuple[Value, ...]]:
 
 
 def access_form(op: Op) -> tuple[tuple[Expr, ...], tuple[Value, ...]]:
-    """Return (coordinates in memory, operands that the index mapping looks up) of the elements of `op`, a read or
-    write.
+    """Return (coordinates, index tensors): where the elements of the tile that `op` reads or writes lie in memory.
 
-    The coordinates are expressions of the tile's dimensions. Two operations with equal results access the same element
-    of memory at the same tile coordinates.
+    The coordinates are expressions of the tile's dimensions, one for each dimension of the memory. Index tensors are
+    the operands that data-dependent coordinates look up. Two operations on the same memory with equal results access
+    the same element at the same tile coordinates. `op` is a read, write or atomic.
     """
     memory, kind, lookups = accessed(op)
     if "at" not in op.attrs:

@@ -35,7 +35,7 @@ class LaneUnit:
 
     @property
     def name(self) -> str:
-        """The name of this unit in a plan, such as `lanes.f32`."""
+        """The name of this SIMD unit in a plan: `lanes.` and its element type, such as `lanes.f32`."""
         return f"{LANES}.{self.dtype}"
 
     @property

@@ -36,7 +36,8 @@ class Followed:
     is_grid: bool = False
 
     def notes(self) -> tuple[str, ...]:
-        """Return a line of text for each constraint (or argument of one) of the author that this plan does not follow.
+        """Return a tuple of texts: a line for each constraint (or argument of one) of the author that this plan does
+        not follow.
 
         Equal lines are returned once. The result is () if the plan follows all constraints.
         """
@@ -112,11 +113,12 @@ def not_followed(
     dims: tuple[tuple[str, ...], tuple[str, ...], str] | None = None,
     is_grid: bool = False,
 ) -> tuple[str, ...]:
-    """Return one line of text, with the reason, for each constraint of the author that a plan does not follow.
+    """Return a tuple of texts: a line, with the reason, for each constraint of the author that `plan` does not follow.
 
-    `sizes` maps size symbols to the numbers that the plan was made for. With `is_grid`, workgroup tiles are part of the
-    program's meaning, so that every plan follows them. `dims` is for plans whose axes are rows, columns and depth: (the
-    program's dimensions of M, its dimensions of N, its last dimension of K). For other plans it is None.
+    It is () if the plan follows all. `sizes` maps size symbols to the numbers that the plan was made for. With
+    `is_grid`, workgroup tiles are part of the program's meaning, so that every plan follows them. `dims` is for plans
+    whose axes are rows, columns and depth: (the program's dimensions of M, its dimensions of N, its last dimension of
+    K). For other plans it is None.
     """
     if dims is None:
         axes = words_for(dict.fromkeys(str(r.attrs["dim"]) for r in program.records if "dim" in r.attrs))

@@ -45,7 +45,7 @@ class RowRead:
 
 
 def reused_reads(program: Program, width: Size, lanes: int, machine: Machine) -> list[RowRead]:
-    """Return a RowRead for each read, outside of loops, whose elements a task reduces and then uses again.
+    """Return a list of RowReads, one for each read outside of loops whose elements a task reduces and then uses again.
 
     A RowRead says where the elements stay between the uses, its `keeper`: "lanes" (registers) if these have room. All
     other rows share half of the shared memory ("workgroup"); if they do not all fit there, they are read again

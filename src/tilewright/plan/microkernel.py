@@ -307,9 +307,9 @@ def row_stride_of_a(program: Program, op: Op, axes: Axes, size: Size) -> int:
 
 
 def mma_statements(products: Mapping[Op, Microkernel | None], program: Program) -> tuple[ProductUnit, ...]:
-    """Return a ProductUnit (plan statement `mma by ATOM, tile ROWSxCOLUMNS`) for each MMA of a program, in order.
+    """Return a tuple of ProductUnits (plan statements `mma by ATOM, tile ROWSxCOLUMNS`), one for each MMA, in order.
 
-    `products` maps every MMA of the program to its microkernel (atom, accumulator tile), or to None for scalar loops.
+    `products` maps every MMA of `program` to its microkernel (atom, accumulator tile), or to None for scalar loops.
     """
     return tuple(
         ProductUnit(name, None)

@@ -126,11 +126,12 @@ def _lane_row_widths(
 def _widen(
     task_widths: dict[Expr, int], extents: Mapping[Expr, int], dims: Sequence[Expr], most: int, busy: float
 ) -> None:
-    """Double a task's extents in `task_widths`, in place, along `dims` in turn, the last first, until none can double.
+    """Double extents of the grid tile in `task_widths`, in place, along `dims` in turn, the last first, until none can
+    double.
 
-    `task_widths` maps dimensions to extents of a task (tile of the grid), `extents` to whole extents. An extent is
-    doubled only if the tile then has at most `most` elements and, in the tiles that then cover the dimension, at least
-    the fraction `busy` of the elements is within it.
+    `task_widths` is {dimension: extent of the tile}, `extents` is {dimension: whole extent}. An extent is doubled, to
+    `width`, only if extent >= busy * width * ceil(extent / width), and if the tile then has at most `most` elements.
+    With `busy` 0.75, a dimension of 96 may have tiles of 64 (96 of 128 elements are within it), one of 80 may not.
     """
     growing = list(reversed(dims))
     while growing:

@@ -254,7 +254,7 @@ def _check_axis_names(plan: Schedule, lines: dict[str, str]) -> None:
 
 
 def _parse_or_suggest(statement: str) -> list[Statement]:
-    """Return one statement of a plan as parsed data, the list of `_parse_statement`.
+    """Parse one statement of a plan; return a list of statement objects, usually of one.
 
     If the statement is illegal, raise an ArgumentError with a suggestion: the most similar legal statement that differs
     in one word, if there is one, written in version 2 of the plan language.
@@ -271,7 +271,7 @@ def _parse_or_suggest(statement: str) -> list[Statement]:
 
 
 def _parse_statement(statement: str) -> list[Statement]:
-    """Return one statement of a plan as parsed data: a list, usually of one item, such as an Axis or a Pipeline.
+    """Parse one statement of a plan; return a list of statement objects, usually of one, such as an Axis or a Pipeline.
 
     A statement of version 1, an older form of the plan language, is translated, and may give two items. Raise an
     ArgumentError for an illegal statement.

@@ -68,10 +68,11 @@ def registers(rows: int, columns: int) -> int:
 
 
 def staging_choices(contraction: Contraction, atom: MultiplyAtom) -> list[str]:
-    """Return the ways to try in which tile registers read A: "" (in place), "strip" (staged lines) or "panel" (im2col).
+    """Return a list of the ways to read A in which tile registers may load it; the planner tries each.
 
-    It is ["", "panel"] if A can be read in place; else ["strip", "panel"] if A is a sliding window over an image; else
-    ["panel"]. In a panel the rows of a tile register are contiguous, so that they load faster.
+    "" reads it in place. "strip" first copies the input lines of a task to a buffer. "panel" copies an im2col matrix
+    whose rows are contiguous, so that they load faster. The list is ["", "panel"] if A can be read in place; else
+    ["strip", "panel"] if A is a sliding window over an image; else ["panel"].
     """
     if can_load_in_place(contraction, atom.shape[2]):
         return ["", "panel"]

@@ -88,10 +88,11 @@ def _maker(value: Value, makers: Mapping[Value, Op]) -> Op | None:
 
 
 def _reductions_beside(program: Program, product: Op, sizes: Mapping[Symbol, int]) -> list[Op]:
-    """Return [the reduction with the fewest bytes that the epilogue of the MMA `product` uses]; [] if there is none.
-    The first is taken of several.
+    """Return a list of one: the reduction with the smallest result (the first, of equals) beside the MMA `product`.
 
-    The reduction must not depend on an MMA. The MMA must be in no loop. `sizes` has the extents of dimensions.
+    A reduction is beside the MMA if it depends on no MMA, and an operation that depends on `product` needs it too.
+    Reductions to a scalar do not count. The list is empty if there is none, or if the MMA is in a loop. `sizes` is
+    {size symbol: extent}; the smallest result has the fewest bits.
     """
     ops, makers, numbers = program.body.ops, program.makers(), Substitution(sizes)
     if product not in ops:

@@ -223,11 +223,10 @@ class Script:
     """The arguments that steps inside `bind` read or write."""
 
     def places(self, arguments: int) -> list[tuple[int, ...]] | None:
-        """Return for each launch the slot numbers of its arrays, such as [(0, 3), (3, 1)]; None if any step is no
-        launch.
+        """Return a list of tuples, one for each launch: the slot numbers of its arrays, such as [(0, 3), (3, 1)].
 
-        `arguments` is the number of the program's arguments, which have the first slots. The slot of a view is replaced
-        by the slot that it is a view of. Steps that run once (in `bind`) do not count.
+        None if any step is no launch. `arguments` is the number of the program's arguments, which have the first slots.
+        The slot of a view is replaced by the slot that it is a view of. Steps that run once (in `bind`) do not count.
         """
         roots = {n: n for n in range(arguments)}
         for slot_memory in self.memory:
@@ -358,10 +357,14 @@ class ScriptExecutor:
         *,
         passing: bool = False,
     ) -> tuple[Call, Whole | None]:
-        """Return (the function that `bind` returns, a Whole that describes its launches and arrays). For the parameters
-        see `bind`.
+        """Return (call, whole): a function that runs the program on `arrays`, and a Whole that describes its launches.
 
-        The second item is None if the function does anything but copy arrays and launch programs, or launches nothing.
+        Steps of the program's `bind` block run now, unless `kept` has their results. `params` is {name: value} of sizes
+        that no shape determines.
+        `kept` is the result of an earlier binding; it is ignored if it does not fit this script.
+        `passing` says that the function is called once, now, so that its workspaces may be reused.
+        `whole` is None if a step of each call is no launch, or if nothing is launched. Copies of arguments do not
+        count.
         """
         script, where = self.script(arrays, params), self.near(arrays, passing)
         staged, copies = self._staged(arrays, where)

@@ -146,7 +146,7 @@ class _Split:
         return any(self.roots.get(v, v) is tile for inner in _within(op) for v in inner.operands)
 
     def _is_once(self, op: Op) -> bool:
-        """True if `op` is one of the fills before the first task, which run once, or makes a view that such a fill
+        """True if `op` is one of the fills before the first task, which run once, or makes a value that such a fill
         uses.
         """
         return op in self.once or any(not self.once.isdisjoint(_users(self.program.body, r)) for r in op.results)

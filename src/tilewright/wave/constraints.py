@@ -56,8 +56,9 @@ class Constraint:
     """The base of all constraints."""
 
     def records(self) -> list[Op]:
-        """Return the records (header lines) that this constraint adds to a tile program. Here there are none; most
-        subclasses override it.
+        """Return a list of the records (header lines) that this constraint adds to a tile program.
+
+        Here the list is empty; most subclasses override it.
         """
         return []
 
@@ -93,8 +94,11 @@ class WorkgroupConstraint(Constraint):
         return {**self.__dict__, "apply_fn": Applied(workgroup, as_expr(self.apply_fn(workgroup)))}
 
     def records(self) -> list[Op]:
-        """Return one `workgroup` record (header line of a tile program). It says that each workgroup along grid
-        dimension `workgroup_dim` computes one tile of `dim`, with the tile size and, from `apply_fn`, the start.
+        """Return a list of one `workgroup` record (header line of a tile program).
+
+        It says that each workgroup along grid dimension `workgroup_dim` computes one tile of `dim`. It has the tile
+        size and, if the author gave them, the first index (`apply_fn` of the workgroup id) and the number of workgroups
+        (`iters`).
         """
         start = None
         if self.apply_fn is not None:
@@ -121,8 +125,8 @@ class WaveConstraint(Constraint):
     wave_id: Any = None
 
     def records(self) -> list[Op]:
-        """Return one `wave` record (header line of a tile program): the tile size of `dim` that one wave of a workgroup
-        computes.
+        """Return a list of one `wave` record (header line of a tile program): the tile size of `dim` that one wave of a
+        workgroup computes.
         """
         return [_record("wave", dim=as_expr(self.dim), tile=as_expr(self.tile_size))]
 
@@ -138,8 +142,10 @@ class TilingConstraint(Constraint):
     start: ExprLike | None = None
 
     def records(self) -> list[Op]:
-        """Return one `tiling` record (header line of a tile program): the tile size, first tile and iteration count of
-        the loop over `dim`. What the author left out, and a start of 0, is not in it.
+        """Return a list of one `tiling` record (header line of a tile program), for the loop over `dim`.
+
+        It has the tile size, the number of iterations and the first index. Each is left out if the author did not give
+        it; a start of 0 is left out too.
         """
         start = None if self.start is None or as_expr(self.start) is ZERO else as_expr(self.start)
         return [
@@ -166,8 +172,10 @@ class HardwareConstraint(Constraint):
     n_service_waves: int = 0
 
     def records(self) -> list[Op]:
-        """Return one `hardware` record (header line of a tile program): threads and waves, MMA instruction, vector
-        widths and load width. What the author left out, and the default load width, is not in it.
+        """Return a list of one `hardware` record (header line of a tile program).
+
+        It has the threads per wave, waves per workgroup, workgroups per cluster, MMA instruction, vector widths, load
+        width and number of service waves. What the author left out, and the default load width, is not in it.
         """
         vectors = None
         if self.vector_shapes:
@@ -202,8 +210,8 @@ class ReorderingConstraint(Constraint):
     workgroup_dim: int
 
     def records(self) -> list[Op]:
-        """Return one `reordering` record (header line of a tile program): the expression that replaces the workgroup id
-        along grid dimension `workgroup_dim`.
+        """Return a list of one `reordering` record (header line of a tile program): the expression that replaces the
+        workgroup id along grid dimension `workgroup_dim`.
         """
         return [_record("reordering", value=as_expr(self.reordered_equation), grid=self.workgroup_dim)]
 
@@ -215,8 +223,9 @@ class GridConstraint(Constraint):
     grid_size: Any
 
     def records(self) -> list[Op]:
-        """Return one `grid` record (header line of a tile program): the fixed number of workgroups. If `grid_size` is a
-        sequence, only its first number is used.
+        """Return a list of one `grid` record (header line of a tile program): the fixed number of workgroups.
+
+        If `grid_size` is a sequence, only its first number is used.
         """
         count = self.grid_size[0] if isinstance(self.grid_size, list | tuple) else self.grid_size
         return [_record("grid", count=as_expr(count))]
@@ -229,8 +238,8 @@ class Assumption(Constraint):
     expr: Expr
 
     def records(self) -> list[Op]:
-        """Return one `assume` record (header line of a tile program): the condition on symbols that the author promises
-        to hold.
+        """Return a list of one `assume` record (header line of a tile program): the condition on symbols that the
+        author promises to hold.
         """
         return [_record("assume", that=as_expr(self.expr))]
 

@@ -224,8 +224,11 @@ def scaled_mma(
 
 
 def _make_reduction(name: str) -> Any:
-    """Return the Python function `tkw.<name>`, for `name` sum, max, min or prod. It emits a reduction of a tile, or of
-    several, over one dimension or a list of them, and returns the result as a tile.
+    """Return the Python function `tkw.<name>(src, acc, dim)`, for `name` "sum", "max", "min" or "prod".
+
+    It emits a reduction of the tile `src`, or of a list of tiles, over `dim`, one dimension or a list of them, and
+    returns the result as a tile. The tile `acc`, if given, is combined into the result. Its parameters `block` and
+    `tag` are accepted and ignored.
     """
 
     def reduce(src: Any, acc: Any = None, dim: Any = None, block: bool = False, tag: str | None = None) -> Tile:

@@ -119,8 +119,10 @@ class PictureTable:
         return line
 
     def _cell_text(self, lines: tuple[str, ...]) -> str:
-        """Return a cell's text lines joined to one text, right-aligned to the width of a cell; "." if
-        there are none.
+        """Return the text of one table cell: `lines` joined by spaces, with a space on both sides, right-aligned to the
+        cell width.
+
+        The text is " . ", right-aligned too, if there are no lines or all are empty.
         """
         return f" {' '.join(lines) or _NO_OWNER} ".rjust(self._cell_width)
 

@@ -408,7 +408,9 @@ def atomic(agent: Agent, op: Op) -> Steps:
     of memory.
 
     Its elements are those that it holds in registers, or its share of a tile in memory. They are combined one after
-    another; elements out of bounds are dropped. The generator yields once at first, so that other waves may run.
+    another; elements out of bounds are dropped. A RaceFault is raised if the tile is in memory, and an element is
+    combined into one that the tile has for another coordinate. The generator yields once at first, so that other waves
+    may run.
     """
     yield None
     if _has_no_part(agent, op):

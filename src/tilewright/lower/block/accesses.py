@@ -108,8 +108,8 @@ def with_data(low: Lowering, e: Expr, data: dict[Symbol, Load], dims: tuple[Expr
 
 
 def loose(scope: TileScope, access: TileAccess, images: Substitution) -> tuple[bool, ...]:
-    """Return for each memory coordinate of an access True if it may be out of bounds, False if it is proved to be in
-    bounds.
+    """Return a tuple of bools, one for each memory coordinate of an access: True if it may be out of bounds, False if
+    it is proved to be in bounds.
 
     `images` replaces the coordinates of dimensions by expressions that stay within the current parts.
     """
@@ -141,7 +141,8 @@ def apart_along(scope: TileScope, source: Load, dim: Expr) -> int | None:
 
 
 def outside(scope: TileScope, access: TileAccess, dims: tuple[Expr, ...], marks: tuple[bool, ...]) -> tuple[str, ...]:
-    """Return for each coordinate of an access the text "least..greatest of extent"; () if all elements are in bounds.
+    """Return a tuple of texts "least..greatest of extent", one for each coordinate of an access; () if all are in
+    bounds.
 
     The coordinates of all elements of the whole dimensions `dims` are evaluated. Raise a ProgramError if a size is
     known only at the call, or there are more than TABLED elements; it names the first coordinate for which `marks` is

@@ -108,8 +108,9 @@ def _masked_end(low: Lowering, tile: Tile, dim: Expr, number: float) -> Tile:
 
 
 def identity(how: str, dtype: DType) -> float:
-    """Return the neutral element of the reduction `how` ("sum", "prod", "max" or "min") in the type `dtype`, such as
-    -inf.
+    """Return the neutral element of the reduction `how` in the type `dtype`, a number.
+
+    For "sum" it is 0, for "prod" 1, for "max" the smallest value of the type (-inf for floats), for "min" the largest.
     """
     if how in ("sum", "prod"):
         return 0 if how == "sum" else 1

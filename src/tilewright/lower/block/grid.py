@@ -191,8 +191,9 @@ class Workgroups:
     def tasks(self) -> tuple[Range, ...]:
         """Return ranges of workgroup ids that can be parallel tasks, the first grid dimension last.
 
-        (), so that workgroups run in loops instead, if it is not shown that their order does not matter; also if there
-        are none, only one, or too many kinds of them.
+        The result is (), so that workgroups run in loops instead, if it is not shown that their order does not matter.
+        If all sizes are known, it is also () if there is no workgroup or only one, or more than 24 (MOST) kinds of
+        them.
         """
         few = not self.opened and (0 in self.shape or max(self.shape) == 1 or len(self.forms) > MOST)
         if few or not independent(self):
@@ -200,11 +201,13 @@ class Workgroups:
         return tuple(Range.of(self.low.writer.fresh(f"w{g}"), 0, n) for g, n in reversed(list(enumerate(self.counts))))
 
     def write(self, body: Callable[[], None], tasks: tuple[Range, ...] = ()) -> None:
-        """Emit the program for all workgroups, in loops over their ids; if `tasks` has ranges of ids, for the ids of a
-        task.
+        """Emit the program for all workgroups, in loops over their ids.
 
-        `body()` emits it for one workgroup; it is called once for each kind of workgroup, in a branch. Without
-        workgroups, nothing is emitted. Raise a ProgramError if there are more than MOST kinds.
+        With `tasks`, no loops are emitted: the ids are the symbols of these ranges, one for each grid dimension.
+        `body()` emits the program of one workgroup. It is called in a branch for each kind of workgroup (workgroups
+        whose tiles have the same widths); raise a ProgramError if there are more than 24 (MOST) kinds. With open sizes
+        (known only at the call), it is called once, without branches or limit. Nothing is emitted if a grid dimension
+        has 0 workgroups.
         """
         if 0 in self.counts:
             return
@@ -377,8 +380,9 @@ def _dim_split_by(groups: Workgroups, grid: int) -> Expr | None:
 def _are_disjoint(low: Lowering, dim: Expr, accesses: Sequence[Op]) -> bool:
     """True if it is shown that accesses with different indices along `dim` touch different memory.
 
-    All `accesses` (reads and writes of one argument) must have the index of `dim` alone as one coordinate, at the same
-    position, and coordinates that no data change.
+    All `accesses` (reads and writes of one argument) must have one memory coordinate, at the same position and with the
+    same stride and offset, that depends on no other dimension. That coordinate may contain only the iterators and size
+    symbols, none set at run time.
     """
     places = {own_coordinate(op, dim) for op in accesses}
     if len(places) != 1 or None in places:

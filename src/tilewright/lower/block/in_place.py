@@ -72,9 +72,10 @@ def _is_skippable_a(low: Lowering, user: Op, read: Op) -> bool:
 
 
 def microkernel_of(low: Lowering, op: Op) -> tuple[Microkernel, Axes, tuple[DType, DType, DType]] | None:
-    """Return (Microkernel, its axes M, N and K, element types of A, B and C) of the MMA `op` at the current parts.
+    """Return (Microkernel, axes, element types) of the MMA `op` for the parts of dimensions that are computed now.
 
-    None if scalar loops do it, if no dimensions can be its M, N and K, or if an extent depends on data.
+    The Microkernel is its atom and accumulator tile; the axes name its M, N and K; the element types are those of A, B
+    and C. None if scalar loops do the MMA, if no dimensions can be its M, N and K, or if an extent depends on data.
     """
     kernel, known = low.bound.products.get(op), all(low.scope.is_known(d) for v in op.operands for d in v.type.dims)
     axes = axes_in(op, low.scope.width) if known else ""
@@ -84,10 +85,10 @@ def microkernel_of(low: Lowering, op: Op) -> tuple[Microkernel, Axes, tuple[DTyp
 
 
 def _kernel_with_a(low: Lowering, user: Op, read: Op) -> tuple[Microkernel, Axes] | None:
-    """Return (Microkernel, its axes M, N and K) of `user` if this is an MMA with the `read` as operand A, in the atom's
-    type.
+    """Return (Microkernel, axes) of the operation `user`: its atom and accumulator tile, and the names of M, N and K.
 
-    None otherwise, or if scalar loops do the MMA.
+    None unless `user` is an MMA by an atom, and the read operation `read` gives its operand A, in the atom's type. Also
+    None if the accumulator comes from `read`.
     """
     kernel_of_product = (
         microkernel_of(low, user) if user.name == "mma" and user.operands[2] is not read.results[0] else None
@@ -193,12 +194,13 @@ def limits(
     known: Substitution,
     unknown: set[Symbol],
 ) -> tuple[Expr, Expr, tuple[bool, ...]]:
-    """Return (first, end, marks) of the loop over a filter tap: the range of its index in which coordinates are in
-    bounds.
+    """Return (first, end, marks): the range of a filter tap's index in which coordinates are in bounds, and `marks` for
+    that range.
 
-    `at` are the coordinates in a tensor of extents `shape`; `marks` says which may be out of bounds, before and, in the
-    result, within that range. `tap` is the loop's symbol, `size` its extent. `known` replaces symbols by their current
-    values. Coordinates with a symbol in `unknown`, which changes within the loop, or not linear in `tap`, set no limit.
+    `at` are the coordinates in a tensor of extents `shape`. `marks[n]` is True if coordinate n may be out of bounds; in
+    the result it is False for coordinates that set a limit of the range. `tap` is the symbol of the loop over the tap,
+    `size` its extent. `known` replaces symbols by their current values. Coordinates set no limit if they are not linear
+    in `tap`, or have a symbol in `unknown`, which changes within the loop.
     """
     first, end, remaining = as_expr(0), as_expr(size), list(marks)
     for n, e in enumerate(at):

@@ -88,11 +88,12 @@ def iterate(low: Lowering, op: Op) -> tuple[Tile, ...]:
 
 
 def _rounds(low: Lowering, op: Op, first: Expr, length: Size, tile: Size) -> tuple[Expr, Expr, list[tuple[Expr, Size]]]:
-    """Return (first index, number of full tiles, [(condition, width) of a ragged last tile]) of the loop `op`.
+    """Return (first, count, ragged): the first index of the loop `op`, its number of full tiles, and its ragged last
+    tiles.
 
-    It goes over `length` elements from `first` on, `tile` elements an iteration, unless a constraint states its start
-    or number of iterations. Several ragged tiles are alternatives for different workgroups. Raise a ProgramError if a
-    stated start or number is below 0 or known only at run time.
+    `ragged` is [(condition, width), ...]; it is [] if there is none, and has alternatives for different workgroups. The
+    loop goes over `length` elements from `first` on, `tile` elements an iteration, unless a constraint states its start
+    or number of iterations. Raise a ProgramError if a stated start is below 0, or if either is known only at run time.
     """
     stated = {} if op in low.free else _limits(low.program, op)
     if tile is length:
@@ -210,18 +211,23 @@ Carried = tuple[Value | None, Tile]
 
 
 def _all_carried(low: Lowering, op: Op, values: Sequence[Value]) -> list[Carried]:
-    """Emit the stores of `values`, with which the loop `op` starts, to new tensors; return [(tensor, Tile of it)]."""
+    """Emit stores of the initial values of the loop's carried variables into new tensors.
+
+    Return [(tensor, Tile), ...], one pair for each variable: a Tile is the formula of a value, here a load of the
+    tensor. The tensor is None, and nothing is stored, for a value without elements. `op` is the loop; `values` are the
+    initial values.
+    """
     starts = zip((low.storage.env[v] for v in values), op.blocks[0].args, strict=True)
     return [_carried(low, op, n, start, arg) for n, (start, arg) in enumerate(starts)]
 
 
 def _carried(low: Lowering, op: Op, place: int, start: Tile, arg: Value) -> Carried:
-    """Emit the store of the start of carried value number `place` of the loop `op` to a new tensor; return (tensor, its
-    Tile).
+    """Emit the store of a carried variable's initial value to a new tensor; return (tensor, a Tile that loads from it).
 
-    `start` is the Tile it starts from, `arg` its argument of the body. The tensor has the accumulator's type, and an
-    MMA's layout in registers, if an MMA or reduction computes the value. (None, start) if it has no elements. Raise a
-    ProgramError if it has the loop's axis.
+    `place` is the variable's number in the loop `op`, `start` the Tile of its initial value, `arg` the argument of the
+    body that stands for it. The tensor has the accumulator's type, and an MMA's layout in registers, if an MMA or
+    reduction computes the value. Return (None, start) if it has no elements. Raise a ProgramError if it has the loop's
+    axis.
     """
     wide = _carried_type(low.machine, op, place) or (start.wide[0] if start.wide is not None else None)
     dims = arg.type.dims

@@ -55,8 +55,9 @@ class BlockOrder:
 
     @property
     def ends(self) -> tuple[tuple[Size, bool], ...]:
-        """(extent, True if zeros are padded behind it) for each dimension of B: batch dimensions, taps, K and N, in
-        this order.
+        """A tuple of (extent, is_padded), one for each dimension of B: batch dimensions, taps, K and N, in this order.
+
+        `is_padded` is True if the packed tensor has zeros behind the end of the dimension.
         """
         last = (self.long, self.long % self.how.atom.shape[2] != 0), (self.wide, self.wide % self.how.columns != 0)
         return (*((n, False) for n in (*self.around, *self.deep)), *last)
@@ -103,7 +104,10 @@ class LaneOrder:
 
     @property
     def ends(self) -> tuple[tuple[Size, bool], ...]:
-        """(extent, True if zeros are padded behind it) for each dimension of B: the others, then the vectorised one."""
+        """A tuple of (extent, is_padded), one for each dimension of B: the others, then the vectorised one.
+
+        `is_padded` is True if the packed tensor has zeros behind the end of the dimension.
+        """
         return (*((n, False) for n in self.others), (self.wide, self.wide % self.width > 0))
 
     def source(self, at: Sequence[Expr]) -> tuple[Expr, ...]:

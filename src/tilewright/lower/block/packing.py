@@ -74,11 +74,13 @@ def pack_before(
 
 
 def packed_before(low: Lowering, b: Tile, dims: tuple[Expr, ...], order: Order) -> Value | None:
-    """Return an argument that has all of B over `dims`, packed in `order` before the program runs; None if it cannot
-    be.
+    """Return a new argument that has all of B over `dims`, packed in `order` before the program runs; None if B cannot
+    be packed so.
 
-    B must be a plain load from an argument that is only read, in bounds, and read by several tasks or iterations. The
-    packing program is added to `low.arguments.packs`, once for equal requests.
+    All of these must hold: B is a plain load from an argument that the program only reads. B is read by several tasks
+    or iterations, or the plan packs operands, or shared memory is limited. Its coordinates depend on `dims` alone, and
+    are shown to be in bounds. No dimension of `dims` belongs to a loop with a data-dependent start, or goes past its
+    end in some workgroups. The packing program is added to `low.arguments.packs`, once for equal requests.
     """
     load = only_load(b.formula)
     source = None if load is None else low.arguments.source(load.tensor)

@@ -180,8 +180,8 @@ class TileScope:
         return coordinate
 
     def part(self, dim: Expr) -> Part:
-        """Return the current part, (first index, extent), of a dimension: as the tasks and loops around set it, else
-        all of it.
+        """Return the current part of the dimension `dim`, (first index, extent): as the tasks and loops around set it,
+        else (0, its size).
 
         The axis of a while loop has (0, 1). A dimension such as 2*K, computed from a split dimension K, has the part
         that follows from that of K; raise a ProgramError if its extent is not the same in every tile of K.

@@ -124,7 +124,10 @@ class Write:
         self.marks[0] = True
 
     def places(self) -> tuple[tuple[Expr, bool], ...]:
-        """Return (coordinate, True if it may be out of bounds) for each dimension of the memory that is written."""
+        """Return a tuple of (coordinate, may_leave), one for each dimension of the memory that is written.
+
+        `may_leave` is True if the coordinate may be out of bounds.
+        """
         return tuple(zip(self.at, self.marks, strict=True))
 
     def target(self) -> Value:

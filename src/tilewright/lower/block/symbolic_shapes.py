@@ -141,7 +141,12 @@ def _follow(
     lets: list[Symbol] = []
 
     def value(s: Symbol) -> Size:
-        """Return the value of the size `s`, and store it in `size_of`."""
+        """Return the value of the size `s`: a number, a parameter, or an expression of these. Also store it in
+        `size_of`.
+
+        An expression that is no product becomes a new symbol, which is recorded in `lets`. Raise an ArgumentError if
+        the size depends on more than sizes that arguments tell.
+        """
         if s in parameters:
             return parameters[s]
         if s not in size_of:

@@ -333,10 +333,12 @@ class BlockWriter:
     def _is_row(
         self, tensor: Value, over: tuple[Symbol, ...], at: Sequence[tuple[Expr, bool]], sizes: tuple[Expr, ...]
     ) -> bool:
-        """True if a view of a register tensor with one element per row would repeat it along columns, in the layout
-        `home`.
+        """True if a view repeats the register tensor `tensor`, one element per row, along columns: a view over (m, n)
+        at [m].
 
-        `at` and `over` are the coordinates and iterators of the view; `sizes` are its extents.
+        `over` must be two iterators, with the extents `sizes`, of which the first is the tensor's only extent. `at`
+        must be one coordinate, the first iterator itself. The register layout `self.home` must have a tile of these
+        extents. False if it is None.
         """
         if self.home is None or len(over) != 2 or len(at) != 1 or at[0][0] is not over[0]:
             return False

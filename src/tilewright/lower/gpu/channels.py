@@ -59,8 +59,11 @@ def channel(low: WaveLowering, op: Op) -> None:
 
 
 def _groups(low: WaveLowering, op: Op) -> int:
-    """Return the number of groups of waves that use the channel of `op` without waiting for each other. A group has as
-    many waves as the largest MMA of the program needs. Return 1 if all waves of the role use the channel together.
+    """Return the number of groups of waves that use a channel (ring of shared-memory stages) without waiting for each
+    other.
+
+    A group has as many waves as the largest MMA of the program needs. `op` makes the channel. Return 1 if the waves of
+    the role (producer or consumer) that is being lowered are only one group, or must wait for each other.
     """
     lanes = {low.target.multiply_atom(x.attrs["atom"]).c.lanes for x in low.program.walk() if x.name == "mma"}
     waves_per_mma = max(lanes, default=low.lanes) // low.lanes

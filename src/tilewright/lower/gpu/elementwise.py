@@ -128,10 +128,11 @@ source's values; the bits of the lane number to shuffle over; and for each wave,
 
 
 def _piece_reductions(low: WaveLowering, op: Op, source: Any, target: Any) -> list[PieceReduction] | None:
-    """Return a PieceReduction for each piece (values of one fragment) of the register tensor `target`: the source
-    values of each row in a lane, the bits of the lane number to shuffle over, the waves to combine. Return None if
-    these cannot reduce `source`: it is no register tensor, no float type that is its own accumulator type, or has
-    another layout.
+    """Return a list of PieceReductions, one for each piece (values of one fragment) of the register tensor `target`.
+
+    A PieceReduction is (the source values of each row in a lane, the bits of the lane number to shuffle over, the waves
+    to combine). Return None if the reduction `op` cannot be done so: if `source` or `target` is no register tensor, if
+    the type is no float that is its own accumulator type, or if the layouts do not match.
     """
     if not isinstance(source, RegisterTensor) or not isinstance(target, RegisterTensor) or not source.dtype.is_float:
         return None
@@ -217,8 +218,10 @@ def _within_lanes(low: WaveLowering, source: RegisterTensor, groups: list[list[A
 
 
 def _lane_bits_of_row(low: WaveLowering, source: RegisterTensor, reduced_dim: int, wanted: Any) -> list[int]:
-    """Return the bits of the lane number (as 1, 2, 4, ...) whose change leads to a lane with other elements of the same
-    rows. `reduced_dim` is the reduced dimension of `source`, `wanted` the table of rows over [thread, value].
+    """Return a list of the bits of the lane number (1, 2, 4, ...) that a row's reduction must shuffle over.
+
+    Lanes that differ in such a bit have the same rows, but other elements of them. `source` is the tensor that is
+    reduced along `reduced_dim`; `wanted[thread, value]` is the row of the result that each register holds.
     """
     threads = np.arange(len(wanted))
     column = source.pieces[0].coordinates[reduced_dim]

@@ -62,8 +62,10 @@ class TransposeTile:
         return Window(dims, (self.slow, self.fast), first_vectors, self.may_overrun)
 
     def coordinates(self, low: WaveLowering, lane: Symbol, v: Symbol) -> tuple[Expr, Expr, list[Expr]]:
-        """Return (row, column, bounds conditions) in the matrix of value `v` of lane `lane`, as expressions of these
-        two symbols.
+        """Return where value `v` of lane `lane` lies in the matrix: (row, column, bounds conditions).
+
+        The row, the column and the conditions are expressions of these two symbols. The list of conditions is empty if
+        the element is always in bounds.
         """
         place_of = self.window(self.first_vectors).coordinates(low, lane, v)
         conditions = [c for _, c in place_of.values() if c is not None]

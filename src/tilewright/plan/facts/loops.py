@@ -53,7 +53,7 @@ class StateMerge:
 
 
 def state_merges(loop: Op) -> tuple[StateMerge, ...] | None:
-    """Return a StateMerge for each value that a loop carries, in order; None if some carried value cannot be merged.
+    """Return a tuple of StateMerges, one for each value that `loop` carries, in order; None if one cannot be merged.
 
     A StateMerge says how the values from two parts of the loop become one: by a sum, by a maximum or minimum, or by a
     sum after both are rescaled to the common maximum (online softmax).

@@ -20,12 +20,13 @@ from tilewright.plan.vectors import vector_unit
 
 
 def choose(space: Contraction, machine: Machine, fixed: Fixed = FREE) -> Choice:
-    """Rank all legal blockings (tile sizes, loop orders) of one product on a CPU; return a Choice, fastest first.
+    """Rank all legal blockings (tile sizes, loop orders) of the contraction `space` on a CPU; return a Choice, fastest
+    first.
 
-    The Choice also has the units (MMA atoms, or vectors along a shared dimension) that do not fit, with reasons, and
-    the roofline's time. It has no candidates if nothing fits, or if N of `space` (the product's index space) is not
-    exactly one dimension. Blockings follow the author's constraints `fixed`, unless none can: then the constraints are
-    ignored.
+    A unit is an MMA atom, or the SIMD unit with vectors along a dimension that A, B and C share. The Choice also has
+    the units that do not fit, with reasons, and the roofline: lower bounds of the cycles, None if no unit fits. If N of
+    `space` is not exactly one dimension, there are no candidates and no roofline. Blockings follow the author's
+    constraints `fixed`, unless no blocking does: then the constraints are ignored.
     """
     space = merge_rows(space)
     if len(space.columns) != 1:

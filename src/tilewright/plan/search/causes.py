@@ -36,7 +36,7 @@ Timed = Callable[[Work], float]
 
 
 def cause_of(candidate: PlanCandidate, facts: Facts, machine: Machine) -> Cause:
-    """Return the Cause (text, way out, operation) of most of a candidate's time.
+    """Return a Cause (text, advice, operation) for what takes most of the time of a candidate.
 
     If the candidate runs two kernels, it is the cause of the slower one. If the work of the kernel cannot be counted,
     the Cause says so. `facts` is the analysed program of the candidate.
@@ -110,7 +110,7 @@ def _without(work: Work, machine: Machine) -> Iterator[tuple[str, Work]]:
 
 
 def _described(what: str, kernel: CandidateKernel, work: Work, machine: Machine) -> Cause:
-    """Return the Cause (text, way out, operation) to report if the count named `what` takes most of a kernel's time.
+    """Return the Cause (text, advice, operation) to report if the count named `what` takes most of a kernel's time.
 
     `what` is a name that `_without` yields, such as "mma" or "copied"; `work` has the kernel's counts.
     """
@@ -174,7 +174,7 @@ def _result_op(facts: Facts) -> Op | None:
 
 
 def _too_few_tasks(facts: Facts, work: Work, machine: Machine) -> Cause:
-    """Return the Cause (text, way out, operation) of a kernel with fewer tasks (workgroups' tiles) than cores.
+    """Return a Cause (text, advice, operation) for a kernel with fewer tasks (workgroups' tiles) than cores.
 
     It names the longest dimension that the grid cannot split, and why. If the grid can split all of them, it says that
     there are too few elements. `facts` is the analysed program, `work` has the number of tasks.
@@ -194,7 +194,7 @@ def _too_few_tasks(facts: Facts, work: Work, machine: Machine) -> Cause:
 
 
 def _slow_products(kernel: CandidateKernel, facts: Facts, work: Work) -> Cause:
-    """Return the Cause (text, way out, operation) of a kernel that spends most of its time on MMAs.
+    """Return a Cause (text, advice, operation) for a kernel that spends most of its time on MMAs.
 
     It says one of these: no atom takes the operands' types, so lanes multiply; the kernel has no pipeline; atoms
     compute at least twice the product, because tiles are padded; or MMAs simply take the time. `facts` is the analysed
@@ -227,10 +227,11 @@ def _slow_products(kernel: CandidateKernel, facts: Facts, work: Work) -> Cause:
 
 
 def _most_padded(kernel: KernelSchedule, m: MmaTile) -> tuple[str, int, int]:
-    """Return (dimension, its extent, padded extent of a tile) for the side of the MMA `m` that is padded most.
+    """Return (dimension, extent, padded extent) of the side of the MMA `m` (M, N or K) that is padded most.
 
-    Sides are M, N and K; tiles are padded to whole atoms. The side with the largest ratio of padded to actual elements
-    counts. If the side has no dimension, the first is the text "a side without dimensions" and the extent is 1.
+    Tiles are padded to whole atoms; the side with the largest ratio of padded to actual elements counts. The extent is
+    that of the whole dimension, the padded extent that of a tile. If the side has no dimension, the first item is the
+    text "a side without dimensions" and the extent is 1.
     """
     t, p = kernel.tiling, m.oriented
 
@@ -246,7 +247,7 @@ def _most_padded(kernel: KernelSchedule, m: MmaTile) -> tuple[str, int, int]:
 
 
 def _slow_operands(what: str, kernel: CandidateKernel, facts: Facts, work: Work) -> Cause:
-    """Return the Cause (text, way out, operation) of a kernel that waits for operands of its MMAs.
+    """Return a Cause (text, advice, operation) for a kernel that waits for operands of its MMAs.
 
     It names the operand whose loads cost most. If no operand is read, it says that each task computes them again.
     `what` is "gather" if lanes load operands without bulk copies, "copied" if tasks load them repeatedly. `facts` is
@@ -279,7 +280,7 @@ def _slow_operands(what: str, kernel: CandidateKernel, facts: Facts, work: Work)
 
 
 def _many_steps(kernel: UniformKernelSchedule, facts: Facts) -> Cause:
-    """Return the Cause (text, way out, operation) of a kernel whose waves wait for operands in every K step of an MMA.
+    """Return a Cause (text, advice, operation) for a kernel whose waves wait for operands in every K step of an MMA.
 
     It names the MMA with the most K steps. If no MMA runs on an atom, it says that lanes multiply. `facts` is not used.
     """
@@ -299,7 +300,7 @@ def _many_steps(kernel: UniformKernelSchedule, facts: Facts) -> Cause:
 
 
 def _single_lane_rows(kernel: UniformKernelSchedule, facts: Facts) -> Cause:
-    """Return the Cause (text, way out, operation) of a kernel in which single lanes compute rows of a scan or topk.
+    """Return a Cause (text, advice, operation) for a kernel in which single lanes compute rows of a scan or topk.
 
     A topk is a search for the largest few. The operation with the most elements is named. `facts` is the analysed
     program.
@@ -323,7 +324,7 @@ def _least_contiguous(reads: list[ValueFacts], facts: Facts) -> ValueFacts:
 
 
 def _short_runs(kernel: CandidateKernel, facts: Facts, machine: Machine) -> Cause:
-    """Return the Cause (text, way out, operation) of a kernel whose accesses use a few elements of each cache line.
+    """Return a Cause (text, advice, operation) for a kernel whose accesses use a few elements of each cache line.
 
     It names the read or write that touches the most lines. `facts` is the analysed program.
     """
@@ -348,7 +349,7 @@ def _short_runs(kernel: CandidateKernel, facts: Facts, machine: Machine) -> Caus
 
 
 def _read_again(kernel: CandidateKernel, facts: Facts, work: Work) -> Cause:
-    """Return the Cause (text, way out, operation) of a kernel that reads rows of an input several times.
+    """Return a Cause (text, advice, operation) for a kernel that reads rows of an input several times.
 
     Such rows are too long to keep in registers or shared memory. `facts` is the analysed program; `work` has the bytes
     that are read again.
@@ -362,7 +363,7 @@ def _read_again(kernel: CandidateKernel, facts: Facts, work: Work) -> Cause:
 
 
 def _slow_elements(kernel: CandidateKernel, facts: Facts, machine: Machine) -> Cause:
-    """Return the Cause (text, way out, operation) of a kernel whose lanes compute for most of its time.
+    """Return a Cause (text, advice, operation) for a kernel whose lanes compute for most of its time.
 
     It names the operation that takes the most cycles: a read or write that goes element by element, an operation on
     tiles shorter than a vector, or one with many elements. `facts` is the analysed program.
@@ -389,7 +390,7 @@ def _slow_elements(kernel: CandidateKernel, facts: Facts, machine: Machine) -> C
 
 
 def _cause_of_blocks(kernel: BlockedKernelSchedule, facts: Facts, machine: Machine) -> Cause:
-    """Return the Cause (text, way out, operation) of a CPU kernel whose accumulator tiles stay in registers over K.
+    """Return a Cause (text, advice, operation) for a CPU kernel whose accumulator tiles stay in registers over K.
 
     It names the largest item of the kernel's cost: MMAs, memory, staging or storing. If the busiest core has more than
     twice its share of the tasks, it says that there are too few tasks instead. `facts` is the analysed program.

@@ -188,7 +188,7 @@ def _trips(kernel: UniformKernelSchedule) -> dict[Op, int]:
 
 
 def _bytes_of(kernel: UniformKernelSchedule, op: Op, axes: Axes) -> tuple[float, float]:
-    """Return (bytes of A, bytes of B) that one iteration of a task reads for the MMA `op`, for one batch element.
+    """Return (bytes of A, bytes of B): how much one iteration of a task reads for the MMA `op`, for one batch element.
 
     `axes` says which dimensions of the MMA are M, N and K.
     """

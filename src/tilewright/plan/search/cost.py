@@ -223,11 +223,11 @@ def kernel_time(machine: Machine, w: Work, o: Overlap) -> KernelTime:
 
 
 def _unpipelined_cycles(machine: Machine, w: Work) -> tuple[float, float]:
-    """Return (cycles of arithmetic and loads, cycles of memory bandwidth) of a kernel without a pipeline.
+    """Return (busy cycles, bandwidth cycles) of a kernel without a pipeline, whose waves all run the same code.
 
-    All waves of such a kernel run the same code. Both numbers are for all tasks (one workgroup's tile each), without
-    the launch (the fixed cycles to start a kernel), and include waits for memory. If a core runs several tasks at a
-    time, the waits of one task overlap the memory traffic of the others.
+    Busy cycles are those of arithmetic and loads, bandwidth cycles those of memory traffic. Both are for all tasks (one
+    workgroup's tile each), without the launch (the fixed cycles to start a kernel), and include waits for memory. If a
+    core runs several tasks at a time, the waits of one task overlap the memory traffic of the others.
     """
     limits, cores = machine.limits, machine.limits.cores or 1
     rounds = ceil(w.tasks / cores)

@@ -247,10 +247,10 @@ def _task_lengths(t: Tiling) -> tuple[tuple[float, float, int], ...]:
 def state_bytes(t: Tiling, class_index: int) -> float:
     """Return the bytes of all values that one loop carries from iteration to iteration, summed over all tasks.
 
-    `class_index` says which loop: the index of its class of dimensions (same role, such as M or K, in every MMA). If
-    the program itself has a loop over these dimensions, the values are those that this loop carries; else they are the
-    accumulators of MMAs that reduce these dimensions. Each element takes one register word. `t` (a Tiling) has the
-    kernel's tile sizes.
+    It is the loop over the dimensions of class number `class_index` (a class has dimensions with the same role, such as
+    M or K, in every MMA). If the program itself has a loop over one of them, the values are those that it carries; else
+    they are the accumulators of MMAs that reduce one of them. Each element takes one register word. `t` (a Tiling)
+    gives the program, its classes and the machine; its tile sizes do not matter.
     """
     facts, dims = t.facts, set(t.o.classes[class_index].dims)
     loop = next((x for axis, x in facts.loops.items() if axis in dims), None)

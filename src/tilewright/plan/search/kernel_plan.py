@@ -201,7 +201,7 @@ class KernelPlan:
         return any(c.is_batch and str(d) == c.dims[-1] and tile.size > 1 for c, tile in self.t.pairs())
 
     def _splits(self, d: Expr) -> tuple[Split, ...]:
-        """Return how the plan splits the axis of `d`: a tuple of Split (level and elements), outermost first; maybe ().
+        """Return a tuple of Splits (level, elements), outermost first: how the plan splits the axis of `d`.
 
         `Split("task", n)` means n elements per workgroup, `Split("loop", n)` n elements per iteration; an axis may have
         both. "loop" also covers K steps within a workgroup's tile. It is () if neither the grid nor a loop splits `d`.

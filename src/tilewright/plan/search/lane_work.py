@@ -34,14 +34,14 @@ class LaneCycles:
             self._add_value(n, is_mask, n.id in feeding)
 
     def _add_value(self, n: ValueFacts, is_mask: bool, feeds_mma: bool) -> None:
-        """Add the ALU cycles of the value `n` to at most one field of this object: the first case that applies decides.
+        """Add the ALU cycles of the value `n` to at most one field of this object. The first case that applies decides:
 
-        - In a loop over a dimension that is N of one MMA and K of the next: per iteration, to `masked` if `is_mask`
-        (the value is part of a mask), else to `by_phase`. - Operations that take no ALU cycles, and values with one
-        element per row within a loop: nothing is added. - With `feeds_mma` (an operand is computed from `n`): to
-        `serial` if `n` depends on an MMA, else to `by_phase`. - Reductions: nothing is added, but outside of loops
-        `reduces_at_end` is set. - Values with all dimensions of some accumulator: per workgroup, to `end`. Nothing is
-        added for other values.
+        - `n` is in a loop, over a dimension that is N of one MMA and K of the next: the cycles of an iteration go to
+          `masked`   if `is_mask` (the value is part of a mask), else to `by_phase`;
+        - the operation takes no ALU cycles, or `n` has one element per row within a loop: nothing is added;
+        - `feeds_mma` (an operand is computed from `n`): to `serial` if `n` depends on an MMA, else to `by_phase`;
+        - `n` is a reduction: nothing is added, but outside of loops `reduces_at_end` is set;
+        - `n` has all dimensions of some accumulator: the cycles per workgroup go to `end`.
         """
         t, limits = self.t, self.t.machine.limits
         loops = t.phase(n)

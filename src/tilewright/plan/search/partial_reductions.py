@@ -106,7 +106,7 @@ def _best_part_count(kernel: UniformKernelSchedule, reduction: ValueFacts) -> in
     extent = facts.extents[_reduced_dim(reduction)]
 
     def cost(parts: int) -> tuple[float, int]:
-        """Return a sort key of splitting into `parts` parts: (relative memory time, elements left over at the end)."""
+        """Return the sort key (relative memory time, elements left over at the end) of splitting into `parts` parts."""
         rounds = ceil(parts * fewest_tasks / cores)
         busy = max(1, rounds * cores / (parts * fewest_tasks) / limits.far_alone)
         return busy + rounds * limits.copy_latency / moved, extent % parts

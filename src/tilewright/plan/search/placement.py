@@ -206,7 +206,11 @@ def _count_read(
 
 
 def _needs_halo(t: Tiling) -> bool:
-    """True if some grid tile of `t` (a Tiling) is a box (rectangle) of output positions that a sliding window reads."""
+    """True if some grid tile of `t` (a Tiling) is a box (rectangle) of output positions whose sliding windows read
+    overlapping input.
+
+    A kernel with such tiles needs a halo tile: the input patch of the box, loaded once for all filter taps.
+    """
     return any(tile.fold == BOX and halo_window(t.o, c) is not None for c, tile in t.pairs() if tile.level == GRID)
 
 

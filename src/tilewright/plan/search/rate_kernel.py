@@ -76,11 +76,12 @@ def _orientation(facts: Facts, machine: Machine, units: list[ProductUnit], pipel
 
 
 def _wave_groups(machine: Machine, units: list[ProductUnit], pipeline: Pipeline, batch: int) -> tuple[int, int]:
-    """Return (wave groups along the rows of a workgroup's tile, wave groups along its columns) for a given plan.
+    """Return (groups along the rows, groups along the columns): how a workgroup's wave groups divide its tile in a
+    given plan.
 
     A wave group, such as a warpgroup, has the waves of one atom. `units` are the plan's `mma` statements, `pipeline` is
-    its pipeline. With several GEMMs per tile (`batch`), all wave groups lie along the rows. With ping-pong, only the
-    half of the wave groups that works on one tile counts.
+    its pipeline. If `batch`, the number of GEMMs per tile, is above 1, all wave groups lie along the rows. With
+    ping-pong, only the half of the wave groups that works on one tile counts.
     """
     atoms = [machine.multiply[line.atom or ""] for line in units]
     waves = atoms[0].c.lanes // (machine.lanes or 1)

@@ -94,8 +94,8 @@ def row_copy_of(n: ValueFacts, packed: tuple[int, ...], machine: Machine) -> Row
 
 
 def with_accesses(facts: Facts, accesses: dict[int, AccessFacts]) -> tuple[ValueFacts, ...]:
-    """Return the nodes of a program's graph, with some accesses replaced: {node number: new access}.
+    """Return a tuple of the nodes of a program's graph, with some accesses replaced.
 
-    `facts` is the analysed program; nodes without an entry in `accesses` stay as they are.
+    `accesses` is {node number: new access}; nodes without an entry stay as they are. `facts` is the analysed program.
     """
     return tuple(replace(n, access=accesses[n.id]) if n.id in accesses else n for n in facts.nodes)

@@ -139,8 +139,8 @@ def _splits_of_dim(t: Tiling, dim: str, box: int, step: int) -> Iterator[Parts]:
 def _parts_of_steps(dim: str, extent: int, step: int) -> Iterator[Parts]:
     """Yield a Parts for each number of parts in PARTS: pieces of `dim` in whole steps of `step` elements.
 
-    The last piece may be shorter. `extent` is the number of elements of `dim`. A number is skipped if rounding to whole
-    steps leaves a single part.
+    The last piece may be shorter. Rounding to whole steps may give fewer pieces than asked for; the number is skipped
+    if it leaves a single one. `extent` is the number of elements of `dim`.
     """
     for count in PARTS:
         width = ceil(extent / count / step) * step

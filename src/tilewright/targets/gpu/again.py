@@ -86,10 +86,9 @@ def _maker(torch: Any, tensor: Any) -> Any:
 
 
 def _room_maker(torch: Any, size: int, device: Any) -> Any:
-    """Return a function without parameters that allocates a workspace: a torch tensor of `size` bytes on `device`.
-    `torch` is the module.
+    """Return a function without parameters that allocates a workspace: a torch tensor of `size` bytes (at least 1).
 
-    torch's allocator gives each stream separate memory, and a CUDA graph that is being captured memory that stays with
-    it.
+    `torch` is the module, `device` the tensor's device. torch's allocator gives each stream separate memory. During
+    CUDA graph capture, the memory belongs to the graph.
     """
     return partial(torch.empty_strided, (max(1, size),), (1,), dtype=torch.uint8, device=device)

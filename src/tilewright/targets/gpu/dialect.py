@@ -147,7 +147,7 @@ class Dialect(Protocol):
         """
 
     def multiply(self, e: Emitter, op: Op) -> None:
-        """Emit the multiplication C += A * B of the atom operation `op`."""
+        """Emit the instructions of C += A * B for `op`, an MMA by an atom. Each dialect defines this method."""
 
     def settle(self, e: Emitter, pending: int, sums: tuple[Value, ...]) -> None:
         """Emit the wait until at most `pending` groups of asynchronous multiplications are in flight. `sums` are the

@@ -109,12 +109,12 @@ class TiledSums:
 def room_for_sums(
     storage: Storage, kernel: Microkernel, axes: Axes, c: tuple[Expr, ...], parts: Parts, wide: DType, start: Formula
 ) -> tuple[Value, bool]:
-    """Emit the allocation of an accumulator; return (tensor, True if `start` is zero and is not stored in it).
+    """Emit the allocation of an accumulator, and the store of its first value `start`; return (tensor, is_unset).
 
     It is in registers if one accumulator tile of `kernel` covers C, and registers hold such tiles of all MMAs at once;
-    else in memory, padded to whole atoms. `axes` names M, N and K; `c` are the dimensions of C, `parts` maps them to
-    (first index, extent); `wide` is the type. `start` is the formula of its first value, which is stored unless True is
-    returned.
+    else in memory, padded to whole atoms. If it is in memory and `start` is 0, nothing is stored, and `is_unset` is
+    True; else `is_unset` is False. `axes` names M, N and K; `c` are the dimensions of C, `parts` maps them to (first
+    index, extent); `wide` is the element type; `start` is a formula.
     """
     rows, columns = (parts[d][1] for d in (axes.m, axes.n))
     is_zero, has_unit_batch = start == formulas.number(0, wide), all(parts[d][1] == 1 for d in axes.around)

@@ -74,7 +74,9 @@ def by_elements(product: TileProduct, a: Tile, b: Tile, total: Value) -> Product
 
 
 def _sizes(product: TileProduct) -> tuple[int, int]:
-    """Return (rows, columns) of C as one tile: the extents of its last two dimensions, 1 for one that it lacks."""
+    """Return (rows, columns) of the result as one tile: the extents of its last two dimensions, and 1 for one that it
+    lacks.
+    """
     rows, columns = (1, 1, *(most(product.width(d)) for d in product.c))[-2:]
     return rows, columns
 
@@ -87,7 +89,9 @@ def _unrolled_loop(product: TileProduct, dim: Expr) -> KLoop:
 
 
 def _in_loops(product: TileProduct, summed: Sequence[Expr]) -> list[KLoop]:
-    """Return a loop over each of the dimensions `summed`, in steps of 1; of the last, in steps of AT_ONCE indices."""
+    """Return a list of KLoops, one over each of the dimensions `summed`: steps of 1, for the last one of AT_ONCE
+    indices.
+    """
 
     def over(dim: Expr) -> KLoop:
         """Return the loop over one dimension."""

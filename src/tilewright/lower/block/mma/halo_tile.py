@@ -328,10 +328,11 @@ def _given(tile: Tile, which: str) -> Load:
 
 
 def halo_sources(product: AtomProduct, a: Tile, b: Tile, offsets: int) -> tuple[HaloOfA, BesideHalo]:
-    """Return (source of operand A, source of operand B) of an MMA on a halo tile; both must be arguments that are only
-    read.
+    """Return (source of A, source of B): how an MMA reads its operands if A is a halo tile (input patch for all filter
+    taps).
 
-    `offsets` is the number of taps in one copy of B; 0: all of B is copied before the first task, by code emitted here.
+    Both operands must be arguments that are only read. `offsets` is the number of taps in one copy of B; 0: all of B is
+    copied before the first task, by code emitted here.
     """
     left = HaloOfA(product, _given(a, "A"), product.low.bound.walk)
     operand_load = _given(b, "B")

@@ -39,11 +39,11 @@ class InPlace(OperandSource):
         return self.ragged or any(self.marks)
 
     def limits(self, dim: Expr) -> tuple[Expr, Expr, bool]:
-        """Return (first, end, True if unrolled) of the loop over the filter tap `dim`, limited to indices that are in
-        bounds.
+        """Return (first, end, unrolled) of the loop over the filter tap `dim`, limited to indices that are in bounds.
 
-        It is unrolled if the row decides which indices are in bounds. `marks` then says what may still be out of bounds
-        within the limits. All indices, not unrolled, if nothing may be out of bounds, or the operand is no argument.
+        `unrolled` is True if the row decides which indices are in bounds. `self.marks` then says which coordinates may
+        still be out of bounds within the limits. All indices, not unrolled, are returned if nothing may be out of
+        bounds, if the operand is no argument, or if only a part of `dim` that does not start at 0 is summed.
         """
         p, full_range = self.product, super().limits(dim)
         if not self.skips:
@@ -110,8 +110,9 @@ class Stepped(InPlace):
         return [replace(s, unrolled=False) for s in {s.dim: s for s in self.product.depth}.values()]
 
     def limits(self, dim: Expr) -> tuple[Expr, Expr, bool]:
-        """Return (first, end, False) of the loop over the filter tap `dim`: all indices, as elements out of bounds are
-        zero.
+        """Return (first, end, unrolled) of the loop over the filter tap `dim`: all indices, and False.
+
+        Elements out of bounds are zero in the copies, so that no index is left out.
         """
         return OperandSource.limits(self, dim)
 

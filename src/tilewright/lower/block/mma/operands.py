@@ -30,8 +30,9 @@ NEAR = 4
 def sources_of(product: AtomProduct, a: Tile, b: Tile, in_task: bool) -> tuple[OperandSource, OperandSource]:
     """Return (source of A, source of B) for an MMA by an atom: how each operand is copied or read.
 
-    With `in_task`, a task keeps tile registers for the MMA, and A is in place or staged. Allocations and copies that
-    come before the K loops are emitted here.
+    With `in_task`, a task keeps tile registers for the MMA, and A may also be rows that the task has staged. With halo
+    tiles, or an atom that reads shared memory, `in_task` is not used. Allocations and copies that come before the K
+    loops are emitted here.
     """
     if product.low.bound.halo_taps is not None:
         return halo_sources(product, a, b, product.low.bound.halo_taps)
@@ -58,11 +59,15 @@ def _staged_sources(product: AtomProduct, a: Tile, b: Tile) -> tuple[OperandSour
 
 
 def _left_of_task(product: AtomProduct, a: Tile) -> OperandSource:
-    """Return the source of operand A in a task with tile registers: read in place, from the argument or the staged
-    rows.
+    """Return the source of operand A of the MMA `product`, in a task that keeps accumulators in tile registers. It is:
 
-    If elements may be out of bounds, each K step is copied first, with zeros. A computed A has a panel. Raise a
-    ProgramError if A is an argument read in place, and K is not whole atoms.
+    - if A is neither an argument nor staged rows (input rows copied to the worker's memory), or has not the atom's
+      type: in place if the atom can read it so, else a panel (a zero-padded copy, contiguous along K, that is emitted
+      here);
+    - else, if elements of A may be out of bounds: a buffer to which one K step at a time is copied, with zeros;
+    - else: A in place.
+
+    In the last two cases, raise a ProgramError if A is an argument and K is not whole atoms.
     """
     low, kernel = product.low, product.how
     source = only_load(a.formula) if a.dtype is kernel.atom.a.dtype else None

@@ -90,10 +90,10 @@ class _MmaRequest:
 
 
 def _parts(request: _MmaRequest) -> tuple[ProductParts, Value]:
-    """Return (ProductParts, tensor that has the result afterwards) of an MMA, as its plan says.
+    """Prepare an MMA as its plan says; return (ProductParts, the tensor that will have its result).
 
     ProductParts are the operand sources, accumulator, loops and multiply step from which the MMA is emitted later. Code
-    that must come before it is emitted here: allocations, and the accumulator's start.
+    that must come before it is emitted here: allocations, copies, and the accumulator's start.
     """
     low, op, c = request.low, request.op, request.acc.dims
     if op in low.bound.lane_kernels:
@@ -112,8 +112,10 @@ def _parts(request: _MmaRequest) -> tuple[ProductParts, Value]:
 
 
 def _in_task(request: _MmaRequest, task: TaskRegisters) -> tuple[ProductParts, Value]:
-    """Return (ProductParts, tensor that has the result afterwards) of an MMA for which the `task` keeps tile registers.
+    """Prepare an MMA for which the `task` keeps tile registers; return (ProductParts, the tensor that will have its
+    result).
 
+    ProductParts are the operand sources, accumulator, loops and multiply step from which the MMA is emitted later.
     Raise a ProgramError unless its accumulator starts from 0.
     """
     low, kernel = request.low, request.low.bound.products[request.op]
@@ -127,9 +129,12 @@ def _in_task(request: _MmaRequest, task: TaskRegisters) -> tuple[ProductParts, V
 
 
 def _without_atom(request: _MmaRequest, total: Value | None) -> tuple[ProductParts, Value]:
-    """Return (ProductParts, tensor that has the result afterwards) of an MMA without an atom, by formulas of elements.
+    """Prepare an MMA without an atom, by formulas of elements; return (ProductParts, the tensor that will have its
+    result).
 
-    `total` is a carried accumulator to which it adds in place; None: a new tensor, to which the start is stored here.
+    ProductParts are the operand sources, accumulator, loops and multiply step from which the MMA is emitted later.
+    `total` is a carried accumulator, to which the MMA adds in place. If it is None, a new tensor is allocated, and the
+    accumulator's start is stored to it here.
     """
     low, storage, c = request.low, request.low.storage, request.acc.dims
     if total is None:
@@ -142,11 +147,12 @@ def _without_atom(request: _MmaRequest, total: Value | None) -> tuple[ProductPar
 def _with_atom(
     request: _MmaRequest, total: Value | None, kernel: Microkernel, axes: Axes, a: Tile, b: Tile
 ) -> tuple[ProductParts, Value]:
-    """Return (ProductParts, tensor that has the result afterwards) of an MMA by the atom of `kernel`.
+    """Prepare an MMA by the atom of `kernel`; return (ProductParts, the tensor that will have its result).
 
-    `axes` names M, N and K; `a` and `b` are the operands as the atom sees them. `total` is a carried accumulator to
-    which it adds in place; None: a new tensor, which is allocated here. Raise a ProgramError if A is a halo tile, and
-    the accumulator does not stay in registers.
+    ProductParts are the operand sources, accumulator, loops and multiply step from which the MMA is emitted later.
+    `axes` names M, N and K; `a` and `b` are the operands as the atom sees them. `total` is a carried accumulator, to
+    which the MMA adds in place; None: a new tensor is allocated here. Raise a ProgramError if A is a halo tile, and the
+    accumulator does not stay in registers.
     """
     low, storage, c = request.low, request.low.storage, request.acc.dims
     is_zero = False
@@ -164,10 +170,11 @@ def _with_atom(
 def _microkernel_with_operands(
     low: Lowering, op: Op, a: Tile, b: Tile, c: tuple[Expr, ...]
 ) -> tuple[Microkernel, Axes, Tile, Tile] | None:
-    """Return (Microkernel, its axes M, N and K, operand A, operand B) of the MMA `op`; None if no atom does it.
+    """Return (Microkernel, axes, A, B) of the MMA `op`: its atom and accumulator tile, the names of M, N and K, its
+    operands.
 
-    `low.lost` then gets the reason, unless the plan asks for scalar products of lanes. `c` are the dimensions of the
-    result; `a` and `b` are swapped if the atom's rows run along N.
+    `a` and `b` are swapped if the atom's rows run along N. `c` are the dimensions of the result. Return None if no atom
+    does the MMA; `low.lost` then gets the reason, unless the plan unrolls scalar products.
     """
     known = {**a.parts, **b.parts}
     axes = axes_of(a.dims, b.dims, c, lambda d: most(known[d][1]))

@@ -58,10 +58,10 @@ class OperandSource:
         return ()
 
     def limits(self, dim: Expr) -> tuple[Expr, Expr, bool]:
-        """Return (first, end, True if unrolled) of the loop over `dim`, a reduction dimension beside K such as a filter
-        tap.
+        """Return (first, end, unrolled) of the loop over `dim`, a reduction dimension beside K such as a filter tap.
 
-        By default all of its indices, not unrolled; subclasses override it to leave out indices out of bounds.
+        Here it goes over all indices, and `unrolled` is False. Subclasses override it to leave out indices out of
+        bounds.
         """
         return as_expr(0), as_expr(self.product.width(dim)), False
 

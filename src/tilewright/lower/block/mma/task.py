@@ -202,9 +202,9 @@ def _microkernel(low: Lowering, op: Op, plan: TileRegisterMma) -> Microkernel:
 
 
 def _staging(plan: TileRegisterMma, kernel: Microkernel) -> tuple[object, ...]:
-    """Return a key of how an MMA stages rows of A: image lines, taps that slide, M, K, rows of a tile, and K of the
-    atom.
+    """Return a tuple that is equal for MMAs that can share the staged rows of A.
 
-    It is equal for MMAs that can share the staged rows.
+    Its items are the walk over image lines, the taps that slide, M, K, the rows of an accumulator tile, and the atom's
+    K.
     """
     return plan.walk, dict(plan.shifts), plan.axes.m, plan.axes.k, kernel.rows, kernel.atom.shape[2]
