@@ -324,6 +324,8 @@ def test_every_plan_of_the_corpus_is_read_in_both_versions():
     for text in plans:
         plan = parse_plan(text)
         assert "\n".join(plan.lines()) == text
+        if "rows of K" in text:  # version 1 had no such copies
+            continue
         old = in_version_1(text)
         assert not re.search(r"grid|raster|loops [A-Z]|tile|producer|repack|strip|parts", old), old
         assert parse_plan(old) == plan

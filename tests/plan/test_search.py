@@ -51,7 +51,6 @@ their own in the search."""
 
 
 WITHOUT_PIPELINE = (
-    ("products", "i8 tn 33x65x257"),
     ("products", "f64 nt 2048x2048x2048"),
     ("grouped_dilated", "bf16 g4ic20ih5oc20oh5kh3ph1"),
     ("fused", "weights of i8, a scale a column 33x200x264"),
