@@ -310,9 +310,11 @@ class _TableColumns:
         return not any(s.lower is ZERO for s in e.symbols - self.digits)
 
     def congruence(self, condition: IsZero) -> Expr:
-        """Return the condition x % s == 0 with the terms of x in the fused axes replaced by a table column.
+        """Return the condition x % s == 0 with the terms of x that depend on the fused axes replaced by one table
+        column.
 
-        Raise AccessError if the condition does not have this form.
+        A table column is a symbol whose value is looked up by the fused axes' flat index. A new one is added to `made`.
+        Raise AccessError if the condition does not have this form, or if such a term also depends on another axis.
         """
         node = condition.operand
         if not isinstance(node, Mod):

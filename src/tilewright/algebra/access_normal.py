@@ -71,9 +71,10 @@ def normalise(access: Access, digit_names: Mapping[str, Names]) -> Access:
 
 
 def _why_no_digits(access: Access) -> str:
-    """Return the reason, as a text, why a division that is left in the access cannot be replaced by digits.
+    """Return a text: why a division in the access cannot be replaced by digits (the mixed-radix parts of an index).
 
-    The access must have a division left.
+    `access` must still have a division after the replacement was tried. The text names the first division of a sum,
+    such as `(i + j) // 3`; if there is none, the first division.
     """
     for e in access.divisions:
         for node in e.walk():
@@ -219,10 +220,11 @@ def _use_exact_quotients(access: Access) -> Access:
 
 
 def _without_fractions(bound: Expr) -> Expr:
-    """Return `bound`, a condition X / s + y >= 0, as X + s*y >= 0, which has a value also if s does not divide X (s >
-    0).
+    """Return the condition `bound`, of the form X / s + y >= 0, as X + s*y >= 0.
 
-    A condition of another form is returned unchanged.
+    Here X / s is an exact division, which is undefined unless s divides X; X + s*y >= 0 is always defined. s must be
+    positive. Each exact division in the sum is removed in this way. A condition of another form, or without such a
+    division, is returned as it is.
     """
     if not isinstance(bound, AtLeastZero):
         return bound

@@ -400,9 +400,10 @@ class View:
         return extents
 
     def then(self, *steps: Transform | Chain) -> View:
-        """Return the view with `steps`, further transforms or chains of them, applied on top.
+        """Return the view with `steps`, transforms or chains of them, applied after its own, in order.
 
-        Raise AccessError, now rather than at the first use, if they name a dimension that does not exist.
+        Raise AccessError, now rather than at the first use, if a step names a dimension that does not exist or its
+        sizes do not fit.
         """
         chain = self.chain
         for step in steps:

@@ -66,10 +66,12 @@ class _Meetings:
         return loaded_first
 
     def visit(self, block: Block, unmet: bool) -> bool:
-        """Add the barriers of `block` that are not needed to `found`; return True if one is needed after it.
+        """Add the barriers of `block` that are not needed to `self.found`; return True if one is needed after the
+        block.
 
         `unmet` says whether memory that barriers protect was accessed between the last barrier and the block; the
-        result says the same for the end of the block.
+        result says the same for the end of the block. A nested block that accesses such memory is visited as if memory
+        was accessed before it.
         """
         for op in block.ops:
             if op.name == "barrier":

@@ -59,11 +59,13 @@ class Dim:
 
     @property
     def ragged(self) -> bool:
-        """True if `width` * `threads` does not divide the extent, so that some lanes have vectors past the end."""
+        """True if the extent is no multiple of the vector width times the number of threads: some lanes have vectors
+        past the end.
+        """
         return self.extent % (self.width * self.threads) != 0
 
     def part(self, wave: Expr, lane: Expr, lanes: int) -> Expr:
-        """Return the index expression, 0 to `threads` - 1, of one lane among the threads of this dimension.
+        """Return the index, as an expression, of one lane among the threads of this dimension: 0 to `self.threads` - 1.
 
         `wave` is the number of its wave, `lane` its number in the wave; `lanes` is the number of lanes of a wave.
         """
@@ -156,7 +158,9 @@ class Frames:
     def _assign_registers(self, program: Program) -> None:
         """Decide which tensors of `program` lie in registers, and how each operation's axes are distributed over lanes.
 
-        The result goes to the fields `tensors`, `axes`, `turned`, `followed`, `stored` and `apart`.
+        Nothing is returned; the result goes to fields of this object: `self.tensors` and `self.axes` (the layouts),
+        `self.turned` (transposes), `self.followed` and `self.stored` (reductions), and `self.apart` (True if no lane
+        reads what another stored).
         """
         as_bits = {self._chain.root(op.operands[0]) for op in program.walk() if op.name == "bitcast"}
         plain_tensors = [
@@ -239,7 +243,8 @@ class Frames:
         return {*axes, *single} == set(range(len(box(op))))  # nobody else reads the same
 
     def _collect_followed(self, block: Block) -> None:
-        """Add to `followed` the reductions over several waves in `block` that need no barrier between loop iterations.
+        """Add to `self.followed` the reductions over several waves in `block` that need no barrier between loop
+        iterations.
 
         If a block has two or more such reductions, each has the barrier of another one between two of its own runs.
         Blocks within `block` are visited too.
@@ -407,10 +412,13 @@ class Frames:
         return 1 if tensor is None else Substitution({axes[side]: as_expr(0)})(_offset(coordinates, tensor)).multiple
 
     def _coordinates(self, value: Value, axes: Sequence[Symbol], shared: bool) -> tuple[tuple[Expr, ...], Value | None]:
-        """Return (the coordinates of the element at `axes` in the tensor below the view `value`, that tensor or None).
+        """Return (coordinates, tensor): the element of the view `value` at `axes`, as coordinates in the tensor below
+        the view.
 
-        `axes` has a symbol for each dimension of `value`. The second is None unless the tensor is a packed (row-major)
-        argument or, with `shared`, a plain tensor in shared memory.
+        `axes` has a symbol for each dimension of `value`. A chain of views is followed down to the tensor; a value that
+        is no view keeps `axes` as coordinates. The second result is that tensor, if it is a packed (row-major) argument
+        or, with `shared`, an allocated unswizzled tensor with constant extents. It is None for other tensors, and for a
+        tensor of rank 0.
         """
         coordinates: tuple[Expr, ...] = tuple(axes)
         op = self._chain.made.get(value)

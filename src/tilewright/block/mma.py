@@ -77,7 +77,10 @@ class Mma:
 
     def _fragment(self, which: str, rows: Any, columns: Any) -> Tensor:
         """Emit one `alloc` and return it: a register tensor of shape (rows, columns) for operand `which` ("a", "b" or
-        "c"), distributed over the waves' threads as the atom needs it. Raise a ProgramError if interleaved waves do not
+        "c").
+
+        It is distributed over the waves' threads as the atom needs it. If this Mma is interleaved (the tiles of one
+        wave alternate with those of the others, instead of being adjacent), raise a ProgramError if the waves do not
         divide the shape.
         """
         operand = getattr(self.row, which)

@@ -202,11 +202,12 @@ class Compiled:
     def bind_whole(
         self, arrays: Mapping[str, Array], kept: Kept | None = None, *, passing: bool = False
     ) -> tuple[Callable[[], None], Whole | None]:
-        """Return (the function that `bind` returns, a Whole that describes its launches and arrays for a launch cache).
+        """Return (the function that `bind` returns, a Whole or None).
 
-        The second item is None if a call does more than copies and launches. `arrays` is {argument name: array},
-        outputs too; `kept` is a result of `keep`. `passing` promises that the function is called exactly once, right
-        away.
+        The Whole describes the launches and arrays of a call, so that a launch cache can repeat it on other arrays. It
+        is None if a call does more than copies and launches. `arrays` is {argument name: array}, outputs too. `kept` is
+        the result of `keep`: work on constant arguments, such as packed weights, done before. `passing` promises that
+        the function is called exactly once, right away.
         """
         return self._running.bind_whole(self._arrays_in_order(arrays), kept=kept, passing=passing)
 

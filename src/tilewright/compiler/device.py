@@ -76,8 +76,8 @@ class NativeDevice(HostMemory):
         """Return `program` with its parameters bound to `params`, {name: value}, and lowered to machine code at first
         use.
 
-        The program is checked first, unless the device is `checked`: then it must be bound already, and `params` has no
-        effect.
+        The program is checked first. If `self.checked` is set, it is not: then it must be bound already, and `params`
+        has no effect.
         """
         return NativeProgram(self, *((program, ()) if self.checked else ready(program, params)))
 

@@ -89,9 +89,11 @@ class RankedPlans:
         """The best plan that is refused only because shared memory overflows."""
 
     def after(self, why: str, overflows: bool) -> tuple[BoundPlan, bool]:
-        """Record that the plan tried last was refused because of `why`; return (next bound plan, True if the last).
+        """Record that the plan tried last was refused because of `why`; return (next bound plan, True if it is the
+        last).
 
-        `overflows` says that the only reason is too little shared memory: such a plan is tried again as the last one.
+        `overflows` says that the only reason is too little shared memory. The first such plan is tried again as the
+        last one, once all others are refused. Raise a ProgramError, as `bind_next` does, if no plan is left.
         """
         assert self._tried is not None
         if overflows:
@@ -100,11 +102,12 @@ class RankedPlans:
         return self.bind_next()
 
     def bind_next(self) -> tuple[BoundPlan, bool]:
-        """Return (the next plan that can be bound, False); once there is none, return (the last plan, True).
+        """Return (the next plan that can be bound, False), or (the last plan, True) once there is no next one.
 
         Plans that cannot be bound are recorded as refusals. The last plan is the best one that was refused only because
-        shared memory overflows: its values go to a workspace in global memory. Without one it is the only plan there
-        was, so that its own error is raised. If there were several, or none, a ProgramError lists the refusals.
+        shared memory overflows. True tells the caller to lower it with those values in a workspace in global memory. If
+        no plan overflowed and exactly one was refused, that plan is the last, so that its own error is raised.
+        Otherwise raise a ProgramError that lists the refusals.
         """
         for ranked in self._left:
             bound = result_or_refusal(partial(bind_plan, self._forms, ranked.plan, self._choose))
@@ -138,10 +141,15 @@ class RankedPlans:
                     yield RankedPlan(candidate, plan, ranking, facts)
 
     def _take(self, ranked: RankedPlan, request: Request, kernels: Kernels) -> BoundPlan:
-        """Return the BoundPlan of a plan that could be bound, and record it as the plan tried last.
+        """Return the BoundPlan of a plan that could be bound, and record the plan as the one tried last.
 
-        The BoundPlan has the plan and its `kernels`, and a choice for `explain`: the predicted time, what limits it,
-        and why other plans were refused. `request` has the program as the plan rewrote it.
+        `ranked` has the candidate, its plan, the search's ranking and the facts about the program. `request` has the
+        program as the plan rewrote it, and `kernels` the kernels to which it is bound. A plan without an atom gets the
+        request's open sizes (known only at the call) marked in its axes.
+
+        The BoundPlan also has a choice for `explain`: for a CPU plan of one product, the Choice with all its blockings
+        (tile sizes); otherwise a general choice, with the predicted time, what limits it, and why other plans were
+        refused.
         """
         self._tried = ranked
         candidate, plan, ranking, facts = ranked

@@ -72,7 +72,7 @@ class Run:
     def evaluate(self, e: Expr, values: Mapping[Any, Any]) -> Any:
         """Return the value of the expression `e` for `values`, {symbol: int or array}.
 
-        A `lenient` run ignores the ranges of symbols that set_symbol sets.
+        If `self.lenient` is set, a value that set_symbol gave a symbol may be outside the symbol's range.
         """
         if self.lenient:
             without_range = {s: symbol(s.name) for s in e.symbols if s in self.bound and s in values}
@@ -186,7 +186,7 @@ class Run:
         return ()
 
     def op(self, op: Op) -> tuple[TileValue, ...]:
-        """Execute the operation `op` by its handler and return its results; they are not recorded in `values`."""
+        """Execute the operation `op` by its handler and return its results, a tuple. The caller records them."""
         with np.errstate(all="ignore"):
             return self.handlers[op.name](self, op)
 

@@ -328,8 +328,9 @@ def _reduce(op: Op) -> tuple[Any, ...]:
 def _scan(op: Op) -> tuple[Any, ...]:
     """Check `op`, a `scan`, and return (), since it has no results.
 
-    Raise DimensionMismatch unless each target has the sources' shape, and ProgramError if `exclusive` stands with
-    formulas. Operands and combining function are checked too, as for `reduce`.
+    Operands and combining function are checked as for `reduce`. Raise DimensionMismatch unless each target has the
+    sources' shape. Raise ProgramError if `exclusive` is set and the combining function is a formula: it must be one of
+    the names sum, max, min and prod.
     """
     sources, targets = _check_combining(op)
     for target in targets:

@@ -70,8 +70,10 @@ def call_registered(target: str, call: XlaCall, aliases: dict[int, int], arrays:
     """Return the results, as JAX arrays, of the custom call named `target` (from `register_program`) on `arrays`.
 
     `call` has the shapes and types of the results. `aliases` is {number of an argument: number of the result that
-    shares its buffer}. Under vmap it stays one call, and the handler iterates over the batch; arrays without the batch
-    dimension are then broadcast in memory only if there are aliases.
+    shares its buffer}. Inside a shard_map, the results vary over the same mesh axes as the first array.
+
+    Under vmap it stays one call. An array without the batch dimension gets one of extent 1; if there are aliases, it is
+    broadcast in memory instead.
     """
     array_type = jax.typeof(arrays[0]) if arrays else None
     options: dict[str, Any] = {}

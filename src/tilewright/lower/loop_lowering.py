@@ -63,7 +63,7 @@ class LoopLowering:
         self.viewed = {self.chain.root(op.operands[0]) for op in program.walk() if op.name in ("view", "bitcast")}
 
     def available(self, atom: MultiplyAtom) -> bool:
-        """True if the machine that runs the program (`here`) has the MMA atom `atom`."""
+        """True if the machine that runs the program, `self.here`, has the MMA atom `atom`."""
         return atom.name in self.here.multiply
 
     def vector_lanes(self, dtype: DType) -> int:
@@ -107,10 +107,11 @@ class LoopLowering:
         return never_runs(self.program)
 
     def answer(self, op: Op) -> Answer | None:
-        """Return the Answer (atom and conditions) of the copy atom that the attribute `by` of the copy `op` names. Its
-        conditions on open sizes (known only at the call) are also added to `guards`, which the program checks. Return
-        None if `op` names no atom, if it never runs, or if there is no machine; raise a ProgramError if the atom cannot
-        do the copy.
+        """Return the Answer (atom and conditions) of the copy atom that the attribute `by` of the copy `op` names.
+
+        Its conditions on open sizes (known only at the call) are also added to `self.guards`, which the program checks.
+        Return None if `op` names no atom, if it never runs, or if there is no machine. Raise a ProgramError if the atom
+        cannot do the copy.
         """
         if "by" not in op.attrs or self.machine is None or op in self._idle:
             return None
@@ -249,9 +250,11 @@ class LoopLowering:
 
     def vectors(self, size: int, lanes: int, few: int = 16) -> Iterator[tuple[Expr, int]]:
         """Yield (start index, number of elements) of vectors that cover an axis of `size` elements: full ones of
-        `lanes` elements, then a shorter one for the rest. More than `few` full vectors are emitted as a loop: it yields
-        once, start is an expression of its variable, and code emitted until the next yield is its body. `straight`
-        forbids such loops.
+        `lanes` elements, then a shorter one for the rest.
+
+        More than `few` full vectors are emitted as a loop, unless `self.straight` is set: it yields once, start is an
+        expression of the loop variable, and code emitted until the next yield is its body. Otherwise each vector is
+        yielded by itself.
         """
         full, tail = divmod(size, lanes)
         if self.straight or full <= few:

@@ -96,12 +96,15 @@ def _axis_of(registers: RegisterView, box: tuple[int, ...], count: int) -> int |
 def _run_conditions(
     request: ViewRequest, view: MemoryView, axis: int | None, count: int, width: int, whole: bool
 ) -> Iterator[Condition]:
-    """Yield the conditions on open sizes (known only at the call) under which runs of `count` elements are contiguous,
-    aligned.
+    """Yield the conditions on open sizes (known only at the call) under which each run is contiguous and aligned.
 
-    A run is what one lane moves with one instruction, `width` bytes. `view` is the memory side of `request`. `axis` is
-    the number of the box axis along which runs lie, or None for runs of one element. If `whole`, a dimension that may
-    be out of bounds must also end between runs. Raise Refused if no sizes allow it.
+    A run is the `count` elements, `width` bytes together, that one lane moves with one instruction. `view` is the
+    memory side of `request`. `axis` is the number of the box axis along which runs lie, or None for runs of one
+    element. In the dimension along the runs, each run must begin at a multiple of `count`; if `whole`, and that
+    dimension may be out of bounds, its extent must be such a multiple too. Offsets in each other dimension must be
+    multiples of `count` elements.
+
+    Raise Refused if no sizes allow it: the tensor's alignment is too small, or the swizzle tears runs apart.
     """
     what = f"{width} bytes a lane"
     if view.alignment % width:

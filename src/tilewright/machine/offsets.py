@@ -33,18 +33,19 @@ class Table:
     parts: dict[Expr, Array]
 
     def at(self, entries: tuple[int, ...]) -> Expr:
-        """Return the value of one element of the box as an expression: `base` + the sum of weight * entry over `parts`.
+        """Return the value of one element of the box as an expression: `self.base` + the sum of weight * entry.
 
-        `entries` are the integers that the tables in `parts` hold for the element, one for each weight.
+        `self.parts` is {weight: table of integers, one for each element}. `entries` are the element's integers in these
+        tables, in order.
         """
         return weighted_sum(0, [(self.base, 1), *zip(self.parts, map(int, entries), strict=True)])
 
     def rows(self, elements: Array) -> list[tuple[int, ...]]:
-        """Return the distinct entries of the given elements, without repetition: tuples with one integer for each
-        weight in `parts`.
+        """Return the distinct combinations of table entries of the given elements: tuples with one integer for each
+        table.
 
-        `elements` is an array of element numbers of the box, first dimension fastest. Without any weight the result is
-        [()].
+        The tables are those of `self.parts`, {weight: table of integers, one for each element}. `elements` is an array
+        of element numbers of the box, first dimension fastest. Without tables the result is [()].
         """
         if not self.parts:
             return [()]

@@ -114,11 +114,10 @@ class _PipelinedKernel:
     # -- rules -------------------------------------------------------------------------------------------
 
     def _check_statements(self) -> None:
-        """Raise an ArgumentError for a pipeline that the machine cannot run, and for statements that do not fit one.
+        """Raise an ArgumentError if the machine cannot run the plan's pipeline, or if a statement does not fit it.
 
-        Illegal are `waves` (the pipeline states the number of waves), and the statements that only a plan with halo
-        tiles (input tiles with their surroundings) can have: `halo stages`, a statement that places a value, and
-        `loops`.
+        Four statements do not fit: `waves` greater than 1 (the line `producer` has the number of waves), and three that
+        need halo tiles (input tiles with their surroundings): `halo stages`, the placement of a value, and `loops`.
         """
         check_pipeline(self.pipeline, self.kernel.machine)
         if self.pipeline.halo_stages:

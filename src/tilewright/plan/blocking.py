@@ -139,12 +139,13 @@ def single_digits(contraction: Contraction, by_lanes: bool) -> list[Symbol]:
 
 
 def axes_in_order(contraction: Contraction, by_lanes: bool) -> dict[str, tuple[Symbol, ...]]:
-    """Return {axis name: its digits} of the axes rows, columns and depth (K) of a contraction's plan, in this order.
+    """Return {axis name: its digits} of the axes rows (M), columns (N) and depth (K) of a contraction's plan, in this
+    order.
 
-    Digits are mixed-radix parts of dimensions. With `by_lanes` (vectors run along a digit that A, B and the result
-    share) an axis `lanes`, with that digit, comes first. The axis rows has the digits of M that a task's tile spans:
-    the last two, or the last one with `by_lanes`. The batch and the other digits of M are left out: each has an axis of
-    its own. The grid splits the first two axes that are returned.
+    Digits are mixed-radix parts of dimensions: M of a convolution may have the digits n, h and w, and `rows` then is
+    (h, w). With `by_lanes` (vectors run along a digit that A, B and the result share), an axis `lanes` with that digit
+    comes first, and `rows` has only the last digit of M. The batch and the other digits of M are left out: each has an
+    axis of its own. The grid splits the first two axes that are returned.
     """
     lanes = {LANES: (required_lane_digit(contraction),)} if by_lanes else {}
     return {

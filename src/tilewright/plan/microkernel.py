@@ -129,7 +129,9 @@ class Microkernel:
         return (self.columns, self.rows) if self.transposed else (self.rows, self.columns)
 
     def oriented(self, axes: Axes) -> Axes:
-        """Return the Axes (M, N, K) of an MMA as the atom sees them: `axes`, with M and N exchanged if `transposed`."""
+        """Return the Axes (M, N, K) of an MMA as the atom sees them: `axes`, with M and N exchanged if
+        `self.transposed` is set.
+        """
         return axes.transposed if self.transposed else axes
 
     def __str__(self) -> str:
@@ -172,7 +174,7 @@ class Axes:
     def operands(self, op: Op) -> tuple[Value, Value]:
         """Return (A, B) of the mma `op`: its operand with the dimension M, and its operand with the dimension N.
 
-        These are the first two operands of `op`, exchanged if `swapped`.
+        These are its first two operands, in this order; exchanged if `self.swapped` is set.
         """
         a, b, _ = op.operands
         return (b, a) if self.swapped else (a, b)

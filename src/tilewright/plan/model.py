@@ -67,7 +67,7 @@ class Roofline:
 
     @property
     def cycles(self) -> float:
-        """The lower bound of the problem's cycles on all cores: the larger of `compute` and `memory`."""
+        """The lower bound of the problem's cycles on all cores: the larger of compute cycles and memory cycles."""
         return max(self.compute, self.memory)
 
 

@@ -24,7 +24,7 @@ class Slide:
     def reach(self) -> int:
         """The distance from the first filter tap to the last along this coordinate, in elements; 0 without a tap.
 
-        It is (taps - 1) * `step`: 3 taps with dilation 2 give 4.
+        It is (taps - 1) * dilation (`self.step`): 3 taps with dilation 2 give 4.
         """
         return 0 if self.tap is None else (size(self.tap) - 1) * self.step
 

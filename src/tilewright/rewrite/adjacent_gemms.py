@@ -35,7 +35,7 @@ class Neighbours:
 
     @property
     def count(self) -> int:
-        """The number of adjacent GEMMs: the extent of the dimension `d`."""
+        """The number of adjacent GEMMs: the extent of the dimension `self.d` that numbers them."""
         return self.a.extent(self.d)
 
     @property

@@ -150,7 +150,7 @@ class _ReplacedRead:
 
     @property
     def is_view(self) -> bool:
-        """True if no copy is needed: the tensor itself can be viewed with `shape` and `strides`."""
+        """True if no copy is needed: a view of the tensor itself has the elements in the order of the new read."""
         if self.read.order is not None:
             return False
         if self.summed:

@@ -72,10 +72,11 @@ class _InSteps(Rewriter):
         return Op(TILE.ops["iterate"], start, {"axis": self.dim}, results, (body,), op.loc)
 
     def _recomputed(self, value: Value, inside: dict[Value, Op]) -> Value:
-        """Return the value to use inside the new loop in place of `value`. If `value` has the dimension `dim`, it is
-        computed again there, together with its operands.
+        """Return the value to use inside the new loop in place of `value`.
 
-        The operations that compute it are added to `inside`, {original value: operation}.
+        If `value` has the dimension `self.dim`, over which the loop runs, it is computed again there, together with its
+        operands. The operations that compute it are added to `inside`, {original value: operation}. Otherwise it is the
+        value outside the loop.
         """
         if not isinstance(value.type, TileType) or self.dim not in value.type.dims:
             return self.of(value)

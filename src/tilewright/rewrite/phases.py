@@ -339,8 +339,11 @@ class _Phases(Rewriter):
     # -- the program over phases ---------------------------------------------------------------------------
 
     def run(self) -> InPhases:
-        """Return (rewritten program, {dimension: extent}, the loops of `self.free` in the new program). The program
-        goes over phases (residues of the result's index), each with the filter taps that are not multiplied with zeros.
+        """Return (rewritten program, {dimension: extent}, loops of the new program).
+
+        The program goes over phases (residues of the result's index), each with the filter taps that are not multiplied
+        with zeros. The loops are those of `self.free` (loops whose result does not depend on the tile size) that the
+        new program still has.
         """
         rewritten = replace(self.program, body=without_unused(self.body(self.program.body)))
         verify(rewritten)

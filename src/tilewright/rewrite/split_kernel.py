@@ -88,11 +88,11 @@ def _maker(value: Value, makers: Mapping[Value, Op]) -> Op | None:
 
 
 def _reductions_beside(program: Program, product: Op, sizes: Mapping[Symbol, int]) -> list[Op]:
-    """Return a list of one: the reduction with the smallest result (the first, of equals) beside the MMA `product`.
+    """Return at most one operation, in a list: the reduction beside the MMA `product` whose result has the fewest bits.
 
     A reduction is beside the MMA if it depends on no MMA, and an operation that depends on `product` needs it too.
-    Reductions to a scalar do not count. The list is empty if there is none, or if the MMA is in a loop. `sizes` is
-    {size symbol: extent}; the smallest result has the fewest bits.
+    Reductions to a scalar do not count. Of equal ones, the first is returned. The list is empty if there is none, or if
+    the MMA is in a loop. `sizes` is {size symbol: extent}.
     """
     ops, makers, numbers = program.body.ops, program.makers(), Substitution(sizes)
     if product not in ops:

@@ -112,11 +112,11 @@ class _LoopPart:
         return ops[-1]
 
     def add(self, op: Op, ops: list[Op]) -> None:
-        """Append the operation `op` to `ops`, rewritten over the dimensions `outer` (number of the part) and `inner`
-        (index within it) in place of the split axis. Also records its results in `self.values`.
+        """Append the operation `op` to `ops`, rewritten over two dimensions in place of the split axis.
 
-        A `self_index` along the split axis is computed from both indices. If a result must be neutral past the end of
-        the axis (such as 0 for a sum), a select is appended too.
+        These are `self.outer` (number of the part) and `self.inner` (index within it). Its results are also recorded in
+        `self.values`. A `self_index` along the split axis is computed from both indices. If a result must be neutral
+        past the end of the axis (such as 0 for a sum), a select is appended too.
         """
         if op.name == "self_index" and op.attrs["dim"] is self.axis:
             self.values[op.result] = self._position(op, op.result.type.dtype, ops)
@@ -148,8 +148,10 @@ class _LoopPart:
         return self.values.get(value, value)
 
     def _type(self, kind: TileType) -> TileType:
-        """Return the tile type `kind` with `outer` (number of the part) as its first dimension, and `inner` (index
-        within a part) in place of the split axis. A type without dimensions is returned unchanged.
+        """Return the tile type `kind` over the two dimensions of the split axis: `self.outer` and `self.inner`.
+
+        `self.outer`, the number of the part, becomes the first dimension. `self.inner`, the index within a part,
+        replaces the split axis. A type without dimensions is returned unchanged.
         """
         dims = tuple(self.inner if d is self.axis else d for d in kind.dims)
         return TileType(kind.dtype, (self.outer, *dims)) if dims else kind
@@ -172,8 +174,10 @@ class _LoopPart:
         return {"over": new, "at": tuple(map(images, at)), **({"otherwise": 0} if ends else {})}
 
     def _position(self, op: Op, dtype: DType, ops: list[Op]) -> Value:
-        """Append operations to `ops` that compute the index along the split axis, part * width + index within the part;
-        return their result, a tile over `outer` and `inner` of the type `dtype`. They get the source line of `op`.
+        """Append operations to `ops` that compute the index along the split axis; return their result.
+
+        The index is part * width + index within the part. The result is a tile of the type `dtype` over two dimensions:
+        `self.outer` (the part) and `self.inner` (the index within it). The operations get the source line of `op`.
         """
         index = TILE.ops["self_index"]
         outer, inner = (

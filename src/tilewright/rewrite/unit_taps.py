@@ -22,12 +22,12 @@ from tilewright.rewrite.rewriter import Rewriter, places
 def without_unit_taps(
     program: Program, sizes: Mapping[Symbol, Size], free: Collection[Op]
 ) -> tuple[Program, Collection[Op]]:
-    """Return (program whose coordinates have 0 in place of indices of some dimensions, the loops of `free` in the new
-    program). These are dimensions of extent 1 that MMAs sum, such as the taps of a 1x1 convolution: the coordinate p +
-    r becomes p.
+    """Replace by 0 the indices of dimensions of extent 1 that an MMA sums; return (new program, its loops of `free`).
 
-    A coordinate that is such an index alone stays. Both are returned unchanged if nothing is replaced. `sizes` has the
-    extents of dimensions. `free` holds the loops whose result does not depend on the tile size.
+    An example is the taps of a 1x1 convolution: the coordinate p + r becomes p. Only coordinates of reads are changed,
+    and only if they have another index too. If nothing is replaced, the program and `free` are returned as they are.
+
+    `sizes` is {dimension: extent}. `free` holds the loops whose result does not depend on the tile size.
     """
     summed = {
         d

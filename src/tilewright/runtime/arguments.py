@@ -137,7 +137,8 @@ class Arguments:
         """Return `argument` as a number (for a scalar), numpy array or DeviceArray of the program's argument `value`.
 
         Raise ArgumentError if its element type or rank is wrong, or if it is an output with overlapping or read-only
-        elements. `lenient` reinterprets i8 as u8 and vice versa, and reshapes to constant extents.
+        elements. If `self.lenient` is set, a numpy array of i8 may be given for u8 and vice versa, and it is reshaped
+        to constant extents.
         """
         where = f"{self.program.name}: argument {value.name}"
         if not isinstance(value.type, MemoryType):
@@ -275,10 +276,9 @@ class Arguments:
         return image.value
 
     def _check_shapes(self) -> None:
-        """Raise ArgumentError if an extent of an array is not the one that the program says; `lenient` also allows
-        larger ones.
+        """Raise ArgumentError if an extent of an array is not the one that the program says.
 
-        Extents that the program leaves free are not checked.
+        Extents that the program leaves free are not checked. If `self.lenient` is set, larger ones are allowed too.
         """
         for value, array in self.values.items():
             if not isinstance(value.type, MemoryType):
@@ -297,7 +297,7 @@ class Arguments:
     def _check_assumptions(self) -> None:
         """Raise ArgumentError if the symbols' values violate an `assume` record of the program.
 
-        `lenient` arguments cause a warning instead, and set `self.warned`.
+        If `self.lenient` is set, warn instead, and set `self.warned`.
         """
         for record in self.program.records:
             if record.name == "assume":

@@ -30,7 +30,8 @@ class Variable:
         return os.environ.get(self.name)
 
     def value(self) -> Any:
-        """Return the environment variable's value, parsed by `read`; None if it is not set or empty.
+        """Return the environment variable's value, parsed by this variable's function `self.read`; None if it is not
+        set or empty.
 
         Raise ArgumentError if the text cannot be parsed.
         """

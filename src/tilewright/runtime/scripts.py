@@ -112,7 +112,7 @@ class SlotMemory:
     strides: tuple[int, ...] | None = None
 
     def seen(self, memory: Any) -> Any:
-        """Return a view with this slot's shape and strides of `memory`, the tensor of the slot `source`.
+        """Return a view of `memory`, the tensor of the slot that this one shares, with this slot's shape and strides.
 
         Without strides `memory` is reshaped. With strides, a view of a numpy array is read-only.
         """

@@ -84,9 +84,11 @@ class _Rotation:
                 self.roots[result] = self.roots.get(inner, inner)
 
     def run(self) -> list[Op] | None:
-        """Return the operations that replace the loop: the first iteration without its last MMA, a loop in which each
-        further iteration does the last MMA of the iteration before, and the last MMA. Return None if the loop has
-        several ranges, a step other than 1, `unroll` or `peel`, if it may have no iteration, or if its operations
+        """Return the operations that replace the loop, or None if it cannot be pipelined.
+
+        They are the allocations of registers that the last MMA reads; the first iteration without its last MMA; a loop
+        in which each further iteration does the last MMA of the iteration before; and the last MMA. None if the loop
+        has several ranges, a step other than 1, `unroll` or `peel`, if it may have no iteration, or if its operations
         cannot be reordered.
         """
         ranges: tuple[Range, ...] = self.loop.attrs["ranges"]
@@ -103,9 +105,11 @@ class _Rotation:
         return ops + self._clone_ops([*parts.last, *parts.release], {loop.symbol: loop.hi - 1})
 
     def _rotated_loops(self, parts: _Parts, following: Range) -> list[Op]:
-        """Return the pipelined loops over the iterations in `following`: one loop, or two if a branch such as a causal
-        mask is taken from some iteration on. The first of two loops is without the branch; the second always does its
-        operations. `parts` are the parts of the loop's body.
+        """Return the pipelined loops over the iterations in the range `following`: a list of one loop, or of two.
+
+        There are two if the body has a branch that is taken from some iteration on, such as a causal mask: one loop for
+        the iterations before, without the branch, and one for the others, in which its operations always run. `parts`
+        are the parts of the loop's body.
         """
         (loop,) = self.loop.attrs["ranges"]
         branch = _late_branch(parts.rest, loop.symbol)
@@ -144,9 +148,16 @@ class _Rotation:
         return Op(self.loop.spec, (), attrs, (), (Block((), body),), self.loop.loc)
 
     def _parts(self) -> _Parts | None:
-        """Return the loop's body as _Parts: operations with the first MMA, those between, and the last MMA with what
-        only it needs. Return None if it has fewer than two MMAs, has loops, MMAs or waits inside branches, or if
-        operations that would change order use the same values.
+        """Return the loop's body divided into _Parts, or None if it cannot be pipelined.
+
+        The parts are the operations up to the first MMA; those after it; the last MMA with the wait for its B and the
+        views of that stage; the release of the stage; and the allocations of the registers of its A. Nothing is
+        changed.
+
+        None in these cases: fewer than two MMAs; loops, MMAs, waits or barriers inside branches; the last MMA's B does
+        not come from a wait with one result, released exactly once; its A is not a whole register tensor allocated in
+        the body; later operations use its accumulator, A or B; the operations up to the first MMA have no MMA, or use
+        the accumulator or A; or any other operation uses its B.
         """
         ops = self.loop.blocks[0].ops
         mma_positions = [n for n, op in enumerate(ops) if op.name == "mma"]

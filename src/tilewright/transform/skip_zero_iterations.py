@@ -90,9 +90,10 @@ def _only_multiplies(loop: Op, program: Program, roots: Mapping[Value, Value]) -
 
 
 def _needed_iterations(loop: Op, makers: Mapping[Value, Op], roots: Mapping[Value, Value]) -> Iterations | None:
-    """Return (first, end): the iterations of `loop` in which no tile that all of its MMAs use is all zeros. Return None
-    if no tile limits them. `makers` is {value: operation that defines it}, `roots` is {value: allocation or argument
-    below its views}.
+    """Return (first, end), a range of iterations of `loop`; in all others its MMAs multiply a tile that is all zeros.
+
+    Only tiles that all of its MMAs use count. Return None if no such tile limits the iterations. `makers` is {value:
+    operation that defines it}, `roots` is {value: allocation or argument below its views}.
     """
     inside = list(walk_block(loop.blocks[0]))
     copies: dict[Value, list[Op]] = {}

@@ -116,9 +116,12 @@ class _Split:
         self.values: dict[Value, Value] = {}
 
     def _channels(self, copies: Mapping[Op, str], side: int) -> dict[int, list[_Channel]]:
-        """Return {identity of a block: channels filled or emptied in it}, one block for each tile. `copies` is {copy:
-        its kind, `ring`, `halo`, `start` or `stored`}; `side` is the number of a copy's operand that is the tile. Tiles
-        first used by the same operation share a channel. Also records the blocks in `_bodies`.
+        """Return {identity of a block: [channels that are filled or emptied in it]}, with one block for each tile.
+
+        A channel is a ring of shared-memory stages. `copies` is {copy: its kind}, where the kind is `ring`, `halo`,
+        `start` or `stored`; `side` is the number of a copy's operand that is the tile. Tiles first used by the same
+        operation share a channel; with joint stages, all tiles of kind `ring` of a block do. Also adds the blocks to
+        `self._bodies`.
         """
         channels_of: dict[int, dict[Op, _Channel]] = {}
         for tile in dict.fromkeys(self.roots[op.operands[side]] for op in self.program.walk() if op in copies):
@@ -371,8 +374,11 @@ class _Split:
 
 
 def _assign_copy_atoms(program: Program, machine: Machine, *, required: bool) -> tuple[str, ...]:
-    """Name a bulk copy atom, in place, on every copy between memory and a stage of a channel that one can do. Return
-    notes on the other copies, with the reasons. If `required`, raise a ProgramError for such a copy into a stage.
+    """Name a bulk copy atom, in place, on every copy between memory and a stage of a channel that one can do.
+
+    A channel is a ring of shared-memory stages. Copies that name an atom already, and copies to or from registers, are
+    skipped. Return a tuple of notes, one for each copy that no atom can do, with the reasons. If `required`, raise a
+    ProgramError for such a copy into shared memory.
     """
     makers, notes = program.makers(), []
     places = Places(program, makers)

@@ -371,9 +371,12 @@ def _access_by_iterators(
     """Return (attributes, dynamic values, tile dimensions) of an access by the operation `what` to memory of type
     `memory`, given by `source=` and `target=`.
 
-    One of these lists the tile's iterators (`target` if `reading`), the other the memory coordinates, in which a tile
-    is a dynamic value (an index that is data). The iterators' dimensions come from the kernel's IteratorBindings. The
-    attributes are added to `attrs`, which is returned. Raise BadMapping if they do not fit.
+    One of these lists the tile's iterators (`target` if `reading`), the other the memory coordinates. A coordinate that
+    is a tile is an index read from data; these tiles are the dynamic values. The kernel's IteratorBindings give the
+    dimension of each iterator. The attributes are added to the dict `attrs`, which is returned.
+
+    Raise BadMapping if one of the two is missing, an iterator is unknown, or the number of coordinates is not that of
+    the memory.
     """
     dim_of_iterator = tracer(what).iterators
     tile_side, memory_side = (target, source) if reading else (source, target)

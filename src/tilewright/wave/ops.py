@@ -113,9 +113,12 @@ def conditional(condition: Any, else_return: Any = None, tag: str | None = None)
     `conditional` and puts the branch's results in place of the function.
 
     `condition` is an expression, or a bool tile, which is tested for each element. `else_return` is a value or a list
-    of values. With it, the results are the function's return values where the condition holds and those of
-    `else_return` elsewhere; the function takes the latter as arguments, or takes none. Without it there are no results:
-    None. `tag` is ignored.
+    of values. With it, the results are the function's return values where the condition holds and the values of
+    `else_return` elsewhere; the function takes the values of `else_return` as arguments, or takes none. One result is
+    returned as a tile, several as a tuple. Without `else_return` there are no results: None. `tag` is ignored.
+
+    Raise DtypeMismatch for another type of condition, OutOfScope for one with a thread id, and DimensionMismatch if the
+    function has another number of parameters or results.
     """
 
     def decorate(body: Callable[..., Any]) -> Any:

@@ -168,7 +168,8 @@ def _cells_by_value(panels: _Values) -> list[list[list[Cell]]]:
 def _positions(values: Sequence[Any]) -> dict[Any, float]:
     """Return {value: position on the colour ramp, from 0 to 1}.
 
-    Numbers lie in proportion between the smallest and the largest; coordinates are evenly spaced in their order.
+    Numbers lie in proportion between the smallest and the largest. If a value is a tuple (coordinates), all are evenly
+    spaced in colexicographic order, in which the first entry varies fastest: (0, 0), (1, 0), (0, 1), (1, 1).
     """
     if any(isinstance(value, tuple) for value in values):
         ordered = sorted(set(values), key=lambda value: leaves(value)[::-1])

@@ -238,7 +238,11 @@ def _line_size(number: int) -> float:
 
 
 def _cell_lines(cell: Cell, x: float, y: float, ink: str) -> str:
-    """Return the SVG elements of a cell's text lines, centred at (x, y); `ink` holds their colour attributes."""
+    """Return the SVG text elements of a cell's lines (none, one or two), centred at (x, y); empty text for none.
+
+    One line is in the normal font. Of two, the second stands below the first in a smaller font. `ink` holds the colour
+    attributes.
+    """
     if not cell.lines:
         return ""
     if len(cell.lines) == 1:

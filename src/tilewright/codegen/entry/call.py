@@ -91,10 +91,10 @@ class CallFunction:
 
     def _buffers(self) -> None:
         """Emit loads of the addresses of the buffers (the kernel's arguments) that the emitted function uses, and
-        checks that return an error code. No buffer may be null or misaligned for its element type; one that is written
-        may not overlap another.
+        checks that return an error code.
 
-        Also records the address of each buffer in `pointers`. If it uses no buffer, nothing is emitted.
+        No buffer may be null or misaligned for its element type; one that is written may not overlap another. The
+        address of each buffer is also recorded in `self.pointers`. If the function uses no buffer, nothing is emitted.
         """
         plan, w = self.plan, self.w
         used = plan.memory.used(self.once)
@@ -134,7 +134,10 @@ class CallFunction:
 
     def _regions(self) -> None:
         """Emit checks of the memory that the caller lends, `%kept` and `%workspace`, and the addresses of the program's
-        workspaces within it. Also records these in `pointers`, and the address of the workers' memory in `scratch`.
+        workspaces within it.
+
+        The addresses are recorded in `self.pointers`; that of the workers' memory, behind the workspaces, in
+        `self.scratch`.
         """
         memory, w = self.plan.memory, self.w
         self._region("%kept", memory.kept_bytes, ErrorKind.BAD_KEPT, "kept")
@@ -162,10 +165,11 @@ class CallFunction:
         )
 
     def _pool(self) -> None:
-        """Emit loads from the caller's thread pool: its context, its `run` function and its number of workers, recorded
-        for launches. If `%pool` is null, there is one worker.
+        """Emit loads from the caller's thread pool: its context, its run function and its number of workers.
 
-        A pool without `run` or with fewer than one worker makes the emitted function return an error code.
+        They are recorded in `self` for launches. If the LLVM value `%pool` is null, there is one worker and no run
+        function. A pool without a run function, or with fewer than one worker, makes the emitted function return an
+        error code.
         """
         w = self.w
         w.line("br label %looking")

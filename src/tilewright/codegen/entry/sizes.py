@@ -14,11 +14,10 @@ class HostWriter(Writer):
     """Emits index arithmetic on sizes; a divisor of 0 counts as 1, since it belongs to a branch that is not taken."""
 
     def _divided(self, e: Any, depth: int) -> str:
-        """Emit the quotient or remainder `e` of integer expressions and return the LLVM name of the i64. `depth` is the
-        number of the scope (0: the outermost) that the instructions are hoisted to.
+        """Emit the quotient or remainder `e` of integer expressions and return the LLVM name of the i64.
 
-        Overrides the base class: a divisor that may be 0 is replaced by at least 1. It is 0 only if the result is not
-        used.
+        Overrides the base class: the divisor is max(divisor, 1) if it may be 0. It is 0 only if the result is not used.
+        `depth` is the number of the scope (0: the outermost) to which instructions are hoisted.
         """
         if not isinstance(e.right, Const) and e.right.lo == 0:
             right = maximum(e.right, 1)

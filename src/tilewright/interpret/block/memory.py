@@ -91,12 +91,11 @@ class Buffer:
             self._require_one_value(places, values, op)
 
     def combine(self, places: Array, values: Array, how: str, clock: Clock, op: Op) -> None:
-        """Combine each of `values` into its element, of those number `places`, by the atomic operation `how`, one by
-        one.
+        """Update elements in place by the atomic operation `how` ("add", "min" or "max"), one by one.
 
-        `how` is "add", "min" or "max"; `op` is the operation, by the actor with vector clock `clock`. Also record the
-        access. Raise an UninitialisedFault if an element was never written, and a RaceFault if the access races with
-        another.
+        Element number `places[i]` becomes `how` of itself and `values[i]`; a number may occur several times. `op` is
+        the operation, by the actor (thread) with vector clock `clock`; the access is recorded under them. Raise an
+        UninitialisedFault if an element was never written, and a RaceFault if the access races with another.
         """
         self._require_written(places, op)
         self._record_access(how, places, clock, op)

@@ -40,7 +40,11 @@ class TileAccess:
     data: dict[Symbol, Load]
 
     def formulas(self) -> dict[Symbol, Formula]:
-        """Return {symbol of a loaded index: formula of type i64 that loads it}, for all symbols in `data`."""
+        """Return {symbol: formula of type i64} for all symbols of this access that are loaded indices.
+
+        `self.data` is {symbol: the tensor element (a Load) that gives its value}; each formula loads that element and
+        casts it to i64.
+        """
         return {s: Formula.cast(dtypes.i64, load(source.tensor, *source.at)) for s, source in self.data.items()}
 
 

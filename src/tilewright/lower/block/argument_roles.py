@@ -56,8 +56,8 @@ def _reaches_all_by_form(op: Op, walks: Mapping[Expr, LineLayout], number: Calla
     """True if the coordinates of the write `op` are shown, by their form, to reach every element of its argument.
 
     Each coordinate must count through iterators of its own, without gaps; neighbouring coordinates may be the digits
-    (mixed-radix parts) of one iterator. `walks` maps dimensions that run along image lines to their LineLayout;
-    `number(e)` replaces known sizes in the expression e.
+    (mixed-radix parts) of one iterator. False if a coordinate is read from data. `walks` maps dimensions that run along
+    image lines to their LineLayout; `number(e)` replaces known sizes in the expression e.
     """
     over = dict(zip(op.operands[0].type.dims, op.attrs["over"], strict=True))
     rows = {d: n.value if isinstance(n := number(d), Const) else None for d in walks}

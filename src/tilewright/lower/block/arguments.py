@@ -45,8 +45,9 @@ class ArgumentTensors:
     def tensor(self, arg: Value, scope: TileScope, writer: BlockWriter) -> Value:
         """Return the block program's tensor for `arg`, an argument of the tile program; the first call creates it.
 
-        Its role is "in", "out" or "inout", by how the program uses it. Memory that the program allocates has the tensor
-        that `hold` noted.
+        Its role is "in", "out" or "inout", by how the program uses it; "out" only if all of it is written, which does
+        not count in grid programs or if an extent is not exactly the dimension's. A scalar has rank 0 and the role
+        "in". Memory that the program allocates has the tensor that `hold` noted.
         """
         tensor = self._tensors.get(arg)
         if tensor is None:

@@ -73,11 +73,11 @@ class Workgroups:
         self.kinds, self.forms = self._kinds()
 
     def _kinds(self) -> tuple[Array, Array]:
-        """Return (kinds, widths): the kind of each workgroup, and widths[kind, n], the width of the part by constraint
-        number n.
+        """Return (kinds, widths), two arrays of numbers.
 
-        Workgroups are of one kind if the parts that their constraints give them have equal widths. `kinds` is an array
-        over workgroup ids, the first grid dimension last.
+        Workgroups are of one kind if each constraint gives them parts (ranges of a dimension) of equal widths. `kinds`
+        has the kind of each workgroup, by workgroup id, the first grid dimension last. widths[kind, n] is the width of
+        the part that constraint number n gives. Without workgroups there are no kinds; without constraints, one.
         """
         if 0 in self.shape:
             return np.zeros(self.shape, np.int64), np.zeros((0, len(self.constraints)), np.int64)
@@ -129,8 +129,9 @@ class Workgroups:
                 )
 
     def is_plain(self, record: Op) -> bool:
-        """True if workgroup w has the tile that starts at w * tile; `record` is the constraint that states tile and
-        start.
+        """True if workgroup number w gets the tile that starts at index w * tile.
+
+        `record` is the author's constraint, which states the tile size and perhaps a start. True without a start.
         """
         plain = self.low.scope.number(record.attrs["tile"]) * WORKGROUPS[record.attrs["grid"]]
         return "start" not in record.attrs or self.low.scope.expr(record.attrs["start"]) is plain
@@ -328,7 +329,7 @@ def independent(groups: Workgroups) -> bool:
 
     Atomics of one kind, whose argument nothing reads, are allowed if nothing uses their results. For other writes, each
     grid dimension must split a dimension whose index is, in all accesses, the same memory coordinate. Always False for
-    persistent kernels and with logs.
+    persistent kernels, with logs, for programs that must run in order, and if two workgroups may have the same ids.
     """
     low, program = groups.low, groups.low.program
     if groups.persistent is not None or low.reports.logs is not None or is_ordered(program):

@@ -136,9 +136,10 @@ def _computed_in_steps(low: Lowering) -> set[Op]:
 
 
 def slides(low: Lowering, dim: Expr) -> bool:
-    """True if, in some padded read, a coordinate that adds the index of `dim` to others may be out of bounds.
+    """True if some read that gives 0 out of bounds (padded) may be out of bounds in a coordinate that moves with `dim`.
 
-    Padded reads give 0 out of bounds. The index of `dim` then decides which filter taps read inside.
+    Such a coordinate depends on the index of `dim`, but is not that index alone. In `x[h + r]`, the index r of `dim`
+    decides which filter taps lie inside. Reads with another value out of bounds do not count.
     """
     for op in low.program.walk():
         if op.name != "read" or op.attrs.get("otherwise") != 0 or "at" not in op.attrs:

@@ -329,7 +329,7 @@ def _data_dependent_loop(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """Emit a loop whose start, end or number of iterations depends on data; return the result tiles.
 
     It becomes a while loop with the current index in memory. Raise a ProgramError inside a conditional, without a
-    stated tile size, or if the loop is over part of its axis only.
+    stated tile size, if the loop is over part of its axis only, or inside another such loop over the same axis.
     """
     scope = low.scope
     axis: Expr = op.attrs["axis"]

@@ -50,8 +50,11 @@ def read(low: Lowering, op: Op) -> tuple[Tile, ...]:
 
     If some may not be, a masked copy, a halo tile (all elements that a sliding window covers, copied once) or a gather
     is emitted, and the tile loads from that; MMAs may also read in place, and skip elements. A read without `otherwise`
-    that leaves its tensor raises an ExecutionError; a run-time error if that depends on data, a conditional or the
-    workgroup. If the program also writes the argument, the elements are copied first.
+    that leaves its tensor raises an ExecutionError; code that reports a run-time error is emitted instead if that
+    depends on data, a conditional or the workgroup.
+
+    The elements are also copied first if the program writes the argument, or if rows are read again. Elements past the
+    limits in the attribute `bounds` become `otherwise`. A read of no elements emits nothing.
     """
     storage = low.storage
     if op in low.task.operands:

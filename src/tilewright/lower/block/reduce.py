@@ -211,10 +211,11 @@ def _masked_tail(storage: Storage, tile: Tile, dim: Expr, count: int, number: fl
 def combine_by_blocks(
     low: Lowering, tile: Tile, source: Load, dim: Expr, target: tuple[Value, tuple[Expr, ...]], name: str
 ) -> None:
-    """Emit the reduction or scan `name` ("sum", ...) of a tile along `dim`, to a tensor that exists already.
+    """Emit the reduction or scan `name` ("sum", ...) of a tile along `dim`, into a tensor that exists already.
 
     `source` loads the tile's elements. `target` is (tensor of the result, its dimensions); it is a scan if they include
-    `dim`. If the last dimension beside `dim` has more than 2 * BLOCK elements, the code is a loop over blocks of BLOCK.
+    `dim`. If the last dimension other than `dim` has more than 2 * BLOCK elements, the code is a loop over blocks of
+    BLOCK elements of it, and a smaller last block.
     """
     result, dims = target
     kind, outer = "scan" if dim in dims else "reduce", [d for d in tile.dims if d is not dim]

@@ -40,12 +40,12 @@ class Home:
     atoms: Mapping[int, MultiplyAtom]
 
     def axes(self, dims: tuple[Expr, ...], parts: Parts) -> tuple[Expr, ...] | None:
-        """Return the dimensions that a register tensor has for a value over `dims`: (row,) or (row, one other); None:
-        use memory.
+        """Return the dimensions that a register tensor has for a value over `dims`; None: the value must stay in
+        memory.
 
-        `parts` maps dimensions to (first index, extent); dimensions of extent 1 are left out. None if the value lacks
-        the layout's dimension `row`, has only some of its rows, has more than one other dimension, or no atom has a
-        tile of this width.
+        The result is (row,) or (row, one other), where row is the dimension `self.row` of this layout. `parts` maps
+        dimensions to (first index, extent); dimensions of extent 1 are left out. None if the value lacks the row
+        dimension, has only some of its rows, has more than one other dimension, or no atom has a tile of this width.
         """
         columns = [d for d in dims if d is not self.row and parts[d][1] != 1]
         if self.row not in dims or parts[self.row][1] != self.rows or len(columns) > 1:
@@ -56,7 +56,8 @@ class Home:
     def distribution(self, sizes: tuple[object, ...]) -> Distribution | None:
         """Return the layout over lanes of a register tensor of the shape `sizes`: (rows,) or (rows, columns).
 
-        None if the first extent is not `rows` of this layout, or no atom has a tile with these columns.
+        None if the shape has another rank, if its first extent is not `self.rows`, the number of rows of this layout,
+        or if the columns are not known or are not the width of an atom's tile on each wave.
         """
         if not sizes or sizes[0] != self.rows or len(sizes) > 2:
             return None

@@ -81,8 +81,9 @@ class Reports:
     def require_range(self, s: Symbol, op: Op) -> None:
         """Emit a check, at run time, that the value that set_symbol gave the symbol `s` is in the symbol's range.
 
-        Nothing is emitted if `lenient`, if this value is checked already, or if the range is infinite. `op` is the
-        operation that uses the symbol, which the error names.
+        Nothing is emitted if `self.lenient` (values may be out of range), if this value is checked already, or if the
+        range is infinite. The check is recorded in `self.required`. `op` is the operation that uses the symbol, which
+        the error names.
         """
         tile = self.scope.bound[s]
         if self.lenient or (s, tile) in self.required or (s.lo == -inf and s.hi == inf):

@@ -73,11 +73,12 @@ def steps(low: Lowering, ops: Sequence[Op]) -> Iterator[Op | FusedRows]:
 
 
 def _candidates(ops: list[Op]) -> tuple[list[Op], list[Op], list[Op]]:
-    """Return (early, candidates, rest), three lists that have all of `ops`, for the first group of operations to fuse.
+    """Return (early, candidates, rest): `ops` divided into three lists, for the first group of operations to fuse.
 
     Candidates may form the group: elementwise operations, reductions, selects and casts. Early ones come before it:
-    reads, constants and broadcasts that use none of its results. The rest follows: from the first operation on that is
-    neither, and casts to the same type before it.
+    reads, constants and broadcasts that use none of the candidates' results. The first operation that is neither of
+    them ends the group; it and all that follow are the rest. Casts to the same type go to the rest too, and an
+    operation that uses the result of such a cast ends the group.
     """
     early: list[Op] = []
     chosen: list[Op] = []
@@ -105,9 +106,11 @@ def _is_cast_to_same_type(op: Op) -> bool:
 def _group(low: Lowering, ops: list[Op], after: list[Op], around: frozenset[Value]) -> FusedRows | None:
     """Return `ops` as one FusedRows, a loop over a few rows at a time; None if they are not to be fused.
 
-    Only on a CPU, outside of conditionals and loops with data-dependent limits, with at least one reduction, a
-    dimension that all of them share, and sizes that are numbers. None also if the L1 cache holds their values for all
-    rows anyway. `after` are the operations behind them, `around` the results of all operations of the block.
+    They are fused only if all of these hold: the machine is a CPU; they are in no conditional, while loop or loop with
+    data-dependent limits; there is a reduction, and each accumulates in its result's own type; all sizes are numbers
+    other than 0; all operations share a dimension that none reduces, the rows; and the L1 cache does not hold the
+    values of all rows at once. `after` are the operations behind them, `around` the results of all operations of the
+    block.
     """
     scope = low.scope
     machine, reductions = low.machine, [op for op in ops if op.name in REDUCTIONS]

@@ -46,10 +46,11 @@ def scan(low: Lowering, op: Op) -> tuple[Tile, ...]:
 
 
 def topk(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """Emit a `topk` along a dimension, as reductions that find the largest elements one after another.
+    """Emit a `topk` along a dimension, as a loop of reductions that each find the largest element that is left.
 
-    Return (tile of the largest elements, tile of their indices). Raise a DimensionMismatch unless there are at least as
-    many elements as are asked for.
+    Return (tile of the largest elements, tile of their indices), filled with 0 if they have no elements. Raise a
+    DimensionMismatch unless there are at least as many elements as are asked for, or if an open size (known only at the
+    call) may be less.
     """
     w = low.writer
     tile = low.storage.env[op.operands[0]]

@@ -204,11 +204,11 @@ class TileScope:
         return begin, number_or(size)
 
     def is_known(self, dim: Expr) -> bool:
-        """True if the extent of the current part of a dimension is a number, or an expression of open sizes (known at
-        the call).
+        """True if the extent of the current part (loop tile or workgroup tile) of a dimension is known at launch.
 
-        A part that tasks or loops set always counts as known. False for a whole dimension whose size depends on data,
-        through set_symbol, or on workgroup ids.
+        It always is if tasks or loops set the part. Otherwise the part is the whole dimension: True if its size is a
+        number or an expression of open sizes (known only at the call). False if the size depends on data, through
+        set_symbol, or on workgroup ids.
         """
         if dim in self.walking or dim in self.parts:
             return True

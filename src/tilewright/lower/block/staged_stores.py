@@ -30,9 +30,12 @@ def through_shared(low: Lowering, write: Write) -> bool:
     """Emit the store of an accumulator in registers through shared memory, some columns at a time; return True if
     possible.
 
-    `write` is the write of the accumulator, perhaps after an elementwise epilogue; if its formula loads several
-    register tensors, it is first stored in one, and changed to load this one. If False is returned, the store itself is
-    not emitted. Raise a ProgramError if padding past the end of a dimension might be stored.
+    `write` is the write of the accumulator, perhaps after an elementwise epilogue. If its formula loads several
+    register tensors, it is first stored in one, and changed to load this one.
+
+    Return False, without the store, in these cases: the formula loads no such accumulator; it has another rank than 2,
+    or the write has a further dimension of extent above 1; the machine has no bulk store; or no tile in shared memory
+    divides the accumulator. Raise a ProgramError if padding past the end of a dimension might be stored.
     """
     _check_overhang(low.scope, write)
     sums = {each.tensor for each in loads(write.formula) if each.tensor in low.storage.sums}
@@ -104,10 +107,11 @@ def _in_rows(low: Lowering, write: Write, atom: CopyAtom, held: Value) -> bool:
 
 
 def _transposed(low: Lowering, write: Write, atom: CopyAtom, held: Value) -> bool:
-    """Emit the store of the accumulator `held` whose columns are rows of memory, by the bulk copy `atom`.
+    """Emit the store of the accumulator `held` by the bulk copy `atom`, if the accumulator's columns are rows of
+    memory.
 
-    A shared tile has some columns, and all rows in slabs (groups as long as one row of shared memory). Return True; or
-    False, with nothing emitted, if no such tile divides the accumulator.
+    `write` is the write of its elements. A shared tile has some columns, and all rows in slabs (groups as long as one
+    row of shared memory). Return True; or False, with nothing emitted, if no such tile divides the accumulator.
     """
     w = low.writer
     m, n = low.storage.sums[held]

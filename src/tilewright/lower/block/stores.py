@@ -92,11 +92,15 @@ class Write:
         return current if tile.filled else inner_part(dim, tile.parts[dim], current)
 
     def _restrict(self) -> None:
-        """Change the coordinates of this write so that elements which a condition excludes are not written.
+        """Change this write's coordinates so that elements that a condition excludes are not written.
 
-        The first coordinate becomes -1, out of bounds, where a condition is false: `bounds`, a conditional around, or a
-        data-dependent end. Conditions that depend on data are stored in memory by emitted code, and noted in `where`.
-        Raise a ProgramError if the memory has no dimension.
+        The conditions are the limits in the operation's attribute `bounds`, the masks of enclosing conditionals, and
+        data-dependent ends of dimensions. Where one is false, the first coordinate `self.at[0]` becomes -1, and
+        `self.marks[0]` is set: this coordinate may be out of bounds. For a condition that depends on data, emit code
+        that stores its values in memory, and add {new symbol: the load of its value} to `self.where`.
+
+        Nothing changes if there are no conditions, or all are constantly true. Otherwise raise a ProgramError if the
+        memory has no dimension.
         """
         low = self.low
         conditions: list[Expr] = []
@@ -169,17 +173,21 @@ class Write:
         return any(self.low.scope.coordinate(dim) in e.symbols for e in self.access.at)
 
     def attrs(self, over: tuple[Symbol, ...], images: Callable[[Expr], Expr] = lambda e: e) -> dict[str, Any]:
-        """Return the attributes `over`, `at` and `where` of a scatter, gather or atomic of these elements, as a dict.
+        """Return the attributes of a scatter, gather or atomic of these elements: {"over": ..., "where": ..., "at":
+        ...}.
 
-        `over` are its iterators. `at` has the memory coordinates; `where` has, for each coordinate that is loaded, the
-        position in the tensor that holds it. `images` is applied to every coordinate.
+        "over" are its iterators `over`. "at" is ((memory coordinate, True if it may be out of bounds), ...). "where" is
+        ((symbol, position in the tensor that holds its value), ...) for the coordinates that are loaded, or None.
+        `images` is applied to every coordinate.
         """
         where = ((s, tuple(images(self.images(e)) for e in f.at)) for s, f in self.where.items())
         at = tuple((images(e), mark) for e, mark in self.places())
         return {"over": over, "where": tuple(where) or None, "at": at}
 
     def memory(self) -> tuple[Value, ...]:
-        """Return (tensor that is written, tensors whose elements its coordinates use as indices or conditions ...)."""
+        """Return (the tensor that is written, then each tensor that emitted loads read for indices or conditions): a
+        tuple of one or more.
+        """
         return self.access.tensor, *(f.tensor for f in self.where.values())
 
     def tile(self) -> Value:

@@ -119,7 +119,7 @@ class Tasks:
 
         `counts` is {dimension: number of tasks along it}. With a raster group, the last two dimensions share one range:
         `group` tasks along the first of them, then the next along the second, so that operands stay in the shared
-        cache.
+        cache. In the order "dynamic", tasks with the longest loops come first instead.
         """
         task_index_of: dict[Expr, Expr] = {}
         group = self.plan.raster

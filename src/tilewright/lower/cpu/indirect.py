@@ -14,9 +14,10 @@ from tilewright.lower.loop_lowering import LoopLowering
 
 
 def _for_each_element(low: LoopLowering, op: Op, body: Callable[[tuple[Expr, ...], TensorAddress], None]) -> None:
-    """Emit loops over the elements of `op`, a gather, scatter or atomic, with index tensors read in the loops. `body`
-    (coordinates, address) emits the work for one element: its coordinates in the register tensor, and its address, with
-    bounds conditions, in the memory that the indices select from.
+    """Emit loops over the elements of `op`, a gather, scatter or atomic, with index tensors read in the loops.
+
+    `body(coordinates, address)` emits the work for one element. The coordinates are those in the register tensor. The
+    address, with bounds conditions, is that in the memory from which the indices select.
     """
     memory = in_memory(low, low.handles[op.operands[1]])
     indices = [in_memory(low, low.handles[v]) for v in op.operands[2:]]

@@ -171,9 +171,11 @@ def _is_independent(member: Member, group: FusedMaps) -> bool:
 
 
 def _member(low: LoopLowering, op: Op) -> Member | None:
-    """Return the Member (operation with its reads and writes) for `op` if it is a map, reduction, copy or fill whose
-    tensors are all in memory; None for other operations, for GPUs, and if `op` writes an argument. The shape of a
-    Member is () if it cannot share loops and is only kept in order.
+    """Return the Member (operation with its reads and writes) for `op`, or None if it cannot be fused with others.
+
+    None unless `op` is a map, reduction, copy or fill, whose tensors are all in memory. None also on GPUs, and if `op`
+    writes an argument. The shape of the Member is () if it cannot share loops and is only kept in order: if sizes are
+    known only at the call, if it is a copy or fill, or if its rows are not whole vectors.
     """
     if op.name not in ("map", "reduce", "copy", "fill") or low.here.lanes is not None:
         return None

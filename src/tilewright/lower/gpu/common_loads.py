@@ -46,8 +46,11 @@ def _registers_written(op: Op) -> tuple[Value, ...]:
 
 
 def _join_loads_in(block: Block, writers: Mapping[Value, int], replacement: dict[Value, Value]) -> None:
-    """Delete the repeated loads of `block` and of the blocks inside it, in place, and add {register of a deleted load:
-    register that replaces it} to `replacement`. `writers` is {register: number of operations that write it}.
+    """Delete the repeated loads of `block` and of the blocks inside it, in place.
+
+    A load is repeated if an earlier one in the same block loads the same elements, and no operation between them may
+    write memory or synchronise. Add {register of a deleted load: register that replaces it} to `replacement`. `writers`
+    is {register: number of operations that write it}; registers written more than once are kept.
     """
     register_of: dict[tuple[Any, ...], Value] = {}
     remaining: list[Op] = []

@@ -317,7 +317,11 @@ def _pingpong_task(low: WaveLowering, op: Op) -> Skipped:
 
 
 def _is_register_only(op: Op) -> bool:
-    """True if `op` needs no turn in a ping-pong role: it is an allocation, a view or a `let`, or it fills registers."""
+    """True if `op` may run outside the turn of a ping-pong half, because it touches registers only.
+
+    In ping-pong, two halves of the waves take turns; each waits for its turn. True for an allocation, a view, a `let`,
+    and a fill of a register tensor.
+    """
     return op.name in ("alloc", "let", "view") or (op.name == "fill" and isinstance(op.operands[0].type, RegisterType))
 
 

@@ -502,10 +502,12 @@ def _combine_lanes(low: WaveLowering, reduced: Dim, total: Value, count: int, co
 
 
 def _combine_waves(low: WaveLowering, op: Op, reduced: Dim, row_dims: Dims, total: Value, combination: Formula) -> None:
-    """Emit the exchange of totals through shared memory between waves that have the same rows, and their combination
-    into `total`, in place. `reduced` is the dimension that is divided among waves, `row_dims` are the others. If the
-    result is only stored to memory, only the first wave of a row combines. Nothing is emitted if each row is in one
-    wave.
+    """Emit the exchange of partial results between waves that have the same rows, and their combination into `total`.
+
+    Each wave has in `total` the result of its own part of the rows; it goes through shared memory, and `total` is
+    changed in place. `reduced` is the dimension that is divided among waves, `row_dims` are the others; `combination`
+    is the formula that combines two partial results. If the result is only stored to memory, only the first wave of a
+    row combines. Nothing is emitted if each row is in one wave.
     """
     waves = low.frames.waves_between(op)
     if waves <= 1:

@@ -56,7 +56,10 @@ class BarrierRing:
     """The number of groups of waves that use the channel independently, each with a part of every stage."""
 
     def barrier(self, fill: StageFill) -> Expr:
-        """Return the index, in the arrays `full` and `empty`, of the barrier for the stage of `fill`."""
+        """Return the index of the barrier for the stage of `fill` (one filling of a stage), as an expression.
+
+        The arrays of barriers, one for "full" and one for "empty" stages, have the same indices.
+        """
         return self.base + fill.stage
 
 

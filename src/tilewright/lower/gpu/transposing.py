@@ -72,7 +72,10 @@ class TransposeTile:
         return place_of[self.slow][0], place_of[self.fast][0], conditions
 
     def coordinates_in_tile(self, low: WaveLowering, lane: Symbol, v: Symbol) -> tuple[Expr, Expr]:
-        """Return (row, column) within the tile of value `v` of lane `lane`, as expressions of these two symbols."""
+        """Return (row, column) of value number `v` of lane `lane` within the tile, as expressions of these two symbols.
+
+        The row is the index along the tile's slow axis, the column the one along its fast axis. `low` is the lowering.
+        """
         place_of = self.window((as_expr(0), as_expr(0))).coordinates(low, lane, v)
         return place_of[self.slow][0], place_of[self.fast][0]
 

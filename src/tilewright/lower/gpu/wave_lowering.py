@@ -123,8 +123,9 @@ class WaveLowering(LoopLowering):
 
     def scratch_buffer(self, key: Any, kind: TensorType) -> Value:
         """Return shared scratch memory of type `kind` for the current operation, allocated at the start of the program.
-        Calls with the same `key` in one operation get the same memory. If `thrifty`, other operations share it: it
-        grows to the largest, and the waves synchronise before it is used again.
+
+        Calls with the same `key` in one operation get the same memory. If `self.thrifty` is set, other operations share
+        it: it grows to the largest, and a barrier of the waves is emitted before it is used again.
         """
         if not self.thrifty:
             return self.hoist(key, kind, "scratch")

@@ -108,8 +108,8 @@ def _divisors(op: Op, dim: Expr, numbers: Substitution) -> set[int | Expr]:
     """Return the numbers at which the read or write `op` splits the index i of `dim` into digits (mixed-radix parts).
 
     Both i//56 and i%56 give {1, 56}, and (i//7) % 8 gives {1, 7, 56}. The set is empty if `op` does not divide i. It is
-    {0}, a mark for "cannot be split", if `op` divides an expression that is more than i or a quotient of i, such as i +
-    1, or divides by an expression that is not constant. `numbers(e)` replaces the sizes in an expression e by numbers.
+    {0}, a mark for "cannot be split", if `op` divides anything other than i or i//constant, such as i + 1, or if a
+    divisor is not constant. `numbers(e)` replaces the sizes in an expression e by numbers.
     """
     tile = accessed(op)[1]
     if "at" not in op.attrs or dim not in tile.dims:
@@ -285,8 +285,8 @@ class _Builder:
     def _add_loop(self, op: Op) -> None:
         """Add the operations in the body of the loop `op` to the graph, and record the node of each result of the loop.
 
-        If the loop is in `free` (its tile size does not change the result), it disappears: its body works on whole
-        dimensions. Otherwise each carried value gets a node (a value of the graph) of the operation "state", and
+        A loop in `self.free` has a result that does not depend on its tile size. It disappears: its body works on whole
+        dimensions. For another loop each carried value gets a node (a value of the graph) of the operation "state", and
         `self.loops` gets a LoopFacts.
         """
         (body,) = op.blocks

@@ -78,11 +78,14 @@ def online_softmax(program: Program, dim: Expr) -> OnlineSoftmax | str:
 
 
 def _weights(along: tuple[Op, ...], maximum: Op) -> set[Value] | str:
-    """Return the set of softmax weights: values with exactly one factor exp(t - m), or exp2(t - m); or text: why none.
+    """Return the set of softmax weights, as values; or a text that says why there are none.
 
-    m is the result of `maximum`, a reduction over a dimension; `along` are the operations whose results have that
-    dimension, in order. A weight may be cast, multiplied or broadcast. The text names an operation that uses m, t - m
-    or a weight in another way; or it says that neither exp nor exp2 is used, or that both are.
+    A weight is exp(t - m) or exp2(t - m) for any value t, where m is the result of `maximum`, a reduction over a
+    dimension. A weight that is cast, broadcast, or multiplied by a value that is no weight, is a weight too. `along`
+    are the operations whose results have that dimension, in order.
+
+    A text is returned if m, t - m or a weight is used in any other way in `along`, and if neither or both of exp and
+    exp2 are used.
     """
     differences, weights, kinds = set[Value](), set[Value](), set[str]()
     for op in along:

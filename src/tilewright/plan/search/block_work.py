@@ -58,11 +58,15 @@ def block_cost(space: Contraction, blocking: Blocking, machine: Machine) -> Cost
 
 
 def _task_mma_cycles(space: Contraction, blocking: Blocking, machine: Machine, shape: TaskShape) -> float:
-    """Return one core's cycles for the MMAs, and the loads that feed them, of one task and one batch element.
+    """Return one core's cycles for the MMAs of one task, for one batch element, with the loads that feed them.
 
-    A task is one core's tile. `shape` has its numbers of accumulator tiles, `blocking` the size of one. Ragged tiles at
-    the end of M take fewer cycles than full ones. So do ragged tiles at the end of the shared dimension, if vectors run
-    along a dimension that A, B and the result share.
+    A task is one core's tile. `shape` has its numbers of accumulator tiles, `blocking` the size of one. `space` is the
+    product's index space. The ragged tile at the end of each line (run of rows) costs only its own rows.
+
+    With `blocking.by_lanes`, vectors run along a dimension that A, B and the result share (such as the channels of a
+    depthwise convolution). Then the cycles are multiplied by the extent of N, and the ragged last tile of the shared
+    dimension costs only its own vectors if one task has the whole dimension. All other tiles along N are charged as
+    full.
     """
 
     def line(vectors: int) -> float:

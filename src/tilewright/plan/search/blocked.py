@@ -74,8 +74,10 @@ class Variant:
 def product_space(facts: Facts, machine: Machine) -> Contraction | str:
     """Return the index space (a Contraction: M, N, K, operands) of a program's only product; or text: why it has none.
 
-    Text is returned in three cases: the program is not one product with elementwise work after it; an access of B or of
-    the result may be out of bounds; or out-of-bounds elements of A are read as another value than zero.
+    All digits (mixed-radix parts) of N are merged into one, if they are contiguous in every tensor. Text is returned in
+    three cases: the program is not one product with elementwise work after it; an access of B or of the result may be
+    out of bounds; or out-of-bounds elements of A are read as another value than zero. `machine` is the one it is
+    planned for.
     """
     space = contraction_of(facts, machine)
     if isinstance(space, str):
@@ -190,9 +192,9 @@ def _padded_variant(space: Contraction, padded: Contraction, machine: Machine) -
 def _open_kernels(facts: Facts, space: Contraction, machine: Machine, ranking: Ranking) -> Iterator[PlanCandidate]:
     """Yield CPU candidates for a product with extents of M known only at the call: one per blocking in tile registers.
 
-    Nothing is yielded, and `ranking` (the search's result) gets the reason, in three cases: the machine has no tile
-    registers; an extent among the two innermost dimensions of M is known only at the call; or the fastest blocking at
-    typical sizes does not use tile registers. `space` is the product's index space.
+    Nothing is yielded, and `ranking` (the search's result) gets the reason, in these cases: the machine has no tile
+    registers; no extent of M is known only at the call, or one of its two innermost dimensions is; or the fastest
+    blocking at typical sizes does not use tile registers. `space` is the product's index space.
     """
     if not machine.limits.tile_registers or not space.open or {*space.open} & {*space.rows[-2:]}:
         ranking.reject(WHAT, "rows that are open are planned as such in tile registers only")
@@ -249,8 +251,9 @@ def blocking_of_plan(facts: Facts, space: Contraction, machine: Machine, plan: S
 def rate_blocks(facts: Facts, machine: Machine, plan: Schedule) -> PlanCandidate | str:
     """Return a given CPU plan of one product as a PlanCandidate with its predicted cycles; or text: why it has none.
 
-    The text says why the program is not one product that this rule covers. An illegal plan raises an ArgumentError.
-    `facts` is the analysed program.
+    The text says why the program is not one product that this rule covers. Raise ArgumentError for an illegal plan.
+    Open sizes (known only at the call) are replaced by typical ones for the prediction. `facts` is the analysed
+    program.
     """
     space = product_space(facts, machine)
     if isinstance(space, str):

@@ -91,7 +91,7 @@ def all_tilings(facts: Facts, machine: Machine, ranking: Ranking, only_lowered: 
 def _has_stated_loops(t: Tiling) -> bool:
     """True if the tiling `t` (a choice of tile sizes) gives every loop that the author wrote the author's tile size.
 
-    Loops over K that only add to accumulators are not checked.
+    Dimensions of K for which the author wrote no loop, so that the search may add one, are not checked.
     """
     return all(t.tile_of(axis).size == loop.tile for axis, loop in t.facts.loops.items() if loop.source is not None)
 

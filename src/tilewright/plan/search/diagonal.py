@@ -38,10 +38,13 @@ def padded_blocks(
 ) -> Iterator[Repacked]:
     """Yield at most one Repacked: the program with K zero-padded, so that one slab holds K of several GEMMs of a batch.
 
-    A slab is a row of shared memory; a Repacked is the rewritten program with the cost of the copy. K is padded to a
-    power of two times the atom's K. `p` is the MMA, `reads` its A and B; arguments in `constant` are repacked once, at
-    no cost. Yields nothing if no atom takes the type of A, if K of neighbouring GEMMs is not adjacent in memory, if K
-    is a multiple of the atom's K already, or if two padded K do not fit in a slab.
+    A slab is a row of shared memory; a Repacked is the rewritten program with the cost of its copy. K is padded to a
+    power of two times the atom's K. `p` is the MMA, `reads` its A and B. A copy of an argument in `constant` costs
+    nothing, since it is made once.
+
+    Yields nothing in these cases: no atom takes the type of A; A or B is not contiguous along K; K of the next GEMM of
+    the batch does not follow K of this one in A; K is a multiple of the atom's K already; or two padded K do not fit in
+    a slab.
     """
     a, b = reads
     k = a.place.contiguous

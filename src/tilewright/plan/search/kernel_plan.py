@@ -260,7 +260,7 @@ class KernelPlan:
         """Return the number of elements of the program dimension `d` per workgroup.
 
         For M and N of an MMA it is padded to whole atoms. It is 1 for a batch dimension whose GEMMs are the blocks of a
-        block-diagonal B.
+        block-diagonal B, and for a dimension that has no tile.
         """
         for op, axes in self.axes.items():
             if isinstance(axes, Axes) and d in (axes.m, axes.n):

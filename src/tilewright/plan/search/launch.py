@@ -118,8 +118,9 @@ def _grid_tiles_of_c(t: Tiling) -> tuple[Side, Side]:
 def _distinct_tasks(t: Tiling, tile: AxisTile) -> int:
     """Return the number of workgroups, along the dimensions of the grid tile `tile`, that read different elements.
 
-    Along a dimension of a sliding window with one position per workgroup, neighbouring workgroups read nearly the same
-    elements and count as one. `t` (a Tiling) has the sliding windows.
+    Neighbouring workgroups along a sliding window read nearly the same elements. They count as one if the tile has one
+    position along each dimension of a sliding window; otherwise all workgroups count. `t` (a Tiling) has the sliding
+    windows.
     """
     windows = t.o.window_dims
     sliding = [d for d, n in tile.box if d in windows and n == 1]

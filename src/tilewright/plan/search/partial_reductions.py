@@ -88,8 +88,9 @@ def _single_reduction(facts: Facts) -> ValueFacts | None:
 def _best_part_count(kernel: UniformKernelSchedule, reduction: ValueFacts) -> int:
     """Return the number of parts into which to split a reduction, so that reading its input takes the least time.
 
-    On a GPU it is 1 if the kernel without a split takes no longer than a perfectly split one plus a launch. On a CPU it
-    is the number of cores per present task. `kernel` is the kernel without a split.
+    `kernel` is the kernel without a split, `reduction` the reduction. On a GPU it is 1 if the kernel without a split
+    takes no longer than a perfectly split one plus a launch; otherwise parts are limited, so that each has enough
+    elements and cores do not get too many tasks. On a CPU it is the number of cores per present task.
     """
     facts, machine, limits = kernel.facts, kernel.machine, kernel.machine.limits
     size, cores = numbers_of(facts.sizes), limits.cores or 1

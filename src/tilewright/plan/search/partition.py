@@ -104,11 +104,11 @@ def _without_renaming(facts: Facts, value: int) -> int:
 
 
 def _reductions_beside(facts: Facts, mma: int) -> list[int]:
-    """Return a list of one: the node number of the reduction with the smallest result (the first, of equals) beside an
-    MMA.
+    """Return at most one node number, in a list: the reduction beside an MMA whose result has the fewest bytes.
 
     `mma` is the node number of the MMA. A reduction is beside it if it depends on no MMA, and a node that depends on
-    the MMA needs it too. Reductions to a scalar do not count. The list is empty if there is none.
+    this MMA needs it too. Reductions to a scalar do not count. Of equal ones, the first is returned. The list is empty
+    if there is none.
     """
     epilogue = {n.id for n in facts.nodes if n.id != mma and mma in facts.behind(n.id)}
     used = {i for user in epilogue for i in facts.behind(user)}

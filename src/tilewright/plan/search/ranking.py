@@ -107,7 +107,8 @@ class Ranking:
     def add_counts(self, other: Ranking) -> None:
         """Add the counts and the rejections of `other`, another Ranking (result of a search), but not its candidates.
 
-        Counted are the times that candidates were added (`states`), the tilings, and the kernels timed.
+        There are three counts: `self.states` (the times that candidates were added), `self.tilings` and `self.timed`
+        (kernels timed).
         """
         self.states += other.states
         self.tilings += other.tilings

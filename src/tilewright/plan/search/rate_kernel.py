@@ -26,7 +26,8 @@ def rate_pipeline(
 
     `facts` is the analysed program, `pipeline` the plan's pipeline, `axes` has the plan's axis of each program
     dimension. `batch` is the number of GEMMs per tile, the blocks of a block-diagonal B; 1 if B is not block-diagonal.
-    Text if an MMA has no statement with an atom of the machine, or if the kernel's work cannot be counted.
+    Text if an MMA has no statement with an atom of the machine, if these atoms cannot take the operands, or if the
+    kernel's work cannot be counted.
     """
     statement_of = {line.name: line for line in plan.products}
     statements = [statement_of.get(p.name) for p in facts.products]

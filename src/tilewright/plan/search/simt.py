@@ -103,10 +103,10 @@ def simt_candidate(kernel: SimtKernelSchedule) -> PlanCandidate:
 def simt_program(facts: Facts, machine: Machine) -> SimtProgram | None:
     """Return a SimtProgram if lanes can compute the program's single MMA without atoms; else None.
 
-    They can if M or N has no dimension (as in a depthwise convolution) and both operands are plain reads. The larger
-    operand must have linear addresses and all of its rows along one program dimension; with a batch, it must be
-    contiguous along the batch. None also if the analysed program `facts` has loops or several MMAs, for half of a split
-    program, and on a CPU.
+    All of these must hold: the machine is no CPU; the analysed program `facts` has one MMA, no loops, and is no half of
+    a split program; M or N has no dimension (as in a depthwise convolution); K has one; both operands are plain reads.
+    The larger operand must be read at stated, linear coordinates, and its rows must lie along one program dimension;
+    with a batch, it must be contiguous along the batch.
     """
     if len(facts.products) != 1 or facts.loops or facts.part or machine.lanes is None:
         return None

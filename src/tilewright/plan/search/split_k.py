@@ -106,9 +106,10 @@ def _split_k_choices(t: Tiling) -> Iterator[Parts]:
 def _splits_of_dim(t: Tiling, dim: str, box: int, step: int) -> Iterator[Parts]:
     """Yield a Parts (count and width) for each way to split the K dimension `dim` into two or more parts.
 
-    Different workgroups compute the parts, which are whole K steps. All parts are equal, but the last may be shorter if
-    elements past the end are zeros or masked in the program's own loop over `dim`. `box` is the number of elements of
-    one K step along `dim`, `step` the number over all dimensions of K. `t` (a Tiling) has the tile sizes.
+    Different workgroups compute the parts, which are whole K steps. The last part may be shorter than the others in two
+    cases: elements past the end of K are zeros, or the program's own loop over `dim` masks them. Otherwise all parts
+    are equal. `box` is the number of elements of one K step along `dim`, `step` the number over all dimensions of K.
+    `t` (a Tiling) has the tile sizes.
     """
     extent = t.facts.extents[dim]
     loop = t.facts.loops.get(dim)

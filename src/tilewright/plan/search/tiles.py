@@ -56,8 +56,11 @@ def tilings(o: Orientation) -> Iterator[tuple[tuple[AxisTile, ...], tuple[int, i
     """Yield every choice of tiles to try: (an AxisTile per class of dimensions, (wave groups along rows, columns)).
 
     An AxisTile is the tile of a class of dimensions (same role, such as M or K, in every MMA). Tiles meet the author's
-    constraints. `o` (an Orientation) has the classes and says which of M and N lies on the atom's rows. There are
-    several wave groups (such as warpgroups) along columns only if a workgroup or a cluster has all of N.
+    constraints. `o` (an Orientation) has the classes and says which of M and N lies on the atom's rows.
+
+    There are several wave groups (such as warpgroups) along columns only if some tile has all of N, in a workgroup or a
+    cluster; if each group has one atom of rows; and if no A is in registers. Choices are left out whose tile has more
+    rows than a bulk copy takes, or more than an atom's although no dimension lies on the rows.
     """
     unit = o.products[0].atoms[0].shape[0]
     a_in_registers = any(p.a_in_registers for p in o.products)
@@ -105,9 +108,9 @@ def _legal_tiles(o: Orientation, c: DimClass, rows: int, columns: tuple[int, ...
     """Return the AxisTiles of the class `c` of dimensions that are legal and meet the author's constraints.
 
     Dimensions of `c` have the same role (such as M or K) in every MMA. A grid tile that extends past the end of `c` is
-    legal only if writes drop the elements past the end. `rows` is the number of elements of a workgroup's tile along
-    the atom's rows, `columns` are the extents of atoms along their columns. `o` (an Orientation) says which of M and N
-    lies on the atom's rows.
+    legal only if writes drop the elements past the end. `rows` is the tile size to try along the atom's rows, `columns`
+    are those along its columns (the extents of atoms). `o` (an Orientation) says which of M and N lies on the atom's
+    rows.
     """
     proposed = [tile for tile in _proposed_tiles(o, c, rows, columns) if c.is_batch or _is_as_stated(o.facts, tile)]
     return [tile for tile in proposed if tile.level != GRID or _overhang_is_dropped(o.facts, tile)]
@@ -156,11 +159,14 @@ def _end_is_out_of_bounds(access: AccessFacts, dim: str, extent: int) -> bool:
 
 
 def _proposed_tiles(o: Orientation, c: DimClass, rows: int, columns: tuple[int, ...]) -> list[AxisTile]:
-    """Return a list of AxisTiles to try for the class `c` of dimensions, before constraints and overhang are checked.
+    """Return a list of AxisTiles (tile sizes) to try for the class `c` of dimensions.
 
-    Dimensions of `c` have the same role (such as M or K) in every MMA. `rows` is the number of elements of a
-    workgroup's tile along the atom's rows, `columns` are the extents of atoms along their columns. `o` (an Orientation)
-    says which of M and N lies on the atom's rows.
+    Dimensions of `c` have the same role (batch, M, N or K) in every MMA. `o` says which of M and N lies on the atom's
+    rows. `rows` is the tile size to try along the atom's rows, `columns` are those along its columns. K gets pipeline
+    stages and, if short, the whole extent.
+
+    The author's constraints, and the overhang (how far the last tile may lie out of bounds), are checked later, by the
+    caller.
     """
     roles, has_several_mmas, extents = set(c.roles), len(o.facts.products) > 1, o.facts.extents
     whole = AxisTile(WHOLE, c.extent, tuple((d, extents[d]) for d in c.dims))

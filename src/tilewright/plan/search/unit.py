@@ -102,8 +102,9 @@ def _atom_of_columns(o: Orientation, node: int, columns: float) -> MultiplyAtom 
 def iteration_k(t: Tiling, p: OrientedProduct) -> int:
     """Return the number of K elements of the MMA `p` per loop iteration.
 
-    `t` (a Tiling) has the kernel's tile sizes. If a tile has several GEMMs of a batch (as a block-diagonal B), it is
-    the K of one GEMM.
+    `t` (a Tiling) has the kernel's tile sizes. It is the tile size of K. If a tile has several GEMMs of a batch (as a
+    block-diagonal B), it is the K of one GEMM: at most the extent of the longest dimension of K that is contiguous in A
+    or B.
     """
     facts, k = t.facts, t.span(p.product.k)
     if t.batch == 1:

@@ -323,8 +323,10 @@ class NativeEmitter:
         self.registers[value] = memory.splat(self, op.attrs["value"], value)
 
     def _compute(self, op: Op) -> None:
-        """Emit the formula of an elementwise operation, on scalars or whole vectors, and record the result as the value
-        of its target register (the first operand).
+        """Emit the formula of an elementwise operation, on scalars or whole vectors.
+
+        The result is recorded as the value of its target register (the first operand). For a vector target, scalar
+        operands are broadcast to all lanes. If the formula is only an operand, no arithmetic is emitted.
         """
         target = op.operands[0]
         lanes = self.lanes(target)

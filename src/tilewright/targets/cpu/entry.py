@@ -133,8 +133,10 @@ class EntryLaunch:
             self.trouble(code)
 
     def bind(self) -> None:
-        """Run the entry's bind function in place of the kernel: it fills the memory `kept` for later calls. Raise the
-        error if it fails.
+        """Run the entry's bind function in place of the kernel, once, with the same arguments.
+
+        It fills the memory that stays with this launch, such as packed weights, for later calls. Raise the error if it
+        fails.
         """
         self._block[_FUNCTION] = self._member.code.bind
         self()

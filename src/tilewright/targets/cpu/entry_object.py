@@ -15,11 +15,15 @@ from tilewright.targets.cpu.target import CpuTarget
 
 
 def entry_code(host: Program, launched: Launched, target: CpuTarget, *, laid_out: bool = False) -> EntryCode:
-    """Return the linked machine code of a host program and all programs that it launches, from the disk cache or
-    compiled and stored there.
+    """Return the linked machine code (an EntryCode) of a host program and all programs that it launches.
 
-    `launched` maps a launch operation to (kernel, conditions on its sizes). `laid_out` says that arrays have the
-    strides that the programs' arguments declare; otherwise they are contiguous. The cache is not read if dumps are on.
+    It is loaded from the disk cache, or compiled and stored there. A cache entry is a line of JSON (warnings of slow
+    code, error sentences) and the object code. If a kernel's dumps are on, the cache is not read. After a compilation,
+    the assembly of each kernel is dumped if wanted.
+
+    `launched` is a function: it returns (kernel, conditions on its sizes) for a launch operation. `target` has the
+    machine and compile options. `laid_out` says that arrays have the strides that the programs' arguments declare;
+    otherwise they are contiguous.
     """
     host = decided(host)
     launches = {op: launched(op) for op in host.walk() if op.name == "launch"}

@@ -59,8 +59,10 @@ def entry_texts(
     """Return (LLVM text of the host program `host` and of all programs that it launches, description of the functions
     that launch them).
 
-    Function names begin with `name`. `launched` maps a launch operation to (kernel, conditions on its sizes). `tvm_ffi`
-    adds the function that TVM-FFI calls. `apart` and `laid_out` are fields of `EntryPlan`.
+    Function names begin with `name`. `launched` is a function: it returns (kernel, conditions on its sizes) for a
+    launch operation. `tvm_ffi` adds the function that TVM-FFI calls. `apart` says that calls with the same kept memory
+    (such as packed weights) never run at the same time; `laid_out` says that arrays have the strides that the programs'
+    arguments declare.
     """
     texts = ProgramTexts(name)
     symbols: dict[NativeKernel, str] = {}

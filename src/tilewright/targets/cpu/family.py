@@ -91,8 +91,10 @@ class Family:
     """The relocations of its object files; None: they cannot be linked here."""
 
     def machine(self, name: str) -> Machine | None:
-        """Return the machine `name` of this family: one of its feature levels, optionally followed by further features
-        ("aarch64.neon.dotprod"). None if the level is not of this family, or a feature is not optional in it.
+        """Return the machine `name` of this family: one of its feature levels, optionally followed by further features.
+
+        An example is "aarch64.neon.dotprod". None if no level of this family begins the name, or a further feature is
+        not an optional one.
         """
         fitting = [level for level in self.levels if name == level or name.startswith(f"{level}.")]
         if not fitting:

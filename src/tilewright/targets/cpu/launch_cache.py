@@ -51,8 +51,10 @@ class LaunchCache(LearntCalls):
         whole: Whole | None,
         places: Sequence[int | None],
     ) -> None:
-        """Remember a successful call, so that later calls with arguments of the same form repeat its launch. Nothing is
-        remembered if the call cannot be repeated so, or if an observer records it (it is told of the call instead).
+        """Remember a successful call, so that later calls with arguments of the same form repeat its launch.
+
+        Nothing is remembered if an observer records the call (it is told of the call instead), if an output has no
+        elements, or if the call cannot be repeated by one launch.
 
         `outputs` are [(array that the call made, True if it must hold zeros before)]. `whole` is the bound host program
         (None: nothing is remembered). `places` has, for each array of the host program, its number among the call's

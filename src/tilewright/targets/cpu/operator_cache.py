@@ -86,9 +86,15 @@ class _Source(NamedTuple):
 def _sources(
     args: Sequence[Any], results: Sequence[Any], call: KernelCall, events: Observed
 ) -> list[_Source | None] | None:
-    """Return, for each array of the host program, from which argument or result of the operator it comes (None: it
-    stays the same). `call` is the operator's one kernel call, `events` are the copies and constants observed with it.
-    Return None if the origin of an array is unknown, or if not every result is written exactly once.
+    """Return [where the array comes from, ...] for the arrays of the host program: an argument or result of the
+    operator.
+
+    An entry is None for an array that stays the same, such as a constant. `args` and `results` are the operator's.
+    `call` is its one kernel call, `events` are the copies and constants observed with it. An array that is read may
+    also be a contiguous copy of an argument.
+
+    Return None instead of the list if the origin of an array is unknown, or if not every result is written exactly
+    once.
     """
     arrays = [*call.args, *(array for array, _ in call.outputs)]
     argument_at = {_address(a): n for n, a in enumerate(args) if _is_array(a)}
@@ -194,11 +200,14 @@ def _record(
     sources: Sequence[_Source | None],
     validity: tuple[int, Sequence[FixedTensor], Sequence[KeptWeights]],
 ) -> CallRecord | None:
-    """Return the record that repeats an operator's call natively. None if the kernel writes to an argument, or needs a
-    copy that a record cannot make.
+    """Return a CallRecord, which repeats an operator's call natively; or None if that is impossible.
 
-    `sources` has, for each array of the kernel call `call`, the argument or result that it comes from. `validity` is
-    (bytes of memory that the launch keeps, tensors that must stay the same, packed weights).
+    It is if the kernel writes to an argument, if a copy is needed that a record cannot make, or if a result has gaps in
+    memory or not as many elements as the array that the kernel wrote.
+
+    `args` and `results` are the operator's; `sources` has, for each array of the kernel call `call`, the argument or
+    result that it comes from. `validity` is (bytes of memory that the launch keeps, tensors that must stay the same,
+    packed weights).
     """
     room, fixed, weights = validity
     whole, code = call.whole, pool().code
@@ -264,11 +273,16 @@ def _copied_as(make: Callable[[Any], Any], shape: tuple[int, ...], strides: tupl
 
 
 def _output(result: Any, array: Any, place: int, dims: Dims | None, zeroed: bool) -> tuple[Output, SmallCopy | None]:
-    """Return (how a call creates a result, the copy from the call's stack into it or None).
+    """Return (an Output, which says how each call creates a result; a SmallCopy or None).
 
-    `result` is the tensor that the operator returned, `place` its number among arguments and results. `array` is what
-    the kernel wrote. With `dims`, the result is a copy of the array: they are ((extent, stride), ...) of the result in
-    the array's memory order. `zeroed` says that the kernel expects zeros in the array.
+    `result` is the tensor that the operator returned, `array` is what the kernel wrote, and `place` is the result's
+    number among arguments and results. `dims` is None if both share memory; otherwise ((extent, stride), ...) of the
+    result in the array's memory order. `zeroed` says that the kernel needs zeros in the array.
+
+    There are three cases. A small array without `dims` and not zeroed: the kernel writes into a new tensor. A small
+    array with `dims`, not zeroed, of elements that SmallCopy takes: the kernel writes to the call's stack, and the
+    SmallCopy copies it into a new tensor. Otherwise the array comes from a pool: the result is a view of it, or with
+    `dims` a copy.
     """
     torch: Any = sys.modules["torch"]
     shape, strides = tuple(result.shape), result.stride()

@@ -312,8 +312,9 @@ entry:
 def aligned(count: int, alignment: int = 4096) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """Return an array of `count` zero bytes whose address is a multiple of `alignment`.
 
-    Large arrays lie in large pages if the system has them, so that strided rows need fewer TLB entries. A forked
-    process gets a copy, never the same memory.
+    Large arrays (from an eighth of a large page on) are aligned to large pages instead, and lie in such pages if the
+    system has them, so that strided rows need fewer TLB entries. A forked process gets a copy of them, never the same
+    memory.
     """
     if count >= LARGE_PAGE // 8:
         alignment = LARGE_PAGE

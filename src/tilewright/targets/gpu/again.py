@@ -40,9 +40,11 @@ class GpuLaunchCache(LearntCalls):
     """The launches that one executable remembers of its calls on a GPU."""
 
     def learn(self, args: Sequence[Any], outputs: Sequence[Any], launch: Any) -> None:
-        """Remember a successful call, so that later calls with tensors of the same form repeat its `launch`. `args` are
-        the call's arguments; `outputs` are the tensors that it made, which follow them in the launch. Nothing is
-        remembered unless all are torch tensors on a GPU, and the launch uses the arguments themselves, not copies.
+        """Remember a successful call, so that later calls with tensors of the same form repeat its `launch`.
+
+        `args` are the call's arguments; `outputs` are the tensors that it made, which follow them in the launch.
+        Nothing is remembered in these cases: an argument or output is no torch tensor on a GPU; the launch uses copies
+        of arguments; it cannot be repeated; or it has too many arguments.
         """
         torch: Any = sys.modules.get("torch")
         tensor_type = getattr(torch, "Tensor", None)

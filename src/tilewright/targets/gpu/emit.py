@@ -282,9 +282,15 @@ class Emitter:
             self._nest(op, ranges[1:])
 
     def _tasks(self, op: Op) -> None:
-        """Emit the loop in which a workgroup runs its tasks: drawn dynamically, a contiguous range, or every n-th (n
-        workgroups), as the operation's `schedule` says. With the attribute `turn` it runs every other of these. Raise
-        ProgramError if the number of tasks is not known at launch.
+        """Emit the loop in which a workgroup runs its tasks (tiles of the grid) of `op`.
+
+        If `op` is in `self.dynamic_tasks`, each next task number is drawn from a counter at run time. Otherwise a
+        workgroup runs a contiguous range of tasks if the attribute `schedule` is "contiguous", and else every n-th task
+        (n: the number of workgroups). With the attribute `turn` (0 or 1: which of two alternating roles this is) it
+        runs every other of these.
+
+        Raise ProgramError if the number of tasks depends on something other than sizes known at launch. `self.tasks`
+        becomes at least this number.
         """
         count = dealing.count_of(op)
         unknown = sorted(s.name for s in count.symbols - set(self.sizes))
@@ -647,8 +653,8 @@ class Emitter:
         self.dialect.seal(self)
 
     def _drain(self, op: Op) -> None:
-        """Emit the wait until at most as many groups of bulk copies as the attribute `pending` says still read shared
-        memory.
+        """Emit the wait until at most n groups of bulk copies still read shared memory. n is the attribute `pending` of
+        `op`.
         """
         self.dialect.drain(self, op.attrs["pending"])
 
@@ -657,8 +663,8 @@ class Emitter:
         self.dialect.multiply(self, op)
 
     def _settle(self, op: Op) -> None:
-        """Emit the wait until at most as many groups of asynchronous multiplications as the attribute `pending` says
-        are in flight. The operands are accumulators that may be used after it.
+        """Emit the wait until at most n groups of asynchronous multiplications are in flight. n is the attribute
+        `pending` of `op`; the operands of `op` are accumulators that may be used after it.
         """
         self.dialect.settle(self, op.attrs["pending"], op.operands)
 

@@ -179,8 +179,10 @@ def _streams(op: Op, size: int, count: int) -> bool:
 
 
 def load(e: Emitter, op: Op) -> None:
-    """Emit the load operation `op` for each element that the lane holds of the target register (first operand), from a
-    tensor in memory (second operand). An element whose condition fails becomes the operation's `otherwise` number.
+    """Emit the load operation `op`: each lane loads the elements that it holds of a fragment from a tensor in memory.
+
+    The operands of `op` are the target register and the tensor. Contiguous elements are loaded together. An element
+    whose condition fails becomes the operation's `otherwise` number (0 if it has none).
     """
     target, memory = op.operands
     kind, size = element(target.type.dtype), target.type.dtype.numpy.itemsize

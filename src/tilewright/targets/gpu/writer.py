@@ -278,7 +278,11 @@ class LaneWriter(Writer):
         return self.value(f"sub {kind} {quotient}, {one}")
 
     def condition(self, e: Expr) -> str:
-        """Emit the condition `e` and return its value, an i1. A value of `e` that is visible here is reused."""
+        """Emit the condition `e` and return its LLVM value, an i1; the text "true" or "false" if it is constant.
+
+        Any other expression than a comparison, And or Or is true if it is not 0. A value of `e` that is visible here is
+        reused.
+        """
         if isinstance(e, Const):
             return "true" if e.value else "false"
         known = self._known((e, 1))

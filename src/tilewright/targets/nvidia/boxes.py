@@ -76,8 +76,11 @@ def _each(change: Any, field: Any) -> Any:
 
 
 def boxes(op: Op, loads: bool) -> tuple[MapForm, list[TensorBox]]:
-    """Return (tensor map, [one box for each instruction]) of the bulk copy operation `op`. If `loads`, it goes from
-    global to shared memory, else from shared to global memory. Raise ProgramError if the copy's atom cannot do it.
+    """Return (tensor map, [one box for each instruction]) of the bulk copy operation `op`.
+
+    If `loads`, it goes from global to shared memory, else from shared to global memory. The attribute `by` of `op`
+    names the copy's atom; an im2col atom gets an im2col tensor map. Raise ProgramError if the atom cannot do the copy,
+    or if the offset in shared memory is not linear in the box's axes.
     """
     far, near = (op.operands[0], op.operands[1]) if loads else (op.operands[1], op.operands[0])
     tensor: TensorType = far.type

@@ -82,8 +82,11 @@ def _matrices_per_instruction(count: int) -> int:
 
 
 def load(e: Emitter, op: Op) -> bool:
-    """Emit ldmatrix for the load `op` of a fragment from shared memory. Return False, and emit nothing, if the fragment
-    does not have the layout for it.
+    """Emit ldmatrix for the load `op` of a fragment from shared memory, and return True.
+
+    Return False, and emit nothing, unless the fragment consists of rows of eight contiguous 16-bit elements of memory
+    and the load has no condition. Rows may run along either dimension of the fragment; the transposing form is used for
+    one of them.
     """
     layout = form(e, op)
     if layout is None:
@@ -107,8 +110,11 @@ def load(e: Emitter, op: Op) -> bool:
 
 
 def store(e: Emitter, op: Op) -> bool:
-    """Emit stmatrix for the store `op` of a fragment to shared memory. Return False, and emit nothing, if the fragment
-    does not have the layout for it.
+    """Emit stmatrix for the store `op` of a fragment to shared memory, and return True.
+
+    Return False, and emit nothing, unless the fragment consists of rows of eight contiguous 16-bit elements of memory
+    and the store has no condition. Rows may run along either dimension of the fragment; the transposing form is used
+    for one of them.
     """
     layout = form(e, op)
     if layout is None:

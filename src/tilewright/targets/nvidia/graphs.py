@@ -58,8 +58,10 @@ def is_captured(capturing: Any, stream: int) -> bool:
 
 
 def hold_for_graph(device: Device, stream: int, arrays: Sequence[Any]) -> None:
-    """Keep `arrays` alive as long as the CUDA graph that the stream `stream` (a handle) is being captured into. Raise
-    TargetError if the driver refuses. Arrays of graphs that are gone are released here.
+    """Keep `arrays` alive as long as a CUDA graph: the one that the stream is being captured into.
+
+    `stream` is a handle of the driver; it must be capturing. Arrays of earlier graphs that are gone are released here.
+    Raise TargetError if the driver refuses.
     """
     with _lock:
         destroy = _immortal_code()

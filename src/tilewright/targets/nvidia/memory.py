@@ -139,8 +139,9 @@ class DeviceMemory:
 
 
 def torch_memory(size: int, number: int) -> Any:
-    """Allocate `size` bytes on device `number` with torch's allocator, and return them as a tensor. None if the program
-    does not use torch on GPUs.
+    """Allocate `size` bytes on device `number` with torch's allocator, and return them as a tensor of bytes.
+
+    The tensor has at least ALIGNMENT bytes. None if the program does not use torch on GPUs.
     """
     torch = torch_in_use()
     if torch is None:

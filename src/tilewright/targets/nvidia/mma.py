@@ -36,8 +36,10 @@ def words(e: Emitter, value: Value) -> list[tuple[str, str]]:
 
 
 def multiply(e: Emitter, op: Op, atom: MultiplyAtom) -> None:
-    """Emit the multiplication C += A * B of the operation `op` as one mma.sync for each k step. The operands of `op`
-    are the fragments C, A and B. With the attribute `fresh`, the accumulators start at zero.
+    """Emit the multiplication C += A * B of the operation `op` as one mma.sync for each k step.
+
+    The operands of `op` are the fragments C, A and B, in registers; C is updated. `atom` is the shape and types of the
+    mma.sync. With the attribute `fresh`, the accumulators start at zero.
     """
     c, a, b = op.operands
     m, n, k = atom.shape

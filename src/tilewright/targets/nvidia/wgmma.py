@@ -94,9 +94,12 @@ def _offset_table(moved: Expr, outer: Any, depth: Any, rows: int, columns: int) 
 
 
 def multiply(e: Emitter, op: Op, atom: MultiplyAtom) -> None:
-    """Emit the multiplication C += A * B of the operation `op` as one group of wgmma instructions: a fence, one
-    instruction for each k step, and the commit. With the attribute `fresh`, the accumulators start at zero. The group
-    is asynchronous: `settle` waits for it.
+    """Emit the multiplication C += A * B of the operation `op` as one group of wgmma instructions.
+
+    The group is a fence, one instruction for each k step, and the commit. It is asynchronous: `settle` waits for it. A
+    is in shared memory if `op` has the attribute `a`, else in registers; B is in shared memory. With the attribute
+    `fresh`, the accumulators start at zero. `atom` is the wgmma shape. Raise ProgramError if A and B have different
+    numbers of k steps.
     """
     c, a, b = op.operands
     w, count = e.w, e.values(c)

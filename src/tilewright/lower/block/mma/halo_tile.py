@@ -85,7 +85,7 @@ class HaloSource(OperandSource):
     def _view(self, over: tuple[Symbol, ...], places: list[Expr]) -> Value:
         """Emit a view of the argument at the coordinates `places`, over the iterators `over`, and return it.
 
-        Coordinates that are not shown to be in bounds are marked as such.
+        A coordinate that is not shown to be in bounds is marked as one that may be out of bounds.
         """
         shape = self.operand_load.tensor.type.shape
         marks = [(x, not self.product.low.scope.is_inside(x, n)) for x, n in zip(places, shape, strict=True)]

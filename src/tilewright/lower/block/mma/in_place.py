@@ -27,9 +27,11 @@ class InPlace(OperandSource):
         self.begin()
 
     def begin(self) -> None:
-        """Reset which coordinates may be out of bounds (`marks`), for another accumulator tile.
+        """Reset `self.marks`, which says of each coordinate whether it may be out of bounds, for another accumulator
+        tile.
 
-        They are as the read noted them; K loops that are limited to what is in bounds then change them.
+        The marks become those that the read of the operand noted; all False if it noted none. K loops that are limited
+        to what is in bounds then change them.
         """
         self.marks = self.product.low.storage.loose.get(self.operand_load, (False,) * len(self.operand_load.at))
 
@@ -117,10 +119,10 @@ class Stepped(InPlace):
         return OperandSource.limits(self, dim)
 
     def rows(self, rows: int, deep: int, row: Expr, k: Expr, last: Expr | None = None) -> Value:
-        """Emit the copy of the tile of A, of shape (rows, deep) from row `row` and K index `k` on, to `room`; return
-        `room`.
+        """Emit the copy of a tile of A to the tensor `self.room`, and return this tensor.
 
-        Elements out of bounds are zero there. Rows past index `last` (None: none) are copies of row `last`.
+        The tile has the shape (rows, deep), from row `row` and K index `k` on. Elements out of bounds are zero there.
+        Rows past index `last` (None: none) are copies of row `last`.
         """
         self.product.w.emit("copy", (super().rows(rows, deep, row, k, last), self.room), otherwise=0)
         return self.room

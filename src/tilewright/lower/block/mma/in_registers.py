@@ -45,10 +45,10 @@ class InRegisters(OperandSource):
         return True
 
     def rows(self, rows: int, deep: int, row: Expr, k: Expr, last: Expr | None = None) -> Value:
-        """Return the registers of A for the K step of `deep` elements from `k` on, as a view.
+        """Emit a view of the registers of A for the K step of `deep` elements from `k` on, and return it.
 
-        If the plan does all of K at once, they are all registers of A. `row` and `last` are not used: registers have
-        all rows.
+        If the plan does all of K at once, return the whole register tensor instead, and emit nothing. `row` and `last`
+        are not used: registers have all rows.
         """
         if self.product.how.all_of_k_at_once:
             return self.tensor

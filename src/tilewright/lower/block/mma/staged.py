@@ -46,9 +46,9 @@ class Staged(OperandSource):
     def of(cls, product: AtomProduct, tile: Tile, dim: Expr | None) -> Staged:
         """Return the source of an operand that is copied to shared memory; emit the allocation of its shared tile.
 
-        `tile` is the operand, `dim` its M or N. If the plan does all of K at once, the copy is emitted here too, and,
-        of an A that the atom takes from registers, the load to these. Raise a ProgramError if the padding behind K is
-        not shown to be zero.
+        `product` is the MMA with its plan, `tile` the operand, `dim` its M or N (None: it has none). If the plan does
+        all of K at once, the copy is emitted here too, and, for an A that the atom takes from registers, the load to
+        these. Raise a ProgramError if K is padded and the operand is not shown to be zero there.
         """
         operand_layout = product.how.atom.a if dim is product.axes.m else product.how.atom.b
         is_argument = is_given(tile, operand_layout.dtype)
