@@ -276,3 +276,45 @@ def test_a_window_with_more_elements_than_a_fragment_for_each_lane_is_shared():
         x1="small",
         y4="out",
     )
+
+
+def test_a_loop_of_a_grid_program_keeps_its_tile_beside_one_whose_tile_is_free():
+    """Both had the whole dimension, and the plan was refused by the first of them."""
+    exact(
+        """tile two_loops(%x: global f32[A], %s: global f32[], %m: global f32[], %y: global f32[A])
+  symbols A, BLOCK_A
+  bind BLOCK_A = 16
+  tiling dim=(A) tile=(BLOCK_A)
+{
+  %0 = fill value=1 : f32[]
+  %1 = iterate %0 axis=(A) (%2: f32[]) {
+    %3 = read %x : f32[A]
+    %4 = min %3 dim=(A) : f32[]
+    %5 = add %2, %4 : f32[]
+    yield %5
+  } : f32[]
+  %6 = fill value=0 : f32[]
+  %7 = iterate %6 axis=(A) (%8: f32[]) {
+    %9 = read %x : f32[A]
+    %10 = max %9, %8 dim=(A) acc=true : f32[]
+    yield %10
+  } : f32[]
+  %11 = read %x : f32[A]
+  %12 = allocate tile=[A] : shared f32[A]
+  write %11, %12
+  barrier
+  %13 = read %12 : f32[A]
+  write %13, %y
+  write %1, %s
+  write %7, %m
+}
+""",
+        {"A": 48},
+        "native",
+        "x86.avx2",
+        "xe",
+        x="small",
+        y="out",
+        s="out",
+        m="out",
+    )

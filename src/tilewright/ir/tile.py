@@ -646,7 +646,7 @@ _SPECS: list[OpSpec] = [
     OpSpec("scalar", {"value": "numexpr", "dtype": "dtype"}, result_types=_scalar),
     OpSpec("extract", {"offset": "exprs"}, result_types=_extract),
     OpSpec("allocate", {"tile": "exprs?"}, check=_check_allocate),
-    OpSpec("barrier", result_types=_no_results),
+    OpSpec("barrier", result_types=_no_results, notation="barrier"),
     OpSpec(
         "debug_log",
         {"label": "str", "to": "exprs?", "over": "exprs?", "at": "exprs?", "iterations": "table?", "names": "exprs?"},

@@ -65,10 +65,13 @@ class Grid:
         """Set `tasks` and `loops` to the tiles of the author's constraints, and `tiles` to the tile of each free loop.
 
         A free loop, of known extent, has its whole extent as its tile up to WHOLE (512) elements; beyond, CHOSEN (256).
+        If another loop over its dimension is not free, it has the author's tile, as that loop does.
         """
         self.tasks, self.loops = tiles_of(self.program, self.sizes)
         self._bound = Substitution(dict(self.sizes))
-        extents = {op: self._bound(op.attrs["axis"]) for op in self.free if op.attrs["axis"] not in self.opened}
+        loops = [op for op in self.program.walk() if op.name == "iterate" and not op.attrs.get("start")]
+        kept = {*self.opened, *(op.attrs["axis"] for op in loops if op not in self.free)}
+        extents = {op: self._bound(op.attrs["axis"]) for op in self.free if op.attrs["axis"] not in kept}
         known = {op: max(1, n.value) for op, n in extents.items() if isinstance(n, Const)}
         self.tiles = {op: n if n <= WHOLE else CHOSEN for op, n in known.items()}
         """The tile size of each free loop of known extent, by operation."""
