@@ -168,7 +168,7 @@ class Reader:
         """Parse an expression that ends before one of the characters in `stops`, or before one of `words`, and return
         it.
 
-        What ends it is not consumed. With `stops` "..", it ends before the two dots of a range. Stops in brackets do
+        The end marker is not consumed. With `stops` "..", it ends before the two dots of a range. Stops in brackets do
         not count. A comment or the end of the line also ends the expression, except with "..".
         """
         self.skip()

@@ -16,7 +16,7 @@ from tilewright.ir.core import Block, Op, Program, TileType, Value, building
 from tilewright.ir.tile import TILE
 from tilewright.plan.facts.loops import EXPONENTIALS, SAME_ELEMENTS
 from tilewright.plan.facts.online_softmax import OnlineSoftmax, online_softmax
-from tilewright.rewrite.tile_between_gemms import in_a_loop, summed_between
+from tilewright.rewrite.tile_between_gemms import has_dim, in_a_loop, summed_between
 
 TILE_SIZE = 128
 """Elements of an iteration as the loop is written; plans choose another number."""
@@ -57,7 +57,7 @@ def _divided_last(program: Program, dim: Expr) -> Program:
     Only MMAs whose operand has `dim`, and divisors without it, are changed; a multiplication counts as a division.
     """
     for product in program.body.ops:
-        if product.name == "mma" and any(_has(v, dim) for v in product.operands[:2]):
+        if product.name == "mma" and any(has_dim(v, dim) for v in product.operands[:2]):
             for operand in product.operands[:2]:
                 division = _division(program, product, operand, dim)
                 if division is not None:
@@ -88,7 +88,7 @@ def _division(program: Program, product: Op, operand: Value, dim: Expr) -> tuple
         rows = isinstance(divisor.type, TileType) and set(divisor.type.dims) <= set(result.dims) - {dim}
         maker = makers.get(divided)
         is_weight = maker is not None and maker.name in EXPONENTIALS  # at most 1: no narrower type overflows
-        if fits and rows and is_weight and _has(divided, dim):
+        if fits and rows and is_weight and has_dim(divided, dim):
             return op, divided, divisor
     return None
 
@@ -110,8 +110,3 @@ def _moved_behind(program: Program, product: Op, division: Op, divided: Value, d
                 quotient = (results[0], divisor)
                 ops.append(Op(TILE.ops[division.name], quotient, {}, product.results, (), division.loc))
         return replace(program, body=Block(program.body.args, ops))
-
-
-def _has(value: Value, dim: Expr) -> bool:
-    """True if `value` is a tile that has the dimension `dim`."""
-    return isinstance(value.type, TileType) and dim in value.type.dims

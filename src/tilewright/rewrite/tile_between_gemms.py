@@ -51,11 +51,11 @@ def in_a_loop(program: Program, dim: Expr, tile: int) -> Program | str:
     if len(last) != 1:
         return f"not one product sums {dim}"
     (product,) = last
-    inside = [op for op in ops if op is not product and any(_has(v, dim) for v in op.results)]
+    inside = [op for op in ops if op is not product and any(has_dim(v, dim) for v in op.results)]
     others = [op for op in ops if op not in inside and op is not product]
     if any(op.name not in _ALIKE and not (op.name == "iterate" and only_adds(op)) for op in inside):
         return f"what lies along {dim} is not computed element by element from a product"
-    if any(_has(v, dim) for op in others for x in (op, *within(op)) for v in x.operands):
+    if any(has_dim(v, dim) for op in others for x in (op, *within(op)) for v in x.operands):
         return f"what lies along {dim} is used by more than the product that sums it"
     if any(dim in e.symbols for op in ops for e in op.attrs.get("at", ())):
         return f"an access depends on the size of {dim}"
@@ -204,6 +204,6 @@ def _summed(op: Op) -> list[Expr]:
     return [d for d in a if d in b and d not in c]
 
 
-def _has(value: Value, dim: Expr) -> bool:
+def has_dim(value: Value, dim: Expr) -> bool:
     """True if `value` is a tile that has the dimension `dim`."""
     return isinstance(value.type, TileType) and dim in value.type.dims

@@ -73,7 +73,7 @@ class Clock:
     def fork(self) -> Clock:
         """Return the vector clock of a new actor (such as an asynchronous copy) that this actor starts.
 
-        What this actor did before is ordered before the new actor. Also begin a new step of this actor, which is not.
+        Earlier accesses of this actor are ordered before the new actor. This actor begins a new step, which is not.
         """
         child = self.clocks.begin(self.task, self.known)
         self.known[self.slot] += 1

@@ -116,7 +116,7 @@ def _run_deferred(deferred: Agent, op: Op, synchronises: bool) -> Steps:
 def _join(agent: Agent, deferred: Agent, op: Op) -> Steps:
     """Wait until `deferred`, the agent that runs the `finally` block of the iteration before, has finished.
 
-    What it did is then ordered before what the wave `agent` does next. `op` is the loop.
+    Its accesses are then ordered before the next ones of the wave `agent`. `op` is the loop.
     """
     yield Waiting(lambda: deferred.steps is None, lambda: "waits for the deferred end of the round before", op)
     agent.clock.join(deferred.clock)
@@ -300,7 +300,7 @@ def role(agent: Agent, op: Op) -> Steps:
 def barrier(agent: Agent, op: Op) -> Steps:
     """Execute `op`, a `barrier`, for the wave `agent`: wait for all waves of its group (the workgroup, or its role).
 
-    What any of them did before is ordered before what each does afterwards. The generator yields once before it waits.
+    Earlier accesses of each are ordered before later ones of all of them. The generator yields once before it waits.
     """
     yield None
     yield from agent.meet(op)
