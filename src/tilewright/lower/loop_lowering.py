@@ -71,10 +71,11 @@ class LoopLowering:
         return max(1, self.vector_bytes // dtype.numpy.itemsize)
 
     def interleaved(self, dtypes: Iterable[DType], formulas: Iterable[Formula]) -> int:
-        """Return the number of elements that one step of an elementwise loop computes: as many as fit in one vector
-        register in the widest of the element types `dtypes`. On a CPU it is several times that if one of the loop's
-        `formulas` has a function (exp, sin, ...): then several vectors are computed at once, because each waits for its
-        own results.
+        """Return the number of elements that one iteration of an elementwise loop computes: those of one vector
+        register in the widest of the element types `dtypes`.
+
+        On a CPU it is several vectors if one of the loop's `formulas` has a function (exp, sin, ...), so that their
+        latencies overlap.
         """
         lanes = [self.vector_lanes(t) for t in dtypes]
         if self.here.lanes is not None or all(f.name not in FUNCTIONS for formula in formulas for f in formula.walk()):
@@ -129,9 +130,10 @@ class LoopLowering:
             self.op(op)
 
     def op(self, op: Op) -> None:
-        """Lower one block operation: call the rule for its name, which emits loop operations. Raise a ProgramError if
-        there is no rule; errors of the rule get the location of `op` if they have none. A `debug_log` is skipped with a
-        warning.
+        """Lower one block operation: call the rule for its name, which emits loop operations.
+
+        Raise a ProgramError if there is no rule; a ProgramError of the rule gets the location of `op` if it has none. A
+        `debug_log` is skipped with a warning.
         """
         if op.name == "debug_log":
             warnings.warn(f"{op_text(op)}: only the interpreter keeps logs", InterpreterOnlyWarning, stacklevel=2)

@@ -49,11 +49,12 @@ class TileAccess:
 
 
 def access_of(low: Lowering, op: Op, target: Value, dims: tuple[Expr, ...], extra: tuple[Value, ...]) -> TileAccess:
-    """Return the memory coordinates (TileAccess) of a read or write `op` of `target`, an argument or allocated memory.
+    """Return the memory coordinates (a TileAccess) of the read or write `op`. `target` is the argument or allocated
+    memory that it accesses; `dims` are the dimensions of its tile.
 
-    `dims` are the dimensions of its tile; `extra` are the operands from which indices are loaded (indirect access);
-    these are stored first unless they are in memory. Raise a ProgramError if it cannot be shown that such a load is in
-    bounds.
+    Coordinates are the attribute `at`; without it, the index along each dimension of `target`. `extra` are the tiles
+    from which `op` loads indices (indirect access, `x[rows[i]]`); code is emitted that stores them, unless they are in
+    memory. Raise a ProgramError if it cannot be shown that such a load is in bounds.
     """
     scope = low.scope
     tensor = low.arguments.tensor(target, scope, low.writer)
@@ -112,8 +113,8 @@ def with_data(low: Lowering, e: Expr, data: dict[Symbol, Load], dims: tuple[Expr
 
 
 def loose(scope: TileScope, access: TileAccess, images: Substitution) -> tuple[bool, ...]:
-    """Return a tuple of bools, one for each memory coordinate of an access: True if it may be out of bounds, False if
-    it is proved to be in bounds.
+    """Return a tuple of bools, one for each memory coordinate of `access`: False if it is proved to be in bounds, else
+    True.
 
     `images` replaces the coordinates of dimensions by expressions that stay within the current parts.
     """
@@ -133,10 +134,11 @@ def marked(places: Sequence[Expr], shape: Sequence[Size | Expr]) -> list[tuple[E
 
 
 def apart_along(scope: TileScope, source: Load, dim: Expr) -> int | None:
-    """Return the stride, in elements of the tensor's last dimension, of a load between neighbours along `dim`.
+    """Return the distance in memory, in elements, between what `source` loads for neighbours along `dim`: `x[3*i + 1]`
+    -> 3.
 
-    0 if no coordinate depends on `dim`. None if the stride is not constant, if another coordinate than the last depends
-    on `dim`, or if the tensor has no dimensions.
+    0 if no coordinate depends on `dim`. None if the distance is not constant, if another coordinate than the last
+    depends on `dim`, or if the tensor has no dimensions.
     """
     c = scope.coordinate(dim)
     if any(c in e.symbols for e in source.at[:-1]) or not source.at:
@@ -145,12 +147,11 @@ def apart_along(scope: TileScope, source: Load, dim: Expr) -> int | None:
 
 
 def outside(scope: TileScope, access: TileAccess, dims: tuple[Expr, ...], marks: tuple[bool, ...]) -> tuple[str, ...]:
-    """Return a tuple of texts "least..greatest of extent", one for each coordinate of an access; () if all are in
-    bounds.
+    """Evaluate all coordinates of an access; return () if every one is in bounds.
 
-    The coordinates of all elements of the whole dimensions `dims` are evaluated. Raise a ProgramError if a size is
-    known only at the call, or there are more than TABLED elements; it names the first coordinate for which `marks` is
-    True.
+    Otherwise return a text for each coordinate: "-1..64 of 64" is the range that it reaches, and its extent. `dims` are
+    the tile's dimensions, with all their indices. Raise a ProgramError if a size is known only at the call, or if the
+    tile has more than 4M (TABLED) elements; it names the first coordinate for which `marks` is True.
     """
     sizes = tuple(scope.size(d) for d in dims)
     shape = tuple(n for n in sizes if isinstance(n, int))

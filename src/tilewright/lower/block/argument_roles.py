@@ -32,9 +32,9 @@ def _covers(
 ) -> bool:
     """True if it is shown that one of the operations `ops` writes every element of the argument `arg`.
 
-    Loops without a stated start are searched too; `axes` are the axes of the loops around, all of which the written
-    tile must have. `walks` maps dimensions that run along image lines to their LineLayout; `number(e)` replaces known
-    sizes in the expression e.
+    Bodies of loops are searched too, unless the loop states a start. `axes` are the axes of the loops around `ops`; the
+    written tile must have all of them as dimensions. A write with the attribute `bounds` does not count. `walks` maps
+    dimensions that run along image lines to their LineLayout; `number(e)` replaces known sizes in the expression e.
     """
     for op in ops:
         if op.name == "write" and op.operands[1] is arg and "bounds" not in op.attrs:

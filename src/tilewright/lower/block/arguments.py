@@ -43,11 +43,12 @@ class ArgumentTensors:
         self._tensors: dict[Value, Value] = {}
 
     def tensor(self, arg: Value, scope: TileScope, writer: BlockWriter) -> Value:
-        """Return the block program's tensor for `arg`, an argument of the tile program; the first call creates it.
+        """Return the block program's tensor for `arg`, a value of the tile program; the first call creates it.
 
-        Its role is "in", "out" or "inout", by how the program uses it; "out" only if all of it is written, which does
-        not count in grid programs or if an extent is not exactly the dimension's. A scalar has rank 0 and the role
-        "in". Memory that the program allocates has the tensor that `hold` noted.
+        An argument gets the role "in" if it is only read, "out" if the program writes all of it and never reads it,
+        else "inout". In a grid program, and if an extent is not exactly the dimension's size, "out" becomes "inout". A
+        scalar has rank 0 and the role "in". For memory that the program allocates, return the tensor given to `hold`
+        before.
         """
         tensor = self._tensors.get(arg)
         if tensor is None:
@@ -67,13 +68,13 @@ class ArgumentTensors:
         return tensor
 
     def source(self, tensor: Value) -> Value | None:
-        """Return the tile program's argument whose tensor is `tensor`; None if it belongs to none, such as allocated
-        memory.
+        """Return the argument of the tile program that has the tensor `tensor`; None if it belongs to allocated memory
+        or to nothing.
         """
         return next((a for a in self.program.args if self._tensors.get(a) is tensor), None)
 
     def hold(self, memory: Value, tensor: Value, shape: tuple[Size, ...], origin: tuple[Expr, ...]) -> None:
-        """Record `tensor`, of extents `shape`, as the block program's tensor for `memory`, which the tile program
+        """Record that `tensor`, of extents `shape`, is the block program's tensor for `memory`, which the tile program
         allocates.
 
         `origin` has the index, along each dimension of `memory`, of the tensor's first element.
@@ -81,5 +82,7 @@ class ArgumentTensors:
         self._tensors[memory], self.shapes[memory], self.origins[memory] = tensor, shape, origin
 
     def used(self, tensors: Collection[Value]) -> list[Value]:
-        """Return the tile program's arguments whose tensors are in `tensors`, in the order of the tile program."""
+        """Return the tile program's arguments whose tensors are in `tensors`, in the order in which the program lists
+        them.
+        """
         return [a for a in self.program.args if self._tensors.get(a) in tensors]

@@ -37,10 +37,10 @@ from tilewright.lower.block.storage import Storage
 
 
 def coordinate(storage: Storage, dim: Expr, data: dict[Symbol, Load]) -> Expr:
-    """Return the coordinate of `dim` in memory: its index, plus the start of the current tile if that is data.
+    """Return the memory coordinate of `dim`: the coordinate of its index, or that plus a start which is read from data.
 
-    Such a start, of a loop with data-dependent limits or a while loop, is stood for by a new symbol, whose Load is
-    added to `data`.
+    The start of a loop with data-dependent limits is such a start. It becomes a new symbol s, the result is index + s,
+    and `data[s]` is set to the Load that gives it. In a while loop the result is s alone, the loop's current index.
     """
     in_while_loop = dim in storage.scope.walking
     base = storage.scope.bound[dim] if in_while_loop and isinstance(dim, Symbol) else storage.scope.bases.get(dim)
@@ -52,8 +52,8 @@ def coordinate(storage: Storage, dim: Expr, data: dict[Symbol, Load]) -> Expr:
 
 
 def place(scope: TileScope, dim: Expr) -> Formula:
-    """Return the index along `dim` as a formula of type i64; in a loop with a data-dependent start, that
-    start is added.
+    """Return a formula (type i64) of the index along `dim`; in a loop with a data-dependent start, that start is added
+    to it.
     """
     relative = formulas.index(scope.coordinate(dim), dtypes.i64)
     base = scope.bases.get(dim)
@@ -61,18 +61,20 @@ def place(scope: TileScope, dim: Expr) -> Formula:
 
 
 def counts(scope: TileScope, dim: Expr) -> Formula | None:
-    """Return the predicate, a formula, that an element lies before the data-dependent end of `dim`; None without such
-    an end.
+    """Return a formula (type bool): true if the index along `dim` is before the dimension's data-dependent end. None if
+    `dim` has no such end.
     """
     end = scope.ends.get(dim)
     return None if end is None else call("lt", place(scope, dim), end.formula)
 
 
 def neutral(low: Lowering, tile: Tile, dims: tuple[Expr, ...], number: float) -> Tile:
-    """Return the tile with `number` in place of elements past the ends of the dimensions `dims`.
+    """Return the tile with `number` in place of elements past the ends of the dimensions `dims`; `number` is usually
+    the neutral element of a reduction.
 
-    These are data-dependent ends, and those of loops whose last tile is padded, unless another operation masks that
-    padding. A tile in registers may be changed there by emitted code; otherwise the formula gets a select.
+    An end may be data-dependent, or that of a loop whose last tile is padded; padding that another operation masks
+    (`scope.unseen`) is left. A padded tile in registers is overwritten there by emitted code. Any other tile gets a
+    `select` in its formula. Without such ends the tile is returned unchanged.
     """
     for d in dims:
         if d in low.scope.past and d not in low.scope.unseen:
@@ -123,10 +125,11 @@ def identity(how: str, dtype: DType) -> float:
 
 
 def squeezed(low: Lowering, tile: Tile, dims: tuple[Expr, ...], what: str, op: Op) -> Tile:
-    """Return the tile with only those of its dimensions that are in `dims`, and the first element along each other.
+    """Return the tile with only those of its dimensions that are in `dims`; along each other it has the first element
+    only.
 
-    A check is emitted that all elements along the others are equal; if not, the call raises an error that names `what`
-    and the operation `op`. Raise a ProgramError if there are none.
+    The elements along a dropped dimension must be equal: code is emitted that checks it, and a call then fails with an
+    error that names `what` and the operation `op`. Raise a ProgramError if a dropped dimension has no elements.
     """
     dropped = [d for d in tile.dims if d not in dims]
     if any(tile.parts[d][1] == 0 for d in dropped):
@@ -158,18 +161,19 @@ def value(low: Lowering, e: Expr, op: Op) -> Formula:
 
 
 def is_moved(scope: TileScope, op: Op, limits: dict[str, Expr]) -> bool:
-    """True if the start, the number of iterations or the end of the loop `op` depends on data.
+    """True if the start, the end or the number of iterations of the loop `op` depends on data (on symbols set at run
+    time).
 
-    `limits` are the expressions of its start and number, as far as they are stated.
+    `limits` has the expressions of its start and number of iterations, as far as the loop states them.
     """
     return op.attrs["axis"] in scope.ends or any(not e.symbols.isdisjoint(scope.bound) for e in limits.values())
 
 
 def single(low: Lowering, value: Value, op: Op, tile: Tile | None = None) -> Tile:
-    """Emit a check that all elements of a tile are equal, and the store of their value; return it as an i64 Tile.
+    """Emit code that stores the one value of a tile as an i64, and return it as a Tile without dimensions.
 
-    The Tile has no dimensions. `tile` is the Tile of `value`; None: its current one. `op` is the operation that errors
-    name.
+    All elements of the tile must be equal; a check of that is emitted, and its error names `op`. `tile` is the Tile of
+    `value`; None: its current one.
     """
     tile = low.storage.env[value] if tile is None else tile
     if prod(tile.sizes) > 1 and any(loads(tile.formula)):

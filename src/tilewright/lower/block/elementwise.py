@@ -35,10 +35,10 @@ COARSE = 16
 
 
 def _tiles(storage: Storage, op: Op, dims: tuple[Expr, ...]) -> list[Tile]:
-    """Return the lazy Tiles of an operation's operands, for a result with the dimensions `dims`.
+    """Return the lazy Tiles (formulas) of the operands of `op`, for a result with the dimensions `dims`.
 
-    A tile that lacks some of `dims`, and so is repeated along them, is first stored in memory or registers if its
-    formula is expensive.
+    An operand that lacks some of `dims` is repeated along them. If its formula is expensive, code is emitted that
+    stores it first, and the Tile loads it.
     """
     return [simple(storage, v, 7) if set(storage.env[v].dims) < set(dims) else storage.env[v] for v in op.operands]
 
@@ -148,8 +148,9 @@ def select(low: Lowering, op: Op) -> tuple[Tile, ...]:
 
 
 def cast(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """Lower a `cast`; return (result tile,): the same numbers, converted to the element type of the attribute
-    `dtype`.
+    """Lower a `cast`; return (result tile,): the operand's numbers in the element type of the attribute `dtype`.
+
+    The result is a formula. If floats become integers, an operand with an expensive formula is stored first.
     """
     to = op.attrs["dtype"]
     (value,) = op.operands
@@ -203,9 +204,10 @@ def _as_bits(storage: Storage, tile: Tile, to: dtypes.DType) -> Tile:
 
 
 def _other_width(storage: Storage, tile: Tile, kind: TileType) -> Tile:
-    """Return the integers of a tile split into narrower ones, or joined to wider ones, along the last dimension.
+    """Return a tile whose elements have the bits of `tile`, but another width: integers are split or joined along the
+    last dimension, the lowest bits first. One i32 becomes two i16, or two i16 become one i32.
 
-    The lowest bits come first. `kind` is the type of the result, whose bits the new integers are.
+    `kind` is the type of the result, with its dimensions and element type.
     """
     *outer, last = kind.dims
     before = tile.dims[-1]

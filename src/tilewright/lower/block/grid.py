@@ -137,10 +137,12 @@ class Workgroups:
         return "start" not in record.attrs or self.low.scope.expr(record.attrs["start"]) is plain
 
     def _meanings(self, ids: Sequence[T], value: Callable[[Expr, Mapping[Symbol, Any]], T]) -> dict[Symbol, Any]:
-        """Return {symbol: its value} in a workgroup: sizes, workgroup ids, and symbols that are computed from ids.
+        """Return {symbol: its value} in a workgroup: the values of sizes, of workgroup ids, and of symbols computed
+        from ids.
 
-        `ids` has the id along each grid dimension: expressions of one workgroup, or arrays for all. `value(e, known)`
-        evaluates an expression e with the values `known`. The ids in the result are those after reordering constraints.
+        `ids` has the id along each grid dimension: expressions for one workgroup, or arrays for all of them. `value(e,
+        known)` evaluates an expression e with the values `known`. A reordering constraint replaces the id of its grid
+        dimension.
         """
         known: dict[Symbol, Any] = dict(self._plain)
         for i, s in enumerate(WORKGROUPS):
@@ -153,10 +155,12 @@ class Workgroups:
     def _first(
         self, record: Op, known: Mapping[Symbol, Any], value: Callable[[Expr, Mapping[Symbol, Any]], Any]
     ) -> Any:
-        """Return the first index of a workgroup's part of a dimension; `record` is the constraint that states the part.
+        """Return the index at which a workgroup's part of a dimension starts. `record` is the author's constraint for
+        it.
 
-        `known` maps symbols to their values in the workgroup: expressions, or arrays for all workgroups. `value(e,
-        known)` evaluates an expression e. Without a stated start, it is id * tile; in a persistent kernel, 0.
+        The start is the one that the constraint states, else id * tile; in a persistent kernel without a stated start,
+        0. `known` maps symbols to their values: expressions for one workgroup, or arrays for all. `value(e, known)`
+        evaluates an expression e.
         """
         if "start" in record.attrs:
             return value(record.attrs["start"], known)
@@ -165,12 +169,12 @@ class Workgroups:
         return known[WORKGROUPS[record.attrs["grid"]]] * self.low.scope.number(record.attrs["tile"])
 
     def _width(self, record: Op) -> Any:
-        """Return an array with the width of each workgroup's part of a dimension; `record` is the constraint that
-        states it.
+        """Return an array: for each workgroup, the width of its part of a dimension. `record` is the author's
+        constraint for it.
 
-        The part is a tile, cut off at the end of the dimension. It is not cut off if set_symbol sets the dimension's
-        size, or if a mapping moves its indices into range: `scope.reach` then gets the end of the last part. Raise a
-        ProgramError if a part starts below 0.
+        A part is a tile, cut off at the end of the dimension: for size 10 and tile 4 the widths are 4, 4, 2. It is not
+        cut off if set_symbol sets the dimension's size, or if a mapping moves its indices into range.
+        `scope.reach[dim]` is then set to the end of the last part. Raise a ProgramError if a part starts below 0.
         """
         attrs, number = record.attrs, self.low.scope.number
         tile = number(attrs["tile"])
@@ -240,10 +244,10 @@ class Workgroups:
         return tuple(maximum(minimum(w, hi), lo) for w, (lo, hi) in zip(ids, limits, strict=True))
 
     def _is_of_kind(self, ids: tuple[Expr, ...], kind: int) -> Expr:
-        """Return the condition, an expression of `ids`, that the workgroup with these ids is of kind number `kind`.
+        """Return a condition, an expression of `ids`: true if the workgroup with these ids is of kind number `kind`.
 
-        Workgroups of one kind have parts of equal widths; the condition compares these. It is 1 if there is only one
-        kind.
+        Workgroups are of one kind if their parts of dimensions have equal widths; the condition compares widths. It is
+        1 if there is only one kind.
         """
         known, conditions = self._meanings(ids, _substituted), []
         for place, record in enumerate(self.constraints):
@@ -255,10 +259,11 @@ class Workgroups:
         return reduce(mul, conditions, as_expr(1))
 
     def _workgroup(self, body: Callable[[], None], ids: tuple[Expr, ...], kind: int | None = None) -> None:
-        """Emit the program for the workgroup with the given `ids`, by calling `body()`.
+        """Emit the program of the workgroup with the given `ids`: set its symbols and parts in the scope, then call
+        `body()`.
 
-        The scope first gets the values of symbols, and the workgroup's part of each dimension. `kind` is the number of
-        the widths that its parts have; None: sizes are open (known only at the call).
+        `kind` is the number of its kind; workgroups of one kind have parts of equal widths. None: sizes are open (known
+        only at the call), and widths are expressions.
         """
         low, scope = self.low, self.low.scope
         known = self._meanings(ids, _substituted)

@@ -58,8 +58,8 @@ def box_of(low: Lowering, op: Op, access: TileAccess, dims: tuple[Expr, ...], pa
 def image_of(at: Sequence[Expr], over: Sequence[Symbol]) -> Box | None:
     """Return the Box (first coordinate and extent in each dimension) that the coordinates `at` cover.
 
-    The iterators `over` run from 0 to their ends. None unless each coordinate is linear in them, with factors that are
-    not negative.
+    Each iterator in `over` runs from 0 to its upper bound. None if a coordinate is not linear in them, or a factor is
+    no constant, or negative.
 
     >>> from tilewright.algebra.expr import index
     >>> i, r = index("i", 8), index("r", 3)
@@ -102,7 +102,7 @@ def window_of(low: Lowering, access: TileAccess, dims: tuple[Expr, ...], parts: 
 
 
 def is_in_window(bound: BoundKernel, dim: Expr) -> bool:
-    """True if one lane goes over all of a dimension's part: it belongs to the lane's box of results, or tasks do not
+    """True if one lane computes all of its task's part of `dim`: the lane's box of results has `dim`, or tasks do not
     split it.
     """
     return dim in bound.lane_box or dim not in bound.widths

@@ -104,8 +104,8 @@ def rows_past_the_end(low: Lowering, op: Op, parts: Parts) -> dict[Expr, int]:
     """Return {M dimension: rows that whole atoms read past the current part}, for the MMAs with the read `op` as
     operand A.
 
-    With atoms of 16 rows and a part of 40, these are 8. Atoms of one row read none, and are left out. `parts` maps
-    dimensions to (first index, extent).
+    With atoms of 16 rows and a part of 40 rows, these are 8. For a part whose extent is known only at the call, they
+    are the atom's rows. Atoms of one row read none, and are left out. `parts` maps dimensions to (first index, extent).
     """
     past_of: dict[Expr, int] = {}
     for user in low.users.get(op.result, ()):
@@ -150,10 +150,10 @@ def slides(low: Lowering, dim: Expr) -> bool:
 
 
 def are_alike(low: Lowering, dim: Expr) -> bool:
-    """True if blocks at the edges of `dim` have the same operations as interior blocks, apart from predicates.
+    """True if blocks at the edges of `dim` run the same operations as interior blocks, apart from predicates.
 
-    That is so if all other dimensions of the coordinates that depend on `dim` (filter taps) are unrolled, and no MMA is
-    by vectors along a dimension that A, B and C share.
+    That needs two things. Each coordinate that depends on `dim` may contain, besides it, only unrolled dimensions
+    (filter taps). No MMA may be by vectors along a dimension that A, B and C share.
     """
     unrolled = {d for d, loop in low.bound.summed.items() if loop.unrolled}
     for op in (op for op in low.program.walk() if op.name == "read" and "at" in op.attrs):

@@ -65,12 +65,16 @@ class Tile:
 
     @property
     def accumulated(self) -> tuple[DType, Formula]:
-        """(type, formula) of the element: before rounding if the tile is a rounded accumulator, else its own."""
+        """(type, formula) of an element, unrounded where possible: a rounded accumulator gives its wide type, as (f32,
+        formula). Any other tile gives its own type and formula.
+        """
         return (self.dtype, self.formula) if self.wide is None else self.wide
 
     @property
     def filled(self) -> bool:
-        """True if every element is the same number: the formula has no loads, indices or arguments."""
+        """True if every element is the same number, known at compile time: the formula has no loads, indices or
+        arguments.
+        """
         return not any(node.name in ("operand", "index", "argument") for node in self.formula.walk())
 
     def over(self, dims: tuple[Expr, ...], parts: Mapping[Expr, Part] | None = None) -> Tile:
@@ -126,9 +130,10 @@ _DEAR = {
 
 
 def weight(formula: Formula) -> int:
-    """Return the estimated cost of an element in simple instructions: 8 for a function such as exp or div, else 1.
+    """Return the estimated cost to compute one element: a sum over the formula's operations, in simple instructions.
 
-    Numbers cost nothing; loads, indices and arithmetic cost 1 each.
+    A function such as exp or div costs 8. A load, an index or simple arithmetic costs 1, a number 0: `exp(x[i]) + 2` ->
+    10.
     """
     total = 0
     for node in formula.walk():
@@ -151,7 +156,7 @@ def divided(size: Size, by: int) -> tuple[Size, Size]:
 
 
 def pieces(size: Size, by: int) -> Size:
-    """Return the number of blocks of `by` elements that cover `size` elements, rounded up; the last may be smaller."""
+    """Return the number of blocks of `by` elements that cover `size` elements, rounded up: 70, 32 -> 3."""
     return number_or((as_expr(size) + by - 1) // by)
 
 
@@ -161,11 +166,11 @@ def most(size: Size) -> int:
 
 
 def common_parts(tiles: list[Tile]) -> Parts:
-    """Return {dimension: (first index, extent)} for operands of one operation; inside a loop, that of the loop's
-    current tile.
+    """Return {dimension: (first index, extent)} for the result of an operation on `tiles`: the parts on which all are
+    given.
 
-    If tiles cover different parts of a dimension, it is the one that lies within all others; raise a ProgramError if
-    there is none. A tile that is one number everywhere counts only for dimensions that no other tile has.
+    If tiles cover different parts of a dimension, it is the one inside all others; raise a ProgramError if there is
+    none. A tile that is one number everywhere counts only for dimensions that no other tile has.
     """
     parts: Parts = {}
     for tile in tiles:
@@ -179,9 +184,10 @@ def common_parts(tiles: list[Tile]) -> Parts:
 
 
 def inner_part(dim: Expr, a: Part, b: Part) -> Part:
-    """Return whichever of two parts (first index, extent) of the dimension `dim` is shown to lie within the other.
+    """Return `a` or `b`, two parts (first index, extent) of the dimension `dim`: the one that is proved to lie in the
+    other.
 
-    Raise a ProgramError if neither is.
+    Raise a ProgramError if neither is: (0, 8) and (2, 4) -> (2, 4); (0, 8) and (4, 8) -> error.
     """
     if a == b:
         return a

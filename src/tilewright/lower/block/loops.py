@@ -39,10 +39,12 @@ from tilewright.plan.general import CHOSEN, WHOLE, only_adds
 
 
 def iterate(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """Emit a loop over tiles of an axis, in order, with carried values in tensors; return the result tiles.
+    """Emit a loop over tiles of an axis, in order, with carried values in tensors; return the Tiles of its results.
 
-    A ragged last tile gets a copy of the body, or is padded and masked if values between MMAs are in registers. Fully
-    masked tiles are then skipped. A while loop, and a loop with data-dependent limits, become a `while`.
+    A ragged last tile gets a second copy of the body. If values between MMAs are in registers, that tile is padded and
+    masked instead, and fully masked iterations are skipped at both ends. A loop with the attribute `start` is a while
+    loop; it and a loop with data-dependent limits are emitted as `while`. Small reads of the axis may be hoisted out of
+    the loop.
     """
     scope = low.scope
     axis: Expr = op.attrs["axis"]
@@ -88,12 +90,12 @@ def iterate(low: Lowering, op: Op) -> tuple[Tile, ...]:
 
 
 def _rounds(low: Lowering, op: Op, first: Expr, length: Size, tile: Size) -> tuple[Expr, Expr, list[tuple[Expr, Size]]]:
-    """Return (first, count, ragged): the first index of the loop `op`, its number of full tiles, and its ragged last
-    tiles.
+    """Return (first, count, ragged): where the loop `op` starts, its number of full tiles, and what remains after them.
 
-    `ragged` is [(condition, width), ...]; it is [] if there is none, and has alternatives for different workgroups. The
-    loop goes over `length` elements from `first` on, `tile` elements an iteration, unless a constraint states its start
-    or number of iterations. Raise a ProgramError if a stated start is below 0, or if either is known only at run time.
+    `ragged` is [(condition, width)], or [] if nothing remains; 70 elements in tiles of 32 give (0, 2, [(1, 6)]). It has
+    several entries if workgroups have different widths. The loop covers `length` elements from `first` on, unless a
+    constraint states its start or number of iterations. Raise a ProgramError if a stated start is below 0, or if a
+    stated limit is known only at run time.
     """
     stated = {} if op in low.free else _limits(low.program, op)
     if tile is length:
@@ -177,11 +179,12 @@ def _results(storage: Storage, op: Op, carried: list[Carried]) -> tuple[Tile, ..
 
 
 def _tile(low: Lowering, op: Op, axis: Expr, length: Size) -> Size:
-    """Return the number of elements that an iteration of the loop `op` covers, of `length` elements along its axis.
+    """Return the number of elements that one iteration of the loop `op` covers; its `axis` has `length` elements here.
 
-    If every tile size gives the same result, it is the plan's, or a default, or all of a length that is known only at
-    the call. Otherwise it is the tile size that the program states; without one, all of `length` if the program allows
-    any, else a ProgramError is raised.
+    If the result is the same for every tile size (`op` in `low.free`), it is the plan's tile size or a default. For
+    sums over a length known only at the call, without a known tile size, it is the whole length. For other loops it is
+    the tile size that a constraint states; without one, the whole length if the program allows any, else raise a
+    ProgramError.
     """
     if op in low.free:
         tile = _tiling(low.program, axis).get("tile")
@@ -222,12 +225,12 @@ def _all_carried(low: Lowering, op: Op, values: Sequence[Value]) -> list[Carried
 
 
 def _carried(low: Lowering, op: Op, place: int, start: Tile, arg: Value) -> Carried:
-    """Emit the store of a carried variable's initial value to a new tensor; return (tensor, a Tile that loads from it).
+    """Emit the store of one carried variable's initial value to a new tensor; return (tensor, Tile that loads from it).
 
-    `place` is the variable's number in the loop `op`, `start` the Tile of its initial value, `arg` the argument of the
-    body that stands for it. The tensor has the accumulator's type, and an MMA's layout in registers, if an MMA or
-    reduction computes the value. Return (None, start) if it has no elements. Raise a ProgramError if it has the loop's
-    axis.
+    `place` is the variable's number in the loop `op`, `start` the Tile of its initial value, `arg` the body's argument
+    for it. If an MMA or reduction computes the variable, the tensor has the accumulator's type; for an MMA by an atom
+    also the register layout. Return (None, start) if there are no elements. Raise a ProgramError if the variable has
+    the loop's axis as a dimension.
     """
     wide = _carried_type(low.machine, op, place) or (start.wide[0] if start.wide is not None else None)
     dims = arg.type.dims
@@ -281,11 +284,12 @@ def _carried_type(machine: Machine, op: Op, place: int) -> DType | None:
 
 
 def _hoist_reads(low: Lowering, op: Op, axis: Expr, part: Part, once: bool) -> None:
-    """Emit reads of the loop `op` in front of it, for all of its iterations: small operands that have the loop's axis.
+    """Emit reads of the loop `op` in front of it, for all of its iterations; record {read: its Tile} in
+    `low.storage.early`.
 
-    `part` is the (first index, extent) of the axis. `low.storage.early` gets {read: its Tile}. The largest read stays
-    in the loop; but if there is one iteration (`once`) and lanes have boxes of results, it is hoisted too, so that both
-    loads overlap.
+    These are reads with the loop's axis that are smaller than its largest read, and no larger than the machine's limit.
+    `part` is the (first index, extent) of the `axis`. If the loop has one iteration (`once`) and lanes have boxes of
+    results, the largest is hoisted too, so that its load overlaps with the others.
     """
     reads = [inner for inner in op.blocks[0].ops if inner.name == "read" and axis in inner.result.type.dims]
     with low.scope.at(axis, part):
@@ -326,10 +330,11 @@ def _body(low: Lowering, op: Op, carried: list[Carried]) -> None:
 
 
 def _data_dependent_loop(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """Emit a loop whose start, end or number of iterations depends on data; return the result tiles.
+    """Emit a loop whose start, end or number of iterations depends on data; return the Tiles of its results.
 
-    It becomes a while loop with the current index in memory. Raise a ProgramError inside a conditional, without a
-    stated tile size, if the loop is over part of its axis only, or inside another such loop over the same axis.
+    It becomes a while loop; the current index is in memory. Raise a ProgramError in four cases: inside a conditional;
+    without a stated tile size; if workgroups or another loop split the axis; inside another such loop over the same
+    axis.
     """
     scope = low.scope
     axis: Expr = op.attrs["axis"]
@@ -382,8 +387,8 @@ def _emit_while(storage: Storage, truth: Callable[[], Formula], one: Callable[[]
 
 
 def _while(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """Emit a while loop, which runs while its condition holds, and whose body sets its axis by set_symbol; return its
-    results.
+    """Emit a while loop: its body sets the loop's axis by set_symbol, and it runs while its condition holds. Return the
+    Tiles of its results.
 
     The first operand is the axis's first value; the others are carried. Raise a ProgramError if the body never sets the
     axis, inside a conditional, or inside a while loop over the same axis.
@@ -435,11 +440,11 @@ def _while(low: Lowering, op: Op) -> tuple[Tile, ...]:
 
 
 def _store(storage: Storage, carried: list[Carried], yielded: tuple[Tile, ...]) -> None:
-    """Emit the stores of all `yielded` tiles in the `carried` tensors, with the effect that all happen at the same
-    time.
+    """Emit the stores of all `yielded` tiles in the `carried` tensors, as if all happened at the same time: a swap
+    works.
 
-    A tile that reads a tensor which an earlier store overwrites, or other elements of its own tensor, is first computed
-    to a new tensor. A value that is in its tensor already is not stored.
+    A tile is first computed to a new tensor if a later yielded tile reads the tensor that it overwrites, or if it reads
+    other elements of its own tensor. Nothing is stored for a value that is in its tensor already, or has no elements.
     """
     pending: list[tuple[Value, Tile, Formula]] = []
     for (tensor, start), tile in zip(carried, yielded, strict=True):
@@ -467,12 +472,12 @@ def _store(storage: Storage, carried: list[Carried], yielded: tuple[Tile, ...]) 
 
 
 def conditional(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """Emit the body of a `conditional`, whose writes happen only where the condition holds; return the result tiles.
+    """Emit a `conditional`: its body, whose writes happen only where the condition holds. Return the Tiles of its
+    results.
 
-    They have the body's values where the condition holds, and the operands elsewhere; () without results. A condition
-    on workgroup ids or sizes becomes a branch; if it is known, the body is emitted without one, or not at all. A
-    condition that depends on data is stored in memory, and masks every write. Raise a ProgramError if it has any other
-    symbol.
+    A result has the body's value where the condition holds, and the operand's elsewhere. A condition that is a number
+    emits the body or nothing. One on workgroup ids or open sizes becomes a branch. A condition on data is stored in
+    memory, and masks every write. Raise a ProgramError if it has any other symbol.
     """
     scope = low.scope
     (body,) = op.blocks

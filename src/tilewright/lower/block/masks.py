@@ -36,10 +36,11 @@ _DIFFERENCES = {
 
 
 def condition_of(formula: Formula) -> list[Expr] | None:
-    """Return expressions that are all >= 0 exactly where a condition on coordinates holds.
+    """Return [expressions] for a condition on coordinates: it is true exactly where all of them are >= 0. `n <= m + 2`
+    gives [m - n + 2].
 
-    None if the condition is anything else than <, <=, > or >= between sums, differences and products of coordinates and
-    integers, or several of these joined by `and_`; so if it depends on data.
+    The condition may be <, <=, > or >= between sums, differences and products of coordinates and integers, or several
+    of these joined by `and_`. None for anything else, such as a condition on data.
 
     >>> from tilewright.algebra.expr import symbol
     >>> n, m = (Formula("index", (), symbol(s)) for s in "nm")
@@ -92,13 +93,14 @@ def limit_over(scope: TileScope, e: Expr, dims: tuple[Expr, ...], parts: Parts, 
 
 
 def select(low: Lowering, op: Op, tiles: list[Tile], parts: Parts) -> Tile | None:
-    """Emit the select `op` in registers, under a branch that only tiles with masked elements take; return the result
-    tile.
+    """Emit a masked copy of a register tile for the select `op`; return its Tile, or None if the select must be a
+    formula.
 
     `tiles` are (condition, tile where it is true, tile where it is false); `parts` maps the result's dimensions to
-    (first index, extent). If no element of the tile is masked, the true tile is returned, and nothing is emitted. None,
-    with nothing emitted, unless the condition is one linear comparison of coordinates, the false tile is one number,
-    and the result has the registers' layout of values between MMAs.
+    (first index, extent). The mask is applied in a branch that only tiles with masked elements take. If no element is
+    masked, the true tile is returned, and nothing is emitted. None unless the condition is one linear comparison of
+    coordinates, the false tile is one number, and the result has the register layout of values between MMAs
+    (`writer.home`).
     """
     kind: TileType = op.results[0].type
     condition, chosen, other = tiles
@@ -120,9 +122,9 @@ def _masked(
     registers.
 
     `mask_of(places)` gives an expression that is >= 0 where the mask is true; `places` maps coordinates to iterators.
-    `least` is its minimum over the tile: the elements are replaced in a branch on `least` < 0. If `least` >= 0 is
-    proved, nothing is emitted, and `tile` is returned. A positive factor of the formula is applied after masking with
-    an infinity.
+    `least` is its minimum over the tile: elements are replaced in a branch on `least` < 0. If `least` >= 0 is proved,
+    nothing is emitted, and `tile` is returned. If `other` is infinite, a positive factor of the tile's formula is
+    applied after masking.
     """
     if low.scope.holds(least):
         return tile
@@ -147,11 +149,11 @@ def _masked(
 
 
 def hide_end(low: Lowering, op: Op) -> None:
-    """Choose the operation in the body of the loop `op` whose result is masked with -inf past the end of the loop's
-    axis.
+    """Choose which operation in the body of the loop `op` is masked with -inf past the end of the loop's axis; emit
+    nothing.
 
-    `low.scope.unseen[axis]` is set to this operation; or to None if a select in the body gives -inf there already.
-    Nothing is set if no operation can mask these elements. Nothing is emitted.
+    `low.scope.unseen[axis]` is set to that operation, the last one that can be masked. It is set to None if a select in
+    the body gives -inf there already. It is not set if no operation can be masked.
     """
     axis: Expr = op.attrs["axis"]
     selections = [inner for inner in op.blocks[0].ops if inner.name == "select" and changes_nothing(op, inner)]
@@ -206,12 +208,12 @@ def ended(low: Lowering, op: Op, tile: Tile) -> Tile:
 
 
 def rounds(low: Lowering, op: Op, first: Expr, tile: int, count: Expr) -> tuple[Expr, Expr]:
-    """Return (begin, end), as expressions: the iterations of the loop `op` that are not fully masked, of all from 0 to
-    `count`.
+    """Return (begin, end), as expressions: the iterations of the loop `op` to run, without fully masked ones at both
+    ends.
 
-    A fully masked iteration changes no carried value, such as one above the diagonal of a causal mask. Only those
-    before the first and behind the last other one are left out. Iteration n covers `tile` indices from `first` + `tile`
-    * n on.
+    All iterations are 0 to `count` - 1; iteration n covers `tile` indices from `first` + `tile` * n on. A fully masked
+    iteration changes no carried value, such as one above the diagonal of a causal mask. `first`=0, `tile`=32 and a
+    causal mask for rows up to 99 give (0, 4).
     """
     axis: Expr = op.attrs["axis"]
     begin = as_expr(0)

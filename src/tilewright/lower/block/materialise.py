@@ -22,11 +22,12 @@ LONG = 60
 
 
 def kept(low: Lowering, op: Op, value: Value, tile: Tile) -> Tile:
-    """Return the Tile of `value`, a result of `op`; it is stored, by emitted code, if that pays, else `tile` itself.
+    """Return the Tile of `value`, a result of `op`: stored by emitted code if that pays, else `tile` (a formula)
+    itself.
 
-    It is stored if it is expensive and used several times, if its formula is long, or if it is computed and registers
-    hold one element of it per row. It is not stored if it does not fit the registers of the lanes. Raise a ProgramError
-    if a dimension occurs twice.
+    It is stored if its formula is expensive and used several times, or is long, or if registers have one element of it
+    per row. It is never stored if it does not fit the registers of the lanes. Raise a ProgramError if a dimension
+    occurs twice.
     """
     if len(set(tile.dims)) != len(tile.dims):
         raise ProgramError(f"{op_text(op)}: a dimension occurs twice, which has no native form yet", op.loc)
@@ -52,10 +53,11 @@ def simple(storage: Storage, value: Value, light: int = 2) -> Tile:
 
 
 def near(low: Lowering, value: Value) -> Tile:
-    """Return the Tile of `value`, stored first in the workgroup's memory if several operations use it and it fits.
+    """Return the Tile of `value`; emit code that stores it in the workgroup's memory first if several operations use it
+    and it fits there.
 
-    A stored Tile replaces the old one in `low.storage.env`. A tile that is there already, is one number everywhere, or
-    is a rounded accumulator stays as it is.
+    A stored Tile replaces the old one in `low.storage.env`. Nothing is stored if the tile is there already, is one
+    number everywhere, or is a rounded accumulator.
     """
     tile, load = low.storage.env[value], only_load(low.storage.env[value].formula)
     is_near = tile.filled or tile.wide is not None or (load is not None and load.tensor.type.space == "shared")
@@ -70,8 +72,8 @@ def near(low: Lowering, value: Value) -> Tile:
 def is_row_read_again(low: Lowering, read: Op) -> bool:
     """True if a task should keep the elements of `read` in the workgroup's memory, because it reads them several times.
 
-    Only for reads outside of loops, in programs without MMAs, on machines with lanes and with several waves a
-    workgroup.
+    False for reads inside loops, in programs with MMAs, on machines without lanes, and with one wave per workgroup.
+    False also if an extent is known only at the call.
     """
     if low.plan.waves == 1 or low.writer.lanes is None or low.writer.home is not None or low.bound.products:
         return False

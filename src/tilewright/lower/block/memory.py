@@ -30,9 +30,9 @@ from tilewright.plan.boxes import WRITES
 
 
 def is_aliased(program: Program) -> bool:
-    """True if some argument is read, and also changed by an atomic or by a write at other coordinates than the read.
+    """True if some argument is both read and changed in a way that makes the order of operations matter.
 
-    The order of operations then matters. A write at the coordinates of the read does not count.
+    That is an atomic on an argument that is read, or a write at other coordinates than those of a read of it.
     """
     for arg in program.args:
         writes = [op for op in program.walk() if op.name in WRITES and op.operands[1] is arg]
@@ -46,15 +46,15 @@ def is_aliased(program: Program) -> bool:
 
 
 def read(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """Lower a `read`; return (result tile,), which loads from the argument if all elements are in bounds.
+    """Lower a `read`; return (result tile,). Its formula loads from the argument itself if all elements are in bounds.
 
-    If some may not be, a masked copy, a halo tile (all elements that a sliding window covers, copied once) or a gather
-    is emitted, and the tile loads from that; MMAs may also read in place, and skip elements. A read without `otherwise`
-    that leaves its tensor raises an ExecutionError; code that reports a run-time error is emitted instead if that
-    depends on data, a conditional or the workgroup.
+    If some may not be, a copy is emitted, and the tile loads from that: a masked copy, a halo tile (all that a sliding
+    window covers, copied once) or a gather. MMAs that can skip elements out of bounds load in place. The elements are
+    also copied if the program writes the argument, or if rows are read again.
 
-    The elements are also copied first if the program writes the argument, or if rows are read again. Elements past the
-    limits in the attribute `bounds` become `otherwise`. A read of no elements emits nothing.
+    A read without `otherwise` must stay in bounds: raise an ExecutionError if it does not. If that depends on data, on
+    a conditional or on the workgroup, emit a check at run time instead. Elements past the limits in the attribute
+    `bounds` become `otherwise`. A read of no elements emits nothing.
     """
     storage = low.storage
     if op in low.task.operands:
@@ -118,8 +118,8 @@ def read(low: Lowering, op: Op) -> tuple[Tile, ...]:
 def _task_operand(low: Lowering, op: Op) -> Tile:
     """Return the lazy Tile of operand A of an MMA in tile registers, which the read `op` reads.
 
-    It loads from the rows that the task has staged (copied to memory of its own); or from the argument, in place.
-    `storage.loose` then gets which of its coordinates may be out of bounds.
+    It loads from rows that the task has staged (copied to its own memory), or from the argument in place. For a load in
+    place, `storage.loose` records which of its coordinates may be out of bounds.
     """
     kind: TileType = op.results[0].type
     parts = {d: low.scope.part(d) for d in kind.dims}
@@ -132,10 +132,10 @@ def _task_operand(low: Lowering, op: Op) -> Tile:
 
 
 def _is_surplus(low: Lowering, access: TileAccess) -> bool:
-    """True if an access is out of bounds only in the padding of tasks or blocks at the edge, whose results are not
+    """True if an access is out of bounds only in the padding of the last tasks or blocks; results there are never
     stored.
 
-    False if coordinates depend on data.
+    False if the plan pads nothing, or if coordinates depend on data.
     """
     has_padding = low.plan.pipeline is not None or bool(low.bound.padded)
     sizes = {d: low.scope.size(d) for d in low.task.walks}
@@ -176,10 +176,10 @@ def _gathered(
 
 
 def _report(low: Lowering, op: Op, access: TileAccess, dims: tuple[Expr, ...], parts: Parts) -> None:
-    """Emit a check at run time that all elements of the read `op` are in bounds; if not, the call raises an error.
+    """Emit a check that all elements of the read `op` are in bounds; if one is not, the call raises an error.
 
-    The read covers `parts`, {dimension: (first index, extent)}, of the dimensions `dims`. Elements do not count where a
-    conditional around is false, or past a data-dependent end.
+    `access` has its coordinates; `parts`, {dimension: (first index, extent)}, is what it covers of the dimensions
+    `dims`. Elements do not count where a conditional around the read is false, or past a data-dependent end.
     """
     out_of_bounds = is_outside(access)
     for mask in low.scope.masks:
@@ -202,10 +202,9 @@ def _report(low: Lowering, op: Op, access: TileAccess, dims: tuple[Expr, ...], p
 
 
 def write(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """Emit a `write`, and return (), as it has no results: a map or copy to memory, a store through shared memory, or a
-    scatter.
+    """Emit a `write`: a map or copy to memory, or a store through shared memory; return (), as it has no results.
 
-    A scatter is emitted if coordinates or conditions depend on data; nothing, if there are no elements.
+    If coordinates or conditions depend on data, emit a scatter. Emit nothing if the tile has no elements.
     """
     to = Write(low, op)
     if to.empty:
@@ -222,8 +221,8 @@ def write(low: Lowering, op: Op) -> tuple[Tile, ...]:
 def is_ordered(program: Program) -> bool:
     """True if the program must run as one task, in the program's order of operations.
 
-    That is so if the old values of an atomic are used, if machines have no atomic for its type, or if an argument is
-    read and changed at different coordinates.
+    That is so in three cases: something uses the old values of an atomic; machines have no atomic for its type; an
+    argument is read, and changed at other coordinates or by an atomic.
     """
     users = program.users()
     return is_aliased(program) or any(op.name in _STEPS and _is_loop_over_elements(users, op) for op in program.walk())
@@ -240,10 +239,11 @@ def _is_loop_over_elements(users: Mapping[Value, list[Op]], op: Op) -> bool:
 
 
 def atomic(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """Emit an atomic, which combines a tile with memory; return (tile of the old elements in memory,).
+    """Emit an atomic, which combines a tile with memory; return (Tile,).
 
-    If nothing uses the old elements, or there are none, (the operand's tile,) is returned instead. Raise a ProgramError
-    for bools.
+    The Tile has the old elements of memory if something uses them, or if machines have no atomic for the type: a loop
+    over single elements is then emitted. Otherwise it is the operand's tile. Nothing is emitted for a tile without
+    elements. Raise a ProgramError for bools.
     """
     if op.operands[1].type.dtype is dtypes.bool_:
         raise ProgramError(f"{op.name} of bools has no native form yet", op.loc)

@@ -74,10 +74,10 @@ class BlockOrder:
         return (*outer, k * e + self.how.k_pack * r + g, self.how.columns * f + n * t + j)
 
     def places(self, outer: Sequence[Expr], k: Expr, column: Expr, inner: Expr) -> tuple[Expr, ...]:
-        """Return the coordinates in the packed tensor of B's element at batch and taps `outer`, index `k` and an index
-        along N.
+        """Return the coordinates in the packed tensor of an element of B, for an index along each of B's dimensions.
 
-        The index along N is `column` + `inner`; it lies in the same block of N as `column`.
+        `outer` are the indices along batch dimensions and taps, `k` the one along K; the one along N is `column` +
+        `inner`, which lies in the same block of N as `column`.
         """
         _, n, depth = self.how.atom.shape
         place, along, before = column % self.how.columns + inner, k % depth, len(self.around)

@@ -32,10 +32,10 @@ Images = Callable[[Sequence[Expr]], Substitution]
 def pack_here(
     storage: Storage, b: Tile, parts: Parts, axes: Axes, outer: list[Expr], kernel: Microkernel
 ) -> tuple[Value, BlockOrder]:
-    """Emit the packing of the current part of B into the worker's memory; return (packed tensor, its order).
+    """Emit the packing of B's current part into the worker's memory; return (packed tensor, its order).
 
-    `axes` names M, N and K; `outer` are B's dimensions beside K and N; `kernel` has the atom and the accumulator tile;
-    `parts` maps dimensions to (first index, extent).
+    `b` is the Tile of B. `axes` names M, N and K; `outer` are B's other dimensions; `kernel` has the atom and the
+    accumulator tile; `parts` maps dimensions to (first index, extent).
     """
     tile, source = storage.load_of(b, kernel.atom.b.dtype)
     dims = (*outer, axes.k, axes.n)
@@ -54,12 +54,13 @@ def pack_here(
 def pack_before(
     low: Lowering, b: Tile, parts: Parts, axes: Axes, outer: list[Expr], kernel: Microkernel
 ) -> tuple[Value, BlockOrder] | None:
-    """Return (tensor, order): an argument that has all of B packed before the program runs, and its packed order.
+    """Return (tensor, order): a new argument of the program, which has all of B packed before the program runs, and its
+    packed order.
 
-    None if B is no argument, is read only once, or has extents that depend on data. Its current part must also begin at
-    a whole block of N and a whole atom of K, and end at a whole atom of K or with K. `axes` names M, N and K; `outer`
-    are B's dimensions beside K and N; `kernel` has the accumulator tile; `parts` maps dimensions to (first index,
-    extent).
+    None if B cannot be packed before (`packed_before`), or if an extent depends on data. None also unless the current
+    part begins at a whole block of N and a whole atom of K, and ends at a whole atom of K or with K. `b` is the Tile of
+    B; `axes` names M, N and K; `outer` are B's other dimensions; `kernel` has the accumulator tile; `parts` maps
+    dimensions to (first index, extent).
     """
     if any(d in low.scope.bases or not d.symbols.isdisjoint(low.scope.bound) for d in (*outer, axes.k, axes.n)):
         return None  # its extents depend on data
@@ -74,13 +75,13 @@ def pack_before(
 
 
 def packed_before(low: Lowering, b: Tile, dims: tuple[Expr, ...], order: Order) -> Value | None:
-    """Return a new argument that has all of B over `dims`, packed in `order` before the program runs; None if B cannot
-    be packed so.
+    """Return a new argument of the program: all of B over `dims`, packed in `order` before the program runs. None if B
+    cannot be packed so.
 
-    All of these must hold: B is a plain load from an argument that the program only reads. B is read by several tasks
-    or iterations, or the plan packs operands, or shared memory is limited. Its coordinates depend on `dims` alone, and
-    are shown to be in bounds. No dimension of `dims` belongs to a loop with a data-dependent start, or goes past its
-    end in some workgroups. The packing program is added to `low.arguments.packs`, once for equal requests.
+    B must be a plain load from an argument that the program only reads, with coordinates that depend on `dims` alone
+    and are proved to be in bounds. It must pay: several tasks or iterations read B, the plan asks for it, or shared
+    memory is limited. No dimension may have a data-dependent start, or go past its end in some workgroups. The packing
+    program is added to `low.arguments.packs`, once for equal requests.
     """
     load = only_load(b.formula)
     source = None if load is None else low.arguments.source(load.tensor)
@@ -102,19 +103,19 @@ def packed_before(low: Lowering, b: Tile, dims: tuple[Expr, ...], order: Order) 
 
 
 def _order(kernel: Microkernel, axes: Axes, outer: list[Expr], width: Callable[[Expr], Size]) -> BlockOrder:
-    """Return the packed order of B for accumulator tiles of `kernel`; nothing is emitted.
+    """Return the packed order of B (a BlockOrder) for the accumulator tiles of `kernel`; emit nothing.
 
-    `width(d)` is the extent of a dimension d; `axes` names M, N and K; `outer` are B's dimensions beside K and N.
+    `width(d)` is the extent of dimension d; `axes` names M, N and K; `outer` are B's dimensions beside K and N.
     """
     around, deep = (tuple(width(d) for d in dims if d in outer) for dims in (axes.around, axes.deep))
     return BlockOrder(kernel, around, deep, width(axes.n), width(axes.k))
 
 
 def _is_read_again(low: Lowering, b: Tile) -> bool:
-    """True if B should be packed before the program: tasks or loops go over a dimension that B lacks, and so read B
+    """True if it pays to pack B before the program: a task or loop dimension that B lacks makes the program read B
     again.
 
-    Also True if the plan packs operands, or if shared memory is limited.
+    Always True if the plan packs operands, or if shared memory is limited.
     """
     if low.bound.packed or low.machine.spaces["shared"].bytes is not None:
         return True

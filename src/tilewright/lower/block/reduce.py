@@ -40,11 +40,11 @@ BLOCK = 128
 
 
 def reduce(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """Emit a reduction (sum, max, min or prod) of an operation's operands along a dimension; return (result tile,).
+    """Emit a reduction (sum, max, min or prod) of the operands of `op` along a dimension; return (result tile,).
 
-    It accumulates in a wider type, and is rounded once. Several operands are combined with each other, and with the
-    accumulator operand if there is one. Along 0 elements, a sum is 0 and a product 1. A max or min of nothing raises an
-    ExecutionError; inside one conditional, it is a run-time error instead, and the result is 0.
+    Several operands are combined with each other, and with the accumulator operand if there is one. It accumulates in a
+    wider type, and is rounded once. Along 0 elements a sum is 0, a product 1, and a max or min raises an
+    ExecutionError; inside one conditional, that becomes an error at run time, and the result 0.
     """
     tiles = [low.storage.env[v] for v in op.operands]
     carried = tiles.pop() if op.attrs.get("acc") else None
@@ -120,12 +120,13 @@ def _reduced(low: Lowering, tile: Tile, dim: Expr, step: str, wide: DType) -> Fo
 
 
 def _in_parts(low: Lowering, tile: Tile, dim: Expr, outer: tuple[Expr, ...], name: str) -> Value:
-    """Emit the reduction of a tile along `dim` in chunks that fit registers; return the tensor of the result.
+    """Emit the reduction of a tile along `dim` in chunks that fit the lanes' registers; return the tensor of the
+    result.
 
-    `outer` are the other dimensions, `name` is the reduction ("sum", ...). Chunks are combined element by element, then
-    the elements of the last accumulator. Two chunks are loaded at a time, so that one load is in flight while the other
-    is added; one chunk of half the width if rows are not aligned to registers. A ragged last chunk is masked, or
-    reduced separately if its elements are contiguous in memory.
+    `outer` are the other dimensions, `name` is the reduction ("sum", ...). Chunks are combined element by element in
+    one register tensor, which is reduced last. A loop iteration loads two chunks, so that loads overlap; or one chunk
+    of half the width if rows are not whole register words. A ragged last chunk is masked, or reduced separately if its
+    elements are contiguous in memory.
     """
     storage = low.storage
     first, length = tile.parts[dim]
@@ -185,11 +186,11 @@ def _is_unaligned(tile: Tile, machine: Machine) -> bool:
 
 
 def _masked_tail(storage: Storage, tile: Tile, dim: Expr, count: int, number: float) -> Formula:
-    """Return the formula of the tile's first `count` elements along `dim`, and of `number` for all elements behind
-    them.
+    """Return the formula of a tile whose first `count` elements along `dim` are those of `tile`, and all others
+    `number`.
 
-    No element behind is loaded: code is emitted that copies the first `count` elements of each load to a new tensor,
-    from which the formula loads.
+    Code is emitted that copies the first `count` elements of each load to a new tensor, from which the formula loads:
+    no element behind them is read.
     """
     coordinate, first = storage.scope.coordinate(dim), tile.parts[dim][0]
     over, _ = storage.axes(tile.dims, tile.parts)
@@ -213,9 +214,9 @@ def combine_by_blocks(
 ) -> None:
     """Emit the reduction or scan `name` ("sum", ...) of a tile along `dim`, into a tensor that exists already.
 
-    `source` loads the tile's elements. `target` is (tensor of the result, its dimensions); it is a scan if they include
-    `dim`. If the last dimension other than `dim` has more than 2 * BLOCK elements, the code is a loop over blocks of
-    BLOCK elements of it, and a smaller last block.
+    `source` loads the tile's elements. `target` is (tensor of the result, its dimensions); it is a scan if these
+    include `dim`. If the last of the other dimensions has more than 256 elements, the code is a loop over blocks of 128
+    of them.
     """
     result, dims = target
     kind, outer = "scan" if dim in dims else "reduce", [d for d in tile.dims if d is not dim]

@@ -40,12 +40,12 @@ class Home:
     atoms: Mapping[int, MultiplyAtom]
 
     def axes(self, dims: tuple[Expr, ...], parts: Parts) -> tuple[Expr, ...] | None:
-        """Return the dimensions that a register tensor has for a value over `dims`; None: the value must stay in
-        memory.
+        """Return the dimensions of a register tensor for a value over `dims`: (row,) or (row, one other). None: the
+        value must stay in memory.
 
-        The result is (row,) or (row, one other), where row is the dimension `self.row` of this layout. `parts` maps
-        dimensions to (first index, extent); dimensions of extent 1 are left out. None if the value lacks the row
-        dimension, has only some of its rows, has more than one other dimension, or no atom has a tile of this width.
+        `row` is this layout's row dimension. `parts` maps dimensions to (first index, extent); dimensions of extent 1
+        are left out. None if the value lacks the row dimension or some of its rows, if it has more than one other
+        dimension, or if no atom has a tile as wide as that.
         """
         columns = [d for d in dims if d is not self.row and parts[d][1] != 1]
         if self.row not in dims or parts[self.row][1] != self.rows or len(columns) > 1:
@@ -75,10 +75,10 @@ class Home:
         return Distribution(operand=f"{atom.name}.c", waves=waves)
 
     def _of_rows(self) -> Layout:
-        """Return the layout over lanes of a value with one element per row: an accumulator's layout without its
-        columns.
+        """Return the layout over lanes of a value with one element per row: the accumulator's layout, with all columns
+        at stride 0.
 
-        Lanes that share a row of the accumulator all have the row's element.
+        Every lane that has an element of a row in the accumulator has the row's one element here.
         """
         columns, atom = next(iter(self.atoms.items()))
         accumulator = operand_layout(atom, "c", (self.rows, columns * self.waves[1]), self.waves)
@@ -92,10 +92,10 @@ class Home:
 
 
 def home_of(products: Mapping[Op, Microkernel | None], machine: Machine, width: Callable[[Expr], int]) -> Home | None:
-    """Return the register layout (Home) that the accumulators of all `products` share; None if they differ.
+    """Return the register layout (Home) that the accumulators of all `products` share; None if there is none.
 
-    `products` maps each MMA to its Microkernel (None: scalar loops); `width(d)` is the extent of a task along d. Also
-    None if there is no MMA, or one without an atom that reads operands from shared memory. All must have the same M
+    `products` maps each MMA to its Microkernel (None: scalar loops); `width(d)` is the extent of a task along d. None
+    without MMAs, or if one has no atom that reads operands from shared memory. None also unless all have the same M
     dimension, the same rows of an accumulator tile, and the same grid of wave groups.
     """
     kernels = [(op, kernel) for op, kernel in products.items() if kernel is not None and kernel.slab is not None]

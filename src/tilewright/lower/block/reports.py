@@ -100,9 +100,10 @@ class Reports:
         )
 
     def _fault(self, what: str, op: Op) -> tuple[Value, int]:
-        """Add a possible error, with the text `what` at the operation `op`, to the faults.
+        """Record a possible run-time error with the text `what` at the operation `op`; return (tensor of faults, its
+        index there).
 
-        Return (tensor of faults, index of the new one in it); that element is set to other than 0 if the error occurs.
+        The program sets the tensor's element at that index to other than 0 if the error occurs.
         """
         if self._faults is None:
             kind = TensorType("global", dtypes.i32, (as_expr(1 << 16),), role="inout")

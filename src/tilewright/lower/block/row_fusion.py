@@ -49,16 +49,14 @@ class FusedRows:
 
     @property
     def given(self) -> list[Value]:
-        """The values that the operations of the group use and do not compute, each once."""
+        """The values that the group's operations use, but do not compute themselves; each once."""
         results = {r for op in self.ops for r in op.results}
         return [v for v in dict.fromkeys(v for op in self.ops for v in op.operands) if v not in results]
 
 
 def steps(low: Lowering, ops: Sequence[Op]) -> Iterator[Op | FusedRows]:
-    """Yield `ops`, the operations of a block, in an order that keeps dependences; fused ones together, as one
-    FusedRows.
-
-    An operation that is not fused is yielded as it is.
+    """Yield the operations `ops` of a block, in an order that keeps dependences. Operations that are fused into one
+    loop over rows are yielded as one FusedRows, each other one as it is.
     """
     rest, around = list(ops), frozenset(r for op in ops for r in op.results)
     while rest:
@@ -73,12 +71,11 @@ def steps(low: Lowering, ops: Sequence[Op]) -> Iterator[Op | FusedRows]:
 
 
 def _candidates(ops: list[Op]) -> tuple[list[Op], list[Op], list[Op]]:
-    """Return (early, candidates, rest): `ops` divided into three lists, for the first group of operations to fuse.
+    """Divide `ops` into (early, candidates, rest), to find the next group of operations to fuse.
 
-    Candidates may form the group: elementwise operations, reductions, selects and casts. Early ones come before it:
-    reads, constants and broadcasts that use none of the candidates' results. The first operation that is neither of
-    them ends the group; it and all that follow are the rest. Casts to the same type go to the rest too, and an
-    operation that uses the result of such a cast ends the group.
+    Candidates are elementwise operations, reductions, selects and casts. Early ones run before the group: reads,
+    constants and broadcasts that use no candidate's result. The first operation that is neither ends the group: it and
+    all behind it are the rest. Casts to the same type are also in the rest; an operation that uses one ends the group.
     """
     early: list[Op] = []
     chosen: list[Op] = []
@@ -104,13 +101,12 @@ def _is_cast_to_same_type(op: Op) -> bool:
 
 
 def _group(low: Lowering, ops: list[Op], after: list[Op], around: frozenset[Value]) -> FusedRows | None:
-    """Return `ops` as one FusedRows, a loop over a few rows at a time; None if they are not to be fused.
+    """Return `ops` as one FusedRows (one loop over rows); None if they are not to be fused.
 
-    They are fused only if all of these hold: the machine is a CPU; they are in no conditional, while loop or loop with
-    data-dependent limits; there is a reduction, and each accumulates in its result's own type; all sizes are numbers
-    other than 0; all operations share a dimension that none reduces, the rows; and the L1 cache does not hold the
-    values of all rows at once. `after` are the operations behind them, `around` the results of all operations of the
-    block.
+    They are fused if the L1 cache cannot hold their values for all rows at once. Further conditions: the machine is a
+    CPU; they are in no conditional, while loop or loop with data-dependent limits; there is a reduction, and each
+    accumulates in its result's own type; all sizes are numbers other than 0; and all share a dimension that none
+    reduces, the rows. `after` are the operations behind them, `around` the results of all operations of the block.
     """
     scope = low.scope
     machine, reductions = low.machine, [op for op in ops if op.name in REDUCTIONS]
@@ -211,11 +207,10 @@ def _carried_tensor(low: Lowering, op: Op, value: Value, all_parts: Parts) -> Va
 
 
 def _holds_alike(storage: Storage, tensor: Value, holds: Value, kind: TileType, all_parts: Parts) -> bool:
-    """True if `tensor`, which has the elements of the value `holds`, could have those of a value of type `kind`
-    instead.
+    """True if `tensor`, which has the elements of the value `holds`, has the right form for a value of type `kind`.
 
-    Both must have the same dimensions, element type and extents, and the tensor must be in memory. `all_parts` maps
-    dimensions to the (first index, extent) of all rows.
+    Both must have the same dimensions, element type and extents, and the tensor must be in memory, not in registers.
+    `all_parts` maps dimensions to the (first index, extent) of all rows.
     """
     if tensor in storage.sums or holds.type.dims != kind.dims or tensor.type.dtype is not kind.dtype:
         return False
@@ -249,8 +244,8 @@ def _result_tensor(storage: Storage, group: FusedRows, op: Op, all_parts: Parts,
 def _is_used_later(storage: Storage, group: FusedRows, made: Op, tensor: Value, holds: Value) -> bool:
     """True if the operation `made` must not overwrite `tensor`, which holds the value `holds`, with its result.
 
-    It must not if an operation behind `made`, in the group or after it, still reads the tensor, or if a value that the
-    group uses reads the tensor at other coordinates than `holds`.
+    That is so if an operation behind `made` still reads the tensor: in the `group`, or after it. It is also so if a
+    value that the group uses reads the tensor at other coordinates than `holds`.
     """
     load, readers = storage.env[holds].formula.value, set[Value]()
     for value, tile in storage.env.items():

@@ -19,8 +19,9 @@ from tilewright.lower.block.reduce import combine_by_blocks
 def scan(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """Emit a scan (cumsum, cumprod, cummax or cummin) of a tile along a dimension; return (result tile,).
 
-    It accumulates in a wider type. A carried operand, if there is one, is combined with every element of the result; if
-    it has the scan's dimension, only its last element along it. A tile without elements is returned as it is.
+    It accumulates in a wider type. If there is a carried operand, every element of the result is combined with it; if
+    the operand has the scan's dimension, only its last element along it counts. A tile without elements is returned as
+    it is.
     """
     tile, *start = (low.storage.env[v] for v in op.operands)
     dim, name = op.attrs["dim"], SCANS[op.name]
@@ -46,11 +47,11 @@ def scan(low: Lowering, op: Op) -> tuple[Tile, ...]:
 
 
 def topk(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """Emit a `topk` along a dimension, as a loop of reductions that each find the largest element that is left.
+    """Emit a `topk` along a dimension: a loop of reductions, each of which finds the largest remaining element. Return
+    (tile of the largest elements, tile of their indices).
 
-    Return (tile of the largest elements, tile of their indices), filled with 0 if they have no elements. Raise a
-    DimensionMismatch unless there are at least as many elements as are asked for, or if an open size (known only at the
-    call) may be less.
+    If k is 0 or the operand has no elements, nothing is emitted, and the tiles are 0. Raise a DimensionMismatch if
+    there are fewer than k elements, or if an open size (known only at the call) may be less than k.
     """
     w = low.writer
     tile = low.storage.env[op.operands[0]]

@@ -73,8 +73,8 @@ class TileScope:
 
     @contextmanager
     def nested(self) -> Iterator[None]:
-        """Context manager: at its end, symbols and data-dependent ends of dimensions that set_symbol set have their old
-        values.
+        """Context manager: what set_symbol sets within it (values of symbols, data-dependent ends of dimensions) is
+        undone at its end.
         """
         bound, ends = dict(self.bound), dict(self.ends)
         try:
@@ -98,27 +98,34 @@ class TileScope:
 
     @contextmanager
     def given(self, condition: Expr) -> Iterator[None]:
-        """Context manager: within it, proofs may use that `condition`, of loop variables and workgroup ids, holds."""
+        """Context manager: within it, `condition` is taken as true, and proofs may use it. It is an expression of loop
+        variables and workgroup ids.
+        """
         facts = self.facts
         self.facts = [*facts, *holds(condition)]
         yield
         self.facts = facts
 
     def means(self, symbols: Mapping[Symbol, Expr | int]) -> None:
-        """Replace the values of all symbols by `symbols`: {symbol: a number, or an expression of workgroup ids}."""
+        """Set the values of all symbols to `symbols`, {symbol: a number, or an expression of workgroup ids}; former
+        values are dropped.
+        """
         self.symbols = dict(symbols)
         self.numbers = Substitution(self.symbols)
 
     # -- sizes --------------------------------------------------------------------------------------------
 
     def is_inside(self, e: Expr, size: Size) -> bool:
-        """True if the coordinate `e` is proved to lie in 0..size-1; False if it does not, or if no proof is found."""
+        """True if the coordinate `e` is proved to lie in 0..size-1, for all values of its symbols; False if no proof is
+        found.
+        """
         return self.holds(e) and self.holds(size - 1 - e)
 
     def holds(self, e: Expr) -> bool:
-        """True if `e` >= 0 is proved by the ranges of its symbols; False if it does not hold, or if no proof is found.
+        """True if `e` >= 0 is proved for all values of its symbols; False if no proof is found.
 
-        In a program with open sizes (known only at the call), the conditions of the branches around are used too.
+        Proofs use the ranges of the symbols. In a program with open sizes (known only at the call), they also use the
+        conditions of the branches around.
         """
         return e.lo >= 0 or (e >= 0) is as_expr(1) or (bool(self.opened) and shown(e, self.facts))
 
@@ -180,11 +187,11 @@ class TileScope:
         return coordinate
 
     def part(self, dim: Expr) -> Part:
-        """Return the current part of the dimension `dim`, (first index, extent): as the tasks and loops around set it,
-        else (0, its size).
+        """Return (first index, extent), the current part of `dim`: set by the tasks and loops around, else (0, its
+        size).
 
-        The axis of a while loop has (0, 1). A dimension such as 2*K, computed from a split dimension K, has the part
-        that follows from that of K; raise a ProgramError if its extent is not the same in every tile of K.
+        The axis of a while loop has (0, 1). For an expression such as 2*K, the part follows from that of K: (32, 16)
+        gives (64, 32). Raise a ProgramError if its extent is not the same in every tile of K.
         """
         if dim in self.walking:  # one index, which depends on data
             return as_expr(0), 1
@@ -204,11 +211,11 @@ class TileScope:
         return begin, number_or(size)
 
     def is_known(self, dim: Expr) -> bool:
-        """True if the extent of the current part (loop tile or workgroup tile) of a dimension is known at launch.
+        """True if the extent of the current part of `dim` is known at launch.
 
-        It always is if tasks or loops set the part. Otherwise the part is the whole dimension: True if its size is a
-        number or an expression of open sizes (known only at the call). False if the size depends on data, through
-        set_symbol, or on workgroup ids.
+        It is if tasks or loops set the part. Otherwise the part is the whole dimension: True if its size is a number or
+        an expression of open sizes (known only at the call), False if it depends on workgroup ids or on a value that
+        set_symbol sets.
         """
         if dim in self.walking or dim in self.parts:
             return True

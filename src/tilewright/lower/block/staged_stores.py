@@ -27,15 +27,14 @@ def _store_atom(machine: Machine) -> CopyAtom | None:
 
 
 def through_shared(low: Lowering, write: Write) -> bool:
-    """Emit the store of an accumulator in registers through shared memory, some columns at a time; return True if
-    possible.
+    """Emit the store of an accumulator in registers through shared memory, some columns at a time; return True. Return
+    False if it cannot be stored so.
 
     `write` is the write of the accumulator, perhaps after an elementwise epilogue. If its formula loads several
-    register tensors, it is first stored in one, and changed to load this one.
-
-    Return False, without the store, in these cases: the formula loads no such accumulator; it has another rank than 2,
-    or the write has a further dimension of extent above 1; the machine has no bulk store; or no tile in shared memory
-    divides the accumulator. Raise a ProgramError if padding past the end of a dimension might be stored.
+    register tensors, code is emitted that stores it in one first, and `write.formula` is changed to load that one.
+    False in these cases: the formula loads no such accumulator; it has another rank than 2, or the write has a further
+    dimension of extent above 1; the machine has no bulk store; no tile in shared memory divides the accumulator. Raise
+    a ProgramError if padding past the end of a dimension might be stored.
     """
     _check_overhang(low.scope, write)
     sums = {each.tensor for each in loads(write.formula) if each.tensor in low.storage.sums}
@@ -61,10 +60,10 @@ def through_shared(low: Lowering, write: Write) -> bool:
 
 
 def _row(atom: CopyAtom, bytes_along: int) -> int | None:
-    """Return the first row length, in bytes, that the bulk copy `atom` can read and that divides `bytes_along`; else
-    None.
+    """Return the first of the row lengths of the bulk copy `atom`, in bytes, that divides `bytes_along`; None if none
+    does.
 
-    `atom.rows` has its row lengths, in order of preference.
+    `atom.rows` has these lengths, in order of preference: of (128, 64, 32), 192 bytes give 64.
     """
     return next((n for n in atom.rows if bytes_along % n == 0), None)
 
@@ -79,10 +78,11 @@ def swizzle_of(atom: CopyAtom, row: int, size: int, machine: Machine) -> Swizzle
 
 
 def _in_rows(low: Lowering, write: Write, atom: CopyAtom, held: Value) -> bool:
-    """Emit the store of the accumulator `held` whose rows are rows of memory, by the bulk copy `atom`.
+    """Emit the store of the accumulator `held` by the bulk copy `atom`, if rows of the accumulator are rows of memory.
 
-    A shared tile has all rows and some columns; if several groups of waves split the columns, some columns of each
-    group. Return True; or False, with nothing emitted, if no row of shared memory divides the columns.
+    `write` is the write of its elements. A shared tile has all rows and some columns; if several groups of waves split
+    the columns, some of each group. Return True; or False, with nothing emitted, if no row length of `atom` divides the
+    columns.
     """
     w = low.writer
     m, n = low.storage.sums[held]
@@ -107,11 +107,11 @@ def _in_rows(low: Lowering, write: Write, atom: CopyAtom, held: Value) -> bool:
 
 
 def _transposed(low: Lowering, write: Write, atom: CopyAtom, held: Value) -> bool:
-    """Emit the store of the accumulator `held` by the bulk copy `atom`, if the accumulator's columns are rows of
+    """Emit the store of the accumulator `held` by the bulk copy `atom`, if columns of the accumulator are rows of
     memory.
 
-    `write` is the write of its elements. A shared tile has some columns, and all rows in slabs (groups as long as one
-    row of shared memory). Return True; or False, with nothing emitted, if no such tile divides the accumulator.
+    `write` is the write of its elements. A shared tile has some columns with all their elements, cut into slabs as long
+    as a row of shared memory. Return True; or False, with nothing emitted, if no such tile divides the accumulator.
     """
     w = low.writer
     m, n = low.storage.sums[held]
@@ -152,11 +152,11 @@ def _images(scope: TileScope, write: Write, moved: Mapping[Expr, Expr]) -> Subst
 def _copy_out(
     low: Lowering, write: Write, over: tuple[Symbol, Symbol], images: Substitution, tile: Value, at: Sequence[Expr]
 ) -> None:
-    """Emit the bulk copy of a shared `tile` to the argument; elements out of bounds are not stored.
+    """Emit the bulk copy of the shared `tile` to the written argument; elements out of bounds are not stored.
 
-    `over` are the iterators along rows and columns, `images` maps coordinates to them, `at` are the coordinates in the
-    tile. If rows of a task run on from image line to image line, each image is copied separately, without the padding
-    behind its last line. The copy is added to `low.storage.taken`.
+    `over` are the iterators along rows and columns, `images` maps the write's coordinates to them, and `at` are the
+    coordinates in the tile. If a task's rows run on from image line to image line, each image is copied separately,
+    without the padding behind its last line. The copy is recorded in `low.storage.taken`.
     """
     coordinates = [images(e) for e in write.access.at]
     walk, w = low.bound.walk, low.writer

@@ -55,11 +55,11 @@ class Storage:
     def axes(
         self, dims: tuple[Expr, ...], parts: Parts, tensor: Value | None = None
     ) -> tuple[tuple[Symbol, ...], Substitution]:
-        """Return (iterators of an operation, substitution of the coordinates of `dims` by them).
+        """Return (iterators of an operation over a tile, substitution of the coordinates of `dims` by them).
 
-        `parts` maps dimensions to the (first index, extent) that the operation covers: for M with (128, 32), the
+        `parts` maps dimensions to the (first index, extent) that the operation covers. For M with (128, 32), an
         iterator i0 goes over 0..31, and M's coordinate becomes 128 + i0. If `tensor` is in registers, there are
-        iterators only for the dimensions it has; others have extent 1.
+        iterators only for the dimensions that it has; the others have extent 1.
         """
         held = dims if tensor is None else self.sums.get(tensor, dims)
         over = self.writer.axes([parts[d][1] for d in held])
@@ -75,10 +75,10 @@ class Storage:
         return self.writer.viewed(source, *self.axes(dims, parts))
 
     def held(self, tensor: Value, dims: tuple[Expr, ...], parts: Parts) -> Tile:
-        """Return a lazy Tile over the dimensions `dims` whose elements are loaded from `tensor`; nothing is emitted.
+        """Return a lazy Tile over `dims` whose elements are loaded from `tensor`; emit nothing.
 
-        `parts` maps dimensions to the (first index, extent) that the tensor has: its element 0 belongs to the first
-        index.
+        `parts` maps dimensions to the (first index, extent) that the tensor has: with (128, 32), index 130 loads
+        element 2.
         """
         at = tuple(self.scope.coordinate(d) - parts[d][0] for d in self.sums.get(tensor, dims))
         return Tile(tensor.type.dtype, dims, parts, load(tensor, *at))
@@ -86,10 +86,11 @@ class Storage:
     def put(
         self, tensor: Value, dims: tuple[Expr, ...], parts: Parts, formula: Formula, whole: Parts | None = None
     ) -> None:
-        """Emit the computation of `formula`, which gives an element by its coordinates along `dims`, into `tensor`.
+        """Emit the computation of `formula` into `tensor`; the formula gives an element by its coordinates along
+        `dims`.
 
-        `parts` maps dimensions to the (first index, extent) to compute; `whole` maps them to the (first index, extent)
-        that the tensor has, None: the same.
+        `parts` maps dimensions to the (first index, extent) to compute. `whole` maps them to the (first index, extent)
+        that the tensor has; None: the same as `parts`.
         """
         over, images = self.axes(dims, parts, tensor)
         first = {d: parts[d][0] - whole[d][0] for d in dims} if whole is not None else {}

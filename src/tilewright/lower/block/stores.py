@@ -43,11 +43,10 @@ def _truth(formula: Formula) -> Formula:
 
 
 def conditions_of(low: Lowering, op: Op, dims: tuple[Expr, ...]) -> Iterator[Expr | Formula]:
-    """Yield the condition "coordinate < limit" for each entry of `op`'s attribute `bounds` whose dimension is among
-    `dims`.
+    """Yield the condition "coordinate < limit" for each entry (dimension, limit) of `op`'s attribute `bounds` whose
+    dimension is among `dims`.
 
-    A condition is an expression of coordinates, 1 where it holds; or a formula that loads data if the limit depends on
-    data.
+    It is an expression of coordinates, 1 where it holds. If the limit depends on data, it is a formula that loads them.
     """
     for dim, bound in op.attrs.get("bounds", ()):
         if dim not in dims:
@@ -94,13 +93,11 @@ class Write:
     def _restrict(self) -> None:
         """Change this write's coordinates so that elements that a condition excludes are not written.
 
-        The conditions are the limits in the operation's attribute `bounds`, the masks of enclosing conditionals, and
-        data-dependent ends of dimensions. Where one is false, the first coordinate `self.at[0]` becomes -1, and
-        `self.marks[0]` is set: this coordinate may be out of bounds. For a condition that depends on data, emit code
-        that stores its values in memory, and add {new symbol: the load of its value} to `self.where`.
-
-        Nothing changes if there are no conditions, or all are constantly true. Otherwise raise a ProgramError if the
-        memory has no dimension.
+        Conditions are the limits in the attribute `bounds`, the masks of enclosing conditionals, and data-dependent
+        ends of dimensions. Where one is false, the first coordinate `self.at[0]` becomes -1; `self.marks[0]` is set, as
+        that may be out of bounds. For a condition on data, code is emitted that stores its values, and `self.where`
+        gets {new symbol: load of the value}. Nothing changes without conditions, or if all are constantly true. Raise a
+        ProgramError if the memory has no dimension.
         """
         low = self.low
         conditions: list[Expr] = []
@@ -135,10 +132,11 @@ class Write:
         return tuple(zip(self.at, self.marks, strict=True))
 
     def target(self) -> Value:
-        """Emit a view of the written elements of memory, over the iterators of the write; return it.
+        """Emit a view of the written elements of memory, over the iterators of the write, and return it.
 
-        Nothing may be stored past the end of a dimension, even if memory goes on there. If the tile passes such an end,
-        the result is a view of a view that ends with the dimension, or with each image line that the task covers.
+        Elements of the tile past the end of a dimension must not be stored, even if memory goes on there. If the tile
+        may pass such an end, the result is a view of a view that ends with the dimension (or with each image line of
+        the task).
         """
         w, low = self.low.writer, self.low
         past = [d for d in self.dims if _is_past(low, d)]

@@ -67,12 +67,13 @@ CLOSED = OpenSizes()
 def opened(
     sizes: Mapping[Symbol, int], bindings: Mapping[Any, Any], dynamic: Collection[Symbol]
 ) -> tuple[dict[Symbol, Size], OpenSizes]:
-    """Return ({size: a number, or an expression of open sizes}, the OpenSizes: parameters of the program and `let`
-    symbols).
+    """Return (values, names) of sizes of which some, `dynamic`, are open (known only at the call).
 
-    `sizes` has a number for each size, and `dynamic` the open ones (known only at the call), whose numbers are not
-    used. `bindings` maps sizes to expressions of others. A size that is computed from open ones gets a `let` symbol,
-    unless it is a product of symbols. Lower bounds of parameters are raised so that all such sizes are at least 1.
+    `values` is {size: a number, or an expression of open sizes}. `names` is an OpenSizes: the open sizes become
+    parameters; a size computed from them becomes a `let` symbol, unless it is a product of symbols. `sizes` has a
+    number for each size, not used for open ones; `bindings` maps sizes to expressions of others. Lower bounds of
+    parameters are raised so that all `let` symbols are at least 1. Raise an ArgumentError if a size depends on anything
+    else.
 
     >>> n, h, p, m = (symbol(name, 0) for name in ("N", "H", "P", "M"))
     >>> found, names = opened({n: 1, h: 9, p: 7, m: 7}, {p: h - 2, m: n * p}, [n, h])
@@ -116,9 +117,11 @@ def fresh_name(name: str, taken: Collection[str]) -> str:
 
 
 def _least(s: Symbol, start: int, lets: list[Symbol], parameters: Mapping[Symbol, Symbol]) -> int:
-    """Return the smallest n >= `start` for which all sizes in `lets` are at least 1 if the size `s` is at least n.
+    """Return the smallest n >= `start` such that all sizes in `lets` are at least 1 whenever the size `s` is at least
+    n.
 
-    LEAST if no smaller n is found. `parameters` maps open sizes (known only at the call) to their parameter symbols.
+    `parameters` maps open sizes (known only at the call) to their parameter symbols. 4096 (LEAST) if no smaller n is
+    found. For s = H and the let H - 2: 3.
     """
     for n in range(start, LEAST):
         images = Substitution({parameters[s]: symbol(parameters[s].name, n, MOST - 1)})
@@ -130,12 +133,12 @@ def _least(s: Symbol, start: int, lets: list[Symbol], parameters: Mapping[Symbol
 def _follow(
     sizes: Mapping[Symbol, int], bindings: Mapping[Any, Any], parameters: Mapping[Symbol, Symbol]
 ) -> tuple[dict[Symbol, Size], list[Symbol]]:
-    """Return ({size: a number, or an expression of parameters and lets}, the let symbols, each defined by the ones
-    before).
+    """Return (values, lets): {size: a number, or an expression of parameters and lets}, and the list of let symbols.
 
     `sizes` has a number for each size; `bindings` maps sizes to expressions of others; `parameters` maps open sizes
-    (known only at the call) to parameter symbols. A size that is computed from open ones is a let, unless it is a
-    product of symbols. Raise an ArgumentError if it depends on anything else.
+    (known only at the call) to parameter symbols. A size that is computed from open ones becomes a let, unless it is a
+    product of symbols; its definition uses earlier lets only. Raise an ArgumentError if a size depends on anything
+    else.
     """
     size_of: dict[Symbol, Size] = {}
     lets: list[Symbol] = []

@@ -63,11 +63,11 @@ class Tasks:
     # -- which part each has ------------------------------------------------------------------------------
 
     def _split_dims(self) -> tuple[list[list[Case]], dict[Expr, Size]]:
-        """Set the part (first index, extent) that a task has of each dimension, in the scope; return (cases, counts).
+        """Set a task's part (first index, extent) of each dimension in the scope; return (cases, counts).
 
-        `cases` has, for each dimension that tasks do not divide evenly, a list of two: (dimension, part, condition) of
-        full tasks, and of the last task. With a pipeline, all tasks have equal parts instead, and `counts` is
-        {dimension: number of tasks along it}. Ranges of task indices are added to `self.ranges`.
+        `cases` has an entry for each dimension that tasks do not divide evenly: [(dimension, part, condition) of full
+        tasks, the same of the last task]. With a pipeline, tasks have equal parts instead, and `counts` is {dimension:
+        number of tasks along it}. Ranges of task indices are added to `self.ranges`.
         """
         scope, cases, counts = self.low.scope, list[list[Case]](), dict[Expr, Size]()
         if self.workgroups is not None:
@@ -115,7 +115,8 @@ class Tasks:
         return self.ranges[-1].symbol
 
     def _equal_tasks(self, counts: Mapping[Expr, Size]) -> list[Range]:
-        """Return the ranges of tasks that all have equal parts, and set the first index of a task along each dimension.
+        """Return the ranges of task indices, for tasks with equal parts, and set a task's first index along each
+        dimension.
 
         `counts` is {dimension: number of tasks along it}. With a raster group, the last two dimensions share one range:
         `group` tasks along the first of them, then the next along the second, so that operands stay in the shared
@@ -145,12 +146,11 @@ class Tasks:
     def _set_begins(
         self, counts: Mapping[Expr, Size], places: Mapping[Expr, Expr], ranges: Iterable[Range]
     ) -> list[Range]:
-        """Set the first index of a task's part along each dimension: its index there times the part's extent, as a
-        `let`.
+        """Set the first index of a task's part along each dimension: the task's index there times the part's extent.
 
         `counts` is {dimension: number of tasks along it}, `places` is {dimension: index of the current task along it}.
-        Return the list of those `ranges` that have more than one task. A dimension with one task starts at 0, without a
-        `let`.
+        The first index is emitted as a `let`; it is 0 if there is one task. Return [range, ...]: those of `ranges` with
+        more than one task.
         """
         for d, place in places.items():
             width, count = most(self.low.scope.parts[d][1]), counts[d]
@@ -159,12 +159,12 @@ class Tasks:
         return [r for r in ranges if r.hi is not as_expr(1)]
 
     def _longest_first(self, counts: Mapping[Expr, Size], places: dict[Expr, Expr]) -> list[Range]:
-        """Return the ranges of dynamically scheduled tasks, outermost first, so that tasks with the longest loops come
-        first.
+        """Return the ranges of task indices, outermost first, so that tasks with the longest loops come first: rows run
+        from last to first.
 
-        The last rows have the longest, so rows run from last to first. `counts` is {dimension: number of tasks along
-        it}; `places` gets {dimension: index of the current task along it}. Of the dimensions before the rows, tasks of
-        a raster group run together: they are one range behind the rows.
+        `counts` is {dimension: number of tasks along it}; `places` gets {dimension: index of the current task along
+        it}. A raster group is a number of tasks along the dimensions before the rows that run together: they are a
+        range behind the rows.
         """
         assert self.w.home is not None
         row, dims, ranges = self.w.home.row, list(counts), list[Range]()
@@ -213,11 +213,11 @@ class Tasks:
     # -- piece by piece -----------------------------------------------------------------------------------
 
     def _distribute_blocks(self, dim: Expr, per: int) -> None:
-        """Distribute the blocks of a dimension to tasks, `per` blocks to each; a smaller block at the end goes to the
-        last task.
+        """Distribute the blocks of `dim` to tasks, `per` blocks to each: 10 blocks with `per` 4 give 3 tasks.
 
-        `self.task.dealt[dim]` gets (index of the task, `per`, number of tasks), and the index gets a range of its own.
-        If there is only one task, nothing is set.
+        The range of task indices is added to `self.ranges`, and `self.task.dealt[dim]` becomes (index of the task,
+        `per`, number of tasks). Elements behind the full blocks belong to the last task. If there is only one task,
+        nothing is set.
         """
         full, tail = self._count_blocks(dim, self.low.scope.size(dim))
         count = number_or(maximum(as_expr(pieces(full + self._counts_as_block(dim, tail), per)), 1))
@@ -234,20 +234,21 @@ class Tasks:
         return divided(length if unit == 1 else number_or(as_expr(pieces(length, unit)) * unit), width)
 
     def _counts_as_block(self, dim: Expr, tail: Size) -> int:
-        """Return 1 if the `tail` elements behind the full blocks are a block of their own when blocks are distributed,
-        else 0.
+        """Return 1 if the `tail` elements behind the full blocks of `dim` are distributed to tasks like a block, else
+        0.
 
-        They are one if there are any and the plan pads the dimension. If 0, the last task does them besides its blocks.
+        They are if there are any and the plan pads the dimension. Otherwise the last task does them besides its own
+        blocks.
         """
         return int(tail != 0 and dim in self.bound.padded)
 
     def pieces(self, dims: list[Expr], ops: list[Op] | None = None) -> None:
-        """Emit the operations of a task in nested loops over blocks of the dimensions `dims`; a last block may be
-        smaller.
+        """Emit the operations of a task in nested loops over blocks of the dimensions `dims`; a smaller last block has
+        code of its own.
 
-        `ops` are the operations; None: those of the program. If the index decides which elements of an operand are in
-        bounds, the first and the last block are emitted separately, or peeled off the loop if they have the same
-        operations. With a pipeline, operations that do not depend on the blocks come before the loops.
+        `ops` are the operations; None: those of the program. With a pipeline, operations that do not depend on the
+        blocks come before the loops. If the block's index decides which elements of an operand are in bounds, the first
+        and last block are peeled, or emitted separately if their operations differ from those of inner blocks.
         """
         low = self.low
         task_ops = low.program.body.ops if ops is None else ops

@@ -40,9 +40,7 @@ def extent(axis: Symbol) -> Size:
 
 
 def word(dim: Expr) -> str:
-    """Return a dimension as text for use in a name: its own name if it is a symbol, "d" if it is a longer
-    expression.
-    """
+    """Return the dimension as text for use in a name: M -> "M", and "d" for an expression such as 2*K."""
     text = str(dim)
     return text if text.isidentifier() else "d"
 
@@ -195,8 +193,8 @@ class BlockWriter:
         return value
 
     def part(self, tensor: Value, sizes: Sequence[Size]) -> Value:
-        """Return a view of the first sizes[n] elements of `tensor` along each dimension n; the tensor itself if these
-        are all.
+        """Emit a view of the first sizes[n] elements of `tensor` along each dimension n, and return it; the tensor
+        itself if these are all.
         """
         over = self.axes(sizes)
         return self.view(tensor, over, [(s, False) for s in over])
@@ -213,9 +211,9 @@ class BlockWriter:
         return self._alloc_registers(dtype, sizes, Distribution(operand=operand, waves=groups), name)
 
     def dealt(self, dtype: DType, sizes: Sequence[int], name: str) -> Value:
-        """Emit the allocation of a register tensor that is distributed over lanes as accumulators are, and return it.
+        """Emit the allocation of a register tensor in the layout of accumulators (`self.home`), and return it.
 
-        `self.home` has that layout, which must have a tile of these `sizes`.
+        That layout must exist and have a tile of these `sizes`; `name` is made unique.
         """
         distribution = None if self.home is None else self.home.distribution(tuple(sizes))
         assert distribution is not None
@@ -297,12 +295,11 @@ class BlockWriter:
         return tuple(index(f"i{n}", size) for n, size in enumerate(sizes))
 
     def view(self, tensor: Value, over: tuple[Symbol, ...], at: Sequence[tuple[Expr, bool]]) -> Value:
-        """Emit a view of `tensor` over the iterators `over`, and return it; the tensor itself if it has the same
-        elements.
+        """Emit a view of `tensor` over the iterators `over`, and return it; the tensor itself if the view is the same.
 
-        `at` has (coordinate, True if it may be out of bounds) for each dimension of the tensor. A register tensor with
-        one element per row is broadcast along columns instead; any other register tensor is first copied to shared
-        memory.
+        `at` has (coordinate, True if it may be out of bounds) for each dimension of the tensor. Registers have no such
+        views: a register tensor with one element per row is broadcast along columns, any other is first copied to
+        shared memory.
         """
         sizes = tuple(s.upper + 1 for s in over if s.upper is not None)
         if sizes == tensor.type.shape and all(
@@ -322,7 +319,8 @@ class BlockWriter:
         return value
 
     def columns(self, held: Value, over: tuple[Symbol, ...], row: Expr, column: Expr) -> Value:
-        """Emit a view of some columns of the register tensor `held`, which stays in registers; return the view.
+        """Emit a view of some columns of the register tensor `held`, and return it; unlike `view`, it stays in
+        registers.
 
         `over` are the view's iterators; `row` and `column` are the coordinates in `held`, as expressions of these.
         """
@@ -348,11 +346,10 @@ class BlockWriter:
     def copy(
         self, tensor: Value, over: tuple[Symbol, ...], at: Sequence[tuple[Expr, bool]], target: Value, otherwise: float
     ) -> None:
-        """Emit a copy of the elements of `tensor` at the coordinates `at` to `target`, whose coordinates are the
-        iterators `over`.
+        """Emit a copy of elements of `tensor` to all of `target`.
 
-        `at` has (coordinate, True if it may be out of bounds) for each dimension of `tensor`; `otherwise` is stored
-        where an element is out of bounds.
+        `over` are iterators over the coordinates of `target`. `at` has (coordinate, True if it may be out of bounds)
+        for each dimension of `tensor`, as expressions of them. `otherwise` is stored where an element is out of bounds.
         """
         axes, images = split(over, [e for e, _ in at])
         source = self.view(tensor, axes, [(images(e), may_leave) for e, may_leave in at])

@@ -28,10 +28,12 @@ MOST = 4096
 
 
 def for_(low: LoopLowering, op: Op) -> None:
-    """Lower a `for` loop on a CPU. With `overlap defer`, the end of an iteration is interleaved with the next
-    iteration, unless it is too large or reads register tensors in memory. With `unroll` and constant limits the loop is
-    unrolled. Otherwise emit nested loops, with the iterations that `peel` names peeled. Nothing is emitted if no value
-    of the open sizes (known only at the call) gives an iteration.
+    """Lower a `for` loop on a CPU.
+
+    With `overlap defer`, the end (second block) of an iteration is interleaved with the next iteration, unless it is
+    too large or reads register tensors in memory. With `unroll` and constant limits the loop is unrolled. Otherwise
+    emit nested loops, with the iterations that `peel` names peeled. Emit nothing if the loop has no iteration for any
+    value of the open sizes (known only at the call).
     """
     if low.open and any((low.expr(r.hi) - low.expr(r.lo)).hi <= 0 for r in op.attrs["ranges"]):
         return
@@ -46,9 +48,10 @@ def for_(low: LoopLowering, op: Op) -> None:
 
 
 def _peel_counts(low: LoopLowering, op: Op) -> tuple[int, ...]:
-    """Return (number of first iterations to peel, number of last iterations to peel) from the attribute `peel` of a
-    loop; () if it has none. Raise a ProgramError unless `peel` is one or two numbers from 0 to 4096; one number is the
-    first.
+    """Return (first, last), the numbers of iterations to peel at both ends, from the loop's attribute `peel`; () if it
+    has none.
+
+    `peel` has one or two numbers from 0 to 4096, else raise a ProgramError: [2] -> (2, 0), [1, 3] -> (1, 3).
     """
     if "peel" not in op.attrs:
         return ()
@@ -80,9 +83,11 @@ def lower_blocks(low: LoopLowering, op: Op) -> None:
 
 
 def _emit_unrolled(low: LoopLowering, op: Op, ranges: tuple[Range, ...]) -> None:
-    """Emit the iterations of the loop `op` one after the other, without a loop. `ranges` are its ranges, with constant
-    limits. The body is lowered once and cloned for each iteration. Raise a ProgramError for
-    more than 4096 iterations.
+    """Emit the iterations of the loop `op` one after the other, without a loop. `ranges` are its ranges; their limits
+    must be constants.
+
+    Of several iterations, the body is lowered once and cloned for each. Raise a ProgramError for more than 4096
+    iterations.
     """
     limits = [range(int(low.expr(r.lo)), int(low.expr(r.hi)), r.step) for r in ranges]
     count = prod(map(_range_length, limits))

@@ -157,9 +157,11 @@ def _guard_stores(end: Block, begun: Symbol) -> None:
 
 
 def woven(target: Block, main: Block, end: Block) -> None:
-    """Append the operations of `main` to `target`, interleaved with those of `end`. The end is spread over the first 75
-    % of `main`, and is complete before the first loop or branch in it. Operations of `end` that read a register come
-    before the operation of `main` that overwrites it. Fills of registers in `main` move down to their first use.
+    """Append the operations of `main` to `target`, interleaved with those of `end`; the order within each is kept.
+
+    The end is spread over the first 75 % of `main`, and is complete before the first loop or branch in it. An operation
+    of `end` that reads a register comes before the operation of `main` that overwrites it. Fills of registers in `main`
+    move down to their first use.
     """
     ordered = _sink_fills(main.ops)
     reads: dict[Value, int] = {}

@@ -387,9 +387,11 @@ class _Loops:
         return best
 
     def transpose(self, job: ElementwiseJob) -> transposing.VectorTranspose | None:
-        """Return the plan of a transpose in registers, if the job is a copy whose source is contiguous along another
-        axis than its target. Return None if the job computes or converts, if it streams, if loops are forbidden, or if
-        it needs or allows no such transpose. Nothing is emitted.
+        """Return the plan of a transpose in vector registers, for a copy whose source is contiguous along another axis
+        than its target; emit nothing.
+
+        None if the job computes or converts, if it streams, if loops are forbidden, or if the copy needs or allows no
+        such transpose.
         """
         if not job.identity or job.stream or self.low.straight or job.types[1] is not job.dtype:
             return None
@@ -397,9 +399,11 @@ class _Loops:
 
     def run(self, job: ElementwiseJob, rest: list[int], known: dict[Symbol, Expr]) -> None:
         """Emit the loops over the axes numbered in `rest`, with the job inside them. `known` is {axis: value} for axes
-        of the loops around. Iterations out of the target's bounds are left out. A copy becomes loops before, within and
-        past the source's bounds, and those outside fill in `otherwise`. Other jobs are split so that the middle loop
-        needs no masks. A nest of at most 8 steps is unrolled.
+        of the loops around.
+
+        Iterations out of the target's bounds are left out. A copy with a source that may be out of bounds becomes three
+        loops: before, within and past the source's bounds; the outer two fill in `otherwise`. Another job may be split
+        so that the middle loop needs no masks. A nest of at most 8 steps is unrolled.
         """
         if not rest:
             self._innermost(job, known)
@@ -508,8 +512,10 @@ class _Loops:
         return (lo, maximum(lo, hi), frozenset(conditions)) if conditions else None
 
     def _innermost(self, job: ElementwiseJob, known: dict[Symbol, Expr]) -> None:
-        """Emit the job along the vector axis: full vectors, in a loop if there are many, then the rest in a masked or
-        shorter vector. If there is no vector axis, emit one element. `known` is {other axis: value}.
+        """Emit the job along the vector axis: full vectors, in a loop if there are many, then a masked or shorter one
+        for the rest.
+
+        If there is no vector axis, emit one element. `known` is {other axis: value}.
         """
         if self.vector is None:
             self._step(job, known, None, 1)

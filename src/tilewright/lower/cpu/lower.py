@@ -132,9 +132,11 @@ def _alloc(low: LoopLowering, op: Op) -> None:
 
 
 def _registers(low: LoopLowering, kind: RegisterType, result: Value) -> Handle:
-    """Emit the allocation of the register tensor `result` of type `kind`, and return its lowered form. Operands of MMA
-    atoms become tile registers or vectors with small matrices; other tensors become vectors along their last dimension.
-    It is scratch memory if no such layout fits, if there are too few registers, or if parts of the tensor are viewed.
+    """Emit the allocation of the register tensor `result` of type `kind`, and return its lowered form.
+
+    An operand of an MMA atom becomes tile registers, or vectors that hold small matrices; another tensor becomes
+    vectors along its last dimension. It becomes scratch memory instead if no such layout fits, if the machine lacks the
+    atom or has too few registers, or if the program views parts of the tensor.
     """
     spread = placement(kind, low.machine)
     operand = kind.distribution.operand if kind.distribution is not None else None

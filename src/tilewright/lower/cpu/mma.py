@@ -342,8 +342,10 @@ def _emit_row(
 
 
 def _load_element(low: LoopLowering, atom: MultiplyAtom, addresses: list[TensorAddress], when: Expr | None) -> Value:
-    """Emit the load of the elements of A at these addresses (one, or a group along K) into a new register; return it. A
-    group is loaded under its bounds conditions unless `when` is None; a single element always is.
+    """Emit the load of the elements of A at these addresses (one, or a group along K) into a new register, and return
+    it.
+
+    A single element is loaded under its bounds conditions. A group is too, unless `when` is None.
     """
     depth = len(addresses)
     value = low.register(atom.a.dtype, *(() if depth == 1 else (depth,)))

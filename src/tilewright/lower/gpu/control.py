@@ -25,9 +25,11 @@ MOST = 1024
 
 
 def for_(low: WaveLowering, op: Op) -> None:
-    """Lower a `for` loop on a GPU. A loop with constant limits is unrolled if it has `unroll` or a single iteration,
-    and dropped if it has none. Any other is emitted as a loop; asynchronous MMAs of an iteration may still be in flight
-    in the next one. Raise a ProgramError for more than 1024 unrolled iterations.
+    """Lower a `for` loop on a GPU.
+
+    With constant limits, it is unrolled if it has `unroll` or a single iteration; without any iteration, nothing is
+    emitted. Any other loop is emitted as a loop; asynchronous MMAs of an iteration may still be in flight in the next
+    one. Raise a ProgramError for more than 1024 unrolled iterations.
     """
     ranges: tuple[Range, ...] = op.attrs["ranges"]
     limits = [(low.expr(r.lo), low.expr(r.hi)) for r in ranges]

@@ -37,8 +37,9 @@ InMemory = PlacedMemory | PlacedView
 
 
 def alloc(low: WaveLowering, op: Op) -> None:
-    """Lower `alloc` on a GPU: fragments (each lane's registers) for a register tensor, else shared memory of the
-    workgroup. A ping-pong role gets two such memories, one for each half of its waves.
+    """Lower `alloc` on a GPU: emit the allocation of fragments (each lane's registers) for a register tensor, or of
+    shared memory of the workgroup for any other. Memory of a ping-pong role is allocated twice, once for each half of
+    its waves.
     """
     kind, result = op.attrs["type"], op.results[0]
     if isinstance(kind, RegisterType):
@@ -148,9 +149,11 @@ def _view_of_registers(low: WaveLowering, op: Op, base: RegisterTensor, shape: t
 
 
 def values_of(low: WaveLowering, piece: RegisterValues) -> Value:
-    """Return a fragment (each lane's registers) with just the values of `piece` (some values of a fragment): its own
-    fragment if the piece has all values of that, else emit a shuffle to a new one. A wait for MMAs that still write the
-    fragment comes first.
+    """Return a fragment (each lane's registers) that has exactly the values of `piece` (some values of a fragment), in
+    order.
+
+    If the piece is a whole fragment, that is the fragment itself; otherwise a shuffle to a new one is emitted. A wait
+    for MMAs that still write the fragment is emitted first.
     """
     low.flying.wait_for_registers(read=(piece.fragment,))
     if piece.whole:

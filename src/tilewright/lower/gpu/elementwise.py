@@ -128,11 +128,12 @@ source's values; the bits of the lane number to shuffle over; and for each wave,
 
 
 def _piece_reductions(low: WaveLowering, op: Op, source: Any, target: Any) -> list[PieceReduction] | None:
-    """Return a list of PieceReductions, one for each piece (values of one fragment) of the register tensor `target`.
+    """Return [PieceReduction, ...], one for each piece (values of one fragment) of the register tensor `target`; None
+    if the reduction `op` cannot be done by shuffles.
 
     A PieceReduction is (the source values of each row in a lane, the bits of the lane number to shuffle over, the waves
-    to combine). Return None if the reduction `op` cannot be done so: if `source` or `target` is no register tensor, if
-    the type is no float that is its own accumulator type, or if the layouts do not match.
+    to combine). None if `source` or `target` is no register tensor, if the type is no float that is its own accumulator
+    type, or if the layouts do not match.
     """
     if not isinstance(source, RegisterTensor) or not isinstance(target, RegisterTensor) or not source.dtype.is_float:
         return None

@@ -104,8 +104,9 @@ class InFlightMmas:
                 self.low.emit("fill", (value,), value=0)
 
     def take_zero(self, accumulator: Value) -> bool:
-        """True if zeros of `accumulator` are recorded but not emitted yet. The record is deleted, because the MMA that
-        starts now begins from zero instead.
+        """True if zeros of the fragment `accumulator` are recorded, but not emitted yet; the record is then deleted.
+
+        The caller starts an MMA that begins from zero, so that the zeros need not be emitted.
         """
         is_cleared = accumulator in self.cleared
         self.cleared.pop(accumulator, None)

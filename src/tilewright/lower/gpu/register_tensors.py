@@ -133,9 +133,11 @@ def table_expression(table: Array, lanes: int, wave: Expr, lane: Expr, value: Ex
 
 
 def threads_that_store(piece: RegisterValues, lanes: int, wave: Expr, lane: Expr) -> tuple[Array, tuple[Expr, ...]]:
-    """Return (indices of the values to store, conditions on the symbols `wave` and `lane`) under which just one thread
-    stores each element of `piece`. A thread is lane `lane` of wave `wave`; a wave has `lanes` lanes. There are no
-    conditions if no element is repeated. Raise a ProgramError if conditions on bits of the thread number cannot say it.
+    """Return (values, conditions) with which exactly one thread stores each element of `piece`.
+
+    `values` are the indices of the values to store. A thread, lane `lane` of wave `wave`, stores them if all
+    `conditions` (on these two symbols) hold; () if no element is repeated. A wave has `lanes` lanes. Raise a
+    ProgramError if conditions on bits of the thread number cannot say it.
     """
     first = piece.first
     columns = np.nonzero(first.any(axis=0))[0]

@@ -208,9 +208,11 @@ class Scan:
         low.sync_waves()
 
     def _earlier(self, total: Value, round_of: Array, rounds: int) -> Value:
-        """Emit, for each value of the fragment `total`, the combination of the totals of the same row with smaller
-        round numbers, and return it as a fragment. Lanes take the vectors of a row in rounds; round_of[i] is the round
-        of value i, from 0 to `rounds` - 1.
+        """Emit, for each value of the fragment `total`, the combination of the row's values with smaller round numbers;
+        return the fragment of these.
+
+        A lane takes the vectors of a row in rounds; round_of[i] is the round of value i, from 0 to `rounds` - 1. A
+        value of round 0 gets the neutral element.
         """
         count = len(round_of)
         earlier = self._filled(count)

@@ -32,9 +32,10 @@ class Accumulator(Protocol):
     """An accumulator to which K loops add."""
 
     def opened(self, tile: AccumulatorTile) -> AbstractContextManager[Value]:
-        """Context manager: yield the tensor to which the K loops of an accumulator tile add.
+        """Context manager: yield the tensor to which the K loops of the accumulator tile `tile` add.
 
-        It emits the code that comes before and after these loops. This is the interface; subclasses implement it.
+        An implementation emits the code before and after these loops, such as the load and the store of the tile. This
+        is the interface: it does nothing itself.
         """
 
 
@@ -61,10 +62,11 @@ class TaskSums:
 
     @contextmanager
     def opened(self, tile: AccumulatorTile) -> Iterator[Value]:
-        """Context manager: emit a fill of the task's registers with zeros, and yield them; the K loops are emitted
-        within it.
+        """Context manager: emit a fill of the task's accumulator registers with zeros, and yield them; the caller emits
+        the K loops within it.
 
-        Behind these, the registers are copied to memory if another MMA of the block needs them. `tile` is not used.
+        At its end, a copy of the registers to memory is emitted if another MMA of the block needs them (`at_once`).
+        `tile` is not used.
         """
         self.writer.emit("fill", (self.registers.sums,), value=0)
         yield self.registers.sums
@@ -83,10 +85,11 @@ class TiledSums:
 
     @contextmanager
     def opened(self, tile: AccumulatorTile) -> Iterator[Value]:
-        """Context manager: emit the load of a tile of C to new registers, and yield them; the K loops are emitted
-        within it.
+        """Context manager: emit the load of the part `tile` of C to new registers, and yield them; the caller emits the
+        K loops within it.
 
-        If C starts from zero, they are filled with zeros instead. Behind the loops, the registers are stored to memory.
+        If C starts from zero, the registers are filled with zeros instead. At its end, their store to memory is
+        emitted.
         """
         p, w, atom = self.product, self.product.w, self.product.how.atom
         sums = w.registers(atom.c.dtype, (tile.rows, tile.columns), f"{atom.name}.c", "sums")
@@ -109,12 +112,13 @@ class TiledSums:
 def room_for_sums(
     storage: Storage, kernel: Microkernel, axes: Axes, c: tuple[Expr, ...], parts: Parts, wide: DType, start: Formula
 ) -> tuple[Value, bool]:
-    """Emit the allocation of an accumulator, and the store of its first value `start`; return (tensor, is_unset).
+    """Emit the allocation of an accumulator for C, and the store of its first value `start` (a formula); return
+    (tensor, is_unset).
 
-    It is in registers if one accumulator tile of `kernel` covers C, and registers hold such tiles of all MMAs at once;
-    else in memory, padded to whole atoms. If it is in memory and `start` is 0, nothing is stored, and `is_unset` is
-    True; else `is_unset` is False. `axes` names M, N and K; `c` are the dimensions of C, `parts` maps them to (first
-    index, extent); `wide` is the element type; `start` is a formula.
+    The tensor is in registers if one accumulator tile of `kernel` covers C exactly, batch extents are 1, and
+    `storage.holds_sums`. Else it is in memory, padded to whole atoms. `is_unset` is True if it is in memory and `start`
+    is 0: nothing is stored then. `axes` names M, N and K; `c` are the dimensions of C, `parts` maps them to (first
+    index, extent); `wide` is the element type.
     """
     rows, columns = (parts[d][1] for d in (axes.m, axes.n))
     is_zero, has_unit_batch = start == formulas.number(0, wide), all(parts[d][1] == 1 for d in axes.around)
@@ -151,11 +155,11 @@ def going_on_in(
     low: Lowering, op: Op, acc: Tile, start: Formula, parts: Parts, along: tuple[Expr | None, ...] | None
 ) -> Value | None:
     """Return the tensor of a loop-carried accumulator to which the MMA `op` can add in place; None if it needs a new
-    one.
+    tensor.
 
-    `acc` is the accumulator operand, and `start` its formula; if the tensor does not have these elements yet, their
-    store is emitted. `parts` maps dimensions to (first index, extent). `along` are the dimensions of the rows and
-    columns of registers; None: the MMA has no atom.
+    `acc` is the accumulator operand, and `start` the formula of its elements. If the tensor has other elements by now
+    (they were rescaled, say), the store of `start` to it is emitted. `parts` maps dimensions to (first index, extent).
+    `along` are the dimensions of the registers' rows and columns; None: the MMA has no atom.
     """
     carried = _carried_accumulator(low, op, acc, start, parts, along)
     carried = carried or _reused_accumulator(low, op, acc, start, parts, along)
@@ -165,11 +169,12 @@ def going_on_in(
 def _carried_accumulator(
     low: Lowering, op: Op, acc: Tile, start: Formula, parts: Parts, along: tuple[Expr | None, ...] | None
 ) -> Load | None:
-    """Return the Load that `start` is, if it loads a loop-carried accumulator to which the MMA `op` can add in place.
+    """Return the Load of a loop-carried accumulator to which the MMA `op` can add in place; `start` must be just that
+    load.
 
-    None if `start` is no such load, something else uses the old value, or the tensor has other elements or another
-    layout. `acc` is the accumulator operand; `parts` maps its dimensions to (first index, extent). Registers must have
-    rows and columns along the dimensions `along` (None: any).
+    None if `start` is anything else, if something else uses the old value, or if the tensor has another shape or
+    layout. `acc` is the accumulator operand; `parts` maps its dimensions to (first index, extent). `along` are the
+    dimensions of the registers' rows and columns (None: any).
     """
     carried = only_load(start)
     before = op.operands[2]
@@ -185,13 +190,13 @@ def _carried_accumulator(
 def _reused_accumulator(
     low: Lowering, op: Op, acc: Tile, start: Formula, parts: Parts, along: tuple[Expr | None, ...] | None
 ) -> Load | None:
-    """Emit the store of `start` to the loop-carried registers from which it is computed; return the Load of these
-    registers.
+    """Emit the store of `start` to loop-carried registers, so that the MMA `op` can add to them in place; return the
+    Load of these registers.
 
-    The MMA `op` then adds to them in place. None, with nothing emitted, unless `start` loads such registers at the
-    coordinates of the element itself, and a chain of operations, each the only user of the last, leads from their old
-    value to `op`. `acc` is the accumulator operand; `parts` maps its dimensions to (first index, extent); `along` are
-    the dimensions of its rows and columns (None: any).
+    `start` must be computed from the old value in these registers, element by element, as in `acc * scale`. The old
+    value must reach `op` through a chain of operations, each the only user of the one before. Otherwise return None and
+    emit nothing. `acc` is the accumulator operand; `parts` maps its dimensions to (first index, extent); `along` are
+    the dimensions of the registers' rows and columns (None: any).
     """
     storage = low.storage
     for each in loads(start):
@@ -207,10 +212,11 @@ def _reused_accumulator(
 
 
 def _leads_to(users_of: Mapping[Value, Sequence[Op]], value: Value, op: Op) -> bool:
-    """True if `value` reaches the accumulator operand of `op` through a chain of operations, each the only user of the
-    last.
+    """True if `value` reaches the accumulator operand of the MMA `op` through a chain of operations, each the only user
+    of the one before.
 
-    `users_of` maps each value to the operations that use it. Loops and operations with several results end the chain.
+    `users_of` maps each value to the operations that use it. False if a loop or an operation with several results is on
+    the way.
     """
     while True:
         users = users_of.get(value, ())

@@ -62,11 +62,10 @@ def by_atom(
 
 
 def _order(product: AtomProduct, left: OperandSource) -> list[ReductionLoop]:
-    """Return the K loops of an accumulator tile, outermost first: reduction dimensions beside K (filter taps), then K.
+    """Return the K loops of an accumulator tile, outermost first: filter taps (reduction dimensions beside K), then K.
 
-    A tap is unrolled if the plan says so, or at an edge if the row decides whether `left` (operand A) is in bounds
-    there. The latter come first, so that elements of A that taps share are not kept in registers. K is in steps of the
-    atom.
+    K goes in steps of the atom. A tap is unrolled if the plan says so. At the tensor's edge, a tap for which the row
+    decides whether `left` (operand A) is in bounds is unrolled too, and comes first.
     """
     low, axes = product.low, product.axes
     dims = [s.dim for s in low.bound.depth if s.dim in axes.deep] or axes.deep
@@ -77,10 +76,11 @@ def _order(product: AtomProduct, left: OperandSource) -> list[ReductionLoop]:
 
 
 def _loops(product: AtomProduct, left: OperandSource, order: Sequence[ReductionLoop], late: bool) -> list[KLoop]:
-    """Return the K loops to emit, in the given `order`, in which K may occur twice: in blocks first, then in steps.
+    """Return the K loops to emit (KLoops) for the loops of `order`. K may be in `order` twice: in blocks first, then in
+    steps.
 
-    With `late`, the first block is peeled: the results of the previous accumulator tile are stored during it. `left` is
-    operand A, which may limit loops over filter taps.
+    With `late`, the first block of K is a run of its own, during which the results of the previous accumulator tile are
+    stored. `left` is operand A, which may limit loops over filter taps.
     """
     k, depth = product.axes.k, product.how.atom.shape[2]
     width, block_loops = product.width(k), list[KLoop]()
@@ -100,9 +100,9 @@ def _loops(product: AtomProduct, left: OperandSource, order: Sequence[ReductionL
 
 
 def _unmasked(product: AtomProduct, runs: list[KRun]) -> list[KRun]:
-    """Return the K iterations `runs` without those in which masks leave nothing to add.
+    """Return the K iterations `runs` without leading and trailing ones in which a mask is false for the whole tile.
 
-    They are returned unchanged without masks, or inside another loop over K.
+    They are returned unchanged if the MMA has no masks, or inside another loop over K.
     """
     k = product.axes.k
     if not product.masks or k in product.at:
@@ -111,10 +111,10 @@ def _unmasked(product: AtomProduct, runs: list[KRun]) -> list[KRun]:
 
 
 def _k_steps(product: AtomProduct, width: Size, unrolled: bool) -> list[KRun]:
-    """Return the runs of iterations (KRun) over `width` elements of K.
+    """Return [KRun, ...], the iterations over `width` elements of K.
 
-    An iteration has the atom's K in registers, or one or more rows of shared memory. For an atom of one row (vectors),
-    it has several unrolled steps, and the rest follows as a run of its own.
+    For a matrix atom it is one run; an iteration has the atom's K, or a K step in shared memory, and is `unrolled` if
+    asked. An atom of one row (vectors) does several steps in each iteration, and what remains is a second run.
     """
     kernel = product.how
     depth = kernel.atom.shape[2]

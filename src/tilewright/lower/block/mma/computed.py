@@ -91,8 +91,9 @@ class Computed(OperandSource):
     def _copy_step(self, each: Load, rows: int, deep: int, row: Expr, k: Expr) -> None:
         """Emit the copy of the argument that `each` loads to its shared tile, for one K step of A.
 
-        The step has (rows, deep) elements of A from `row` and `k` on; several neighbours along K may share an element
-        of the argument. The copy is split into equal parts if the tile has too many rows for one.
+        The step has (rows, deep) elements of A, from row `row` and K index `k` on. If n neighbours along K share an
+        element of the argument, only deep / n elements of a row are copied. It is several copies if one cannot have as
+        many rows.
         """
         p, w, (held, neighbours) = self.product, self.product.w, self.tiles[each]
         copies = -(-rows // p.low.machine.bulk_copy.box_extent)
@@ -115,10 +116,10 @@ class Computed(OperandSource):
         )
 
     def _row_values(self, each: Load, i: Symbol, places: list[Expr], shape: tuple[int, int]) -> Value:
-        """Emit, in front of the loop, the load of one value for each row to registers, and its broadcast along A's
-        columns.
+        """Emit the load of one value for each row to registers, and its broadcast along A's columns; return the
+        registers of the broadcast, which have A's layout.
 
-        Return the registers of the broadcast, which have A's layout. `each` loads the value, at the coordinates
+        Both are emitted in front of the loops on which they do not depend. `each` loads the value, at the coordinates
         `places` for row `i`; `shape` is that of A.
         """
         p, w = self.product, self.product.w

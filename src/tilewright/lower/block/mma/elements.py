@@ -40,7 +40,9 @@ class Elements(OperandSource):
     element: Formula
 
     def formula(self, dim: Expr, further: int) -> Formula:
-        """Return the formula of this operand's element at the current loop indices, plus `further` along `dim`."""
+        """Return the formula of this operand's element at the current loop indices; along `dim`, `further` elements are
+        added.
+        """
         p = self.product
         at = {d: p.parts[d][0] + e for d, e in p.at.items()}
         at[dim] = at[dim] + further
@@ -48,10 +50,11 @@ class Elements(OperandSource):
 
 
 def by_elements(product: TileProduct, a: Tile, b: Tile, total: Value) -> ProductParts:
-    """Return the ProductParts (operand sources, loops, multiply step) of total += a * b, without an atom, by formulas.
+    """Return the ProductParts (operand sources, loops, multiply step) of total += a * b without an atom: a scalar loop
+    nest.
 
-    If each lane has a box of results, all loops are unrolled. Otherwise operands that are no plain loads of the
-    accumulator's type are stored first, by code emitted here.
+    `total` is the accumulator's tensor. If each lane has a box of results, all K loops are unrolled. Otherwise operands
+    that are no plain loads of the accumulator's type are stored first, by code emitted here.
     """
     low, wide = product.low, total.type.dtype
     summed = [d for d in a.dims if d in b.dims and d not in product.c]
@@ -82,15 +85,13 @@ def _sizes(product: TileProduct) -> tuple[int, int]:
 
 
 def _unrolled_loop(product: TileProduct, dim: Expr) -> KLoop:
-    """Return the loop over all of `dim`, of which every iteration is written with a constant index; there is no loop
-    variable.
-    """
+    """Return a KLoop over all of `dim` that is fully unrolled: each iteration is emitted with a constant index."""
     return KLoop(dim, "", lambda: [KRun(most(product.width(dim)))], written=True)
 
 
 def _in_loops(product: TileProduct, summed: Sequence[Expr]) -> list[KLoop]:
-    """Return a list of KLoops, one over each of the dimensions `summed`: steps of 1, for the last one of AT_ONCE
-    indices.
+    """Return [KLoop, ...], one for each of the dimensions `summed`. The last goes in steps of 4 indices (AT_ONCE), the
+    others in steps of 1.
     """
 
     def over(dim: Expr) -> KLoop:

@@ -53,10 +53,10 @@ class HaloSource(OperandSource):
         return self.product.how.slab or 1
 
     def _places(self, known: dict[Expr, Expr]) -> list[Expr]:
-        """Return this operand's memory coordinates in its argument, as expressions.
+        """Return the memory coordinates of this operand's element, as expressions.
 
-        `known` has indices of some dimensions, relative to the current part. Other dimensions are at the current
-        indices of the loops over them, or else at the start of their part.
+        `known` maps dimensions to indices, relative to the current part. A dimension that it lacks has the current
+        index of the loop over it, or else the start of its part.
         """
         p = self.product
         at = {d: p.parts[d][0] for d in (*p.axes.around, p.axes.n, p.axes.m)}
@@ -68,8 +68,8 @@ class HaloSource(OperandSource):
         """Emit the copy of the box at the coordinates `places` to `target`, with zeros out of bounds and past the end
         of K.
 
-        The last iterator of `over` runs along K, from index `k` on. `ring` is the kind of copy that `storage.brought`
-        records: "halo", "ring" (a pipeline stage of B) or "start" (before the first task).
+        The last iterator of `over` runs along K, from index `k` on. `ring` is the kind of copy to record in
+        `storage.brought`: "halo", "ring" (a pipeline stage of B) or "start" (before the first task).
         """
         p, w = self.product, self.product.w
         *others, c = over
@@ -105,11 +105,11 @@ class HaloOfA(HaloSource):
         self.held: tuple[Value, Box] | None = None
 
     def bring(self, dim: Expr) -> None:
-        """If `dim` is K, emit the copy of the halo tile for the current K step, and keep it; do nothing for other
-        loops.
+        """If `dim` is K, emit the copy of the halo tile for the current K step, and keep its tensor for `rows`; else do
+        nothing.
 
-        Raise a ProgramError if the elements that all taps read are no box in memory, or the box is no smaller than the
-        reads.
+        Raise a ProgramError if the elements that all taps read are no box in memory, or if the box has no fewer
+        elements than the reads.
         """
         p = self.product
         if dim is not p.axes.k:
@@ -132,10 +132,10 @@ class HaloOfA(HaloSource):
         self.held = (self._box(box, k) if self.walk is None else self._lines(box, k, self.walk)), box
 
     def rows(self, rows: int, deep: int, row: Expr, k: Expr, last: Expr | None = None) -> Value:
-        """Emit a view of the halo tile with the elements of A, (rows, deep), from the K index `k` on at the current
-        tap; return it.
+        """Emit a view of the halo tile: A at the current tap, of shape (rows, deep), from K index `k` on. Return the
+        view.
 
-        `row` and `last` are not used: a halo tile has all rows of the accumulator tile.
+        `row` and `last` are not used: the view begins at the first row of the accumulator tile.
         """
         assert self.held is not None
         p, (held, box) = self.product, self.held
@@ -150,10 +150,10 @@ class HaloOfA(HaloSource):
         return self.product.low.bound.image_rows[1]
 
     def _in_lines(self, at: list[Expr]) -> list[Expr]:
-        """Return the coordinates `at`, (..., line, position, K), as coordinates in the shared halo tile.
+        """Return the coordinates `at`, (..., line, position, K), of an element as coordinates in the shared halo tile.
 
-        If rows run on from line to line, line and position become one: (..., pitch * line + position, K). Else
-        unchanged.
+        If rows run on from line to line, line and position become one coordinate: (..., pitch * line + position, K).
+        Otherwise `at` is returned unchanged.
         """
         if self.walk is None:
             return at
@@ -171,11 +171,11 @@ class HaloOfA(HaloSource):
         return held
 
     def _lines(self, box: Box, k: Expr, walk: LineLayout) -> Value:
-        """Emit the copy of a halo tile, the memory `box` from K index `k` on, with its image lines one after another as
-        rows.
+        """Emit the copy of a halo tile, the memory `box` from K index `k` on, to a shared tile; return that tile.
 
-        Return the shared tile. Each image is copied separately. Rows behind its last line, which MMAs read, are set to
-        zero before the first task. `walk` has the lines; raise a ProgramError if those of the box have another length.
+        Its image lines follow one another as rows, as `walk` states. Each image is copied separately. Rows behind the
+        last line, which MMAs read too, are zeroed before the first task. Raise a ProgramError if the box's lines have
+        another pitch than `walk`.
         """
         p, w, swizzle = self.product, self.product.w, _swizzle(self.product.how.atom.a)
         *outer, lines, pitch, slab = box.widths
@@ -210,10 +210,11 @@ class BesideHalo(HaloSource):
         return ()
 
     def loops(self) -> Sequence[ReductionLoop]:
-        """Return the K loops around a halo tile, outermost first: K, the taps for which B is copied, then the other
-        taps.
+        """Return the K loops of an MMA on a halo tile, outermost first: K, the taps with a copy of B for each index,
+        then the other taps.
 
-        Of the others, all are unrolled if that gives at most UNROLLED atoms of a wave group, else only the last.
+        The other taps are all unrolled if that gives at most 36 (UNROLLED) atoms of a wave group, else only the last
+        one is.
         """
         p, kernel, streamed = self.product, self.product.how, self.streamed()
         inside = [d for d in p.axes.deep if d not in streamed]
@@ -242,10 +243,8 @@ class TapsOfB(BesideHalo):
         return tuple(d for d in self.product.axes.deep if d not in self.last)
 
     def bring(self, dim: Expr) -> None:
-        """If `dim` is the innermost loop on whose index the copy of B depends, emit this copy to a new shared tile, and
-        keep it.
-
-        Do nothing for other loops.
+        """If `dim` is the innermost loop on which the copy of B depends, emit the copy to a new shared tile, and keep
+        it for `columns`; else do nothing.
         """
         p, atom = self.product, self.product.how.atom
         if dim is not (p.axes.k, *self.streamed())[-1]:
@@ -287,10 +286,10 @@ class AllOfB(BesideHalo):
                 self._copy(over, self._places(known), k, w.view(self.held, over, at), "start")
 
     def columns(self, deep: int, columns: int, k: Expr, column: Expr) -> Value:
-        """Emit a view of the copy of B at the K index `k` and the current taps, of shape (deep, columns), and return
-        it.
+        """Emit a view of the copy of B, of shape (deep, columns), at the K index `k` and the current taps; return the
+        view.
 
-        `column` is not used: the copy has all columns.
+        `column` is not used: the view begins at the first column of the accumulator tile.
         """
         p = self.product
         c, j = p.w.axes((deep, columns))
@@ -299,9 +298,9 @@ class AllOfB(BesideHalo):
 
 
 def _of_b(p: AtomProduct, last: list[Expr], over: tuple[Symbol, ...], k: Expr) -> dict[Expr, Expr]:
-    """Return {dimension: index in B} of the MMA `p`, for the iterators `over`: along the taps `last`, then N, then K.
+    """Return {dimension: index in B} for the iterators `over` of a copy of B: along the taps `last`, then N, then K.
 
-    The index along K is `k` plus the last iterator; other indices are the iterators themselves.
+    The index along K is `k` plus the last iterator; the others are the iterators themselves. `p` is the MMA.
     """
     *offset, j, c = over
     known: dict[Expr, Expr] = {p.axes.n: j, p.axes.k: k + c}

@@ -27,11 +27,10 @@ class InPlace(OperandSource):
         self.begin()
 
     def begin(self) -> None:
-        """Reset `self.marks`, which says of each coordinate whether it may be out of bounds, for another accumulator
-        tile.
+        """Reset `self.marks` for another accumulator tile: for each coordinate, True if it may be out of bounds.
 
-        The marks become those that the read of the operand noted; all False if it noted none. K loops that are limited
-        to what is in bounds then change them.
+        The marks are those that the lowering of the operand's read recorded in `storage.loose`; all False if it
+        recorded none. `limits` changes them inside K loops.
         """
         self.marks = self.product.low.storage.loose.get(self.operand_load, (False,) * len(self.operand_load.at))
 
@@ -41,11 +40,11 @@ class InPlace(OperandSource):
         return self.ragged or any(self.marks)
 
     def limits(self, dim: Expr) -> tuple[Expr, Expr, bool]:
-        """Return (first, end, unrolled) of the loop over the filter tap `dim`, limited to indices that are in bounds.
+        """Return (first, end, unrolled): the loop over the filter tap `dim`, limited to indices that are in bounds.
 
-        `unrolled` is True if the row decides which indices are in bounds. `self.marks` then says which coordinates may
-        still be out of bounds within the limits. All indices, not unrolled, are returned if nothing may be out of
-        bounds, if the operand is no argument, or if only a part of `dim` that does not start at 0 is summed.
+        `unrolled` is True if the row decides which indices are in bounds. `self.marks` is also updated: coordinates
+        that set a limit are no longer marked. Return (0, extent, False) if nothing may be out of bounds, if the operand
+        is no argument, or if the part of `dim` does not start at 0.
         """
         p, full_range = self.product, super().limits(dim)
         if not self.skips:
@@ -70,9 +69,10 @@ class InPlace(OperandSource):
         return any(m and both <= e.symbols for m, e in zip(self.marks, self.operand_load.at, strict=True))
 
     def _view(self, over: tuple[Symbol, ...], at: dict[Expr, Expr]) -> Value:
-        """Emit a view of this operand over the iterators `over`, and return it.
+        """Emit a view of this operand's memory over the iterators `over`, and return it.
 
-        `at` maps dimensions to indices; others are at the current indices of the loops over them.
+        `at` maps dimensions to indices, relative to their parts; a dimension that it lacks has the current index of the
+        loop over it.
         """
         p = self.product
         known = {**p.at, **at}
@@ -105,9 +105,9 @@ class Stepped(InPlace):
     room: Value
 
     def loops(self) -> Sequence[ReductionLoop]:
-        """Return the plan's K loops, one for each summed dimension, none of them unrolled: edge blocks are rare.
+        """Return the plan's K loops, one for each summed dimension, none of them unrolled.
 
-        Of several loops over one dimension, it is the last.
+        Of several loops over one dimension (blocks, then steps), only the last counts.
         """
         return [replace(s, unrolled=False) for s in {s.dim: s for s in self.product.depth}.values()]
 

@@ -21,10 +21,10 @@ class InRegisters(OperandSource):
 
     @classmethod
     def of(cls, product: AtomProduct, a: Tile) -> InRegisters:
-        """Emit the computation of all of operand A into registers, as far in front of the loops as it can be; return
-        the source.
+        """Emit the computation of all of operand A into registers; return the source that reads them. `a` is A's Tile.
 
-        Their extent along K is rounded up to whole K steps.
+        It is emitted in front of all loops on which A does not depend. The registers' extent along K is rounded up to
+        whole K steps.
         """
         kernel, axes, low = product.how, product.axes, product.low
         deep = most(product.width(axes.k))

@@ -66,10 +66,10 @@ def chunks(count: Size, at_once: int, size: int = 1) -> list[KRun]:
 
 
 def over_taps(product: TileProduct, source: OperandSource, dim: Expr, unrolled: bool, taps: int = 1) -> KLoop:
-    """Return the loop over `dim`, a reduction dimension beside K such as a filter tap, in steps of `taps` indices.
+    """Return the KLoop over `dim`, a reduction dimension beside K such as a filter tap, in steps of `taps` indices.
 
-    If `unrolled`, it goes over all of the dimension; else `source` decides: it may limit it to indices at which
-    elements are in bounds.
+    If `unrolled`, it covers the whole dimension. Otherwise `source`, an operand, gives its limits, which may leave out
+    indices that are out of bounds, and says whether it is unrolled.
     """
 
     def runs() -> list[KRun]:
@@ -82,10 +82,10 @@ def over_taps(product: TileProduct, source: OperandSource, dim: Expr, unrolled: 
 def write_nest(
     product: TileProduct, loops: Sequence[KLoop], sources: Sequence[OperandSource], step: MultiplyStep
 ) -> None:
-    """Emit the K `loops`, outermost first, with the copies that `sources` (operands) need in each, and the `step`
-    inside.
+    """Emit the K `loops`, outermost first, and inside the innermost the multiply `step`.
 
-    Within the loops, `product.at` and `product.steps` have the index and step of each; at the end, their former values.
+    In each loop, the operands (`sources`) first emit the copies that they need for its index. Within the loops,
+    `product.at` and `product.steps` have the index and step of each; at the end, their former values.
     """
     if not loops:
         step.multiply()

@@ -110,9 +110,10 @@ class LaneVectors(InPlace):
     lanes: int
 
     def vectors(self) -> Value:
-        """Return the vectors of A at the current taps, over M and N: a view of memory, or registers.
+        """Return the vectors of A at the current taps, over M and N.
 
-        If elements may be out of bounds, a copy to new registers, with zeros for these, is emitted.
+        They are an emitted view of memory. If elements may be out of bounds, a copy to new registers is emitted, with
+        zeros for these, and the registers are returned.
         """
         p = self.product
         i, j = p.w.axes((p.width(p.axes.m), p.width(p.axes.n)))

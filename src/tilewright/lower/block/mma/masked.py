@@ -26,12 +26,11 @@ Condition = tuple[Expr, tuple[Expr, ...]]
 
 
 def masks_on_product(low: Lowering, op: Op) -> tuple[Condition, ...]:
-    """Return the mask conditions of the MMA `op`: (expression that is >= 0 where a mask is true, dimensions of the
-    mask).
+    """Return ((expression, dimensions), ...), the masks of the MMA `op`: a mask is true where its expression is >= 0.
 
-    The MMA adds nothing, or its result is not used, where a mask is false. () if the plan has no pipeline, or ping-pong
-    (consumers that take tasks in turn count each other's iterations), or if the program has several MMAs, whose loop
-    skips masked iterations itself.
+    Where it is false, the MMA adds nothing, or its result is not used. () if the plan has no pipeline, or one in which
+    consumers take tasks in turn (ping-pong), or if the program has several MMAs: their loop skips masked iterations
+    itself.
     """
     roles = low.plan.pipeline
     if roles is None or roles.pingpong or sum(x.name == "mma" for x in low.program.walk()) > 1:
@@ -41,11 +40,11 @@ def masks_on_product(low: Lowering, op: Op) -> tuple[Condition, ...]:
 
 
 def unmasked_run(low: Lowering, run: KRun, conditions: tuple[Condition, ...], k: Expr, parts: Parts) -> KRun:
-    """Return the K iterations `run` without those at its start and end in which a condition is false over the whole
-    tile.
+    """Return the K iterations `run` without those at its start and end in which a mask is false over the whole tile.
 
-    `conditions` has (expression that is >= 0 where a mask is true, dimensions of the mask); one that is not linear in
-    the iteration leaves out nothing. `k` is the dimension K, and `parts` maps dimensions to (first index, extent).
+    `conditions` has (expression that is >= 0 where a mask is true, dimensions of the mask). One that is not linear in
+    the iteration is ignored. `k` is the dimension K; `parts` maps dimensions to (first index, extent). `run` itself is
+    returned if nothing is left out.
     """
     number = symbol("number", 0, None)
     first, end = as_expr(run.first), as_expr(run.end)

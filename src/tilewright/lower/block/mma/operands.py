@@ -103,10 +103,11 @@ def _left(p: AtomProduct, a: Tile) -> OperandSource:
 
 
 def _has_rows(p: AtomProduct, source: Load, dims: tuple[Expr, ...], unit: int) -> bool:
-    """True if the tensor of a load has all rows that whole atoms of `unit` rows read, also past the end of the part.
+    """True if whole atoms of `unit` rows can read the operand that `source` loads in place, also past the end of the
+    part.
 
-    `source` is the load, and `dims` are the operand's dimensions. If the part is no whole number of atoms, the tensor
-    must be in shared memory.
+    That is so if the part is whole atoms. Else its rows must be a number, and the tensor must be in shared memory and
+    have the rows past the end. `dims` are the operand's dimensions.
     """
     rows = p.width(p.axes.m)
     if rows % unit in (0, ZERO) or not isinstance(rows, int):
@@ -168,7 +169,8 @@ def _is_contiguous_along_n(p: AtomProduct, source: Load) -> bool:
 def _is_readable(p: AtomProduct, source: Load, n: int) -> bool:
     """True if vectors of `n` columns of B can be read in place: N is a multiple of `n`.
 
-    If N is known only at the call, True if B is an argument that is only read: a vector may then be cut off at its end.
+    If N is known only at the call, True if B is an argument that is only read; a vector may then be cut off at its end.
+    `source` is the load of B.
     """
     wide = p.width(p.axes.n)
     if isinstance(wide, Expr):

@@ -56,22 +56,21 @@ class AtomProduct(MatrixProduct):
 
     @property
     def taps(self) -> dict[Expr, int]:
-        """{reduction dimension beside K, such as a filter tap: number of its indices in one K step}, if there are
-        several.
+        """{filter tap: number of its indices in one K step}, for the taps of which a K step has several; a tap is a
+        reduction dimension beside K.
         """
         return {d: n for d, n in zip(self.axes.deep, self.how.taps, strict=False) if n > 1}
 
     @property
     def deep(self) -> int:
-        """The number of products that the current K step adds to an element of C: K elements times taps of the step."""
+        """The number of products that the current K step adds to an element of C: 16 elements of K at 3 taps are 48."""
         return prod(self.steps.values())
 
     def ends_in_zeros(self, source: Load) -> bool:
-        """True if it is shown that `source`, an operand, reads zeros in the part of the last K step that is past the
-        end of K.
+        """True if it is proved that the last K step reads only zeros of the operand `source` past the end of K.
 
-        Also True if no K step goes past the end. False if this part of K is not the last one, and its last step goes
-        past it: it then reads elements of the next part.
+        Also True if no K step goes past the end. False if a step goes past the end of a part of K that is not the last
+        one: it then reads elements of the next part.
         """
         k, width = self.axes.k, most(self.width(self.axes.k))
         step = self.how.k_step_elements(width)

@@ -85,14 +85,14 @@ class _MmaRequest:
 
     @property
     def inner(self) -> Parts:
-        """The (first index, extent) of each dimension of C, by dimension."""
+        """{dimension of C: (first index, extent) of its current part}."""
         return {d: self.parts[d] for d in self.acc.dims}
 
 
 def _parts(request: _MmaRequest) -> tuple[ProductParts, Value]:
     """Prepare an MMA as its plan says; return (ProductParts, the tensor that will have its result).
 
-    ProductParts are the operand sources, accumulator, loops and multiply step from which the MMA is emitted later. Code
+    ProductParts are the operand sources, accumulator, loops and multiply step; `write` emits the MMA from them. Code
     that must come before it is emitted here: allocations, copies, and the accumulator's start.
     """
     low, op, c = request.low, request.op, request.acc.dims
@@ -170,11 +170,11 @@ def _with_atom(
 def _microkernel_with_operands(
     low: Lowering, op: Op, a: Tile, b: Tile, c: tuple[Expr, ...]
 ) -> tuple[Microkernel, Axes, Tile, Tile] | None:
-    """Return (Microkernel, axes, A, B) of the MMA `op`: its atom and accumulator tile, the names of M, N and K, its
-    operands.
+    """Return (Microkernel, axes, A, B) of the MMA `op`: the atom with its accumulator tile, the names of M, N and K,
+    the operands.
 
-    `a` and `b` are swapped if the atom's rows run along N. `c` are the dimensions of the result. Return None if no atom
-    does the MMA; `low.lost` then gets the reason, unless the plan unrolls scalar products.
+    A and B are `a` and `b`, swapped if the atom's rows run along N. `c` are the dimensions of the result. Return None
+    if no atom does the MMA; the reason is recorded in `low.lost`, unless the plan unrolls scalar products.
     """
     known = {**a.parts, **b.parts}
     axes = axes_of(a.dims, b.dims, c, lambda d: most(known[d][1]))

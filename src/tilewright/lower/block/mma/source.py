@@ -75,8 +75,9 @@ class OperandSource:
     def rows(self, rows: int, deep: int, row: Expr, k: Expr, last: Expr | None = None) -> Value:
         """Return the tile of A, of shape (rows, deep), from row `row` and K index `k` on: a view, or registers.
 
-        Rows past index `last` (None: none) are not stored, and may have any elements. Subclasses for A implement it,
-        and may emit copies; here it raises a NotImplementedError.
+        `last` is the index of A's last row if the tile goes past it, else None. Rows past it may have any elements, as
+        their results are not stored. Subclasses for A implement it, and may emit copies; here it raises a
+        NotImplementedError.
         """
         raise NotImplementedError
 
@@ -88,14 +89,15 @@ class OperandSource:
         raise NotImplementedError
 
     def vectors(self) -> Value:
-        """Return this operand over M and N of C, at the current indices of all summed dimensions: a view, or registers.
+        """Return this operand over M and N of C, at the current indices of the K loops: a view of memory, or registers.
 
         Subclasses for MMAs by vectors implement it; here it raises a NotImplementedError.
         """
         raise NotImplementedError
 
     def formula(self, dim: Expr, further: int) -> Formula:
-        """Return the formula of this operand's element at the current loop indices, plus `further` along `dim`.
+        """Return the formula of this operand's element at the current loop indices; along `dim`, `further` elements are
+        added.
 
         Subclasses for MMAs without an atom implement it; here it raises a NotImplementedError.
         """

@@ -107,11 +107,11 @@ class Staged(OperandSource):
         return registers
 
     def _copy_step(self, count: int, deep: int, first: Expr, k: Expr) -> None:
-        """Emit the copies of a K step to the shared tile: `count` rows from `first` on, and `deep` elements of K from
+        """Emit the copies of one K step to the shared tile: `count` rows from `first` on, and `deep` elements of K from
         `k` on.
 
-        "Rows" run along M or N. There is one copy for each filter tap of the step, and for each slab (the K elements of
-        one row of shared memory).
+        Rows run along M for A, along N for B. A shared tile of several slabs (a slab is the K elements of one
+        shared-memory row) gets a copy for each slab at each filter tap of the step.
         """
         p = self.product
         if not self.several:
@@ -127,11 +127,11 @@ class Staged(OperandSource):
         p.at.update(begin)
 
     def _copy_slab(self, count: int, deep: int, first: Expr, k: Expr, step: Expr | None = None) -> None:
-        """Emit the copies of one slab to the shared tile: `count` rows from `first` on, and `deep` elements of K from
-        `k` on.
+        """Emit the copies of one slab (the K elements of one shared-memory row): `count` rows from `first` on, `deep`
+        elements of K from `k` on.
 
-        "Rows" run along M or N. `step` is the number of the slab in the shared tile; None: there is one slab. There are
-        several copies if there are too many rows for one.
+        Rows run along M for A, along N for B. `step` is the slab's number in the shared tile; None: there is one slab.
+        It is several copies if one cannot have as many rows.
         """
         p = self.product
         place = [] if step is None else [(step, False)]
@@ -149,10 +149,11 @@ class Staged(OperandSource):
             self._copy((c, i), first + wide * s + i, k + c, target)
 
     def _copy(self, over: tuple[Symbol, ...], row: Expr, k: Expr, target: Value) -> None:
-        """Emit the copy of the elements at the indices `row` (along M or N) and `k` to `target`, with zeros out of
-        bounds.
+        """Emit the copy of the elements at the indices `row` (along M or N) and `k` to the shared view `target`, with
+        zeros out of bounds.
 
-        `row` and `k` are expressions of the iterators `over`. `storage.brought` records the copy as one of a K step.
+        `row` and `k` are expressions of the iterators `over`. The copy is recorded in `storage.brought` as "ring": a
+        copy of a pipeline stage.
         """
         p = self.product
         at = {**{d: p.at[d] for d in self.outer}, **({} if self.dim is None else {self.dim: row}), p.axes.k: k}
@@ -168,8 +169,8 @@ class Staged(OperandSource):
         """Return the tile of A, (rows, deep), from row `row` and K index `k` on: a view of the shared tile, or
         registers.
 
-        The copy of the K step to the shared tile is emitted first, unless the plan does all of K at once: then the copy
-        is there already. `last` is not used.
+        The copies of this K step to the shared tile are emitted first. If the plan does all of K at once, they were
+        emitted before; if the atom takes A from registers, these are then returned. `last` is not used.
         """
         if self.registers is not None:
             return self.registers
@@ -190,10 +191,11 @@ class Staged(OperandSource):
         return self.product.w.view(self.held, (e, j), self._slab_place(j, e))
 
     def _slab_place(self, i: Expr, c: Expr) -> list[tuple[Expr, bool]]:
-        """Return [(coordinate, False)] in the shared tile of the element at index `i` along M or N and `c` along K.
+        """Return [(coordinate, False), ...] in the shared tile of the element at index `i` along M or N and `c` along
+        K.
 
-        False says that it is not out of bounds. With several slabs (groups of K elements), the slab's number comes
-        first.
+        False says that it is not out of bounds. If the tile has several slabs (groups of K elements), the slab's number
+        comes first.
         """
         row = self.product.how.slab or 1
         step, c = ([(c // self.step, False)], c % self.step) if self.several else ([], c)

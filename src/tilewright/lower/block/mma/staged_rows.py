@@ -22,12 +22,12 @@ from tilewright.plan.tile_register_tasks import LineLayout, TileRegisterMma
 
 
 def staged(low: Lowering, plan: TileRegisterMma, walk: LineLayout, read: Op, kernel: Microkernel) -> Load:
-    """Emit the copy of a task's rows of A to memory of its own, with zeros out of bounds; return the Load of an element
-    of it.
+    """Emit the copy of a task's rows of A to the task's own memory, with zeros out of bounds; return the Load of an
+    element of the copy.
 
-    `read` is the read of A; `walk` has the image lines of a task; `plan` names M, N and K, and the filter taps that
-    slide along the lines; `kernel` has the atom's K and the rows of an accumulator tile. Taps that do not slide have
-    copies of their own.
+    `read` is the read of A; `walk` has the image lines of a task. `plan` names M, N and K, and the filter taps that
+    slide along the lines: all of these share one copy; other taps have copies of their own. `kernel` has the atom's K
+    and the rows of an accumulator tile; rows that a tile reads behind the last line are zeroed.
     """
     scope = low.scope
     w, kind, depth, axes = low.writer, read.results[0].type, kernel.atom.shape[2], plan.axes
@@ -62,12 +62,12 @@ def staged(low: Lowering, plan: TileRegisterMma, walk: LineLayout, read: Op, ker
 def _in_chunks(
     low: Lowering, access: TileAccess, known: dict[Expr, Expr], k: Expr, over: tuple[Symbol, ...], at: Expr
 ) -> Value:
-    """Emit the view of A that is copied, and return it; the last two of its iterators `over` are (chunk of K, index in
-    it).
+    """Emit the view of A from which its rows are copied, and return it.
 
-    A chunk has the atom's K. `k` is the dimension K, and `at` the index along it; `known` maps A's other dimensions to
-    indices; `access` has A's memory coordinates. If memory goes on past the end of K, with another group or tap, it is
-    a view of a view that ends with K.
+    The last two of its iterators `over` are (chunk of K, index in the chunk); a chunk has the atom's K. `k` is the
+    dimension K, `at` the index along it. `known` maps A's other dimensions to indices; `access` has A's memory
+    coordinates. If the last chunk goes past the end of K, and memory goes on there, the result is a view of a view that
+    ends with K.
     """
     w, k_extent, coordinate = low.writer, low.scope.number(k), low.scope.coordinate(k)
     chunk, c = over[-2:]

@@ -28,7 +28,9 @@ class MultiplyStep(Protocol):
     """The body of the innermost K loop."""
 
     def begin(self, dim: Expr) -> None:
-        """Emit operations in front of the K loop over `dim`; called once for each K loop, outermost first."""
+        """Emit operations in front of the K loop over `dim`; called once for each K loop, outermost first.
+        Implementations may emit none.
+        """
 
     def multiply(self) -> None:
         """Emit the multiply-adds of one K step, at the current indices of the K loops."""
@@ -48,19 +50,19 @@ class AtomStep:
     registers: OperandRegisters | None = None
 
     def begin(self, dim: Expr) -> None:
-        """If `dim` is K, emit the allocation of registers for A and B, unless the atom reads memory or there are
-        registers.
+        """If `dim` is K, emit the allocation of registers for A and B, unless `self.registers` is set already.
 
-        Atoms of one row (vectors) need none either. Nothing is emitted in front of other loops.
+        Nothing is emitted for atoms that read memory, for atoms of one row (vectors), and in front of other loops.
         """
         kernel, tile = self.product.how, self.tile
         if dim is self.product.axes.k and kernel.is_matrix_atom and kernel.slab is None and self.registers is None:
             self.registers = operand_registers(self.product.w, kernel, tile.rows, tile.columns)
 
     def multiply(self) -> None:
-        """Emit the MMA of the current K step, with copies of A and B to registers first if the atom needs them there.
+        """Emit the MMA of the current K step; first copies of A and B to registers, if the atom needs them there.
 
-        A K step with several diagonal blocks of B is several MMAs.
+        If B is block-diagonal, emit an MMA for each diagonal block of the step. Elements out of bounds are skipped if
+        the MMA reads operands in place.
         """
         p, kernel, tile = self.product, self.product.how, self.tile
         k, width, registers = p.at[p.axes.k], p.width(p.axes.m), self.registers
@@ -139,8 +141,8 @@ class TermStep:
         """Emit nothing in front of the K loop over `dim`: operands need no registers of their own."""
 
     def multiply(self) -> None:
-        """Emit one map over C: the accumulator plus the products of all indices that the current K step has, one after
-        another.
+        """Emit one map over C: each element becomes itself plus a[k] * b[k], for every index k of the current K step,
+        in order.
         """
         p, storage = self.product, self.product.low.storage
         inner = {d: p.parts[d] for d in p.c}

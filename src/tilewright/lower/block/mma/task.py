@@ -95,11 +95,11 @@ class TiledTask:
                 self._blocks(dict(zip(dims, block_ranges, strict=True)))
 
     def _stage_rows(self, op: Op, plan: TileRegisterMma, kernel: Microkernel) -> None:
-        """Emit the copy of the rows of A of the MMA `op`, if its `plan` stages them (copies them once for all blocks).
+        """Emit the copy of the rows of A of the MMA `op` if its `plan` stages them (copies them once for all blocks).
 
-        MMAs that read the same rows share the copy. `low.task.operands` gets {read of A: Load of an element of the
-        copy; None: it is read in place}. `kernel` has the atom and the accumulator tile. Raise a ProgramError if a
-        computed A is to be staged, or MMAs that share rows are to stage them differently.
+        `low.task.operands[read of A]` is set to the Load of an element of the copy, or to None if A is read in place.
+        MMAs that read the same rows share the copy. `kernel` has the atom and the accumulator tile. Raise a
+        ProgramError if A is computed and to be staged, or if MMAs that share rows stage them differently.
         """
         low = self.low
         read = self.makers.get(plan.axes.operands(op)[0])
@@ -114,10 +114,10 @@ class TiledTask:
             raise ProgramError("two mma read the same rows, but their plans stage these in different ways", op.loc)
 
     def _block_ranges(self, dim: Expr) -> Iterator[Rounds]:
-        """Yield the ranges of the task's blocks along a dimension (Rounds), one or two.
+        """Yield the ranges of the task's blocks along `dim` (as Rounds): the full blocks, then a ragged last one.
 
-        The second is a ragged last block, if A is read in place along that dimension; otherwise the last block counts
-        as full.
+        There is no ragged one if A is staged along `dim`; the last block then counts as full. If blocks are distributed
+        to several tasks, the range is that of the current task.
         """
         low, width = self.low, self.low.bound.blocks[dim]
         full, tail = divided(low.scope.part(dim)[1], width)
@@ -131,10 +131,10 @@ class TiledTask:
             yield Rounds(full, full + 1, ONE if count == 1 else task >= count - 1, past=True)
 
     def _can_be_late(self) -> bool:
-        """True if results of a block may be stored during the next one: its epilogue reads no memory that the next
-        overwrites.
+        """True if the results of a block may be stored during the next block.
 
-        The result of an MMA that another MMA of the task reads is in such memory.
+        False if the epilogue (all that follows the MMAs) reads the result of an MMA that another MMA of the task needs:
+        the next block overwrites that result.
         """
         if not self.between:
             return True
@@ -144,11 +144,11 @@ class TiledTask:
         return not any(needed(op, self.makers) & self.between for op in makers_of_inputs - final_products)
 
     def _blocks(self, rounds: dict[Expr, Rounds]) -> None:
-        """Emit the loop over the blocks in `rounds`, {dimension: range of blocks}, with MMAs and their epilogue as its
-        body.
+        """Emit the loop over the blocks in `rounds`, {dimension: range of blocks}; its body is the MMAs, then their
+        epilogue.
 
-        The epilogue runs one iteration later if the plan delays stores, and that is possible. A single block has no
-        loop.
+        If the plan delays stores, and `_can_be_late`, the epilogue of a block is emitted so that it runs during the
+        next one. A single block has no loop.
         """
         low, w = self.low, self.low.writer
         ranges: list[Range] = []

@@ -28,9 +28,10 @@ class Span:
 
 
 def spans(width: Size, block: int, unit: int) -> Iterator[Span]:
-    """Yield the Span (blocks of equal size) of the full blocks of `width`, then that of the rest, a multiple of `unit`.
+    """Yield one or two Spans (blocks of equal size) that cover `width`: full blocks, then the rest, rounded up to a
+    multiple of `unit`.
 
-    If `width` is known only at the call, the rest has its largest size, and a condition says whether there is one.
+    If `width` is known only at the call, the rest has its largest size, and the Span a condition that there is a rest.
 
     >>> [(s.count, s.size, s.first, s.ragged) for s in spans(70, 32, 16)]
     [(2, 32, 0, False), (1, 16, 64, True)]
@@ -59,10 +60,10 @@ class AccumulatorTile:
 
 
 def over_tiles(product: AtomProduct, apart: Callable[[], bool], one: Callable[[AccumulatorTile], None]) -> None:
-    """Emit loops over the batch, N and M, and call one(tile) inside for the accumulator tile at their indices.
+    """Emit loops over the batch, N and M of C, and call `one(tile)` in them to emit the code of an accumulator tile.
 
-    Ragged tiles at the ends of M and N have calls of their own. If `apart()` is True, the first and the last tile along
-    M are peeled: only there are elements out of bounds.
+    Full tiles share a loop; ragged tiles at the ends of M and N have calls of their own. If `apart()` is True (some
+    elements may be out of bounds), the first and last iteration along M are peeled, as only they can be.
     """
     kernel, axes, w = product.how, product.axes, product.w
     m, n, _ = kernel.atom.shape
