@@ -112,7 +112,7 @@ def with_data(low: Lowering, e: Expr, data: dict[Symbol, Load], dims: tuple[Expr
     return Substitution(images)(e) if images else e
 
 
-def loose(scope: TileScope, access: TileAccess, images: Substitution) -> tuple[bool, ...]:
+def bounds_marks(scope: TileScope, access: TileAccess, images: Substitution) -> tuple[bool, ...]:
     """Return a tuple of bools, one for each memory coordinate of `access`: False if it is proved to be in bounds, else
     True.
 

@@ -16,7 +16,7 @@ from tilewright.ir.tensors import TensorType
 from tilewright.ir.tile import access_form
 from tilewright.ir.tile_formulas import call
 from tilewright.lower.block import dynamic_bounds, halo, in_place
-from tilewright.lower.block.accesses import TileAccess, access_of, is_outside, loose, outside
+from tilewright.lower.block.accesses import TileAccess, access_of, bounds_marks, is_outside, outside
 from tilewright.lower.block.lazy_tiles import Load, Parts, Tile, load
 from tilewright.lower.block.lowering import Lowering
 from tilewright.lower.block.materialise import is_row_read_again
@@ -69,7 +69,7 @@ def read(low: Lowering, op: Op) -> tuple[Tile, ...]:
     if 0 in sizes:
         return (Tile(kind.dtype, kind.dims, parts, formulas.number(0, kind.dtype)),)
     access = access_of(low, op, source, kind.dims, tuple(extra))
-    marks = loose(low.scope, access, storage.axes(kind.dims, parts)[1])
+    marks = bounds_marks(low.scope, access, storage.axes(kind.dims, parts)[1])
     surplus = any(marks) and _is_surplus(low, access)
     if any(marks) and "otherwise" not in op.attrs and not surplus:
         if access.data or low.scope.masks or low.in_grid:
@@ -93,7 +93,7 @@ def read(low: Lowering, op: Op) -> tuple[Tile, ...]:
     elif surplus and low.bound.packed and in_place.is_right(low.users, op):
         pass  # packed panels have zeros past the end
     elif any(marks) and "bounds" not in op.attrs and in_place.is_read_in_place(low, op):
-        storage.loose[Load(access.tensor, access.at)] = marks
+        storage.marks_of_load[Load(access.tensor, access.at)] = marks
     elif any(marks) and (box := halo.box_of(low, op, access, kind.dims, parts)) is not None:
         formula = halo.staged(low.writer, access, box, kind.dtype, other)
     elif any(marks):
@@ -119,7 +119,7 @@ def _task_operand(low: Lowering, op: Op) -> Tile:
     """Return the lazy Tile of operand A of an MMA in tile registers, which the read `op` reads.
 
     It loads from rows that the task has staged (copied to its own memory), or from the argument in place. For a load in
-    place, `storage.loose` records which of its coordinates may be out of bounds.
+    place, `storage.marks_of_load` records which of its coordinates may be out of bounds.
     """
     kind: TileType = op.results[0].type
     parts = {d: low.scope.part(d) for d in kind.dims}
@@ -127,7 +127,7 @@ def _task_operand(low: Lowering, op: Op) -> Tile:
     if source is None:
         access = access_of(low, op, op.operands[0], kind.dims, ())
         source = Load(access.tensor, access.at)
-        low.storage.loose[source] = loose(low.scope, access, low.storage.axes(kind.dims, parts)[1])
+        low.storage.marks_of_load[source] = bounds_marks(low.scope, access, low.storage.axes(kind.dims, parts)[1])
     return Tile(kind.dtype, kind.dims, parts, load(source.tensor, *source.at))
 
 
@@ -145,7 +145,7 @@ def _is_surplus(low: Lowering, access: TileAccess) -> bool:
             for d, walk in low.task.walks.items()
         }
     )
-    return has_padding and not access.data and not any(loose(low.scope, access, images))
+    return has_padding and not access.data and not any(bounds_marks(low.scope, access, images))
 
 
 def _gathered(
@@ -323,6 +323,6 @@ def debug_log(low: Lowering, op: Op) -> tuple[Tile, ...]:
         at = [images(scope.expr(e)) for e in op.attrs["at"]]
     access = TileAccess(value, log.shape, (*slot, *at), {})
     over, moved = low.storage.axes(tile.dims, tile.parts)
-    places = [(moved(e), mark) for e, mark in zip(access.at, loose(scope, access, moved), strict=True)]
+    places = [(moved(e), mark) for e, mark in zip(access.at, bounds_marks(scope, access, moved), strict=True)]
     low.writer.map(low.writer.view(value, over, places), over, tile.formula, moved)
     return ()

@@ -31,7 +31,7 @@ class Storage:
         """True if registers hold an accumulator tile of every product at once; else finished tiles go to memory."""
         self.padded: dict[Value, tuple[Expr, ...]] = {}
         """{accumulator in memory that is padded to whole atoms: its extents without padding}."""
-        self.loose: dict[Load, tuple[bool, ...]] = {}
+        self.marks_of_load: dict[Load, tuple[bool, ...]] = {}
         """{load that MMAs do in place: for each coordinate, True if it may be out of bounds}."""
         self.early: dict[Op, Tile] = {}
         """{read in a loop: its Tile}, for reads that were hoisted out of the loop for all of its iterations."""

@@ -17,7 +17,7 @@ from tilewright.ir.core import Op, Value
 from tilewright.ir.formula import Formula
 from tilewright.ir.tile_formulas import converted
 from tilewright.lower.block import dynamic_bounds
-from tilewright.lower.block.accesses import access_of, loose, with_data
+from tilewright.lower.block.accesses import access_of, bounds_marks, with_data
 from tilewright.lower.block.lazy_tiles import Load, Part, Tile, inner_part, load
 from tilewright.lower.block.lowering import Lowering
 
@@ -76,7 +76,7 @@ class Write:
         self.formula = converted(tile.formula, tile.dtype, target.type.dtype)
         self.dtype = target.type.dtype
         self.over, self.images = low.storage.axes(self.dims, self.parts)
-        self.marks = list(loose(low.scope, self.access, self.images))
+        self.marks = list(bounds_marks(low.scope, self.access, self.images))
         self.at = [self.images(e) for e in self.access.at]
         self.where = dict(self.access.data)
         self._restrict()
@@ -162,7 +162,7 @@ class Write:
                 known[d] = next(numbers) + (0 if d in past else first)
                 at.append((first + i, True) if d in past else (i, False))
         images = Substitution({low.scope.coordinate(d): e for d, e in known.items()})
-        marks = loose(low.scope, self.access, images)
+        marks = bounds_marks(low.scope, self.access, images)
         exact_view = w.view(self.access.tensor, exact_axes, list(zip(map(images, self.access.at), marks, strict=True)))
         return w.view(exact_view, self.over, at)
 

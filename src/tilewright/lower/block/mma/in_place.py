@@ -29,10 +29,10 @@ class InPlace(OperandSource):
     def begin(self) -> None:
         """Reset `self.marks` for another accumulator tile: for each coordinate, True if it may be out of bounds.
 
-        The marks are those that the lowering of the operand's read recorded in `storage.loose`; all False if it
+        The marks are those that the lowering of the operand's read recorded in `storage.marks_of_load`; all False if it
         recorded none. `limits` changes them inside K loops.
         """
-        self.marks = self.product.low.storage.loose.get(self.operand_load, (False,) * len(self.operand_load.at))
+        self.marks = self.product.low.storage.marks_of_load.get(self.operand_load, (False,) * len(self.operand_load.at))
 
     @property
     def skips(self) -> bool:

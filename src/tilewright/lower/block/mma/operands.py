@@ -77,7 +77,7 @@ def _left_of_task(product: AtomProduct, a: Tile) -> OperandSource:
     depth, width = kernel.atom.shape[2], product.width(product.axes.k)
     if source.is_given and width % depth not in (0, ZERO):
         raise ProgramError(f"operand A is read in place, but K = {width} ends within a step of {depth}: stage its rows")
-    if not any(low.storage.loose.get(source, ())):
+    if not any(low.storage.marks_of_load.get(source, ())):
         return InPlace(product, source)
     return Stepped(product, source, product.w.alloc(kernel.atom.a.dtype, (kernel.rows, depth), "step"))
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from tilewright.algebra.expr import Expr, Symbol, as_expr
 from tilewright.algebra.expr_use import Substitution
 from tilewright.ir.core import Op, Value
-from tilewright.lower.block.accesses import TileAccess, access_of, loose
+from tilewright.lower.block.accesses import TileAccess, access_of, bounds_marks
 from tilewright.lower.block.lazy_tiles import Load, pieces
 from tilewright.lower.block.lowering import Lowering
 from tilewright.plan.microkernel import Microkernel
@@ -76,7 +76,7 @@ def _in_chunks(
     ends_with_memory = count * depth == k_extent or is_last_of_memory
     *rest, t = w.axes([*(int(s.hi) + 1 for s in over[:-2]), k_extent])
     images = Substitution({low.scope.coordinate(d): e for d, e in {**known, k: at if ends_with_memory else t}.items()})
-    places = list(zip(map(images, access.at), loose(low.scope, access, images), strict=True))
+    places = list(zip(map(images, access.at), bounds_marks(low.scope, access, images), strict=True))
     if ends_with_memory:
         return w.view(access.tensor, over, places)
     part = w.view(access.tensor, (*rest, t), places)
