@@ -133,7 +133,7 @@ def marked(places: Sequence[Expr], shape: Sequence[Size | Expr]) -> list[tuple[E
     return [(e, may_leave(e, n)) for e, n in zip(places, shape, strict=True)]
 
 
-def apart_along(scope: TileScope, source: Load, dim: Expr) -> int | None:
+def memory_step(scope: TileScope, source: Load, dim: Expr) -> int | None:
     """Return the distance in memory, in elements, between what `source` loads for neighbours along `dim`: `x[3*i + 1]`
     -> 3.
 

@@ -16,7 +16,7 @@ from tilewright.ir.formula import Formula
 from tilewright.ir.tile import STEPS
 from tilewright.ir.tile_formulas import call, converted, scale_of
 from tilewright.lower.block import dynamic_bounds
-from tilewright.lower.block.accesses import apart_along
+from tilewright.lower.block.accesses import memory_step
 from tilewright.lower.block.lazy_tiles import (
     Load,
     Parts,
@@ -111,7 +111,7 @@ def _reduced(low: Lowering, tile: Tile, dim: Expr, step: str, wide: DType) -> Fo
         w.combine("reduce", source_load.tensor, total, 1, name)
         return storage.held(total, outer, source.parts).formula
     total = w.alloc(wide, sizes, "total")
-    if apart_along(low.scope, source_load, dim) == 1:
+    if memory_step(low.scope, source_load, dim) == 1:
         view = storage.viewed(source_load, source.dims, source.parts)
         w.combine("reduce", view, w.part(total, sizes), source.dims.index(dim), name)
     else:

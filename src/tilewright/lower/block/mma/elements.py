@@ -17,7 +17,7 @@ from tilewright.ir.core import Value
 from tilewright.ir.dtypes import DType
 from tilewright.ir.formula import Formula
 from tilewright.ir.tile_formulas import converted
-from tilewright.lower.block.accesses import apart_along
+from tilewright.lower.block.accesses import memory_step
 from tilewright.lower.block.lazy_tiles import Tile, most, only_load, rewritten
 from tilewright.lower.block.mma.accumulator import WholeSums
 from tilewright.lower.block.mma.k_loops import KLoop, KRun, chunks
@@ -110,7 +110,7 @@ def _in_memory(storage: Storage, tile: Tile, wide: DType, last: Expr | None) -> 
     """
     source = only_load(tile.formula)
     fits = source is not None and (
-        last is None or last not in tile.dims or apart_along(storage.scope, source, last) == 1
+        last is None or last not in tile.dims or memory_step(storage.scope, source, last) == 1
     )
     if fits and tile.dtype is wide:
         return tile.formula

@@ -10,7 +10,7 @@ from tilewright.errors import ProgramError
 from tilewright.ir.core import Value
 from tilewright.ir.dtypes import DType
 from tilewright.ir.tile_formulas import converted
-from tilewright.lower.block.accesses import apart_along, marked
+from tilewright.lower.block.accesses import marked, memory_step
 from tilewright.lower.block.lazy_tiles import Load, Tile, loads, most, only_load, pieces
 from tilewright.lower.block.mma.computed import Computed
 from tilewright.lower.block.mma.halo_tile import halo_sources
@@ -92,7 +92,7 @@ def _left(p: AtomProduct, a: Tile) -> OperandSource:
     m, _, k = kernel.atom.shape
     source = only_load(a.formula) if a.dtype is kernel.atom.a.dtype else None
     has_whole_atoms = source is not None and p.width(axes.k) % k in (0, ZERO) and _has_rows(p, source, a.dims, m)
-    if source is not None and has_whole_atoms and (k == 1 or apart_along(p.low.scope, source, axes.k) == 1):
+    if source is not None and has_whole_atoms and (k == 1 or memory_step(p.low.scope, source, axes.k) == 1):
         return InPlace(p, source)
     outer = [d for d in (*axes.around, *axes.deep) if d in a.dims]
     row_count = p.width(axes.m)
@@ -163,7 +163,7 @@ def _right(p: AtomProduct, b: Tile) -> OperandSource:
 
 def _is_contiguous_along_n(p: AtomProduct, source: Load) -> bool:
     """True if elements of the operand that `source` loads are contiguous in memory along N."""
-    return apart_along(p.low.scope, source, p.axes.n) == 1
+    return memory_step(p.low.scope, source, p.axes.n) == 1
 
 
 def _is_readable(p: AtomProduct, source: Load, n: int) -> bool:
