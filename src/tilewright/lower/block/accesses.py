@@ -146,7 +146,9 @@ def memory_step(scope: TileScope, source: Load, dim: Expr) -> int | None:
     return linear_step(source.at[-1], c)
 
 
-def outside(scope: TileScope, access: TileAccess, dims: tuple[Expr, ...], marks: tuple[bool, ...]) -> tuple[str, ...]:
+def ranges_out_of_bounds(
+    scope: TileScope, access: TileAccess, dims: tuple[Expr, ...], marks: tuple[bool, ...]
+) -> tuple[str, ...]:
     """Evaluate all coordinates of an access; return () if every one is in bounds.
 
     Otherwise return a text for each coordinate: "-1..64 of 64" is the range that it reaches, and its extent. `dims` are

@@ -16,7 +16,7 @@ from tilewright.ir.tensors import TensorType
 from tilewright.ir.tile import access_form
 from tilewright.ir.tile_formulas import call
 from tilewright.lower.block import dynamic_bounds, halo, in_place
-from tilewright.lower.block.accesses import TileAccess, access_of, bounds_marks, is_outside, outside
+from tilewright.lower.block.accesses import TileAccess, access_of, bounds_marks, is_outside, ranges_out_of_bounds
 from tilewright.lower.block.lazy_tiles import Load, Parts, Tile, load
 from tilewright.lower.block.lowering import Lowering
 from tilewright.lower.block.materialise import is_row_read_again
@@ -75,7 +75,7 @@ def read(low: Lowering, op: Op) -> tuple[Tile, ...]:
         if access.data or low.scope.masks or low.in_grid:
             _report(low, op, access, kind.dims, parts)
         else:
-            worst = outside(low.scope, access, kind.dims, marks)
+            worst = ranges_out_of_bounds(low.scope, access, kind.dims, marks)
             if worst:
                 raise ExecutionError(
                     f"read leaves its tensor: its coordinates reach {', '.join(worst)}; say what lies outside with "
