@@ -65,7 +65,7 @@ def iterate(low: Lowering, op: Op) -> tuple[Tile, ...]:
     start, keep_loop = as_expr(0), False
     if low.writer.home is not None and isinstance(tile, int) and not rests:
         keep_loop = rounds is not as_expr(1)  # keep the loop: its copies are other stages than those before it
-        start, rounds = masks.rounds(low, op, begin, tile, rounds)
+        start, rounds = masks.unmasked_iterations(low, op, begin, tile, rounds)
     if rounds is not as_expr(0):
         required = set(low.reports.required)
         unroll = False

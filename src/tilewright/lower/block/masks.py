@@ -207,7 +207,7 @@ def ended(low: Lowering, op: Op, tile: Tile) -> Tile:
 # -- tiles that change nothing ----------------------------------------------------------------------------
 
 
-def rounds(low: Lowering, op: Op, first: Expr, tile: int, count: Expr) -> tuple[Expr, Expr]:
+def unmasked_iterations(low: Lowering, op: Op, first: Expr, tile: int, count: Expr) -> tuple[Expr, Expr]:
     """Return (begin, end), as expressions: the iterations of the loop `op` to run, without fully masked ones at both
     ends.
 
