@@ -160,7 +160,7 @@ def value(low: Lowering, e: Expr, op: Op) -> Formula:
     return formulas.of_expr(known, data)
 
 
-def is_moved(scope: TileScope, op: Op, limits: dict[str, Expr]) -> bool:
+def depends_on_data(scope: TileScope, op: Op, limits: dict[str, Expr]) -> bool:
     """True if the start, the end or the number of iterations of the loop `op` depends on data (on symbols set at run
     time).
 

@@ -50,7 +50,7 @@ def iterate(low: Lowering, op: Op) -> tuple[Tile, ...]:
     axis: Expr = op.attrs["axis"]
     if op.attrs.get("start"):
         return _while(low, op)
-    if dynamic_bounds.is_moved(scope, op, _limits(low.program, op)):
+    if dynamic_bounds.depends_on_data(scope, op, _limits(low.program, op)):
         return _data_dependent_loop(low, op)
     first, length = scope.part(axis)
     tile = _tile(low, op, axis, length)
