@@ -226,5 +226,5 @@ def _lowered(low: Lowering, tasks: Tasks, waves: int) -> Lowered:
     program.records.append(Op(BLOCK.records["machine"], (), {"name": low.machine.name}))
     verify(program)
     logs = tuple(log for log, _ in (reports.logs or {}).values())
-    copies = dict(low.storage.brought), frozenset(low.storage.taken)
+    copies = dict(low.storage.shared_loads), frozenset(low.storage.shared_stores)
     return Lowered(program, tuple(used_arguments), logs, tuple(reports.faults), low.lost, packs, *copies)

@@ -156,7 +156,7 @@ def _copy_out(
 
     `over` are the iterators along rows and columns, `images` maps the write's coordinates to them, and `at` are the
     coordinates in the tile. If a task's rows run on from image line to image line, each image is copied separately,
-    without the padding behind its last line. The copy is recorded in `low.storage.taken`.
+    without the padding behind its last line. The copy is recorded in `low.storage.shared_stores`.
     """
     coordinates = [images(e) for e in write.access.at]
     walk, w = low.bound.walk, low.writer
@@ -174,7 +174,7 @@ def _copy_out(
         axes, digits = split(axes, places)
         goal = w.view(write.access.tensor, axes, [(digits(e), mark) for e, mark in marked(places, write.access.shape)])
         source = w.view(tile, axes, [(digits(moved(e)), False) for e in at])
-        low.storage.taken.append(w.emit("copy", (source, goal)))
+        low.storage.shared_stores.append(w.emit("copy", (source, goal)))
 
 
 def _with_loads_replaced(formula: Formula, tensor: Value, other: Formula) -> Formula:

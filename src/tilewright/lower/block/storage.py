@@ -37,10 +37,10 @@ class Storage:
         """{read in a loop: its Tile}, for reads that were hoisted out of the loop for all of its iterations."""
         self.going_on: dict[Value, Value] = {}
         """{value: its tensor} of loop-carried values, and of results that were written over them in the same tensor."""
-        self.brought: dict[Op, str] = {}
+        self.shared_loads: dict[Op, str] = {}
         """{copy from an argument to shared memory: its kind}: "ring" for K steps, "halo" for halo tiles, "start" for
         operands that are loaded before the first task."""
-        self.taken: list[Op] = []
+        self.shared_stores: list[Op] = []
         """Copies of results from shared memory to arguments."""
 
     @contextmanager

@@ -103,7 +103,7 @@ class Computed(OperandSource):
             images = self._images(row + tile_row, k + neighbours * e)
             view = w.view(each.tensor, (i, e), marked([images(x) for x in each.at], each.tensor.type.shape))
             target = held if copies == 1 else w.view(held, (i, e), [(tile_row, False), (e, False)])
-            p.low.storage.brought[w.emit("copy", (view, target), otherwise=0)] = "ring"
+            p.low.storage.shared_loads[w.emit("copy", (view, target), otherwise=0)] = "ring"
 
     def _images(self, row: Expr, k: Expr) -> Substitution:
         """Return the substitution of A's coordinates: row `row`, index `k` along K, and the current loop index along

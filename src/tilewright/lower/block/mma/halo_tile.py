@@ -69,7 +69,7 @@ class HaloSource(OperandSource):
         of K.
 
         The last iterator of `over` runs along K, from index `k` on. `ring` is the kind of copy to record in
-        `storage.brought`: "halo", "ring" (a pipeline stage of B) or "start" (before the first task).
+        `storage.shared_loads`: "halo", "ring" (a pipeline stage of B) or "start" (before the first task).
         """
         p, w = self.product, self.product.w
         *others, c = over
@@ -80,7 +80,7 @@ class HaloSource(OperandSource):
             images = Substitution({**dict(zip(others, same_axes, strict=True)), c: k_axis - k})
             exact_view = self._view(unpadded, [images(x) for x in places])
             view = w.view(exact_view, over, [*((x, False) for x in others), (k + c, True)])
-        p.low.storage.brought[w.emit("copy", (view, target), otherwise=0)] = ring
+        p.low.storage.shared_loads[w.emit("copy", (view, target), otherwise=0)] = ring
 
     def _view(self, over: tuple[Symbol, ...], places: list[Expr]) -> Value:
         """Emit a view of the argument at the coordinates `places`, over the iterators `over`, and return it.

@@ -152,8 +152,8 @@ class Staged(OperandSource):
         """Emit the copy of the elements at the indices `row` (along M or N) and `k` to the shared view `target`, with
         zeros out of bounds.
 
-        `row` and `k` are expressions of the iterators `over`. The copy is recorded in `storage.brought` as "ring": a
-        copy of a pipeline stage.
+        `row` and `k` are expressions of the iterators `over`. `storage.shared_loads` records the copy as "ring": one of
+        a pipeline stage.
         """
         p = self.product
         at = {**{d: p.at[d] for d in self.outer}, **({} if self.dim is None else {self.dim: row}), p.axes.k: k}
@@ -163,7 +163,7 @@ class Staged(OperandSource):
         else:
             places = [(e, d in (self.dim, p.axes.k)) for d, e in at.items()]
         view = p.w.view(self.operand_load.tensor, over, places)
-        p.low.storage.brought[p.w.emit("copy", (view, target), otherwise=0)] = "ring"
+        p.low.storage.shared_loads[p.w.emit("copy", (view, target), otherwise=0)] = "ring"
 
     def rows(self, rows: int, deep: int, row: Expr, k: Expr, last: Expr | None = None) -> Value:
         """Return the tile of A, (rows, deep), from row `row` and K index `k` on: a view of the shared tile, or
