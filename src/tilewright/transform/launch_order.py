@@ -33,8 +33,8 @@ def can_be_early(machine: Machine) -> bool:
 
 
 def launching(machine: Machine, early: bool) -> float:
-    """Return the cycles that a launch takes on the machine. An `early` launch, which begins while the previous one
-    ends, takes at most as long as a launch that directly follows another.
+    """Return the cycles that one launch takes on the machine: `limits.launch_cycles`. An `early` launch, which begins
+    while the previous one ends, takes `limits.following_cycles` if that is less.
     """
     limits = machine.limits
     return min(limits.launch_cycles, limits.following_cycles) if early else limits.launch_cycles
@@ -53,9 +53,10 @@ def with_known_launch(plan: Schedule, machine: Machine) -> Schedule:
 
 
 def with_launch(choice: GeneralChoice, stated: bool | None) -> GeneralChoice:
-    """Return a planner's choice with a statement, in each of its plans, whether they launch early (while the previous
-    launch ends); predicted cycles shrink by what that saves. `stated` is what the user's plan says (None: early). On
-    machines without early launches return the choice unchanged.
+    """Return a planner's choice in which each plan states whether it launches early (while the previous launch ends).
+
+    `stated` is what the user's plan says (None: early). If early, predicted cycles are reduced by what that saves. On
+    machines without early launches, return the choice unchanged.
     """
     machine = choice.machine
     if not can_be_early(machine):

@@ -209,8 +209,11 @@ class _Rotation:
         return rows / atom.shape[0] * k / atom.shape[2] * atom.cycles >= rows * k / limits.function_rate
 
     def _edge(self, value: Value) -> list[Op]:
-        """Return two new operations: a view of the left half of the matrix `value`, and an `edge` on this view, which
-        keeps computations of that half before it and others after it.
+        """Return [view, edge], two new operations: a view of the left half of the matrix `value`, and an `edge` on this
+        view.
+
+        The edge keeps computations of that half before it, and other ones after it. Nothing is inserted into the
+        program.
         """
         rows, columns = value.type.shape
         over = (index("i0", rows), index("i1", columns // 2))

@@ -43,8 +43,10 @@ class SharedRoom:
         return kind.dtype is self.first.dtype and len(kind.shape) == len(self.sizes)
 
     def growth(self, kind: TensorType) -> int:
-        """Return how much the allocation would have to grow for a tensor of type `kind`: the sum of what each extent
-        lacks. (64, 8) for a tensor (60, 16) -> 8.
+        """Return how much the allocation would have to grow for a tensor of type `kind`: the sum of what each of its
+        extents lacks.
+
+        An allocation of (64, 8) lacks 8 for a tensor of (60, 16); 0 if the tensor fits.
         """
         return sum(max(0, int(n) - m) for n, m in zip(kind.shape, self.sizes, strict=True))
 

@@ -116,12 +116,13 @@ class _Split:
         self.values: dict[Value, Value] = {}
 
     def _channels(self, copies: Mapping[Op, str], side: int) -> dict[int, list[_Channel]]:
-        """Return {identity of a block: [channels that are filled or emptied in it]}, with one block for each tile.
+        """Return {identity of a block: [channels that are filled or emptied in it]}. A channel is a ring of
+        shared-memory stages.
 
-        A channel is a ring of shared-memory stages. `copies` is {copy: its kind}, where the kind is `ring`, `halo`,
-        `start` or `stored`; `side` is the number of a copy's operand that is the tile. Tiles first used by the same
-        operation share a channel; with joint stages, all tiles of kind `ring` of a block do. Also adds the blocks to
-        `self._bodies`.
+        `copies` is {copy: its kind}; kinds are `ring`, `halo`, `start` and `stored`. `side` is the number of a copy's
+        operand that is the tile. Tiles first used by the same operation share a channel; with joint stages, all tiles
+        of kind `ring` of a block do. Each tile belongs to one block, the innermost that fills and uses it;
+        `self._bodies` gets these blocks.
         """
         channels_of: dict[int, dict[Op, _Channel]] = {}
         for tile in dict.fromkeys(self.roots[op.operands[side]] for op in self.program.walk() if op in copies):
