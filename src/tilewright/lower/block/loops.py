@@ -323,7 +323,7 @@ def _body(low: Lowering, op: Op, carried: list[Carried]) -> None:
         if tensor is not None:
             held = low.storage.held(tensor, start.dims, start.parts)
             low.storage.env[arg] = rounded(arg.type.dtype, held.dims, held.parts, held.dtype, held.formula)
-            low.storage.going_on[arg] = tensor
+            low.storage.carried_tensors[arg] = tensor
     yielded = low.block(body)
     following = tuple(low.scope.conform(t, a.type.dims, op) for t, a in zip(yielded, body.args, strict=True))
     _store(low.storage, carried, following)

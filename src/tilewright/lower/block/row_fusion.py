@@ -181,7 +181,7 @@ def write(low: Lowering, group: FusedRows) -> None:
         emit_rows((first + group.at_once * full, tail))
     for value, tensor in tensor_of.items():
         storage.env[value] = storage.held(tensor, value.type.dims, {d: all_parts[d] for d in value.type.dims})
-        storage.going_on[value] = tensor
+        storage.carried_tensors[value] = tensor
 
 
 def _cut(tile: Tile, row: Expr, part: Part) -> Tile:
@@ -198,7 +198,7 @@ def _carried_tensor(low: Lowering, op: Op, value: Value, all_parts: Parts) -> Va
     None for reductions. `all_parts` maps dimensions to the (first index, extent) of all rows.
     """
     for operand in op.operands if op.name not in REDUCTIONS else ():
-        tensor = low.storage.going_on.get(operand)
+        tensor = low.storage.carried_tensors.get(operand)
         if tensor is None or len(low.users[operand]) != 1:
             continue
         if _holds_alike(low.storage, tensor, operand, value.type, all_parts):
@@ -229,11 +229,11 @@ def _result_tensor(storage: Storage, group: FusedRows, op: Op, all_parts: Parts,
     (value,) = op.results
     kind: TileType = value.type
     for before in group.given if op.name not in REDUCTIONS else ():
-        tensor = storage.going_on.get(before)
+        tensor = storage.carried_tensors.get(before)
         if tensor is None or tensor in taken or not _holds_alike(storage, tensor, before, kind, all_parts):
             continue
         is_local = all(
-            v in group.around for v, held in storage.going_on.items() if held is tensor
+            v in group.around for v, held in storage.carried_tensors.items() if held is tensor
         )  # no loop carries it
         if is_local and not _is_used_later(storage, group, op, tensor, before):
             return tensor

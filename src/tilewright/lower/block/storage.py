@@ -35,7 +35,7 @@ class Storage:
         """{load that MMAs do in place: for each coordinate, True if it may be out of bounds}."""
         self.early: dict[Op, Tile] = {}
         """{read in a loop: its Tile}, for reads that were hoisted out of the loop for all of its iterations."""
-        self.going_on: dict[Value, Value] = {}
+        self.carried_tensors: dict[Value, Value] = {}
         """{value: its tensor} of loop-carried values, and of results that were written over them in the same tensor."""
         self.shared_loads: dict[Op, str] = {}
         """{copy from an argument to shared memory: its kind}: "ring" for K steps, "halo" for halo tiles, "start" for

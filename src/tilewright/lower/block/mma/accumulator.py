@@ -151,7 +151,7 @@ def room_for_sums(
     return held, is_zero
 
 
-def going_on_in(
+def carried_accumulator_of(
     low: Lowering, op: Op, acc: Tile, start: Formula, parts: Parts, along: tuple[Expr | None, ...] | None
 ) -> Value | None:
     """Return the tensor of a loop-carried accumulator to which the MMA `op` can add in place; None if it needs a new
@@ -178,7 +178,7 @@ def _carried_accumulator(
     """
     carried = only_load(start)
     before = op.operands[2]
-    if carried is None or low.storage.going_on.get(before) is not carried.tensor or len(low.users[before]) != 1:
+    if carried is None or low.storage.carried_tensors.get(before) is not carried.tensor or len(low.users[before]) != 1:
         return None
     same = only_load(low.storage.held(carried.tensor, acc.dims, parts).formula)
     if carried.tensor in low.storage.sums:
@@ -200,7 +200,9 @@ def _reused_accumulator(
     """
     storage = low.storage
     for each in loads(start):
-        carried = [v for v, tensor in storage.going_on.items() if tensor is each.tensor and v is not op.results[0]]
+        carried = [
+            v for v, tensor in storage.carried_tensors.items() if tensor is each.tensor and v is not op.results[0]
+        ]
         is_accumulator = each.tensor in storage.sums and each == only_load(
             storage.held(each.tensor, acc.dims, parts).formula
         )

@@ -16,7 +16,7 @@ from tilewright.ir.tile_formulas import converted
 from tilewright.lower.block import dynamic_bounds
 from tilewright.lower.block.lazy_tiles import Parts, Tile, common_parts, most, only_load, rounded
 from tilewright.lower.block.lowering import Lowering
-from tilewright.lower.block.mma.accumulator import TaskSums, TiledSums, WholeSums, going_on_in, room_for_sums
+from tilewright.lower.block.mma.accumulator import TaskSums, TiledSums, WholeSums, carried_accumulator_of, room_for_sums
 from tilewright.lower.block.mma.atoms import by_atom
 from tilewright.lower.block.mma.elements import by_elements
 from tilewright.lower.block.mma.lanes import by_lanes, lane_product, lane_sums
@@ -105,7 +105,7 @@ def _parts(request: _MmaRequest) -> tuple[ProductParts, Value]:
         return _in_task(request, low.task.registers[op])
     microkernel = _microkernel_with_operands(low, op, request.a, request.b, c)
     along = None if microkernel is None else (microkernel[1].m, microkernel[1].n)
-    carried = going_on_in(low, op, request.acc, request.start, request.inner, along)
+    carried = carried_accumulator_of(low, op, request.acc, request.start, request.inner, along)
     if microkernel is None:
         return _without_atom(request, carried)
     return _with_atom(request, carried, *microkernel)
@@ -140,7 +140,7 @@ def _without_atom(request: _MmaRequest, total: Value | None) -> tuple[ProductPar
     if total is None:
         stored = storage.stored(request.acc.over(c, request.parts), as_type=(request.wide, request.start), name="acc")
         total = storage.load_of(stored)[1].tensor
-    storage.going_on[request.op.results[0]] = total
+    storage.carried_tensors[request.op.results[0]] = total
     return by_elements(TileProduct(low, request.parts, c), request.a, request.b, total), total
 
 
@@ -160,7 +160,7 @@ def _with_atom(
         total, is_zero = room_for_sums(storage, kernel, axes, c, request.inner, request.wide, request.start)
     if low.bound.halo_taps is not None and total not in storage.sums:
         raise ProgramError("the sums of a task do not stay in registers")
-    storage.going_on[request.op.results[0]] = total
+    storage.carried_tensors[request.op.results[0]] = total
     product = AtomProduct(low, kernel, axes, request.parts, c)
     product.masks = masks_on_product(low, request.op)
     accumulator = WholeSums(total) if total in storage.sums else TiledSums(product, total, is_zero)
