@@ -21,11 +21,11 @@ NAMING = ("alloc", "view", "bitcast", "let", "barrier")
 
 
 def needless(program: Program, chain: Places, dealt: Collection[Value]) -> set[Op]:
-    """Return the barriers of `program` that may be left out.
+    """Return the barriers of `program` that may be left out: no wave waits there for another one's memory accesses.
 
-    Since the barrier before such a one, no memory was accessed that another wave may write. `dealt` are the tensors
-    that are distributed over registers: each lane has its own elements, which need no barriers. `chain` resolves a view
-    to its tensor.
+    Between such a barrier and the one before, no memory is accessed that another wave may write. `dealt` are the
+    tensors that are distributed over registers: each lane has its own elements, which need no barriers. `chain`
+    resolves a view to its tensor.
     """
     removable: set[Op] = set()
     for op in program.body.ops:
@@ -66,12 +66,12 @@ class _Meetings:
         return loaded_first
 
     def visit(self, block: Block, unmet: bool) -> bool:
-        """Add the barriers of `block` that are not needed to `self.found`; return True if one is needed after the
-        block.
+        """Add the barriers of `block` that are not needed to `self.found`; return True if the next barrier after it is
+        needed.
 
-        `unmet` says whether memory that barriers protect was accessed between the last barrier and the block; the
-        result says the same for the end of the block. A nested block that accesses such memory is visited as if memory
-        was accessed before it.
+        A barrier is needed if protected memory was accessed since the last barrier. `unmet` says whether it was at the
+        start of the block; the result says so for its end. A nested block that accesses protected memory counts as if
+        it had been accessed before it.
         """
         for op in block.ops:
             if op.name == "barrier":

@@ -286,10 +286,11 @@ class Frames:
         return 1 if reduced is None else reduced.stride * reduced.threads // max(self.lanes, reduced.stride)
 
     def _find_transpose(self, op: Op) -> Turn | None:
-        """Return the Turn (transpose) that the map or copy `op` makes from memory to memory; None if it makes none.
+        """Return the Turn (operand number, its contiguous axis, the target's contiguous axis) of a transposing map or
+        copy `op`.
 
-        It transposes if an operand is contiguous along another axis than the target, and both axes have at least LEAST
-        (8) elements. The Turn is of the first such operand.
+        None if no operand is contiguous along another axis than the target, or if one of the two axes has fewer than 8
+        (LEAST) elements. If there are several such operands, it is the first one.
         """
         axes = tuple(index(f"axis{i}", int(e)) for i, e in enumerate(box(op)))
         target_number = target_place(op)
@@ -372,8 +373,8 @@ class Frames:
     def neighbours(self, value: Value, axes: Sequence[Symbol], *, shared: bool = False) -> int | None:
         """Return the index in `axes` of the axis along which `value` is contiguous in memory; None if there is none.
 
-        `value` is an argument or a view of one; for other tensors the result is None. With `shared`, tensors in shared
-        memory count too. `axes` has a symbol for each dimension of `value`.
+        `axes` has a symbol for each dimension of `value`, which must be an argument or a view of one: for another
+        tensor the result is None. With `shared`, tensors in shared memory count too.
         """
         coordinates, tensor = self._coordinates(value, axes, shared)
         if tensor is None:
@@ -603,9 +604,10 @@ class _Classes:
         return tuple(dims.get(self.find((tensor, i))) for i in range(len(tensor.type.shape)))
 
     def windows_across_lanes(self) -> set[Value]:
-        """Return the tensors read at shifted coordinates that are too large for one lane to hold completely.
+        """Return the tensors read at shifted coordinates (sliding windows) that are too large for one lane to hold
+        completely.
 
-        One is too large if it has more contiguous bytes than a lane may own, if the data of adjacent lanes is farther
+        That is so if the tensor has more contiguous bytes than a lane may own, if the data of adjacent lanes is farther
         apart than that, or if an operation that reads it needs more values per lane than a register fragment has.
         """
         votes, extents = self._contiguity(), self._extents()

@@ -59,11 +59,12 @@ class AccumulatorTile:
     ragged_columns: bool = False
 
 
-def over_tiles(product: AtomProduct, apart: Callable[[], bool], one: Callable[[AccumulatorTile], None]) -> None:
+def over_tiles(product: AtomProduct, peels_ends: Callable[[], bool], one: Callable[[AccumulatorTile], None]) -> None:
     """Emit loops over the batch, N and M of C, and call `one(tile)` in them to emit the code of an accumulator tile.
 
-    Full tiles share a loop; ragged tiles at the ends of M and N have calls of their own. If `apart()` is True (some
-    elements may be out of bounds), the first and last iteration along M are peeled, as only they can be.
+    Full tiles share a loop; ragged tiles at the ends of M and N have calls of their own. If `peels_ends()` is True
+    (some elements are out of bounds), the first and last iteration along M are peeled, as these lie at the tensor's
+    edges.
     """
     kernel, axes, w = product.how, product.axes, product.w
     m, n, _ = kernel.atom.shape
@@ -72,7 +73,7 @@ def over_tiles(product: AtomProduct, apart: Callable[[], bool], one: Callable[[A
             product.at[d] = loops.enter_context(w.loop(f"o_{word(d)}", product.width(d)))
         for across in spans(product.width(axes.n), kernel.columns, n):
             for down in spans(product.width(axes.m), kernel.rows, m):
-                ends = (1, 1) if apart() and down.count != 1 else None
+                ends = (1, 1) if peels_ends() and down.count != 1 else None
                 in_range = product.low.branch(across.there * down.there)
                 with in_range, w.loop("f", across.count) as f, w.loop("m", down.count, peel=ends) as i:
                     row, column = down.first + down.size * i, across.first + across.size * f
