@@ -147,7 +147,7 @@ class Frames:
         """Reductions over several waves that need no barrier between iterations: another reduction has one."""
         self.stored: set[Op] = set()
         """Reductions whose result is only stored to memory: only the lanes that store it need it."""
-        self.apart = False
+        self.has_private_memory = False
         """True if no lane reads what another lane stored: memory that is written is used by one operation only."""
         self.needless: set[Op] = set()
         """Barriers that are not needed, because what was accessed since the last one lies in registers."""
@@ -159,7 +159,7 @@ class Frames:
         """Decide which tensors of `program` lie in registers, and how each operation's axes are distributed over lanes.
 
         Nothing is returned; the result goes to fields of this object: `self.tensors` and `self.axes` (the layouts),
-        `self.turned` (transposes), `self.followed` and `self.stored` (reductions), and `self.apart` (True if no lane
+        `self.turned` (transposes), `self.followed` and `self.stored` (reductions), and `self.has_private_memory` (True if no lane
         reads what another stored).
         """
         as_bits = {self._chain.root(op.operands[0]) for op in program.walk() if op.name == "bitcast"}
@@ -195,7 +195,7 @@ class Frames:
                 self.axes[op] = axes
 
         self.stored = {op for op in self.axes if op.name == "reduce" and self._is_only_stored(op, ops)}
-        self.apart = self._has_private_memory(ops)
+        self.has_private_memory = self._has_private_memory(ops)
         self._collect_followed(program.body)
 
     def _distribute(

@@ -163,7 +163,7 @@ def barrier(low: WaveLowering, op: Op) -> None:
     is left out if the analysis found that no lane reads what another one stored since the last barrier.
     """
     low.flying.wait_for_all()
-    if not low.frames.apart and op not in low.frames.needless:
+    if not low.frames.has_private_memory and op not in low.frames.needless:
         low.sync_waves()
 
 
@@ -189,7 +189,7 @@ def tasks(low: WaveLowering, op: Op) -> None:
     ranges = tuple(
         Range.of(low.fresh(r.symbol.name), low.expr(r.lo), low.expr(r.hi), r.step) for r in op.attrs["ranges"]
     )
-    synchronises = any(uses_task_memory(op)) and not low.frames.apart
+    synchronises = any(uses_task_memory(op)) and not low.frames.has_private_memory
     inner = Block(())
     meanings = {r.symbol: n.symbol for r, n in zip(op.attrs["ranges"], ranges, strict=True)}
     is_pingpong = op.attrs.get("overlap") == "pingpong"
@@ -222,7 +222,7 @@ def _from_table(low: WaveLowering, op: Op) -> None:
     """Lower a `tasks` operation whose task numbers are read from a table. With `overlap pingpong` each half of the role
     counts all tasks, does every other one, and advances its positions in channels past the other half's tasks.
     """
-    synchronises = any(uses_task_memory(op)) and not low.frames.apart
+    synchronises = any(uses_task_memory(op)) and not low.frames.has_private_memory
     whole_group = low.group
     is_pingpong = op.attrs.get("overlap") == "pingpong"
     task_counter = low.new_counter("dealt") if is_pingpong else None
