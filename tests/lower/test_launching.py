@@ -16,7 +16,7 @@ from tilewright.compiler.native import kernel_for
 from tilewright.errors import ArgumentError
 from tilewright.plan.text import parse_plan
 from tilewright.targets.registry import machine
-from tilewright.transform.launch_order import launching
+from tilewright.transform.launch_order import launch_cycles
 
 HOPPER = machine("hopper")
 FEW = replace(HOPPER, limits=replace(HOPPER.limits, following_cycles=0, cores=4))  # sums are taken apart soon
@@ -144,4 +144,4 @@ def test_the_model_counts_an_early_launch_as_one_that_follows_another():
     assert plain.choice.cycles - early.choice.cycles == limits.launch_cycles - limits.following_cycles > 0
     assert early.choice.costs[0] == early.choice.cycles
     quick = replace(HOPPER, limits=replace(limits, launch_cycles=100))
-    assert launching(quick, early=True) == launching(quick, early=False) == 100
+    assert launch_cycles(quick, early=True) == launch_cycles(quick, early=False) == 100

@@ -158,9 +158,9 @@ class Frames:
     def _assign_registers(self, program: Program) -> None:
         """Decide which tensors of `program` lie in registers, and how each operation's axes are distributed over lanes.
 
-        Nothing is returned; the result goes to fields of this object: `self.tensors` and `self.axes` (the layouts),
-        `self.turned` (transposes), `self.followed` and `self.stored` (reductions), and `self.has_private_memory` (True if no lane
-        reads what another stored).
+        Nothing is returned; the result goes to fields of this object. `self.tensors` and `self.axes` have the layouts,
+        `self.turned` the transposes, `self.followed` and `self.stored` reductions; `self.has_private_memory` is True if
+        no lane reads what another stored.
         """
         as_bits = {self._chain.root(op.operands[0]) for op in program.walk() if op.name == "bitcast"}
         plain_tensors = [

@@ -32,7 +32,7 @@ def can_be_early(machine: Machine) -> bool:
     return EARLY in machine.launches
 
 
-def launching(machine: Machine, early: bool) -> float:
+def launch_cycles(machine: Machine, early: bool) -> float:
     """Return the cycles that one launch takes on the machine: `limits.launch_cycles`. An `early` launch, which begins
     while the previous one ends, takes `limits.following_cycles` if that is less.
     """
@@ -62,7 +62,7 @@ def with_launch(choice: GeneralChoice, stated: bool | None) -> GeneralChoice:
     if not can_be_early(machine):
         return choice
     early = stated is None or stated
-    saved_cycles = launching(machine, early=False) - launching(machine, early)
+    saved_cycles = launch_cycles(machine, early=False) - launch_cycles(machine, early)
     return replace(
         choice,
         plan=replace(choice.plan, early=early),
