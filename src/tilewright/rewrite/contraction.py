@@ -69,7 +69,7 @@ class _Normal(Rewriter):
             self.shapes[self.arguments[key]] = operand.shape
         return self.arguments[key]
 
-    def goes(self, op: Op) -> bool:
+    def is_removed(self, op: Op) -> bool:
         """Return True for any loop `op`: all loops are removed, as the MMA sums over all digits of their axes."""
         return True
 

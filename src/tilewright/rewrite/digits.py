@@ -166,7 +166,7 @@ class _Digits(Regrouped):
         rewritten = replace(self.program, body=self.body(self.program.body))
         return rewritten, self.sizes, {self.kept[op] for op in self.free if op in self.kept}
 
-    def goes(self, op: Op) -> bool:
+    def is_removed(self, op: Op) -> bool:
         """True if the loop `op` is removed: it only adds MMAs, and its axis is split, so that the MMAs sum over its
         digits.
         """

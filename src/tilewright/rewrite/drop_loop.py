@@ -95,7 +95,7 @@ class _Dissolving(Rewriter):
         """Return {}: the read or write `op` keeps its attributes."""
         return {}
 
-    def goes(self, op: Op) -> bool:
+    def is_removed(self, op: Op) -> bool:
         """True if the loop `op` is the one to remove, so that its body takes its place."""
         return op is self.loop
 

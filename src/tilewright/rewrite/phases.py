@@ -349,7 +349,7 @@ class _Phases(Rewriter):
         verify(rewritten)
         return rewritten, self.sizes, {self.kept[op] for op in self.free if op in self.kept}
 
-    def goes(self, op: Op) -> bool:
+    def is_removed(self, op: Op) -> bool:
         """True if the loop `op` goes over the filter taps. It is removed, so that its body takes its place: the MMA
         then sums over taps itself.
         """

@@ -37,7 +37,7 @@ class Rewriter:
         """
         raise NotImplementedError
 
-    def goes(self, op: Op) -> bool:
+    def is_removed(self, op: Op) -> bool:
         """True if the loop `op` is removed, so that its body, run once, takes its place. By default no loop is;
         subclasses override it.
         """
@@ -51,10 +51,10 @@ class Rewriter:
 
     def block(self, given: list[Op], ops: list[Op]) -> None:
         """Append the rewritten form of each operation in the list `given` to `ops`. The body of a loop that is removed
-        (`goes`) is appended in place of the loop. Also records operations in `self.kept`.
+        (`is_removed`) is appended in place of the loop. Also records operations in `self.kept`.
         """
         for op in given:
-            if op.name == "iterate" and self.goes(op):
+            if op.name == "iterate" and self.is_removed(op):
                 (inner,) = op.blocks
                 self.values |= {arg: self.of(v) for arg, v in zip(inner.args, op.operands, strict=True)}
                 self.block(inner.ops[:-1], ops)

@@ -193,7 +193,7 @@ class _WithoutLoops(Regrouped):
         super().__init__(())
         self.gone = gone
 
-    def goes(self, op: Op) -> bool:
+    def is_removed(self, op: Op) -> bool:
         """True if the loop `op` is removed, so that its body takes its place."""
         return op in self.gone
 
