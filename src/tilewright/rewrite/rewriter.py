@@ -176,26 +176,26 @@ def needed(op: Op, makers: Mapping[Value, Op]) -> set[Op]:
     return ops
 
 
-def acts(op: Op) -> bool:
+def must_stay(op: Op) -> bool:
     """True if the operation `op` must stay though nothing uses its results: it writes memory, is the end (`yield`) of a
     block, or has an operation in its blocks that writes.
     """
     if op.blocks:
-        return any(acts(x) for x in within(op) if x.name != "yield")
+        return any(must_stay(x) for x in within(op) if x.name != "yield")
     return op.name in WRITES or not op.results
 
 
-def without_unused(block: Block, acts: Callable[[Op], bool] = acts) -> Block:
-    """Return `block` without operations whose results nothing uses. An operation for which `acts` is true stays.
+def without_unused(block: Block, must_stay: Callable[[Op], bool] = must_stay) -> Block:
+    """Return `block` without operations whose results nothing uses. An operation for which `must_stay` is true stays.
 
     A new block is returned; blocks inside its operations are changed in place.
     """
     used: set[Value] = set()
     remaining: list[Op] = []
     for op in reversed(block.ops):
-        if acts(op) or not used.isdisjoint(op.results):
+        if must_stay(op) or not used.isdisjoint(op.results):
             for inner in op.blocks:
-                inner.ops[:] = without_unused(inner, acts).ops
+                inner.ops[:] = without_unused(inner, must_stay).ops
             used |= {v for x in (op, *within(op)) for v in x.operands}
             remaining.append(op)
     return Block(block.args, remaining[::-1])

@@ -22,7 +22,7 @@ from tilewright.ir.verifier import verify
 from tilewright.plan.computed import GIVEN, SIMPLE
 from tilewright.plan.facts.online_softmax import OnlineSoftmax, online_softmax
 from tilewright.plan.general import only_adds
-from tilewright.rewrite.rewriter import Regrouped, acts, within
+from tilewright.rewrite.rewriter import Regrouped, must_stay, within
 
 _ALIKE = {*SIMPLE, *GIVEN, "read", "mma"}
 LOWEST = -3.4028234663852886e38
@@ -117,7 +117,7 @@ def _with_softmax(program: Program, dim: Expr, softmax: OnlineSoftmax, tile: int
         for op in (op for op in program.body.ops if op not in inside):
             follows = not results.isdisjoint(op.operands)
             results |= set(op.results) if follows else set()
-            (after if follows or acts(op) else before).append(op)
+            (after if follows or must_stay(op) else before).append(op)
         looped = _tiled(program, [*before, *starts, loop, *after], dim, tile)
         verify(looped)
     return looped
