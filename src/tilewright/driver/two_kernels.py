@@ -18,7 +18,7 @@ from tilewright.plan.planner import Choice
 from tilewright.plan.refusals import refused
 from tilewright.plan.schedule import LAUNCH, Schedule
 from tilewright.rewrite.rewriter import Halves
-from tilewright.rewrite.split_kernel import apart, apart_before
+from tilewright.rewrite.split_kernel import split_after_mma, split_before_mma
 
 
 def part_of(request: Request, halves: Halves, program: Program, pinned: Schedule | None = None) -> Request:
@@ -44,7 +44,7 @@ def bind_two(request: Request, plan: Schedule, choose: ChoosePlan) -> TwoKernels
     """
     program, sizes, line = request.program, request.sizes, f"split kernel {plan.split_at}"
     after, before = plan.split_after, plan.split_before
-    halves = apart(program, sizes) if before is None else apart_before(program, sizes, before)
+    halves = split_after_mma(program, sizes) if before is None else split_before_mma(program, sizes, before)
     if isinstance(halves, str):
         raise ArgumentError(f"plan: `{line}`: {halves}")
     if after is not None and (first_mma := _last_product(halves.first)) != after:

@@ -29,7 +29,7 @@ from tilewright.plan.search.partition import BETWEEN
 from tilewright.rewrite.rewriter import Halves, Replacement, between, halved, needed, within
 
 
-def apart(program: Program, sizes: Mapping[Symbol, int]) -> Halves | str:
+def split_after_mma(program: Program, sizes: Mapping[Symbol, int]) -> Halves | str:
     """Return a Halves: the program as two kernels, of which the first computes a value from an MMA and writes it to
     memory, and the second reads it. Or return text: why there is no such value.
 
@@ -47,7 +47,7 @@ def apart(program: Program, sizes: Mapping[Symbol, int]) -> Halves | str:
         return halved(program, ("before", ops), {op.result: memory}, rest, sizes, {})
 
 
-def apart_before(program: Program, sizes: Mapping[Symbol, int], name: str) -> Halves | str:
+def split_before_mma(program: Program, sizes: Mapping[Symbol, int], name: str) -> Halves | str:
     """Return a Halves: the program as two kernels, of which the first computes a value by a reduction and writes it to
     memory, and the second reads it for the MMA called `name`. Or return text: why there is no such value.
 
