@@ -245,14 +245,14 @@ def own_name(program: Program, name: str) -> str:
     return name
 
 
-def between(program: Program, name: str, value: Value) -> Value:
+def memory_between(program: Program, name: str, value: Value) -> Value:
     """Return a new argument, memory with the dimensions and element type of the tile `value`, through which one program
     passes `value` to another. It is called `name`, with underscores if an argument of `program` has that name.
     """
     return Value(MemoryType(value.type.dtype, value.type.dims), own_name(program, name))
 
 
-def halved(
+def two_programs(
     program: Program,
     first: tuple[str, list[Op]],
     stored: Mapping[Value, Value],

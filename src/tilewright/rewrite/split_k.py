@@ -25,7 +25,15 @@ from tilewright.ir.tile import TILE
 from tilewright.machine import Machine
 from tilewright.plan.computed import computed_factor
 from tilewright.plan.microkernel import axes_in, mmas_by_name
-from tilewright.rewrite.rewriter import DimensionGroup, Halves, Regrouped, Replacement, between, halved, places
+from tilewright.rewrite.rewriter import (
+    DimensionGroup,
+    Halves,
+    Regrouped,
+    Replacement,
+    memory_between,
+    places,
+    two_programs,
+)
 
 NAME = "partial_sums"
 WRITTEN_OUT = 16
@@ -174,11 +182,11 @@ def halves(
         operands = tuple(map(parted.of, product.operands[:2]))
         mma = Op(product.spec, (*operands, zero.result), dict(product.attrs), (Value(total),), loc=product.loc)
         ops = [zero, *ops, mma]
-        memory = between(program, NAME, mma.result)
+        memory = memory_between(program, NAME, mma.result)
         combined = _sum_of_reads(cut, memory, parts) if parts <= WRITTEN_OUT else combining(cut, memory, outer, "sum")
         rest = Replacement.by_last(cut, combined)
         new = {outer: parts, inner: width}
-        return halved(program, ("parts", ops), {mma.result: memory}, rest, sizes, new, parts)
+        return two_programs(program, ("parts", ops), {mma.result: memory}, rest, sizes, new, parts)
 
 
 def is_plain(read: Op, axis: Expr, sizes: Mapping[Symbol, int]) -> bool:

@@ -26,7 +26,7 @@ from tilewright.plan.computed import GIVEN, SIMPLE
 from tilewright.plan.facts.loops import SAME_ELEMENTS
 from tilewright.plan.microkernel import mmas_by_name
 from tilewright.plan.search.partition import BETWEEN
-from tilewright.rewrite.rewriter import Halves, Replacement, between, halved, needed, within
+from tilewright.rewrite.rewriter import Halves, Replacement, memory_between, needed, two_programs, within
 
 
 def split_after_mma(program: Program, sizes: Mapping[Symbol, int]) -> Halves | str:
@@ -41,10 +41,10 @@ def split_after_mma(program: Program, sizes: Mapping[Symbol, int]) -> Halves | s
         if not candidates:
             return "nothing that is computed from a product is all that the rest needs of it"
         op, ops = min(reversed(candidates), key=lambda x: (sum(map(_multiplies, x[1])), x[0].result.type.dtype.bits))
-        memory = between(program, BETWEEN, op.result)
+        memory = memory_between(program, BETWEEN, op.result)
         read = Op(TILE.ops["read"], (memory,), {}, (Value(op.result.type, op.result.name),), loc=op.loc)
         rest = Replacement.by_last(op, [read])
-        return halved(program, ("before", ops), {op.result: memory}, rest, sizes, {})
+        return two_programs(program, ("before", ops), {op.result: memory}, rest, sizes, {})
 
 
 def split_before_mma(program: Program, sizes: Mapping[Symbol, int], name: str) -> Halves | str:
@@ -69,11 +69,11 @@ def split_before_mma(program: Program, sizes: Mapping[Symbol, int], name: str) -
         if inside is None or any(map(_multiplies, inside)):
             continue
         with building():
-            memory = between(program, BETWEEN, op.result)
+            memory = memory_between(program, BETWEEN, op.result)
             read = Op(TILE.ops["read"], (memory,), {}, (Value(op.result.type, op.result.name),), loc=op.loc)
             ops = [x for x in order if x in inside]
             rest = Replacement.by_last(op, [read])
-            return halved(program, ("before", ops), {op.result: memory}, rest, sizes, {})
+            return two_programs(program, ("before", ops), {op.result: memory}, rest, sizes, {})
     return f"neither an operand nor the epilogue of {name} needs a reduction that depends on no product"
 
 

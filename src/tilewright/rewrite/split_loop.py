@@ -22,7 +22,7 @@ from tilewright.ir.dtypes import DType, i32
 from tilewright.ir.tile import REDUCTIONS, TILE
 from tilewright.plan.facts.loops import MAXIMUM, RESCALED, StateMerge, merging_loop, state_merges
 from tilewright.plan.facts.masking import neutral_values
-from tilewright.rewrite.rewriter import Halves, Replacement, between, halved, needed, places
+from tilewright.rewrite.rewriter import Halves, Replacement, memory_between, needed, places, two_programs
 from tilewright.rewrite.tile_between_gemms import LOWEST, with_tile
 
 STATE = "partial_state"
@@ -60,10 +60,10 @@ def loop_halves(program: Program, sizes: Mapping[Symbol, int], count: int, tile:
                 part.add(op, ops)
         results = part.loop(loop, merges, ops).results
         names = [STATE if n == 0 else f"{STATE}{n + 1}" for n in range(len(results))]
-        memories = [between(program, name, result) for name, result in zip(names, results, strict=True)]
+        memories = [memory_between(program, name, result) for name, result in zip(names, results, strict=True)]
         rest = _Merge(loop, merges, memories, part.outer).replacement()
         stored, new = dict(zip(results, memories, strict=True)), {part.outer: parts, part.inner: width}
-        split = halved(replace(program, records=[]), ("parts", ops), stored, rest, sizes, new, parts)
+        split = two_programs(replace(program, records=[]), ("parts", ops), stored, rest, sizes, new, parts)
     if isinstance(split, str):
         return split
     return replace(split, first=with_tile(split.first, part.inner, tile))

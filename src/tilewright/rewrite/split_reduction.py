@@ -19,7 +19,7 @@ from tilewright.machine import Machine
 from tilewright.plan.boxes import contiguous_dims
 from tilewright.plan.computed import GIVEN, SIMPLE
 from tilewright.plan.model import element_bytes, line_bytes
-from tilewright.rewrite.rewriter import Halves, Replacement, between, halved, needed
+from tilewright.rewrite.rewriter import Halves, Replacement, memory_between, needed, two_programs
 from tilewright.rewrite.split_k import NAME, Parted, combining, is_plain
 
 MANY = 16
@@ -63,7 +63,7 @@ def parted(program: Program, sizes: Mapping[Symbol, int], count: int, machine: M
         part, ops = _part_reduction(
             last, before, Parted(axis, {outer: (width, count), inner: (1, width)}, zeros=False), inner
         )
-        memory = between(program, NAME, part)
+        memory = memory_between(program, NAME, part)
         combined = combining(last, memory, outer, last.name)
         if begin < extent:
             over = Parted(axis, {left: (1, extent - begin)}, zeros=False, first=begin)
@@ -72,7 +72,7 @@ def parted(program: Program, sizes: Mapping[Symbol, int], count: int, machine: M
             new[left] = extent - begin
             combined += [*more, Op(TILE.ops[STEPS[last.name]], to_add, {}, (Value(kind),), loc=last.loc)]
         rest = Replacement.by_last(last, combined)
-        return halved(program, ("parts", ops), {ops[-1].result: memory}, rest, sizes, new, count)
+        return two_programs(program, ("parts", ops), {ops[-1].result: memory}, rest, sizes, new, count)
 
 
 def _part_reduction(last: Op, before: list[Op], over: Parted, dim: Symbol) -> tuple[Value, list[Op]]:
