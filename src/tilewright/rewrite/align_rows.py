@@ -35,8 +35,8 @@ from tilewright.rewrite.operand_copies import (
     digits,
     factor_reads,
     number_in,
+    padded_extent,
     steps_of,
-    up,
     with_ops,
 )
 from tilewright.rewrite.rewriter import own_name
@@ -87,7 +87,7 @@ class Reading:
 
         It is a whole number of cache lines if that makes the row longer by at most 1/8 (`SLACK`), else of sectors.
         """
-        sectors, lines = (up(extent, max(self.pitch, n), size) for n in (self.sector, self.line))
+        sectors, lines = (padded_extent(extent, max(self.pitch, n), size) for n in (self.sector, self.line))
         return lines if SLACK * (lines - extent) <= extent else sectors
 
 
@@ -295,7 +295,7 @@ def _in_panels(program: Program, product: Op, reads: Sequence[Numbered], pitch: 
         rows = [d for d in read.over if d not in summed]
         extents = [int(read.over[d].hi) + 1 for d in rows]
         length = prod(int(read.over[d].hi) + 1 for d in summed)
-        packed = (*extents, up(length, pitch, read.bytes))
+        packed = (*extents, padded_extent(length, pitch, read.bytes))
         j = symbol(read.over[summed[-1]].name, 0, length - 1)
         over = {d: read.over[d] for d in rows} | {summed[-1]: j}
         shape, at = (*extents, length), (*(read.over[d] for d in rows), j)

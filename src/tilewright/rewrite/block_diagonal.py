@@ -41,7 +41,7 @@ from tilewright.rewrite.operand_copies import (
     digits,
     number_in,
     numbered,
-    up,
+    padded_extent,
     with_ops,
 )
 from tilewright.rewrite.rewriter import own_name
@@ -277,7 +277,12 @@ class _Diagonal:
         other_result_dims = [d for d in b.over if d not in self.extents and d in of.product.result.type.dims]
         taps = [d for d in b.over if d not in self.extents and d not in other_result_dims]
         rows = count * n * (self.extents[of.d] if of.d in b.over else 1)
-        shape = (*map(b.extent, other_result_dims), rows, *map(b.extent, taps), up(count * deep, pitch, b.bytes))
+        shape = (
+            *map(b.extent, other_result_dims),
+            rows,
+            *map(b.extent, taps),
+            padded_extent(count * deep, pitch, b.bytes),
+        )
         *places, along = digits(number_in(prod(shape)), shape)
         row = places.pop(len(other_result_dims))
         images = {b.over[d]: e for d, e in zip((*other_result_dims, *taps), places, strict=True)}

@@ -65,7 +65,7 @@ def in_patches(
     """
     counts = [-(-sizes[d] // n) for d, n in zip(digits, box, strict=True)]
     t = symbol("at_box", 0, prod(counts) - 1)
-    inside = _Inside.apart(digits, box) if apart else _Inside.flat(name, box, lines)
+    inside = _Inside.per_digit(digits, box) if apart else _Inside.flat(name, box, lines)
     dims = outer_of(name), *inside.dims
     numbers = zip(digits, box, _digits(t, counts), inside.within, strict=True)
     places: dict[Expr, Expr] = {d: n * a + b for d, n, a, b in numbers}
@@ -118,7 +118,7 @@ class _Inside:
         return cls((symbol(f"{name}_in", 1),), (i,), within)
 
     @classmethod
-    def apart(cls, digits: Sequence[Symbol], box: Sequence[int]) -> _Inside:
+    def per_digit(cls, digits: Sequence[Symbol], box: Sequence[int]) -> _Inside:
         """Return an _Inside with one dimension for each of `digits` along which `box` is longer than 1. Along the other
         digits, the index within a box is 0.
         """

@@ -224,7 +224,7 @@ def steps_of(shape: Sequence[int]) -> Shape:
     return tuple(prod(shape[n + 1 :]) for n in range(len(shape)))
 
 
-def up(extent: int, pitch: int, size: int) -> int:
+def padded_extent(extent: int, pitch: int, size: int) -> int:
     """Return the smallest number of elements, at least `extent`, whose bytes are a multiple of `pitch`; an element has
     `size` bytes.
     """
