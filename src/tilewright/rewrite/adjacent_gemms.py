@@ -45,11 +45,12 @@ class Neighbours:
 
 
 def neighbours(program: Program, sizes: Mapping[Symbol, int], shapes: Mapping[Value, Shape]) -> Neighbours | str:
-    """Return a Neighbours: the first dimension of C along which rows of operand A begin right behind each other, so
-    that several GEMMs could be one with a block-diagonal B. Or return text: why there is none.
+    """Return a Neighbours: GEMMs that lie behind each other along a dimension of C, so that several could be one GEMM
+    with a block-diagonal B. Or return text: why there are none.
 
-    The program must have exactly one MMA; A and B must be plain reads of arguments, and B must have N. `sizes` has the
-    extents of dimensions, `shapes` those of arguments.
+    It is the first dimension of C along which rows of operand A begin right behind each other in memory. The program
+    must have exactly one MMA; A and B must be plain reads of arguments, and B must have N. `sizes` has the extents of
+    dimensions, `shapes` those of arguments.
     """
     products = [op for op in program.walk() if op.name == "mma"]
     if len(products) != 1:

@@ -64,8 +64,8 @@ class Congruences:
         self.numbers, self.size = Substitution(dict(sizes)), numbers_of(sizes)
 
     def proposed(self) -> Iterator[Congruence]:
-        """Yield each Congruence that may hold in the program, once: the condition on two indices that sign*h + step*r +
-        rest is a multiple of a number, and an MMA operand may be zero where it is false.
+        """Yield each Congruence that may hold in the program, once: a condition sign*h + step*r + rest = 0 modulo a
+        number, outside of which an MMA operand may be zero. h and r are indices of the result and of taps.
 
         Candidates come from divisions by a constant, as in x[(h - r)//2]. They are not proved: `holds` does that.
         """

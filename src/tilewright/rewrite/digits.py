@@ -28,13 +28,12 @@ from tilewright.rewrite.rewriter import DimensionGroup, Regrouped, places
 def in_digits(
     program: Program, sizes: Mapping[Symbol, Size], free: Collection[Op], *, summed_only: bool = False
 ) -> tuple[Program, dict[Symbol, Size], set[Op]]:
-    """Return (program over digits, {dimension: extent} with the digits, the loops of `free` in the new program). Every
-    flat dimension whose index accesses divide, as in k//64 and k%64, is replaced by its digits (mixed-radix parts).
-    Nothing changes if there is none.
+    """Replace every flat dimension whose index accesses divide, as in k//64 and k%64, by its digits (mixed-radix
+    parts). Return (new program, {dimension: extent} with the digits, the loops of `free` in it).
 
-    `sizes` has extents: numbers, or expressions if known only at the call. `free` holds the loops whose result does not
-    depend on the tile size. With `summed_only`, only dimensions that are not written, and that are contiguous in some
-    memory, are replaced.
+    Nothing changes if there is none. `sizes` has extents: numbers, or expressions if known only at the call. `free`
+    holds the loops whose result does not depend on the tile size. With `summed_only`, only dimensions that are not
+    written, and that are contiguous in some memory, are replaced.
     """
     with building():
         rewrite = _Digits(program, sizes, free, summed_only)
@@ -46,11 +45,12 @@ def in_digits(
 def digits_of(
     program: Program, sizes: Mapping[Symbol, int], free: Collection[Op], dim: Expr, *, alone: bool = False
 ) -> tuple[Program, dict[Symbol, int], tuple[Symbol, ...], set[Op]] | None:
-    """Return (program with `dim` replaced by its digits, {dimension: extent}, the digits of `dim`, the loops of `free`
-    in the new program). None if `dim` cannot be replaced.
+    """Replace the dimension `dim` by its digits (mixed-radix parts of its index, by which accesses divide it). Return
+    (new program, {dimension: extent}, the digits of `dim`, the loops of `free` in it); None if `dim` cannot be
+    replaced.
 
-    Digits are mixed-radix parts of an index, here those by which accesses divide it. With `alone`, other dimensions
-    stay; without, all that can be are replaced. `free` holds the loops whose result does not depend on the tile size.
+    With `alone`, other dimensions stay; without, all that can be are replaced. `free` holds the loops whose result does
+    not depend on the tile size.
     """
     with building():
         rewrite = _Digits(program, sizes, free, False, dim if alone else None)

@@ -35,11 +35,11 @@ BY_NAME = frozenset(
 
 
 def in_dim_order(program: Program, free: Collection[Op], *, taps_first: bool = False) -> tuple[Program, Collection[Op]]:
-    """Return (program with the dimensions of its tiles in one common order, the loops of `free` in the new program).
-    `free` holds the loops whose result does not depend on the tile size.
+    """Put the dimensions of all tiles in one common order; return (new program, the loops of `free` in it).
 
     Both are returned unchanged if an MMA is block-diagonal, or an operation depends on the order of dimensions. So are
-    programs without MMAs; only if `taps_first` is set, those that reduce windows get their filter taps first.
+    programs without MMAs; but with `taps_first`, those that reduce windows get their filter taps first. `free` holds
+    the loops whose result does not depend on the tile size.
 
     >>> from tilewright.ir.tile import parse_tile
     >>> program = parse_tile('''tile product(%x: global f32[M, K], %w: global f32[N, K], %y: global f32[M, N])

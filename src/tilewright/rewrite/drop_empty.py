@@ -24,10 +24,10 @@ from tilewright.rewrite.rewriter import Rewriter, within, without_unused
 def without_empty(
     program: Program, sizes: Mapping[Symbol, Size], free: Collection[Op]
 ) -> tuple[Program, Collection[Op]]:
-    """Return (program without operations on empty tiles, the loops of `free` in the new program). Both are returned
-    unchanged if no dimension has the extent 0.
+    """Remove operations on empty tiles; return (new program, the loops of `free` in it).
 
-    `sizes` has the extents of dimensions. `free` holds the loops whose result does not depend on the tile size.
+    Both are returned unchanged if no dimension has the extent 0. `sizes` has the extents of dimensions. `free` holds
+    the loops whose result does not depend on the tile size.
 
     >>> from tilewright.algebra.expr import symbol
     >>> from tilewright.ir.tile import parse_tile

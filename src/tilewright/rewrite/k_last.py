@@ -56,8 +56,8 @@ def _moved_last(read: Numbered, place: int) -> Numbered:
 
 
 def with_tiles_k_last(program: Program, free: Collection[Op]) -> tuple[Program, Collection[Op]]:
-    """Return (program in which the tiles of both MMA operands have the dimension that is contiguous in memory last, the
-    loops of `free` in the new program).
+    """Put the dimension that is contiguous in memory last in the tiles of both MMA operands. Return (new program, the
+    loops of `free` in it).
 
     The program must have exactly one MMA, whose operands are reads. `free` holds the loops whose result does not depend
     on the tile size.

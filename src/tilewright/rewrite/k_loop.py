@@ -22,8 +22,8 @@ from tilewright.rewrite.rewriter import Rewriter, without_unused
 
 
 def in_steps(program: Program, free: Collection[Op], dim: Expr) -> tuple[Program, set[Op]] | str:
-    """Return (program with a loop over `dim` around each MMA that sums it, set of loops: the new ones, and those of
-    `free` in the new program). Or return text: why that is not possible.
+    """Put a loop over `dim` around each MMA that sums it. Return (new program, set of loops: the new ones, and those of
+    `free` in it); or text: why that is not possible.
 
     Operands with this dimension are read or computed in the loop. MMAs that are in a loop over `dim` already stay.
     `free` holds the loops whose result does not depend on the tile size.

@@ -20,10 +20,10 @@ from tilewright.rewrite.rewriter import needed
 
 
 def with_sums_apart(program: Program, free: Collection[Op]) -> tuple[Program, Collection[Op]]:
-    """Return (program with some K loops split in two, the loops of `free` in the new program). Of two such loops, the
-    first computes the accumulators that operand A or B of a later MMA is computed from, the second computes the others.
+    """Split K loops with several accumulators in two; return (new program, the loops of `free` in it).
 
-    Only loops of `free` that just add MMAs are split, and only if they have accumulators of both kinds. `free` holds
+    The first of the two computes the accumulators from which operand A or B of a later MMA is computed, the second the
+    others. A loop is split only if it is in `free`, just adds MMAs, and has accumulators of both kinds. `free` holds
     the loops whose result does not depend on the tile size. Both are returned unchanged if no loop is split.
     """
     users = program.users()

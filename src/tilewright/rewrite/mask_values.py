@@ -17,11 +17,11 @@ CONSTANTS = ("fill", "scalar")
 
 
 def with_mask_values_in_loops(program: Program, free: Collection[Op]) -> tuple[Program, Collection[Op]]:
-    """Return (program with a copy of the constant before each select in a loop that gives a constant where its
-    condition is false, the loops of `free` in the new program).
+    """Copy the constants that selects in loops give where their conditions are false to before these selects. Return
+    (new program, the loops of `free` in it).
 
-    Only constants of the program's own body are copied. Both are returned unchanged if there is no such select. `free`
-    holds the loops whose result does not depend on the tile size.
+    Only constants (`fill`, `scalar`) of the program's own body are copied. Both are returned unchanged if there is no
+    such select. `free` holds the loops whose result does not depend on the tile size.
     """
     constants = {r: op for op in program.body.ops if op.name in CONSTANTS for r in op.results}
     loops = [op for op in program.body.ops if op.name == "iterate"]

@@ -42,13 +42,14 @@ InPhases = tuple[Program, dict[Symbol, int], Collection[Op]]
 def in_phases(
     program: Program, sizes: Sizes, free: Collection[Op], *, named: Collection[str] = (), only_even: bool = False
 ) -> InPhases:
-    """Return (program, {dimension: extent}, the loops of `free` in the new program), unchanged if no MMA operand is
-    zero unless a sum of two indices (of the result, and of taps) is a multiple of a number, as in strided transposed
-    convolutions.
+    """Skip multiplications by zeros in MMAs, as in a strided transposed convolution. Return (new program, {dimension:
+    extent}, the loops of `free` in it).
 
-    Each such operand is split into phases (residues of the result's index) with the taps that are not zero. Dimensions
-    of taps named in `named` are not split. With `only_even`, all phases must get equally many taps. `free` holds the
-    loops whose result does not depend on the tile size.
+    An operand is concerned if it is zero unless a sum of two indices (of the result, and of taps) is a multiple of a
+    number. It is split into phases (residues of the result's index), each with the taps that are not zero. Without such
+    an operand, program and loops are returned unchanged. Dimensions of taps named in `named` are not split. With
+    `only_even`, all phases must get equally many taps. `free` holds the loops whose result does not depend on the tile
+    size.
     """
     rewritten: InPhases = program, dict(sizes), free
     with building():
@@ -60,8 +61,8 @@ def in_phases(
 def _split_one(
     program: Program, sizes: Sizes, free: Collection[Op], named: Collection[str], only_even: bool
 ) -> InPhases | None:
-    """Return (program, {dimension: extent}, the loops of `free` in the new program) with the zeros of one MMA operand
-    skipped; None if no operand allows it.
+    """Skip the zeros of one MMA operand; return (new program, {dimension: extent}, the loops of `free` in it). None if
+    no operand allows it.
 
     The operand is zero unless a sum of two indices (of the result, and of taps) is a multiple of a number. It is split
     into phases (residues of the result's index), each with the taps that are not zero. Dimensions of taps whose names
@@ -82,11 +83,11 @@ def _split_one(
 def _without_condition(
     program: Program, free: Collection[Op], finder: Congruences, congruence: Congruence
 ) -> tuple[Program, Collection[Op]]:
-    """Return (program in which selects do not test `congruence`, the loops of `free` in the new program). `congruence`
-    is the condition that a sum of two indices is a multiple of a number; a later rewrite makes it true everywhere.
+    """Remove tests of `congruence` from the conditions of selects; return (new program, the loops of `free` in it).
 
-    Both are unchanged if no select tests it, or if some elements of the result have no tap at which it is true.
-    `finder` finds the tests. `free` holds the loops whose result does not depend on the tile size.
+    `congruence` is the condition that a sum of two indices is a multiple of a number; a later rewrite makes it true
+    everywhere. Both are returned unchanged if no select tests it, or if some elements of the result have no tap at
+    which it is true. `finder` finds the tests. `free` holds the loops whose result does not depend on the tile size.
     """
     remaining = {
         op: [c for c in conjuncts(op.operands[0], finder.makers) if not finder.is_same(c, congruence)]

@@ -23,11 +23,12 @@ TILE_SIZE = 128
 
 
 def with_softmax_loops(program: Program, free: Collection[Op]) -> tuple[Program, Collection[Op]]:
-    """Return (program with a loop over the dimension of each softmax between two MMAs, the loops of `free` in the new
-    program). The loop is an online softmax. A division by the sum of weights is first moved behind the second MMA.
+    """Write each softmax between two MMAs as a loop over its dimension (an online softmax). Return (new program, the
+    loops of `free` in it).
 
-    A dimension that the author loops over or constrains stays as it is. `free` holds the loops whose result does not
-    depend on the tile size. Both are returned unchanged if there is no such softmax.
+    A division by the sum of weights is first moved behind the second MMA. A dimension that the author loops over or
+    constrains stays as it is. Both are returned unchanged if there is no such softmax. `free` holds the loops whose
+    result does not depend on the tile size.
     """
     looped = program
     for dim in summed_between(program):

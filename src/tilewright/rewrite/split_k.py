@@ -125,8 +125,9 @@ def ways(
 ) -> Iterator[tuple[Expr, int]]:
     """Yield (dimension, number of parts) for each way in which split-K can split `whole_sum`.
 
-    A dimension past whose end zeros are read gets each number in `counts`. Any other dimension gets each number of
-    equal parts that divides it; along K of the atom, parts are multiples of `step` elements. `sizes` has the extents.
+    A dimension past whose end both operands read zeros gets each number in `counts`. Any other gets each number of
+    equal parts that divides it: 6 elements give 2, 3 and 6. Along K of the atom, parts are multiples of `step`
+    elements. `sizes` has the extents.
     """
     numbers = Substitution(dict(sizes))
     for axis in whole_sum.axes:

@@ -172,10 +172,11 @@ def _filled(op: Op, value: float) -> Op:
 
 
 def without_k_loops(program: Program, free: Collection[Op]) -> tuple[Program, Collection[Op]]:
-    """Return (program without the loops of `free` that only add MMAs, the other loops of `free`). The MMAs then sum all
-    of K at once. Both are returned unchanged if there are no such loops.
+    """Remove the loops of `free` that only add MMAs; the MMAs then sum all of K at once. Return (new program, the other
+    loops of `free` in it).
 
-    `free` holds the loops whose result does not depend on the tile size.
+    Both are returned unchanged if there are no such loops. `free` holds the loops whose result does not depend on the
+    tile size.
     """
     gone = {op for op in free if only_adds(op)}
     if not gone:

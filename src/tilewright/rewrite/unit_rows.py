@@ -31,8 +31,8 @@ CLONED = frozenset({*ELEMENTWISE, "cast", "select", "not_", "broadcast"})
 
 
 def with_unit_rows(program: Program, free: Collection[Op]) -> tuple[Program, Collection[Op], Symbol] | None:
-    """Return (program in which each matrix-vector MMA has a unit dimension, of extent 1, as its missing M or N; the
-    loops of `free` in the new program; the unit dimension). None if there is no matrix-vector MMA.
+    """Give each matrix-vector MMA a unit dimension (of extent 1) as its missing M or N. Return (new program, the loops
+    of `free` in it, the unit dimension); None if there is no matrix-vector MMA.
 
     `free` holds the loops whose result does not depend on the tile size. Dot products, which lack both M and N, stay.
 
