@@ -179,10 +179,11 @@ class _Check:
             raise ProgramError(f"{what} must be a number; it depends on the open parameter {names}", op.loc)
 
     def _check_alloc(self, op: Op) -> None:
-        """Raise a ProgramError if the `alloc` operation `op` makes a tensor in registers whose shape depends on an open
-        parameter (known only at the call). This holds for shared memory too on machines that limit it.
+        """Raise a ProgramError if the size of the tensor that the `alloc` operation `op` makes is not known early
+        enough.
 
-        Also raise it if the shape depends on anything else that is not a constant, such as a loop variable.
+        A tensor in registers, and on machines that limit shared memory also one in it, must not depend on open
+        parameters (known only at the call). No shape may depend on anything else that varies, such as a loop variable.
         """
         kind = op.attrs["type"]
         names, shape = (

@@ -54,12 +54,12 @@ from tilewright.rewrite.tile_between_gemms import has_only_tile, in_a_loop, summ
 
 
 def bind_plan(forms: RequestForms, plan: Schedule, choose: ChoosePlan) -> tuple[Request, Kernels]:
-    """Bind (apply) a plan to a request; return (the request, perhaps with its program rewritten, its kernels).
+    """Apply ("bind") a plan to a request; return (the request, perhaps with its program rewritten, its kernels).
 
-    `forms` is the request in one or two forms: over digits (mixed-radix parts) of its dimensions, then over whole
-    dimensions. The plan's lines decide which kernels: one, two with a value in memory between them, kernels that repack
-    operands and one on the copies, or a kernel over parts of K and one that merges them. `choose` plans those of which
-    the plan says nothing. Raises an ArgumentError if the plan does not fit the program.
+    `forms` is the request over digits (mixed-radix parts) of its dimensions, then over whole dimensions; or only one of
+    the two. The plan's lines decide which kernels there are: one; two with a value in memory between them; kernels that
+    repack operands and one on the copies; or a kernel over parts of K and one that merges them. `choose` plans those of
+    which the plan says nothing. Raise an ArgumentError if the plan does not fit the program.
     """
     request = forms[0]
     if plan.whole is not None:
@@ -162,10 +162,11 @@ def _bind_one(forms: RequestForms, plan: Schedule) -> tuple[Request, OneKernel]:
 
 
 def _named_form(forms: RequestForms, plan: Schedule) -> Request:
-    """Return the form of the request whose dimensions the plan's axes name; if in doubt, the first form.
+    """Return the form of the request whose dimensions the plan's axes name; the first form if both or neither are
+    named.
 
     `forms` is the request over digits (mixed-radix parts) of its dimensions, then over whole dimensions. The last form
-    is returned if the plan names dimensions that only that form has, and none that only the first form has.
+    is returned only if the plan names dimensions that it alone has, and none that the first form alone has.
     """
     over_digits, over_whole = forms[0], forms[-1]
     names = {axis.name for axis in plan.axes}
@@ -197,11 +198,12 @@ def _with_k_loops(request: Request, plan: Schedule) -> Request:
 
 
 def _bind_lanes(request: Request, whole_form: Request, plan: Schedule) -> OneKernel | None:
-    """Bind (apply) a plan in which lanes compute the only MMA without an atom; return its kernel, None for others.
+    """Apply ("bind") a plan in which lanes compute the only MMA without an atom; return its kernel. Return None if it
+    is not such a plan.
 
-    Each lane computes one result at a time, or a box (rectangle) of results if the plan says so; `whole_form` is the
-    request over whole dimensions, from which boxes are made. None also if the machine has no lanes (a CPU), if sizes
-    are known only at the call, if the program logs, or if it is no product that lanes can compute. Raises an
+    Each lane computes one result at a time, or a box (rectangle) of results if the plan says so; boxes are made from
+    `whole_form`, the request over whole dimensions. None also if the machine has no lanes (a CPU), if sizes are known
+    only at the call, if the program logs or must run in order, or if lanes cannot compute its MMA. Raise an
     ArgumentError if boxes are impossible.
     """
     program, machine = request.program, request.machine

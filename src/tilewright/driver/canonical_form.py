@@ -19,11 +19,12 @@ from tilewright.rewrite.unit_taps import without_unit_taps
 
 
 def canonical(request: Request) -> Request:
-    """Return the request with its program in a canonical form: programs with the same meaning get the same plan.
+    """Return the request with its program in a canonical form, so that programs with the same meaning get the same
+    plan.
 
     Equal reads are merged, and the dimensions of tiles get one order. On a GPU, a softmax between two MMAs becomes a
     loop, and loops with several accumulators are split. If all sizes are known before the call, strided transposed
-    convolutions are split into one MMA per remainder, and dimensions that are contiguous in memory are merged, unless
+    convolutions are split into phases without zeros, and dimensions that are contiguous in memory are merged, unless
     the author's plan names them. Grid programs (whose workgroups the author states) and programs with logs are returned
     unchanged.
     """

@@ -194,9 +194,8 @@ class _Host:
 
     @contextmanager
     def once(self, constant: bool) -> Iterator[None]:
-        """Within this context, emit operations into the `bind` block if `constant` is true, else as usual.
-
-        Operations in the `bind` block run once, when arguments are bound; others run at every launch.
+        """Context manager: if `constant`, operations emitted within it go to the `bind` block, which runs once, when
+        arguments are bound. Otherwise, or if it is nested in such a context, they are emitted as usual.
         """
         if constant and not self.bound:
             self.bound = True

@@ -25,10 +25,11 @@ from tilewright.transform.warp_specialize import with_roles
 
 
 def lower_kernels(bound: BoundPlan, lower: LowerPlan) -> tuple[BoundPlan, Lowered]:
-    """Lower a bound plan (a plan with its kernels); return (the plan, perhaps with more notes, its block programs).
+    """Lower a bound plan to block programs; return (the plan, perhaps with more notes, a Lowered).
 
-    If the plan has several kernels, the last is the main one of the Lowered, and the others run before it. `lower`
-    lowers the plans of further kernels, such as those that repack operands.
+    A bound plan is a plan with the kernels to which it was applied. If there are several kernels, the Lowered is the
+    one that runs last; those before it are in its field `before`. `lower` lowers the plans of further kernels, such as
+    those that repack operands or merge partial results.
     """
     kernels, request = bound.kernels, bound.request
     if isinstance(kernels, TwoKernels):
@@ -97,10 +98,11 @@ def _lower_one(request: Request, kernel: OneKernel) -> tuple[Lowered, tuple[str,
 
 
 def _lowered(request: Request, kernel: OneKernel, written: Collection[Value] = ()) -> tuple[Lowered, tuple[str, ...]]:
-    """Lower one kernel for the request's machine; return (its block program, notes for `explain`).
+    """Lower one kernel for the request's machine; return (its Lowered, notes for `explain`).
 
     If the plan has a pipeline, the block program is split into producer and consumer waves, and MMAs start ahead if the
-    plan says so. `written` are the arguments of which the tasks together write every element.
+    plan says so. Without one, barriers are inserted on machines with lanes. `written` are the arguments of which the
+    tasks together write every element.
     """
     sized, plan, machine = kernel.sized, kernel.bound.plan, request.machine
     lowered = lower_tiles(

@@ -58,10 +58,11 @@ def bind_pinned(forms: RequestForms, pinned: Schedule, between: str, choose: Cho
 
 
 def known_plan(pinned: Schedule, request: Request) -> Schedule:
-    """Return an author's plan with its launch adapted to the request's machine; raise an error if it is not supported.
+    """Return an author's plan with its launch adapted to the request's machine: on a machine without early launches,
+    the plan says nothing of launches.
 
-    An ArgumentError is raised if the lowering (code generator) or the machine cannot do a line of the plan, or if tasks
-    run in reverse order in a program with MMAs or with sizes known only at the call.
+    Raise an ArgumentError if the lowering (code generator) or the machine cannot do a line of the plan. Raise one too
+    if tasks run in reverse order in a program with MMAs, or with sizes known only at the call.
     """
     pinned = with_known_launch(pinned, request.machine)
     refuse_unlowered(pinned)

@@ -89,11 +89,12 @@ class RankedPlans:
         """The best plan that is refused only because shared memory overflows."""
 
     def after(self, why: str, overflows: bool) -> tuple[BoundPlan, bool]:
-        """Record that the plan tried last was refused because of `why`; return (next bound plan, True if it is the
-        last).
+        """Record that the plan tried last was refused because of `why`; return (next bound plan, True if it is the last
+        one).
 
-        `overflows` says that the only reason is too little shared memory. The first such plan is tried again as the
-        last one, once all others are refused. Raise a ProgramError, as `bind_next` does, if no plan is left.
+        `overflows` says that the only reason is too little shared memory. The first such plan is kept: it is tried
+        again as the last one, after all others are refused. Raise a ProgramError, as `bind_next` does, if no plan is
+        left.
         """
         assert self._tried is not None
         if overflows:
@@ -102,12 +103,12 @@ class RankedPlans:
         return self.bind_next()
 
     def bind_next(self) -> tuple[BoundPlan, bool]:
-        """Return (the next plan that can be bound, False), or (the last plan, True) once there is no next one.
+        """Return (next plan that can be bound, False); once there is none, (the last plan, True).
 
         Plans that cannot be bound are recorded as refusals. The last plan is the best one that was refused only because
-        shared memory overflows. True tells the caller to lower it with those values in a workspace in global memory. If
-        no plan overflowed and exactly one was refused, that plan is the last, so that its own error is raised.
-        Otherwise raise a ProgramError that lists the refusals.
+        shared memory overflows; True tells the caller to lower it with values in global memory. If none overflowed, and
+        exactly one plan was refused, that one is the last, so that its own error is raised. Otherwise raise a
+        ProgramError that lists the refusals.
         """
         for ranked in self._left:
             bound = result_or_refusal(partial(bind_plan, self._forms, ranked.plan, self._choose))

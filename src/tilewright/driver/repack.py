@@ -63,11 +63,13 @@ def bind_repacked(request: Request, plan: Schedule, choose: ChoosePlan) -> Repac
 
 
 def repacked(request: Request, pinned: Schedule | None, form: str) -> Repacking | str:
-    """Rewrite a request to repacked operands; return a Repacking, or text: why that is impossible.
+    """Rewrite a request so that it reads repacked copies of its operands; return a Repacking, or text: why that is
+    impossible.
 
-    A Repacking has the requests that copy operands, and one for the program on the copies. `form` is the layout of the
-    copies, such as "aligned rows". `pinned` is the plan for the program on the copies, or None. Text if the machine has
-    no bulk copies, if sizes are known only at the call, or if no operand suits the layout.
+    The Repacking has the requests that make the copies, and the one for the program on the copies. `form` is the layout
+    of the copies, such as "aligned rows". `pinned` is the plan for the program on the copies, or None. It is impossible
+    if the machine has no bulk copies, if sizes are known only at the call, if `request.lenient` is set, or if no
+    operand suits the layout.
     """
     machine = request.machine
     loads = _bulk_loads(machine)
@@ -105,10 +107,12 @@ def _main_program(copied: Copied, machine: Machine, form: str) -> SizedProgram:
 
 
 def _block_diagonal(request: Request, count: int, pitch: int) -> Copied | str:
-    """Rewrite `count` adjacent GEMMs as one MMA with a block-diagonal B; return the Copied program, or text: why not.
+    """Rewrite `count` adjacent GEMMs as one MMA with a block-diagonal B; return the Copied program, or text: why that
+    is impossible.
 
     The Copied has the rewritten program and the kernels that repack its operands. `pitch` is the alignment of rows in
-    bytes that bulk copies need. Text if the program has no adjacent GEMMs, or if no atom can multiply the blocks.
+    bytes that bulk copies need. It is impossible if the program has no adjacent GEMMs, or if no atom can multiply the
+    blocks.
     """
     groups = neighbours(request.program, request.sizes, _shapes_of(request))
     if isinstance(groups, str):

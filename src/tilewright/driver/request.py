@@ -117,7 +117,7 @@ class Request:
     def longer(self) -> str | None:
         """Return the name of the first argument that is longer than its dimensions say; None if there is none.
 
-        None also, without a test, if arguments must not be longer (`lenient` is off).
+        None also if arguments must fit exactly (`lenient` is off): nothing is compared then.
         """
         images = Substitution(dict(self.sizes))
         for a in self.program.args if self.lenient else ():
