@@ -413,13 +413,14 @@ class Frames:
         return 1 if tensor is None else Substitution({axes[side]: as_expr(0)})(_offset(coordinates, tensor)).multiple
 
     def _coordinates(self, value: Value, axes: Sequence[Symbol], shared: bool) -> tuple[tuple[Expr, ...], Value | None]:
-        """Return (coordinates, tensor): the element of the view `value` at `axes`, as coordinates in the tensor below
-        the view.
+        """Return (coordinates, tensor) of the element at `axes` of `value`, a view of a view ... of a tensor: its
+        coordinates in that tensor.
 
-        `axes` has a symbol for each dimension of `value`. A chain of views is followed down to the tensor; a value that
-        is no view keeps `axes` as coordinates. The second result is that tensor, if it is a packed (row-major) argument
-        or, with `shared`, an allocated unswizzled tensor with constant extents. It is None for other tensors, and for a
-        tensor of rank 0.
+        `axes` has a symbol for each dimension of `value`. A value that is no view keeps `axes` as coordinates. For `x[i
+        + 4]`, a view of x over i, and the axis s: ((s + 4,), x).
+
+        The tensor must be a packed (row-major) argument or, with `shared`, an allocated unswizzled tensor with constant
+        extents. For any other tensor, and for one of rank 0, the second result is None.
         """
         coordinates: tuple[Expr, ...] = tuple(axes)
         op = self._chain.made.get(value)

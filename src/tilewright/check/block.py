@@ -234,8 +234,8 @@ class _Checker:
         """Raise a ProgramError if the register tensor `value`, an operand of an `mma`, is not distributed as `atom`
         needs it; also if `atom` reads this operand from memory.
 
-        `name` is "a", "b" or "c"; `waves` is the grid of waves (rows, columns). `why` is the text of `misarranged` for
-        the message, or None. A tensor without a distribution passes.
+        `name` is "a", "b" or "c"; `waves` is the grid of waves (rows, columns). `why` is a text for the message (None:
+        none): why the MMA's tensors cannot fit the atom. A tensor without a distribution passes.
         """
         operand: Any = getattr(atom, name)
         if not isinstance(operand, RegisterOperand):

@@ -115,7 +115,9 @@ class _Check:
         self.lets = outer_lets
 
     def _has_no_iterations(self, lo: Expr, hi: Expr) -> bool:
-        """True if a loop from `lo` to `hi` has no iterations, whatever the values of open parameters."""
+        """True if a loop from `lo` to `hi` has no iterations, whatever the values of open parameters (sizes known only
+        at the call).
+        """
         return (self._expanded(hi) - self._expanded(lo)).hi <= 0
 
     def _add_let(self, op: Op) -> None:

@@ -449,7 +449,8 @@ class Writer:
 
     def _folded(self, pattern: str, parts: Iterable[str]) -> str:
         """Emit the reduction of the LLVM operands `parts` by a binary instruction, from left to right, and return the
-        last result. `pattern` is the instruction with two `{}` for its operands. A single part is returned as it is.
+        last result. `pattern` is the instruction with two `{}` for its operands. A single part is returned as it is; ""
+        if there is none.
         """
         total = ""
         for part in parts:

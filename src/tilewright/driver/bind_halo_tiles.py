@@ -59,7 +59,8 @@ class HaloKernel:
 
     @classmethod
     def of(cls, request: Request, plan: Schedule) -> HaloKernel:
-        """Return the HaloKernel of a request and its plan: the program with M split into digits (image, row, column).
+        """Return the HaloKernel of a request and its plan: the program with M split into digits (image, row, column),
+        which are dimensions.
 
         Raises an ArgumentError if the program does not have exactly one MMA, if the plan names another one, or if M has
         no digits.
@@ -119,10 +120,10 @@ class HaloKernel:
     def _boxed_plan(self, patched: Patched, box: tuple[int, ...], walk: LineLayout | None) -> Schedule:
         """Return the plan with the axis of M replaced by two axes: one counts boxes, one counts the rows within a box.
 
-        `patched` has the names of these dimensions, `box` the extents of a box, one per digit of M. `walk` is None, or
-        the layout of image lines whose rows run on from one line to the next: the second axis then has one digit per
-        extent, the last with the padding of a line. In `grid` the axis within a box comes first, with one task, so that
-        raster groups are formed by the last two axes.
+        `patched` has the names of these dimensions, `box` the extents of a box, one for each digit (mixed-radix part)
+        of M. `walk` is None, or the layout of image lines whose rows run on from one line to the next: the second axis
+        then has one digit per extent, the last with the padding of a line. In `grid` the axis within a box comes first,
+        with one task, so that raster groups are formed by the last two axes.
         """
         (inner,), statement = map(str, patched.inner), self.line
         outer, count = str(patched.outer), patched.sizes[patched.outer]

@@ -102,7 +102,8 @@ class LaneRows:
         return replace(patched, sizes={**self.sizes, **patched.sizes}), boxed
 
     def with_dims(self, terms: SimtProduct) -> SimtProduct:
-        """Return `terms` (how lanes compute the MMA) with the dimensions of the program over boxes of M.
+        """Return `terms` (how lanes compute the MMA) with the dimensions of the program over boxes of M. `self` tells
+        which digits (mixed-radix parts) M has.
 
         Among the grid's dimensions, the digits of M are replaced by the dimension that counts boxes and those within a
         box.

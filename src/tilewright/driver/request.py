@@ -69,7 +69,7 @@ class Request:
 
     @property
     def free(self) -> Collection[Op]:
-        """Return the program's free loops: those with the same result for every tile size."""
+        """Return the program's free loops (those with the same result for every tile size)."""
         return self.sized.free
 
     @property

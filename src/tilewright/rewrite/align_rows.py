@@ -305,11 +305,12 @@ def _in_panels(program: Program, product: Op, reads: Sequence[Numbered], pitch: 
 
 
 def _row_coordinate(read: Numbered, tap: Expr, channel: Expr | None) -> _WindowCoordinate | None:
-    """Return the second-last coordinate of `read` as a window coordinate, step * position + `tap` + first; None if it
-    has no such form, or (tap, channel) pairs are not contiguous.
+    """Return the parts (position, step, tap, first) of the second-last coordinate of `read`, if it has the form step *
+    position + `tap` + first.
 
-    They are contiguous if the last coordinate is the index of the dimension `channel` alone and covers its memory
-    dimension. If `channel` is None, the last coordinate must be 0, of a dimension of extent 1.
+    None if it has another form, or if (tap, channel) pairs are not contiguous in memory. They are contiguous if the
+    last coordinate is the index of the dimension `channel` alone and covers its memory dimension. If `channel` is None,
+    the last coordinate must be 0, of a memory dimension of extent 1.
     """
     if len(read.at) < 2:
         return None

@@ -84,8 +84,8 @@ def outer_of(name: str) -> Symbol:
 
 
 def inner_of(digits: Sequence[Symbol], box: Sequence[int]) -> dict[Symbol, int]:
-    """Return {dimension within a box: extent}, one for each of `digits` along which `box` is longer than 1. For example
-    P, Q and (1, 4) give {Q_in: 4}.
+    """Return {dimension within a box: extent}, with an entry for each of the dimensions `digits` along which `box`, a
+    list of extents, is longer than 1. For example P, Q and (1, 4) give {Q_in: 4}.
     """
     return {symbol(f"{d}_in", 1): n for d, n in zip(digits, box, strict=True) if n > 1}
 
@@ -102,11 +102,11 @@ class _Inside:
 
     @classmethod
     def flat(cls, name: str, box: Sequence[int], lines: tuple[int, int] | None) -> _Inside:
-        """Return an _Inside with one flat dimension of a box of the extents `box`: its index counts all elements of the
-        box.
+        """Return an _Inside with one flat dimension of a box: its index counts all elements of the box, row-major.
+        `box` has the box's extents.
 
-        `name` is the dimension that is tiled. `lines` is (elements along the last two digits, pitch of an image line),
-        if the index runs on from line to line; else None.
+        `name` is the dimension that is tiled: "M" gives the dimension M_in. `lines` is None; or, if the index also
+        counts the padding between image lines, (elements along the last two extents, pitch of a line).
         """
         count = prod(box) if lines is None else prod(box[:-2]) * lines[0]
         i = symbol("at_in", 0, count - 1)
@@ -119,8 +119,8 @@ class _Inside:
 
     @classmethod
     def per_digit(cls, digits: Sequence[Symbol], box: Sequence[int]) -> _Inside:
-        """Return an _Inside with one dimension for each of `digits` along which `box` is longer than 1. Along the other
-        digits, the index within a box is 0.
+        """Return an _Inside with one dimension for each of `digits` (mixed-radix parts of a dimension) along which
+        `box`, a list of extents, is longer than 1. Along the others, the index within a box is 0.
         """
         long = {d: symbol(f"at_in_{d}", 0, n - 1) for d, n in zip(digits, box, strict=True) if n > 1}
         within = [long[d] if d in long else as_expr(0) for d in digits]

@@ -67,7 +67,8 @@ class Congruences:
         """Yield each Congruence that may hold in the program, once: a condition sign*h + step*r + rest = 0 modulo a
         number, outside of which an MMA operand may be zero. h and r are indices of the result and of taps.
 
-        Candidates come from divisions by a constant, as in x[(h - r)//2]. They are not proved: `holds` does that.
+        Candidates come from divisions by a constant, as in x[(h - r)//2]. They are not proved: call the method `holds`
+        for that.
         """
         yielded: set[Congruence] = set()
         for op in [x for x in self.program.walk() if x.name == "mma"]:

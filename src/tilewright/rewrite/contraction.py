@@ -70,7 +70,7 @@ class _Normal(Rewriter):
         return self.arguments[key]
 
     def is_removed(self, op: Op) -> bool:
-        """Return True for any loop `op`: all loops are removed, as the MMA sums over all digits of their axes."""
+        """Return True for any loop `op`: all loops are removed, as the MMA sums over their whole axes."""
         return True
 
     def block(self, given: list[Op], ops: list[Op]) -> None:
@@ -80,8 +80,9 @@ class _Normal(Rewriter):
         super().block([op for op in given if op in self.used], ops)
 
     def op(self, op: Op) -> Op:
-        """Return the rewritten operation `op`, with tiles over digits. A read or write gets the argument of its operand
-        as memory; an MMA gets operand A before B. The rewritten results are recorded in `self.values`.
+        """Return the rewritten operation `op`, whose tiles have digits (mixed-radix parts of dimensions) as dimensions.
+        A read or write gets the argument of its operand as memory; an MMA gets operand A before B. The rewritten
+        results are recorded in `self.values`.
         """
         operand = self.operands.get(op)
         rewritten = super().op(op)
@@ -95,7 +96,9 @@ class _Normal(Rewriter):
         return Op(op.spec, (*value, self._argument(operand)), rewritten.attrs, results, (), op.loc)
 
     def access(self, op: Op) -> dict[str, object]:
-        """Return {"over": iterators, "at": memory coordinates} for the read or write `op`, over digits."""
+        """Return the new attributes {"over": iterators, "at": memory coordinates} of the read or write `op`. Its tile
+        has digits (mixed-radix parts of dimensions) as dimensions then.
+        """
         dims = self.over(op.results[0].type.dims) if op.name == "read" else self.of(op.operands[0]).type.dims
         return {"over": tuple(self.order[d] for d in dims), "at": self.operands[op].coordinates}
 

@@ -167,8 +167,8 @@ class _Digits(Regrouped):
         return rewritten, self.sizes, {self.kept[op] for op in self.free if op in self.kept}
 
     def is_removed(self, op: Op) -> bool:
-        """True if the loop `op` is removed: it only adds MMAs, and its axis is split, so that the MMAs sum over its
-        digits.
+        """True if the loop `op` is removed. That is so if it only adds MMAs and its axis is split into digits
+        (mixed-radix parts): the MMAs then sum over these.
         """
         return op in self.gone and op.attrs["axis"] in self.groups
 

@@ -210,8 +210,8 @@ class _InOrder(Rewriter):
         return Op(op.spec, operands, attrs, results, tuple(blocks), op.loc)
 
     def _new(self, values: tuple[Value, ...]) -> tuple[Value, ...]:
-        """Return new values in place of `values`, with the same names and with types from `_type`; record them in
-        `self.values`.
+        """Return a new value in place of each of `values`, with the same name. A tile in `self.ordered` gets its
+        dimensions in the common order; other types stay. Also record {old: new} in `self.values`.
         """
         ordered = tuple(Value(self._type(v), v.name) for v in values)
         self.values |= dict(zip(values, ordered, strict=True))

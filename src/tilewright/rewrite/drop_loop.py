@@ -29,8 +29,8 @@ def dissolved(program: Program) -> Program | str:
     """Return the program with its loop replaced by the body, run once over all of the dimension; or text: why that is
     not possible.
 
-    Parts of the loop must be mergeable (`merging_loop`), as those of online softmax are. A division of an MMA's result
-    by a value of its row is moved to operand A.
+    It must be the loop of an online softmax or similar: parts of it could run separately and be merged afterwards. A
+    division of an MMA's result by a value of its row is moved to operand A.
     """
     loop = merging_loop(program)
     if isinstance(loop, str):

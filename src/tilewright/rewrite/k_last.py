@@ -80,11 +80,11 @@ def with_tiles_k_last(program: Program, free: Collection[Op]) -> tuple[Program, 
 
 
 def transposing(program: Program, read: Numbered, name: str) -> FactorCopy:
-    """Return the program that copies an operand to a new argument `name`, transposed to the order of coordinates of
-    `read` (a FactorCopy).
+    """Return a FactorCopy: the program that copies an operand to a new argument `name`, transposed to the order of
+    coordinates of `read`.
 
-    `read` must come from `with_k_last` with its last coordinate moved. The copy has at most three dimensions: those
-    before the moved one as one, those behind it as one, and the moved one.
+    `read` must be a result of `with_k_last` whose last coordinate was moved there. The copy has at most three
+    dimensions: those before the moved one as one, those behind it as one, and the moved one.
     """
     assert read.order is not None
     moved = read.order[-1]

@@ -257,8 +257,8 @@ class _Runs:
         return True
 
     def _are_result_rows(self, run: Run) -> bool:
-        """True if `is_row_of_result` holds for every write of the program: its memory ends with the run (tuple of
-        neighbouring dimensions), and can be viewed with it merged.
+        """True if for every write of the program, its memory ends with the run (tuple of neighbouring dimensions), and
+        can be viewed with it merged.
         """
         writes = [op for op in self.accesses if op.name == "write"]
         return all(self.is_row_of_result(op, run) for op in writes)

@@ -126,8 +126,8 @@ def factor_reads(
     """Return [read of operand A, read of operand B] of the MMA `product`, with numbers in place of all sizes. Or return
     text: why not.
 
-    Both must be plain reads (`factor_read`) of different arguments that nothing else uses. `sizes` has the extents of
-    dimensions, `shapes` those of arguments.
+    Each operand must come from a plain read of an argument (see `factor_read`). The two arguments must differ, and
+    nothing else may use them. `sizes` has the extents of dimensions, `shapes` those of arguments.
     """
     reads = []
     for factor in product.operands[:2]:

@@ -241,8 +241,10 @@ class _Phases(Rewriter):
 
     def applies(self) -> bool:
         """True if the program keeps its meaning when it is rewritten over phases (residues of the result's index, each
-        with its own filter taps): no constraint uses the two dimensions, of the result and of taps, and every operation
-        fits (`_fits`).
+        with its own filter taps).
+
+        It does if no constraint uses the two dimensions, of the result and of taps, and each operation allows it: loops
+        over taps only add MMAs, writes have no taps, and so on.
         """
         congruence = self.congruence
         records = self.program.records

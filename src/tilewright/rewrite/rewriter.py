@@ -87,8 +87,8 @@ class Rewriter:
         return self.values.get(value, value)
 
     def type(self, kind: object) -> object:
-        """Return the type that replaces `kind`: a tile type with the dimensions that `over` gives, or `kind` if it is
-        no tile type.
+        """Return the type that replaces `kind`: a tile type with its dimensions replaced (see `Rewriter.over`), or
+        `kind` itself if it is no tile type.
         """
         return TileType(kind.dtype, self.over(kind.dims)) if isinstance(kind, TileType) else kind
 

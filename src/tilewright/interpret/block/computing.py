@@ -96,8 +96,9 @@ def map_(agent: Agent, op: Op) -> Steps:
     """Execute `op`, a `map`, for the wave `agent`: set the wave's elements of the target to the values of the formula.
 
     With a target in registers, these are the elements that the wave holds of it. Otherwise they are those that it holds
-    of the first source in registers, or its share of the target if all tensors are in memory. The generator yields once
-    at first, so that other waves may run.
+    of the first source in registers, or its share of the target if all tensors are in memory. A target in memory must
+    not overlap a source in memory, or an error is raised. The generator yields once at first, so that other waves may
+    run.
     """
     yield None
     target = agent.handles[op.operands[0]]
@@ -236,7 +237,8 @@ def _combine(op: Op, left: tuple[Array, ...], right: tuple[Array, ...]) -> tuple
 def _in_accumulator_type(op: Op, values: list[Array]) -> list[Array]:
     """Return `values`, arrays of the sources of `op`, in the type in which it combines them.
 
-    For sum and prod that is the accumulator type of the element type (f16 -> f32); others are returned unchanged.
+    For sum and prod, which have one source, that is the accumulator type of the element type (f16 -> f32). The values
+    of other operations are returned unchanged.
     """
     if op.attrs["with"] in ("sum", "prod"):
         return [values[0].astype(op.operands[0].type.dtype.accumulator.numpy)]

@@ -232,13 +232,13 @@ def _tasks_of_table(agent: Agent, op: Op, total: int) -> list[int]:
 
 
 def _task_class(agent: Agent, schedule: str, total: int, number: int, outside: int, table: int) -> int:
-    """Return a class number for a task of the wave `agent`: equal for tasks that are on one worker for any number of
-    workers.
+    """Return a class number of a task: tasks of one class always run on the same worker, however many workers there
+    are, so that their accesses do not race.
 
-    Accesses of tasks with equal numbers do not race. `number` is the task's number, of `total`; `outside` is the class
-    of the task around the loop. Equal are tasks of one `number` in loops of one `schedule`: in all strided loops, in
-    contiguous loops of one `total`, in table loops of one `total` and `table` (an id), and in the n-th dynamic loop of
-    each role.
+    `agent` is the wave that runs the task, `number` the task's number, of `total`. `outside` is the class of the task
+    around the loop. Tasks of equal `number` and `outside` in two loops of the same `schedule` get one class. Contiguous
+    loops must also have the same `total`, table loops the same `total` and `table` (an id). Of dynamic loops, only the
+    n-th of each role match.
     """
     same_loop = {"contiguous": (total,), "dynamic": (agent.deals,), "table": (total, table)}.get(schedule, ())
     classes = agent.worker.classes

@@ -476,8 +476,8 @@ def conditional(low: Lowering, op: Op) -> tuple[Tile, ...]:
     results.
 
     A result has the body's value where the condition holds, and the operand's elsewhere. A condition that is a number
-    emits the body or nothing. One on workgroup ids or open sizes becomes a branch. A condition on data is stored in
-    memory, and masks every write. Raise a ProgramError if it has any other symbol.
+    emits the body or nothing. One on workgroup ids or sizes known only at the call becomes a branch. A condition on
+    data is stored in memory, and masks every write. Raise a ProgramError if it has any other symbol.
     """
     scope = low.scope
     (body,) = op.blocks

@@ -182,11 +182,11 @@ def _fails_past(scope: TileScope, e: Expr, dims: tuple[Expr, ...], axis: Expr) -
 
 
 def ended(low: Lowering, op: Op, tile: Tile) -> Tile:
-    """Return `tile`, the result of `op`, with -inf past the end of a loop's axis; unchanged unless `op` is to mask it.
+    """Return `tile`, the result of `op`, with -inf past the end of a loop's axis. Return it unchanged unless `op` is
+    the operation that `scope.unseen`, {axis: operation}, names for an axis.
 
-    `scope.unseen` says which operation masks which axis (`hide_end`). A tile with the register layout of accumulators
-    is copied to new registers and masked there, by code that only the last iteration runs. Any other tile gets a select
-    in its formula.
+    A tile with the register layout of accumulators is copied to new registers and masked there, by code that only the
+    last iteration runs. Any other tile gets a select in its formula.
     """
     axis = next((d for d, hidden in low.scope.unseen.items() if hidden is op), None)
     if axis is None:

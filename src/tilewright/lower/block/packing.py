@@ -57,10 +57,10 @@ def pack_before(
     """Return (tensor, order): a new argument of the program, which has all of B packed before the program runs, and its
     packed order.
 
-    None if B cannot be packed before (`packed_before`), or if an extent depends on data. None also unless the current
-    part begins at a whole block of N and a whole atom of K, and ends at a whole atom of K or with K. `b` is the Tile of
-    B; `axes` names M, N and K; `outer` are B's other dimensions; `kernel` has the accumulator tile; `parts` maps
-    dimensions to (first index, extent).
+    None if B cannot be packed before, such as an operand that is computed, or if an extent depends on data. None also
+    unless the current part begins at a whole block of N and a whole atom of K, and ends at a whole atom of K or with K.
+    `b` is the Tile of B; `axes` names M, N and K; `outer` are B's other dimensions; `kernel` has the accumulator tile;
+    `parts` maps dimensions to (first index, extent).
     """
     if any(d in low.scope.bases or not d.symbols.isdisjoint(low.scope.bound) for d in (*outer, axes.k, axes.n)):
         return None  # its extents depend on data

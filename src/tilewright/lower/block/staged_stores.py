@@ -107,11 +107,12 @@ def _in_rows(low: Lowering, write: Write, atom: CopyAtom, held: Value) -> bool:
 
 
 def _transposed(low: Lowering, write: Write, atom: CopyAtom, held: Value) -> bool:
-    """Emit the store of the accumulator `held` by the bulk copy `atom`, if columns of the accumulator are rows of
-    memory.
+    """Emit the store of the accumulator `held` by the bulk copy `atom`, for memory whose rows are columns of the
+    accumulator.
 
-    `write` is the write of its elements. A shared tile has some columns with all their elements, cut into slabs as long
-    as a row of shared memory. Return True; or False, with nothing emitted, if no such tile divides the accumulator.
+    It goes through a shared tile with some columns of the accumulator, each cut into pieces as long as a row of shared
+    memory. `write` is the write of its elements. Return True; or False, with nothing emitted, if no such tile divides
+    the accumulator.
     """
     w = low.writer
     m, n = low.storage.sums[held]

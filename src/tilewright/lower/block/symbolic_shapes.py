@@ -44,7 +44,9 @@ class OpenSizes:
         return bool(self.parameters)
 
     def records(self) -> list[Op]:
-        """Return the `param` and `let` records that declare the open sizes in a block program; [] if there are none."""
+        """Return the `param` and `let` records that declare the open sizes (known only at the call) in a block program;
+        [] if there are none.
+        """
         if not self.parameters:
             return []
         records = [Op(BLOCK.records["param"], (), {"parameters": tuple((s, None) for s in self.parameters)})]

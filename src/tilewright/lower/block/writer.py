@@ -34,7 +34,9 @@ def _is_shared(value: Value) -> bool:
 
 
 def extent(axis: Symbol) -> Size:
-    """Return the extent of an iterator: its upper bound plus 1; an int, or an expression of open sizes."""
+    """Return the extent of an iterator: its upper bound plus 1. It is an int, or an expression of open sizes (known
+    only at the call).
+    """
     assert axis.upper is not None
     return number_or(axis.upper + 1)
 

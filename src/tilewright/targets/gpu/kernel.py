@@ -36,35 +36,37 @@ class Backend(Protocol):
 
     def emitted(self, program: Program, machine: Machine) -> Emitted:
         """Return the LLVM IR of a loop program (the IR level below the block program), with all that a launch needs:
-        threads, shared memory, arguments. A protocol's method, as all of this class.
+        threads, shared memory, arguments. A protocol's method.
         """
 
     def request(self, machine: Machine) -> dict[str, Any]:
-        """Return the request, a dict for the code generation helper, by which LLVM compiles to the machine's
-        assembly.
+        """Return the request, a dict for the code generation helper, by which LLVM compiles to the machine's assembly.
+        A protocol's method.
         """
 
     def disassembled(self, assembly: str, machine: Machine) -> str:
         """Return the machine instructions (such as SASS) of the assembly text `assembly`, as the maker's tools print
-        them.
+        them. A protocol's method.
         """
 
     def why_not(self, machine: Machine) -> str | None:
-        """Return the reason why code for `machine` does not run on the GPU at hand, as text; None if it runs."""
+        """Return the reason why code for `machine` does not run on the GPU at hand, as text; None if it runs. A
+        protocol's method.
+        """
 
     def loaded(self, assembly: str, emitted: Emitted, number: int) -> Any:
         """Load the assembly text `assembly` on GPU number `number`, and return the loaded code. `emitted` describes the
-        kernel.
+        kernel. A protocol's method.
         """
 
     def memory(self, machine: Machine, number: int, passing: bool = False, stream: int | None = None) -> Memories:
         """Return the object that allocates and copies memory on GPU number `number`. With `passing`, allocated memory
-        is used by one call only. With a `stream` (its handle), all work goes to that stream.
+        is used by one call only. With a `stream` (its handle), all work goes to that stream. A protocol's method.
         """
 
     def stopwatch(self, number: int) -> Any:
-        """Return an object that times launches on GPU number `number`; it has a `stream` and a method
-        `seconds(call)`.
+        """Return an object that times launches on GPU number `number`; it has a `stream` and a method `seconds(call)`.
+        A protocol's method.
         """
 
     def bound(
@@ -72,7 +74,7 @@ class Backend(Protocol):
     ) -> Callable[[], None]:
         """Return a function without parameters that launches the `loaded` code on `arrays`, of the host or the device.
         `emitted` describes the kernel; `workers` is the number of workgroups (None: chosen); `sizes` are the values of
-        open parameters (sizes known only at the call).
+        open parameters (sizes known only at the call). A protocol's method.
         """
 
 

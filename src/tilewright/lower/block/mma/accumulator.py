@@ -65,8 +65,8 @@ class TaskSums:
         """Context manager: emit a fill of the task's accumulator registers with zeros, and yield them; the caller emits
         the K loops within it.
 
-        At its end, a copy of the registers to memory is emitted if another MMA of the block needs them (`at_once`).
-        `tile` is not used.
+        If another MMA of the block needs the sums, a copy of the registers to memory is emitted at the end. `tile` is
+        not used.
         """
         self.writer.emit("fill", (self.registers.sums,), value=0)
         yield self.registers.sums
@@ -115,10 +115,10 @@ def room_for_sums(
     """Emit the allocation of an accumulator for C, and the store of its first value `start` (a formula); return
     (tensor, is_unset).
 
-    The tensor is in registers if one accumulator tile of `kernel` covers C exactly, batch extents are 1, and
-    `storage.holds_sums`. Else it is in memory, padded to whole atoms. `is_unset` is True if it is in memory and `start`
-    is 0: nothing is stored then. `axes` names M, N and K; `c` are the dimensions of C, `parts` maps them to (first
-    index, extent); `wide` is the element type.
+    The tensor is in registers if `storage` allows that (`holds_sums`), one accumulator tile of `kernel` covers C in
+    whole atoms, and batch extents are 1. Else it is in memory, padded to whole atoms. `is_unset` is True if it is in
+    memory and `start` is 0: nothing is stored then. `axes` names M, N and K; `c` are the dimensions of C, `parts` maps
+    them to (first index, extent); `wide` is the element type.
     """
     rows, columns = (parts[d][1] for d in (axes.m, axes.n))
     is_zero, has_unit_batch = start == formulas.number(0, wide), all(parts[d][1] == 1 for d in axes.around)
@@ -154,11 +154,11 @@ def room_for_sums(
 def carried_accumulator_of(
     low: Lowering, op: Op, acc: Tile, start: Formula, parts: Parts, along: tuple[Expr | None, ...] | None
 ) -> Value | None:
-    """Return the tensor of a loop-carried accumulator to which the MMA `op` can add in place; None if it needs a new
-    tensor.
+    """Return the tensor to which the MMA `op` can add in place, that of a loop-carried accumulator; None if it needs a
+    new tensor.
 
-    `acc` is the accumulator operand, and `start` the formula of its elements. If the tensor has other elements by now
-    (they were rescaled, say), the store of `start` to it is emitted. `parts` maps dimensions to (first index, extent).
+    `acc` is the accumulator operand and `start` the formula of its elements. If the tensor does not hold these elements
+    now (they were rescaled, say), their store to it is emitted. `parts` maps dimensions to (first index, extent).
     `along` are the dimensions of the registers' rows and columns; None: the MMA has no atom.
     """
     carried = _carried_accumulator(low, op, acc, start, parts, along)

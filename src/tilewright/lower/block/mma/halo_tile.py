@@ -171,11 +171,11 @@ class HaloOfA(HaloSource):
         return held
 
     def _lines(self, box: Box, k: Expr, walk: LineLayout) -> Value:
-        """Emit the copy of a halo tile, the memory `box` from K index `k` on, to a shared tile; return that tile.
+        """Emit the copy of a box of memory, from K index `k` on, to a shared tile (a halo tile), and return that tile.
 
-        Its image lines follow one another as rows, as `walk` states. Each image is copied separately. Rows behind the
-        last line, which MMAs read too, are zeroed before the first task. Raise a ProgramError if the box's lines have
-        another pitch than `walk`.
+        The box's image lines become rows that follow one another, with the pitch that the layout `walk` states. Each
+        image is copied separately. Rows behind the last line, which MMAs read too, are zeroed before the first task.
+        Raise a ProgramError if the box's lines have another pitch than `walk`.
         """
         p, w, swizzle = self.product, self.product.w, _swizzle(self.product.how.atom.a)
         *outer, lines, pitch, slab = box.widths
@@ -210,11 +210,11 @@ class BesideHalo(HaloSource):
         return ()
 
     def loops(self) -> Sequence[ReductionLoop]:
-        """Return the K loops of an MMA on a halo tile, outermost first: K, the taps with a copy of B for each index,
-        then the other taps.
+        """Return the reduction loops of an MMA on a halo tile, outermost first: the loop over K, then loops over the
+        taps.
 
-        The other taps are all unrolled if that gives at most 36 (UNROLLED) atoms of a wave group, else only the last
-        one is.
+        The tap dimensions of `streamed()`, for each index of which B is copied, come first. The others are all unrolled
+        if that gives a wave group at most 36 (UNROLLED) atoms; otherwise only the last of them is.
         """
         p, kernel, streamed = self.product, self.product.how, self.streamed()
         inside = [d for d in p.axes.deep if d not in streamed]

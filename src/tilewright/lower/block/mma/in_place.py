@@ -27,10 +27,11 @@ class InPlace(OperandSource):
         self.begin()
 
     def begin(self) -> None:
-        """Reset `self.marks` for another accumulator tile: for each coordinate, True if it may be out of bounds.
+        """Set `self.marks` for a new accumulator tile: for each coordinate of the operand, True if it may be out of
+        bounds.
 
-        The marks are those that the lowering of the operand's read recorded in `storage.marks_of_load`; all False if it
-        recorded none. `limits` changes them inside K loops.
+        The values are those that were recorded when the operand's read was lowered; all False if none were. The method
+        `limits` changes them inside K loops.
         """
         self.marks = self.product.low.storage.marks_of_load.get(self.operand_load, (False,) * len(self.operand_load.at))
 

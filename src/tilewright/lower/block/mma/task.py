@@ -145,10 +145,10 @@ class TiledTask:
 
     def _blocks(self, rounds: dict[Expr, Rounds]) -> None:
         """Emit the loop over the blocks in `rounds`, {dimension: range of blocks}; its body is the MMAs, then their
-        epilogue.
+        epilogue. A single block has no loop.
 
-        If the plan delays stores, and `_can_be_late`, the epilogue of a block is emitted so that it runs during the
-        next one. A single block has no loop.
+        If the plan delays stores, the epilogue of a block runs during the next block. It does not if a block is ragged,
+        or if the epilogue reads the result of an MMA that another MMA needs, since the next block overwrites that.
         """
         low, w = self.low, self.low.writer
         ranges: list[Range] = []
