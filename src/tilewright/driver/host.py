@@ -124,9 +124,10 @@ class _Host:
         return wide
 
     def is_copied(self, name: str, kind: TensorType) -> bool:
-        """True if `as_taken` copies the argument `name`: to convert it, or to pad it with zeros, to the type `kind`.
+        """True if a block program that takes the argument `name` as the type `kind` gets a copy of it: converted, or
+        padded with zeros.
 
-        It is False if only its shape or strides differ.
+        False if only its shape or strides differ.
         """
         argument_type = self.args[name].type
         return argument_type.dtype is not kind.dtype or self._padded_dim(argument_type, kind) is not None

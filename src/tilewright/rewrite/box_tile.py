@@ -45,12 +45,13 @@ def in_patches(
     apart: bool = False,
     free: Collection[Op] = (),
 ) -> Patched:
-    """Return a Patched: the program with the neighbouring dimensions `digits` (mixed-radix parts of the flat dimension
-    `name`) replaced by one that counts boxes of the extents `box`, and by those within a box: with `apart`, one for
-    each digit along which `box` is longer than 1, otherwise one flat dimension.
+    """Return a Patched: the program with one dimension that counts boxes, and dimensions within a box, in place of the
+    neighbouring dimensions `digits` (mixed-radix parts of the flat dimension `name`).
 
-    `lines` is (elements of a box along the last two digits, pitch of an image line) if a box runs on from line to line,
-    else None. `sizes` has the extents. `free` holds the loops whose result does not depend on the tile size.
+    `box` has a box's extent along each of `digits`. Within a box there is one flat dimension; with `apart`, one for
+    each extent of `box` above 1. `lines` is (elements of a box along the last two digits, pitch of an image line) if a
+    box runs on from line to line, else None. `sizes` has the extents of dimensions. `free` holds the loops whose result
+    does not depend on the tile size.
 
     >>> from tilewright.ir.tile import parse_tile
     >>> tile = parse_tile('''tile moved(%x: global f32[P, Q], %y: global f32[P, Q])

@@ -17,8 +17,8 @@ CONSTANTS = ("fill", "scalar")
 
 
 def with_mask_values_in_loops(program: Program, free: Collection[Op]) -> tuple[Program, Collection[Op]]:
-    """Copy the constants that selects in loops give where their conditions are false to before these selects. Return
-    (new program, the loops of `free` in it).
+    """In loops, put a copy of a constant before each select that gives it where its condition is false, such as the
+    -inf of a mask. Return (new program, the loops of `free` in it).
 
     Only constants (`fill`, `scalar`) of the program's own body are copied. Both are returned unchanged if there is no
     such select. `free` holds the loops whose result does not depend on the tile size.
@@ -43,7 +43,7 @@ class _WithConstantsInside(Regrouped):
         self.depth = 0
 
     def block(self, given: list[Op], ops: list[Op]) -> None:
-        """Append the rewritten form of each operation in the list `given` to `ops`. A select in a loop that gives a
+        """Append the rewritten form of each operation in the list `given` to `ops`. In a loop, a select that gives a
         constant where its condition is false gets a copy of the constant, which is appended before it.
         """
         self.depth += 1

@@ -117,11 +117,11 @@ def windowed(
     dtype: DType,
     otherwise: float,
 ) -> Formula:
-    """Emit the copy of all lanes' windows to one shared tensor; return the formula that loads an element of the read
-    from it.
+    """Emit the copy of what all lanes read to one shared tensor, which has a box of memory (a window) for each lane.
+    Return the formula that loads an element of the read from it.
 
-    `access` has the memory coordinates, `box` is the window of a lane; `parts` maps the tile's dimensions `dims` to
-    (first index, extent); `otherwise` is the value out of bounds.
+    `access` has the memory coordinates of the read; `box` is the box of one lane, whose first coordinate depends on the
+    lane. `parts` maps the tile's dimensions `dims` to (first index, extent); `otherwise` is the value out of bounds.
     """
     lane_dims = [d for d in dims if not is_in_window(low.bound, d)]
     longer = [n for n, width in enumerate(box.widths) if width > 1]

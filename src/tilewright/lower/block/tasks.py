@@ -65,9 +65,10 @@ class Tasks:
     def _split_dims(self) -> tuple[list[list[Case]], dict[Expr, Size]]:
         """Set a task's part (first index, extent) of each dimension in the scope; return (cases, counts).
 
-        `cases` has an entry for each dimension that tasks do not divide evenly: [(dimension, part, condition) of full
-        tasks, the same of the last task]. With a pipeline, tasks have equal parts instead, and `counts` is {dimension:
-        number of tasks along it}. Ranges of task indices are added to `self.ranges`.
+        Without a pipeline, `cases` has an entry for each dimension of which the last task has less: [(dimension, part,
+        condition) of full tasks, the same of the last task]. `counts` is {} then. With a pipeline, all tasks have equal
+        parts, `cases` is [], and `counts` is {dimension: number of tasks along it}. Ranges of task indices are added to
+        `self.ranges`. A dimension that one task has all of is not split.
         """
         scope, cases, counts = self.low.scope, list[list[Case]](), dict[Expr, Size]()
         if self.workgroups is not None:

@@ -105,8 +105,8 @@ class HaloOfA(HaloSource):
         self.held: tuple[Value, Box] | None = None
 
     def bring(self, dim: Expr) -> None:
-        """If `dim` is K, emit the copy of the halo tile for the current K step, and keep its tensor for `rows`; else do
-        nothing.
+        """If `dim` is K, emit the copy of the halo tile for the current K step, and record its tensor, of which the
+        method `rows` then returns views. Otherwise do nothing.
 
         Raise a ProgramError if the elements that all taps read are no box in memory, or if the box has no fewer
         elements than the reads.
@@ -243,8 +243,8 @@ class TapsOfB(BesideHalo):
         return tuple(d for d in self.product.axes.deep if d not in self.last)
 
     def bring(self, dim: Expr) -> None:
-        """If `dim` is the innermost loop on which the copy of B depends, emit the copy to a new shared tile, and keep
-        it for `columns`; else do nothing.
+        """If `dim` is the innermost loop on which the copy of B depends, emit the copy to a new shared tile, and record
+        the tile, of which the method `columns` then returns views. Otherwise do nothing.
         """
         p, atom = self.product, self.product.how.atom
         if dim is not (p.axes.k, *self.streamed())[-1]:
@@ -330,8 +330,8 @@ def halo_sources(product: AtomProduct, a: Tile, b: Tile, offsets: int) -> tuple[
     """Return (source of A, source of B): how an MMA reads its operands if A is a halo tile (input patch for all filter
     taps).
 
-    Both operands must be arguments that are only read. `offsets` is the number of taps in one copy of B; 0: all of B is
-    copied before the first task, by code emitted here.
+    Raise a ProgramError unless both operands are arguments that are only read. `offsets` is the number of taps in one
+    copy of B; 0: all of B is copied before the first task, by code emitted here.
     """
     left = HaloOfA(product, _given(a, "A"), product.low.bound.walk)
     operand_load = _given(b, "B")
