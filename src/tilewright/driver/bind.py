@@ -221,9 +221,9 @@ def _bind_lanes(request: Request, whole_form: Request, plan: Schedule) -> OneKer
     rows = LaneRows.of(whole_form, product)
     if isinstance(rows, str):
         raise refused(plan.axis(str(product.rows[0])), rows)
-    terms, patched, inner = rows.bound(plan, box)
-    kernel = replace(kernel_of(request, patched.program, patched.sizes, patched.free), simt=terms)
-    sized = SizedProgram(patched.program, {**sizes, **patched.sizes}, request.sized.shapes, patched.free)
+    terms, boxes, inner = rows.bound(plan, box)
+    kernel = replace(kernel_of(request, boxes.program, boxes.sizes, boxes.free), simt=terms)
+    sized = SizedProgram(boxes.program, {**sizes, **boxes.sizes}, request.sized.shapes, boxes.free)
     return OneKernel(sized, bind(kernel, inner), in_boxes=True)
 
 

@@ -22,7 +22,7 @@ from tilewright.plan.pipelined import atoms_of, pipelined_mma
 from tilewright.plan.refusals import refused, tasks_line
 from tilewright.plan.schedule import Axis, Digit, ProductUnit, Schedule, Split, ValuePlacement
 from tilewright.plan.tile_register_tasks import LineLayout
-from tilewright.rewrite.box_tile import Patched, in_patches
+from tilewright.rewrite.box_tile import ProgramInBoxes, in_boxes
 from tilewright.rewrite.digits import digits_of
 from tilewright.rewrite.tile_between_gemms import without_k_loops
 
@@ -33,10 +33,10 @@ def bind_halo(request: Request, plan: Schedule) -> OneKernel:
     The kernel's program is the request's, rewritten so that M (its rows) is in boxes of output pixels. Raises an
     ArgumentError if the plan does not fit the program.
     """
-    patched, boxed = HaloKernel.of(request, plan).over_boxes()
-    extents = {**request.sizes, **patched.sizes}
-    sized = SizedProgram(patched.program, extents, request.sized.shapes, patched.free)
-    kernel = KernelProgram(patched.program, extents, request.machine, patched.free)
+    boxes, boxed = HaloKernel.of(request, plan).over_boxes()
+    extents = {**request.sizes, **boxes.sizes}
+    sized = SizedProgram(boxes.program, extents, request.sized.shapes, boxes.free)
+    kernel = KernelProgram(boxes.program, extents, request.machine, boxes.free)
     return OneKernel(sized, BoundKernel(kernel, boxed), in_boxes=True)
 
 
@@ -86,7 +86,7 @@ class HaloKernel:
             raise refused(plan.pipeline, product)
         return cls(request, plan, program, sizes, digits, line, *product, plan.axis(str(axes.m)))
 
-    def over_boxes(self) -> tuple[Patched, Schedule]:
+    def over_boxes(self) -> tuple[ProgramInBoxes, Schedule]:
         """Return (the program with M in boxes of output pixels, the plan of that program).
 
         Before, every line of the plan is checked: operands, axes, atom, waves, registers, box and copies. An
@@ -113,20 +113,20 @@ class HaloKernel:
         check_registers(roles, (line,), {self.op: microkernel}, machine)
         box, walk = self.box(window, microkernel)
         line_shape = None if walk is None else (image_rows(walk, microkernel), walk.pitch)
-        patched = in_patches(self.program, self.sizes, self.rows.name, self.digits, box, line_shape)
+        boxes = in_boxes(self.program, self.sizes, self.rows.name, self.digits, box, line_shape)
         self._check_copies()
-        return replace(patched, sizes={**self.sizes, **patched.sizes}), self._boxed_plan(patched, box, walk)
+        return replace(boxes, sizes={**self.sizes, **boxes.sizes}), self._boxed_plan(boxes, box, walk)
 
-    def _boxed_plan(self, patched: Patched, box: tuple[int, ...], walk: LineLayout | None) -> Schedule:
+    def _boxed_plan(self, boxes: ProgramInBoxes, box: tuple[int, ...], walk: LineLayout | None) -> Schedule:
         """Return the plan with the axis of M replaced by two axes: one counts boxes, one counts the rows within a box.
 
-        `patched` has the names of these dimensions, `box` the extents of a box, one for each digit (mixed-radix part)
+        `boxes` has the names of these dimensions, `box` the extents of a box, one for each digit (mixed-radix part)
         of M. `walk` is None, or the layout of image lines whose rows run on from one line to the next: the second axis
         then has one digit per extent, the last with the padding of a line. In `grid` the axis within a box comes first,
         with one task, so that raster groups are formed by the last two axes.
         """
-        (inner,), statement = map(str, patched.inner), self.line
-        outer, count = str(patched.outer), patched.sizes[patched.outer]
+        (inner,), statement = map(str, boxes.inner), self.line
+        outer, count = str(boxes.outer), boxes.sizes[boxes.outer]
         places = [Digit(inner, statement.rows, statement.rows)]
         if walk is not None:
             places = [Digit(str(d), n, n) for d, n in zip(self.digits, box, strict=True)]

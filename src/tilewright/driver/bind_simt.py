@@ -15,7 +15,7 @@ from tilewright.plan.refusals import refused
 from tilewright.plan.schedule import Digit, Schedule
 from tilewright.plan.simt import SimtMatch
 from tilewright.plan.simt_boxes import SimtProduct, with_window
-from tilewright.rewrite.box_tile import Patched, in_patches, inner_of, outer_of
+from tilewright.rewrite.box_tile import ProgramInBoxes, in_boxes, inner_of, outer_of
 from tilewright.rewrite.digits import digits_of
 
 
@@ -65,7 +65,7 @@ class LaneRows:
             return f"tasks do not cut {row}"
         return cls(product.terms, str(row), over, sizes, digits, cut, read, loops)
 
-    def bound(self, plan: Schedule, box: dict[str, int]) -> tuple[SimtProduct, Patched, Schedule]:
+    def bound(self, plan: Schedule, box: dict[str, int]) -> tuple[SimtProduct, ProgramInBoxes, Schedule]:
         """Return (how lanes compute the MMA, the program over boxes of rows, the plan of that program).
 
         `box` is {digit (mixed-radix part) of M: extent of a lane's box}. Raises an ArgumentError if it names unknown
@@ -86,20 +86,20 @@ class LaneRows:
         loop = plan.axis(str(self.terms.k)).split("loop")
         terms = replace(self.terms, box_extents=sizes, k_step=size(self.terms.k) if loop is None else loop.size)
         terms = with_window(terms, self.read, self.digits, size)
-        patched, boxed = self.over_boxes(terms)
-        return self.with_dims(terms), patched, boxed.to_boxed_plan(plan)
+        boxes, boxed = self.over_boxes(terms)
+        return self.with_dims(terms), boxes, boxed.to_boxed_plan(plan)
 
-    def over_boxes(self, terms: SimtProduct) -> tuple[Patched, BoxedRows]:
+    def over_boxes(self, terms: SimtProduct) -> tuple[ProgramInBoxes, BoxedRows]:
         """Return (the program with M in boxes of rows, the names and extents of the boxed rows for the plan).
 
         A box is the rectangle of results that one lane computes; `terms` has its extents.
         """
-        patched = in_patches(
-            self.program, self.sizes, self.name, self.digits, terms.box_extents, apart=True, free=self.free
+        boxes = in_boxes(
+            self.program, self.sizes, self.name, self.digits, terms.box_extents, one_dim_per_digit=True, free=self.free
         )
         digits = tuple(Digit(str(d), self.sizes[d], self.sizes[d]) for d in self.digits)
-        boxed = BoxedRows(self.name, digits, terms.box_extents, str(patched.outer), tuple(map(str, patched.inner)))
-        return replace(patched, sizes={**self.sizes, **patched.sizes}), boxed
+        boxed = BoxedRows(self.name, digits, terms.box_extents, str(boxes.outer), tuple(map(str, boxes.inner)))
+        return replace(boxes, sizes={**self.sizes, **boxes.sizes}), boxed
 
     def with_dims(self, terms: SimtProduct) -> SimtProduct:
         """Return `terms` (how lanes compute the MMA) with the dimensions of the program over boxes of M. `self` tells

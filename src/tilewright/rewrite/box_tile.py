@@ -22,7 +22,7 @@ from tilewright.rewrite.rewriter import DimensionGroup, Regrouped
 
 
 @dataclass(frozen=True)
-class Patched:
+class ProgramInBoxes:
     """A program over boxes: the dimension `outer` that counts boxes, those within a box, their sizes, and the free
     loops.
     """
@@ -34,7 +34,7 @@ class Patched:
     free: frozenset[Op] = frozenset()
 
 
-def in_patches(
+def in_boxes(
     program: Program,
     sizes: Mapping[Symbol, int],
     name: str,
@@ -42,16 +42,16 @@ def in_patches(
     box: Sequence[int],
     lines: tuple[int, int] | None = None,
     *,
-    apart: bool = False,
+    one_dim_per_digit: bool = False,
     free: Collection[Op] = (),
-) -> Patched:
-    """Return a Patched: the program with one dimension that counts boxes, and dimensions within a box, in place of the
-    neighbouring dimensions `digits` (mixed-radix parts of the flat dimension `name`).
+) -> ProgramInBoxes:
+    """Return a ProgramInBoxes: the program with one dimension that counts boxes, and dimensions within a box, in place
+    of the neighbouring dimensions `digits` (mixed-radix parts of the flat dimension `name`).
 
-    `box` has a box's extent along each of `digits`. Within a box there is one flat dimension; with `apart`, one for
-    each extent of `box` above 1. `lines` is (elements of a box along the last two digits, pitch of an image line) if a
-    box runs on from line to line, else None. `sizes` has the extents of dimensions. `free` holds the loops whose result
-    does not depend on the tile size.
+    `box` has a box's extent along each of `digits`. Within a box there is one flat dimension; with `one_dim_per_digit`,
+    one for each extent of `box` above 1. `lines` is (elements of a box along the last two digits, pitch of an image
+    line) if a box runs on from line to line, else None. `sizes` has the extents of dimensions. `free` holds the loops
+    whose result does not depend on the tile size.
 
     >>> from tilewright.ir.tile import parse_tile
     >>> tile = parse_tile('''tile moved(%x: global f32[P, Q], %y: global f32[P, Q])
@@ -61,12 +61,12 @@ def in_patches(
     ...   write %0, %y over=[p, q] at=[p, q]
     ... }''')
     >>> digits = tile.args[0].type.dims
-    >>> print(in_patches(tile, dict(zip(digits, (6, 10))), "M", digits, (2, 4)).program.body.ops[0].attrs["at"])
+    >>> print(in_boxes(tile, dict(zip(digits, (6, 10))), "M", digits, (2, 4)).program.body.ops[0].attrs["at"])
     (<2*(at_box//3) + at_in//4>, <4*(at_box%3) + at_in%4>)
     """
     counts = [-(-sizes[d] // n) for d, n in zip(digits, box, strict=True)]
     t = symbol("at_box", 0, prod(counts) - 1)
-    inside = _Inside.per_digit(digits, box) if apart else _Inside.flat(name, box, lines)
+    inside = _Inside.per_digit(digits, box) if one_dim_per_digit else _Inside.flat(name, box, lines)
     dims = outer_of(name), *inside.dims
     numbers = zip(digits, box, _digits(t, counts), inside.within, strict=True)
     places: dict[Expr, Expr] = {d: n * a + b for d, n, a, b in numbers}
@@ -76,7 +76,7 @@ def in_patches(
         rewritten = replace(program, body=rewrite.body(program.body))
         verify(rewritten)
     extents = dict(zip(dims, (prod(counts), *(int(s.hi) + 1 for s in inside.axes)), strict=True))
-    return Patched(rewritten, dims[0], dims[1:], extents, frozenset(rewrite.kept[op] for op in free))
+    return ProgramInBoxes(rewritten, dims[0], dims[1:], extents, frozenset(rewrite.kept[op] for op in free))
 
 
 def outer_of(name: str) -> Symbol:
