@@ -64,7 +64,7 @@ class Workgroups:
         self._plain = dict(low.scope.symbols)
         self.counts, self.opened = self._counts(), bool(low.scope.opened)
         if self.opened:
-            self._refuse_moved()
+            self._require_plain_tiles()
             return
         shape = tuple(int(n) for n in reversed(self.counts))
         ids: list[Any] = list(reversed(np.ogrid[tuple(slice(0, n) for n in shape)]))
@@ -108,7 +108,7 @@ class Workgroups:
 
     # -- sizes known only at the call -------------------------------------------------------------------------
 
-    def _refuse_moved(self) -> None:
+    def _require_plain_tiles(self) -> None:
         """Raise a ProgramError unless, along each dimension, workgroup w has the tile from w * tile on.
 
         It is called for programs with open sizes (known only at the call): with other tiles, a part might be empty.

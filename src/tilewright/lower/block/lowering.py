@@ -119,7 +119,7 @@ class Lowering:
         if rule is None:
             raise ProgramError(f"{op.name} has no native form yet: {op_text(op)}", op.loc)
         try:
-            self.scope.refuse_moved(op)
+            self.scope.refuse_data_dependent(op)
             return rule(self, op)
         except ProgramError as fault:
             raise type(fault)(fault.what, fault.location or op.loc) from None

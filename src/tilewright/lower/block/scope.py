@@ -272,7 +272,7 @@ class TileScope:
         conformed = tuple(d for d in tile.dims if d in dims) + tuple(d for d in dims if d not in tile.dims)
         return Tile(tile.dtype, conformed, parts, rewritten(tile.formula, images), wide)
 
-    def refuse_moved(self, op: Op) -> None:
+    def refuse_data_dependent(self, op: Op) -> None:
         """Raise a ProgramError if `op` needs all elements along a dimension whose start or end is data-dependent.
 
         Such operations are scans and topk along that dimension, and reshape, extract or debug_log of a tile that has
