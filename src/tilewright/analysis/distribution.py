@@ -138,7 +138,8 @@ def operand_layout(atom: MultiplyAtom, operand: str, shape: tuple[int, ...], wav
     `operand` is "a", "b" or "c", `shape` the matrix's (rows, columns). `waves` = (rows, columns) groups of threads
     share C, each with the threads of one atom: a group has its own rows of A, its own columns of B, and one contiguous
     block of C. Within a block the atom repeats along rows, then columns, as further values of each thread. Raises a
-    LayoutError if the shape does not divide, or if the atom reads the operand from memory.
+    LayoutError if `shape` is not that of a matrix of whole atoms for each group, or if the atom reads the operand from
+    memory.
     """
     operand_registers: Any = {"a": atom.a, "b": atom.b, "c": atom.c}[operand]
     if not isinstance(operand_registers, RegisterOperand):

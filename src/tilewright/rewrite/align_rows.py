@@ -282,7 +282,7 @@ def _in_panels(program: Program, product: Op, reads: Sequence[Numbered], pitch: 
     each row has all of K. Or return text: why there is none.
 
     `reads` are those of the operands of the MMA `product`, which must sum at least two dimensions that nothing else
-    uses. Rows are padded to a multiple of `pitch` bytes.
+    uses. The last coordinate of each must not be below 0. Rows are padded to a multiple of `pitch` bytes.
     """
     one, two = (v.type.dims for v in product.operands[:2])
     summed = tuple(d for d in one if d in two and d not in product.result.type.dims)

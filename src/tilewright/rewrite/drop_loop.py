@@ -50,7 +50,8 @@ def _scale_operands(body: Block) -> None:
     """Change the block `body` in place: divide or multiply operand A of an MMA, instead of the MMA's result, by a value
     of the row.
 
-    MMAs stay if A is read from memory, if they do not start from zero, or if anything but the division uses the result.
+    MMAs stay if A is read from memory or has another element type than the value, if they do not start from zero, or if
+    anything but the division uses the result.
     """
     makers = {result: op for op in body.ops for result in op.results}
     for op in [op for op in body.ops if op.name in ("div", "mul")]:

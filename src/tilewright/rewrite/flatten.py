@@ -27,8 +27,8 @@ def in_one(program: Program, sizes: Mapping[Symbol, int]) -> tuple[Program, dict
     """Return (elementwise program over one flat dimension, {dimension: extent} with that dimension); None if the
     program is to stay as it is.
 
-    It stays if it is not elementwise, has fewer than two dimensions, no elements or constraints, or if its last
-    dimension has a power-of-two extent. `sizes` has the extents of dimensions.
+    It stays if it is not elementwise, has constraints, fewer than two dimensions or no elements, or if the extent of
+    its last dimension is a power of two. `sizes` has the extents of dimensions.
     """
     dims = _dims(program)
     if dims is None or len(dims) < 2 or not all(isinstance(d, Symbol) and d in sizes for d in dims):

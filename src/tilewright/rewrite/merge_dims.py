@@ -227,11 +227,11 @@ class _Runs:
 
     def _can_be_divided(self, run: Run) -> bool:
         """True if accesses can divide the merged index of the run (tuple of neighbouring dimensions), as in i//56 and
-        i%56. The program must have exactly one MMA.
+        i%56. False unless the program has exactly one MMA.
 
-        The run must be all of its M, N or K; or a part of M or N that is the last dimensions of all results. Reads must
-        use its indices in order, and not in their last coordinate: bulk copies can walk several dimensions as one only
-        where memory is not contiguous.
+        The run must be all of its M, N or K; or a part of M or N that is the last dimensions of all results. Reads and
+        writes must use its indices in order, and reads not in their last coordinate: bulk copies can walk several
+        dimensions as one only where memory is not contiguous.
         """
         if len(self.products) != 1:
             return False

@@ -67,11 +67,12 @@ def _divided_last(program: Program, dim: Expr) -> Program:
 
 
 def _division(program: Program, product: Op, operand: Value, dim: Expr) -> tuple[Op, Value, Value] | None:
-    """Return (division, divided value, divisor) if `operand` of the MMA `product` is a quotient, perhaps cast, that can
-    be divided after the MMA instead; None otherwise.
+    """Return (division, divided value, divisor) if `operand` of the MMA `product` is a quotient of weights, perhaps
+    cast, that can be divided after the MMA instead; None otherwise.
 
-    The divisor must be a tile without `dim` whose dimensions the MMA's result has. Nothing else may use the quotient,
-    and the MMA must start from zero. A multiplication counts as a division.
+    The weights must be the result of an exponential, over `dim`. The divisor must be a tile without `dim` whose
+    dimensions and element type the MMA's result has. Nothing else may use the quotient, and the MMA must start from
+    zero. A multiplication counts as a division.
     """
     makers, users = program.makers(), program.users()
     op, value = makers.get(operand), operand

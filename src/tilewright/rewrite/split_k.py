@@ -61,7 +61,9 @@ def sum_of(program: Program, free: Collection[Op], sizes: Mapping[Symbol, int]) 
     """Return a WholeSum: the only MMA of `program`, perhaps in a loop of `free`, with the dimensions of K along which
     split-K can split it. Or return text: why it cannot be split.
 
-    `free` holds the loops whose result does not depend on the tile size. `sizes` has the extents of dimensions.
+    The MMA must start from zero, and the program must have no constraints. Without a loop, both operands must be reads;
+    in a loop, which must do nothing but add the MMA, they may be computed element by element. `free` holds the loops
+    whose result does not depend on the tile size. `sizes` has the extents of dimensions.
     """
     loops = [op for op in program.body.ops if op.name == "iterate"]
     if program.records:

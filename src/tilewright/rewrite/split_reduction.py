@@ -31,8 +31,9 @@ def parted(program: Program, sizes: Mapping[Symbol, int], count: int, machine: M
     """Return a Halves: the program as two. The first reduces `count` equal parts of the reduced dimension separately;
     the second combines their results, and reduces the elements left over. Or return text: why it cannot be split.
 
-    The program must have exactly one reduction, of values computed element by element from plain reads. `sizes` has the
-    extents of dimensions. The cache line of `machine` decides how parts are rounded.
+    The program must have no constraints and exactly one reduction, whose result is not rounded. The values that it
+    reduces must be computed element by element from plain reads, and used by nothing else. `sizes` has the extents of
+    dimensions. The cache line of `machine` decides how parts are rounded.
     """
     reductions = [op for op in program.walk() if op.name in REDUCTIONS]
     if len(reductions) != 1 or reductions[0] not in program.body.ops or program.records:

@@ -25,9 +25,11 @@ from tilewright.machine import Machine
 
 def spill_to_workspaces(lowered: Lowered, machine: Machine) -> Lowered:
     """Return the program in `lowered`, and those that run before it, with tensors in shared memory moved to new
-    workspaces in global memory until the rest fits, or until none may be moved. Tensors whose size is known only at the
-    call are moved first, in any case; then the largest ones. The programs are changed in place; workspaces become
-    further arguments.
+    workspaces in global memory until the rest fits, or until none may be moved.
+
+    Tensors whose size is known only at the call are moved first, in any case; then the largest ones. Nothing is moved
+    in a program that surely fits or has no tasks, or if the machine does not limit shared memory. The programs are
+    changed in place; workspaces become further arguments.
     """
     before = tuple(spill_to_workspaces(earlier, machine) for earlier in lowered.before)
     moved = replace(lowered, before=before) if before != lowered.before else lowered

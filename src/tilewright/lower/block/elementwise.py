@@ -324,8 +324,9 @@ def _refuse_open(op: Op, parts: Parts) -> None:
 def extract(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """Lower an `extract`; return (result tile,): one element of the operand, without dimensions.
 
-    The attribute `offset` is its row-major number, or its index along each dimension. Raise an ExecutionError if the
-    number is out of range.
+    The attribute `offset` is its row-major number, or its index along each dimension; negative ones count from the end.
+    Raise an ExecutionError if a row-major number is out of range, and a ProgramError if a size of the operand is known
+    only at the call.
     """
     tile = low.storage.env[op.operands[0]]
     _refuse_open(op, tile.parts)

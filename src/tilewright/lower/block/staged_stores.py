@@ -78,7 +78,8 @@ def swizzle_of(atom: CopyAtom, row: int, size: int, machine: Machine) -> Swizzle
 
 
 def _in_rows(low: Lowering, write: Write, atom: CopyAtom, held: Value) -> bool:
-    """Emit the store of the accumulator `held` by the bulk copy `atom`, if rows of the accumulator are rows of memory.
+    """Emit the store of the accumulator `held` by the bulk copy `atom`, for memory whose rows are rows of the
+    accumulator.
 
     `write` is the write of its elements. A shared tile has all rows and some columns; if several groups of waves split
     the columns, some of each group. Return True; or False, with nothing emitted, if no row length of `atom` divides the
