@@ -52,10 +52,11 @@ class EntryExecutor(ScriptExecutor):
     ) -> tuple[Callable[[], None], Whole | None]:
         """Return (a function without parameters that runs the module on these arrays, a description of what it
         launches). Without a machine-code entry, the host executor binds the arrays. Arrays that are not contiguous are
-        copied at each run, and back if they are written.
+        copied at each run, and back if they are written. Code that runs once (such as packing) runs now.
 
         `params` are sizes by name. `kept` is memory that an earlier bind filled; it is reused if the entry allows that.
-        With `passing`, the arrays are used for one call only.
+        With `passing`, the arrays are used for one call only. Raise ArgumentError if an array that is written may share
+        memory with another one.
         """
         member = self.member(arrays, params)
         if member is None:
