@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from math import inf
 
 from tilewright.errors import TilewrightError
 from tilewright.machine.copy import CopyAtom
@@ -89,10 +90,13 @@ class Limits:
     few stages are in flight. `lone_group`: factor on MMAs that a single group issues with few in flight; `lone_lanes`:
     on arithmetic of a single group between its MMAs. `round_latency`: exposed cycles of an iteration with a single
     group, divided by the square of the number of groups. `group_latency`, `lane_latency`: cycles added to MMAs for each
-    group, and to arithmetic, divided by the number of groups; `turn_latency`: added to both if groups take turns.
+    group, and to arithmetic, divided by the number of groups; `turn_latency`: added to both if groups take turns;
+    `operand_latency`: added to an iteration in which lanes compute an operand: they wait for copies, MMAs for lanes.
     `lone_shown`: exposed share of the shorter of MMAs and arithmetic with a single group. `least_step`: minimum cycles
     of an iteration, in which waves wait for a stage, multiply and release it; `group_step`: addition for each further
-    group. `last_store`: factor on the L2 rate for results of the last task.
+    group. `last_store`: factor on the L2 rate for results of the last task; `epilogue_latency`: the cycles of an
+    epilogue beside its arithmetic, stores and waits. `sharpness`: exponent of the p-norm that joins a kernel's own time
+    and that of its memory traffic (infinite: the longer of both).
 
     Code. `placing`: simple operations needed to address an element by division; `lane_store`: to store a result from a
     lane. `prefetch_bytes`: distance ahead at which packed operands are prefetched (0: no prefetch). `instructions`: the
@@ -137,6 +141,9 @@ class Limits:
     lane_latency: float = 0.0
     lone_shown: float = 1.0
     turn_latency: int = 0
+    operand_latency: float = 0.0
+    epilogue_latency: float = 0.0
+    sharpness: float = inf
     working_registers: int = 0
     loading_registers: int = 0
     gathering_registers: int = 0

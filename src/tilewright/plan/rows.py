@@ -158,9 +158,10 @@ def contiguous_row_widths(
     """Return ({parallel dimension: extent of a task}, number of waves per task) for rows that are contiguous in memory.
 
     A task (tile of the grid) is several short rows, or one long row with as many waves (warps) as hold it in registers.
-    The number of waves is halved while lanes would be idle. A row has `row_elements` elements, the smallest of
-    `element_size` bytes. `traffic` is (bytes read, bytes written) per element. `extents` maps each parallel dimension
-    to its whole extent.
+    A row that no number of waves holds there waits in shared memory; it has as many waves as let other tasks run
+    beside it. The number of waves is halved while lanes would be idle. A row has `row_elements` elements, the smallest
+    of `element_size` bytes. `traffic` is (bytes read, bytes written) per element. `extents` maps each parallel
+    dimension to its whole extent.
     """
     tasks, (read_bytes, written_bytes) = machine.row_tasks, traffic
     wave_elements = _elements_per_wave(machine, row_elements, element_size, written_bytes)
@@ -169,6 +170,8 @@ def contiguous_row_widths(
     stretch = tasks.most_values / tasks.values if written_bytes else 1
     while waves < max_waves and waves * wave_elements * (stretch if waves >= tasks.waves else 1) < row_elements:
         waves *= 2
+    if waves * wave_elements * stretch < row_elements:
+        waves = _waves_beside_others(machine, row_elements * element_size, waves)
     padded_row = 1 << (row_elements - 1).bit_length()  # lanes are distributed by powers of two
     rows_left = min(
         max(1, waves * wave_elements // padded_row), max(1, prod(extents.values()) // (ROUNDS * cores(machine)))
@@ -180,6 +183,19 @@ def contiguous_row_widths(
         if task_widths[d] < extents[d]:
             break
     return task_widths, _without_idle_waves(machine, waves, row_elements * prod(task_widths.values()))
+
+
+def _waves_beside_others(machine: Machine, row_bytes: int, waves: int) -> int:
+    """Return the number of waves per task, at most `waves`, with which a core runs all tasks whose rows it can keep.
+
+    The row of a task has `row_bytes` bytes and stays in shared memory; so a core keeps a few rows, and runs one task
+    for each, so that some load while others compute. On a machine without figures of what a core runs at a time it is
+    `waves`.
+    """
+    at_a_time, shared = machine.costs.resident.lanes // (machine.lanes or 1), machine.spaces["shared"].bytes or 0
+    while at_a_time and waves > machine.row_tasks.fewer_waves and waves * (shared // row_bytes) > at_a_time:
+        waves //= 2
+    return waves
 
 
 def _elements_per_wave(machine: Machine, row_elements: int, element_size: int, written_bytes: int) -> int:

@@ -130,12 +130,14 @@ def step_cycles(machine: Machine, p: Phase, o: Overlap, rate: CopyRate, extra_co
     added to copies.
     """
     limits = machine.limits
-    mma, lanes = p.mma * (limits.lone_group if p.is_lone else 1), p.lanes
+    is_lone = p.is_lone or (o.all_groups == 1 and not p.is_dependent)
+    mma, lanes = p.mma * (limits.lone_group if is_lone else 1), p.lanes
     if p.is_dependent:
         mma, lanes = mma + limits.group_latency * o.groups, lanes + limits.lane_latency / o.groups
     elif o.groups == 1:
         lanes *= limits.lone_lanes
     busy = max(mma, lanes) + min(mma, lanes) * _exposed_share(limits, p, o)
+    busy += limits.operand_latency if p.is_computed else 0
     copies = _copy_cycles(limits, p, rate.share) + extra_copy_cycles
     cycles = max(busy, p.shared / limits.shared_rate, copies) + limits.copy_shown * copies
     cycles = max(cycles, (1 + limits.copy_shown) * limits.strewn * p.strewn / limits.l2_rate * rate.share)
@@ -204,7 +206,8 @@ def end_cycles(machine: Machine, e: TaskEnd, o: Overlap) -> float:
     limits, stored = machine.limits, stored_cycles(machine, e)
     storing = stored + e.lanes if e.reduces else max(stored, e.lanes)
     waits = (e.blocks - 1) * limits.round_latency / o.groups**2 + (limits.lone_store if o.stored == 1 else 0)
-    return storing + e.by_lanes + e.narrow / limits.l2_rate + limits.copy_latency + waits
+    latency = limits.copy_latency + limits.epilogue_latency
+    return storing + e.by_lanes + e.narrow / limits.l2_rate + latency + waits
 
 
 def kernel_time(machine: Machine, w: Work, o: Overlap) -> KernelTime:
@@ -217,9 +220,11 @@ def kernel_time(machine: Machine, w: Work, o: Overlap) -> KernelTime:
     limits = machine.limits
     if o.stages:
         total, bandwidth_cycles = _pipelined_cycles(machine, w, o), moving_cycles(machine, w.moved)
+        bounded = overlapped_cycles(limits.sharpness, total, bandwidth_cycles)
     else:
         total, bandwidth_cycles = _unpipelined_cycles(machine, w)
-    return KernelTime(max(total, bandwidth_cycles) + launch_cycles(machine), total + limits.launch_cycles)
+        bounded = max(total, bandwidth_cycles)
+    return KernelTime(bounded + launch_cycles(machine), total + limits.launch_cycles)
 
 
 def _unpipelined_cycles(machine: Machine, w: Work) -> tuple[float, float]:

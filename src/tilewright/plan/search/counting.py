@@ -156,11 +156,12 @@ def _phase_work(
             inside = _share_of_k_in_bounds(t, nest_mmas)
             words = placed.words.get(loops, 0.0) / (copying_waves * (t.machine.lanes or 1))
             gather = words * (limits.gather_cycles + inside * limits.gather_latency)
+        by_lanes = 0.0 if all(m.atom.asynchronous for m in nest_mmas) else gather  # such MMAs need the same lanes
         first = nest_mmas[0].cycles / t.groups if nest_mmas else 0.0
         work_of_phases.append(
             Phase(
                 t.trips(loops),
-                t.batch * sum(m.cycles for m in nest_mmas),
+                t.batch * sum(m.cycles for m in nest_mmas) + by_lanes,
                 lanes.by_phase.get(loops, 0.0),
                 lanes.masked.get(loops, 0.0),
                 t.batch * sum(m.shared_bytes for m in nest_mmas),
@@ -168,6 +169,7 @@ def _phase_work(
                 placed.l2.get(loops, 0.0),
                 gather=gather,
                 is_dependent=any(m.node in live.dependent for m in nest_mmas),
+                is_computed=loops in lanes.computing,
                 first=first,
                 is_lone=bool(nest_mmas)
                 and t.groups == 1

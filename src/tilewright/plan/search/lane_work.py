@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from functools import lru_cache
 
+from tilewright.ir.dtypes import bf16, i8
+from tilewright.machine import Machine
 from tilewright.plan.facts import Facts, ValueFacts
 from tilewright.plan.facts.values import RENAMING, STATE, UNTIMED
 from tilewright.plan.search.tiling import Loops, Tiling
@@ -14,6 +16,7 @@ class LaneCycles:
     """Cycles of a core's lanes for elementwise work: per iteration of each loop nest, and per task in the epilogue.
 
     `by_phase`, `masked` (only in partly masked tiles) and `serial` (not overlapped with other work) are by loop nest.
+    `computing` has the loop nests in which lanes compute operands.
     """
 
     def __init__(self, t: Tiling):
@@ -23,6 +26,7 @@ class LaneCycles:
         self.serial: dict[Loops, float] = defaultdict(float)
         self.end = 0.0
         self.reduces_at_end = False
+        self.computing: set[Loops] = set()
         masks = {op for ops in self.facts.masks.values() for op in ops}
         conditions = {op.operands[0] for op in masks}
         self.after_product = _nodes_after_mmas(t.facts)
@@ -39,7 +43,8 @@ class LaneCycles:
         - `n` is in a loop, over a dimension that is N of one MMA and K of the next: the cycles of an iteration go to
           `masked`   if `is_mask` (the value is part of a mask), else to `by_phase`;
         - the operation takes no ALU cycles, or `n` has one element per row within a loop: nothing is added;
-        - `feeds_mma` (an operand is computed from `n`): to `serial` if `n` depends on an MMA, else to `by_phase`;
+        - `feeds_mma` (an operand is computed from `n`): to `serial` if `n` depends on an MMA, else to `by_phase`; the
+          loop nest is then also noted in `self.computing`;
         - `n` is a reduction: nothing is added, but outside of loops `reduces_at_end` is set;
         - `n` has all dimensions of some accumulator: the cycles per workgroup go to `end`.
         """
@@ -56,8 +61,8 @@ class LaneCycles:
         if loops and (n.carried or n.reduces & t.linking_dims):
             return  # one element per row: reductions and rescaling factors are part of an iteration's latency
         if feeds_mma and n.id not in self.after_product:
-            cast = 1 / limits.function_rate if n.op == "cast" else 0.0
-            self.by_phase[loops] += t.span(n.dims) * (element_cycles + cast)
+            self.by_phase[loops] += t.span(n.dims) * (element_cycles + _cast_cycles(n, t.machine))
+            self.computing.add(loops)
         elif feeds_mma:
             self.serial[loops] += t.span(n.space) * element_cycles
         elif n.reduces and n.op != "mma":
@@ -68,6 +73,20 @@ class LaneCycles:
                 if any(n.dims >= self.facts.nodes[p.node].dims for p in self.facts.products)
                 else 0.0
             )
+
+
+def _cast_cycles(n: ValueFacts, machine: Machine) -> float:
+    """Return the cycles that one core's lanes take per element of a cast `n`; 0 if `n` is another operation.
+
+    Integers of one byte are cast to bf16 by simple operations (`widen` in the machine's table of functions), if the
+    machine has an entry for it. Other casts have the rate of functions.
+    """
+    if n.op != "cast" or n.source is None:
+        return 0.0
+    old, new = n.source.operands[0].type.dtype, n.source.result.type.dtype
+    if "widen" in machine.costs.functions and old is i8 and new is bf16:
+        return machine.costs.functions["widen"] / machine.limits.lane_rate
+    return 1 / machine.limits.function_rate
 
 
 @lru_cache

@@ -186,7 +186,8 @@ def _proposed_tiles(o: Orientation, c: DimClass, rows: int, columns: tuple[int, 
     if COLUMNS in roles:
         return [*_tiles_of_unsplit_n(o, c, columns), *([whole] if c.extent <= WIDEST_WHOLE else [])]
     slab = _slab_elements(o, c)
-    steps = list(_steps_of_k(o, c, slab)) if c.streams else []
+    sizes = _k_step_sizes(o, c, slab) if c.streams else []
+    steps = [step for size in sizes for step in _steps_of_k(o, c, size)]
     shallow = c.extent <= DEEPEST_WHOLE and (has_several_mmas or not c.streams) and len(c.dims) == 1
     if shallow and c.extent <= slab:
         return [whole]
@@ -273,8 +274,25 @@ def _slab_elements(o: Orientation, c: DimClass) -> int:
     return next(p.atoms[0].slab or 1 for p, role in zip(o.products, c.roles, strict=True) if role == DEPTH)
 
 
+def _k_step_sizes(o: Orientation, c: DimClass, slab: int) -> list[int]:
+    """Return the K step sizes to try, in elements: `slab` (a row of shared memory in the MMA's type), and also more if
+    an operand is computed from narrower elements, so that their rows of shared memory are as wide: bf16 computed from
+    i8 gives [64, 128]. Longer steps have fewer waits of lanes for copies and of MMAs for lanes.
+
+    `c` are the dimensions of K; `o` (an Orientation) has the MMAs.
+    """
+    sizes = [slab]
+    for p, role in zip(o.products, c.roles, strict=True):
+        for operand, tile in ((p.a, p.atoms[0].a), (p.b, p.atoms[0].b)):
+            reads = [o.facts.nodes[read].place for read in operand.reads]
+            narrow = min((read.bytes for read in reads if set(c.dims) & read.dims), default=tile.dtype.bits / 8)
+            size = int(slab * tile.dtype.bits / 8 / narrow) if role == DEPTH and not operand.is_read else slab
+            sizes += [size] if slab < size <= c.extent else []
+    return list(dict.fromkeys(sizes))
+
+
 def _steps_of_k(o: Orientation, c: DimClass, slab: int) -> Iterator[AxisTile]:
-    """Yield up to two loop AxisTiles for the dimensions `c` of K, in steps of `slab` elements (a row of shared memory).
+    """Yield up to two loop AxisTiles for the dimensions `c` of K, in steps of `slab` elements.
 
     Steps of the first are runs (contiguous indices) of K as one flat index; it is yielded only if copies can load such
     runs. The second, if `c` has several dimensions, steps along the contiguous dimension alone, for one index of the

@@ -34,6 +34,8 @@ class Phase:
     """Cycles of lanes that copy operands themselves, without bulk copies."""
     is_dependent: bool = False
     """True if an MMA needs the result of another MMA of the same iteration."""
+    is_computed: bool = False
+    """True if lanes compute an operand of an MMA."""
     first: float = 0.0
     """Cycles of one wave group for its first MMA."""
     is_lone: bool = False

@@ -191,8 +191,13 @@ def load(e: Emitter, op: Op) -> None:
 
     def load_plain(run: MemoryRun) -> None:
         """Emit the load of a run (contiguous elements) by one instruction, and write its elements to the target
-        register.
+        register. Two bytes are loaded as one i16, which conversions of both start from.
         """
+        if size == 1 and run.count == 2:
+            word = e.w.value(f"load i16, ptr addrspace({space}) {pointer(e, memory, run.place, size)}, align 2")
+            for n, part in enumerate(_split_words(e, [e.w.value(f"zext i16 {word} to i32")], size, kind)[:2]):
+                e.put(target, run.first + n, part)
+            return
         moved, values = _moved_types(kind, size, run.count)
         address = pointer(e, memory, run.place, size)
         if _streams(op, size, run.count):

@@ -17,6 +17,16 @@ MAP_BYTES = 128
 _TYPES = {"bfloat16": "BFLOAT16", "float16": "FLOAT16", "float32": "FLOAT32", "float64": "FLOAT64"}
 _OF_SIZE = {1: "UINT8", 2: "UINT16", 4: "UINT32", 8: "UINT64"}
 """Types by element size, for all other element types."""
+LONG_ROW = 512
+"""Bytes of a row from which on L2 reads ahead. A pipeline stage mostly reads all of a shorter row."""
+
+
+def _l2_bytes(what: TensorMap | Im2colMap, dtype: np.dtype[Any]) -> int:
+    """Return the bytes that L2 reads at once for loads by the tensor map `what` (L2 promotion): 256 if the tensor's
+    rows, with elements of `dtype`, are longer than LONG_ROW, so that the next pipeline stage finds its data in L2, else
+    128.
+    """
+    return 256 if what.extents[0] * dtype.itemsize > LONG_ROW else 128
 
 
 def tensor_map(gpu: Device, what: TensorMap | Im2colMap, pointer: int, dtype: np.dtype[Any]) -> bytes:
@@ -29,7 +39,7 @@ def tensor_map(gpu: Device, what: TensorMap | Im2colMap, pointer: int, dtype: np
     spans = {0: "NONE", 32: "32B", 64: "64B", 128: "128B"}
     swizzle = getattr(cu.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{spans[what.swizzle]}")
     interleave = cu.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE
-    l2_promotion = cu.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B
+    l2_promotion = getattr(cu.CUtensorMapL2promotion, f"CU_TENSOR_MAP_L2_PROMOTION_L2_{_l2_bytes(what, dtype)}B")
     fill = cu.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE
     rank = len(what.extents)
     extents = [cu.cuuint64_t(n) for n in what.extents]

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from tilewright.targets.gpu.emit import Emitter
 
 WORDS = {bf16: "bf16x2", f16: "f16x2"}
-BF16_128, BF16_MINUS_1 = 0x43004300, 0xBF80BF80 - 2**32
-"""A word with two bf16 numbers: 128 twice, and -1 twice."""
+BYTES_OF_128, LOWER_BITS, HIGHER_BITS, MINUS_1 = 0x43434343, ~0x00800080, ~0x007F007F, 0xBF80BF80 - 2**32
+"""The first byte of the bf16 number 128, four times; masks of two bf16 numbers; and -1 twice."""
 LAST_ROUNDED = 464.0
 """The largest f32 that is rounded to the largest e4m3: half way to the number that would follow it."""
 
@@ -42,18 +42,19 @@ def pair(e: Emitter, low: str, high: str, kind: DType) -> str:
 
 def pair_of_bytes(e: Emitter, low: str, high: str) -> str:
     """Emit the conversion of the i8 values `low` and `high` to bf16, and return both as an LLVM vector of two elements.
-    Each is computed as 128 + its lower seven bits, minus 128, or minus 256 if it is negative.
+    Each is computed as 128 + its lower seven bits, minus 128, or minus 256 if it is negative: a byte behind the first
+    byte of 128 gives both terms, each by one mask.
 
     Integer conversions have a fraction of the rate of other instructions.
     """
-    w, both = e.w, [e.w.value(f"zext i8 {byte} to i32") for byte in (low, high)]
-    word = w.value(f"or i32 {both[0]}, {w.value(f'shl i32 {both[1]}, 16')}")
-    terms = []
-    for mask in (0x007F007F, 0x00800080):
-        masked = w.value(f"and i32 {word}, {mask}")
-        terms.append(w.value(f"or i32 {masked}, {BF16_128}"))
-    operands = f"i32 {terms[0]}, i32 {terms[1]}, i32 {BF16_MINUS_1}"
-    bits = w.value(f'call i32 asm "fma.rn.bf16x2 $0, $2, $3, $1;", "=r,r,r,r"({operands})')
+    w, (first, second) = e.w, (e.w.value(f"zext i8 {byte} to i32") for byte in (low, high))
+    bytes_together = w.value(f"or i32 {first}, {w.value(f'shl i32 {second}, 8')}")  # as two neighbours are loaded
+    text = (
+        "{ .reg .b32 pair, low, high; prmt.b32 pair, $1, $2, 16704; "
+        "and.b32 low, pair, $3; and.b32 high, pair, $4; fma.rn.bf16x2 $0, high, $5, low; }"
+    )
+    operands = f"i32 {bytes_together}, i32 {BYTES_OF_128}, i32 {LOWER_BITS}, i32 {HIGHER_BITS}, i32 {MINUS_1}"
+    bits = w.value(f'call i32 asm "{text}", "=r,r,n,n,n,r"({operands})')
     return w.value(f"bitcast i32 {bits} to <2 x bfloat>")
 
 
