@@ -20,8 +20,7 @@ from corpus_problems import Problem, problems
 from tilewright.compiler.native import kernel_for
 from tilewright.errors import TilewrightError
 from tilewright.machine import Machine
-from tilewright.plan.general import GeneralChoice
-from tilewright.plan.planner import Choice
+from tilewright.plan.choice import Choice
 from tilewright.targets.registry import machine
 
 CPUS = (
@@ -132,12 +131,12 @@ def _at_most(seconds: int | None) -> Iterator[None]:
 def _recorded(found: Any) -> Planned:
     """The record of a planned kernel."""
     choices = list(_choices(found.choice))
-    plans = [[str(plan) for plan in _candidates(choice)] for choice in choices]
+    plans = [[str(candidate.plan) for candidate in choice.candidates] for choice in choices]
     refused = [[f"{r}\n{r.plan or ''}" for r in choice.refused] for choice in choices]
     first = [text for texts in plans for text in texts[:CANDIDATES]]
     every = [text for texts in refused for text in texts]
     return Planned(
-        cycles=float(f"{cycles_of(found.choice):.9g}"),
+        cycles=float(f"{found.choice.cycles:.9g}"),
         plan="\n".join(map(str, found.plan.lines())),
         candidates=f"{sum(map(len, plans))}:{short_hash(first)}",
         refused=f"{len(every)}:{short_hash(every)}",
@@ -145,24 +144,11 @@ def _recorded(found: Any) -> Planned:
     )
 
 
-def cycles_of(choice: Choice | GeneralChoice) -> float:
-    """The cycles that a choice should take."""
-    if isinstance(choice, GeneralChoice):
-        return choice.cycles
-    return 0.0 if choice.best is None else choice.best.cost.cycles
-
-
-def _choices(choice: Choice | GeneralChoice) -> Iterator[Choice | GeneralChoice]:
+def _choices(choice: Choice) -> Iterator[Choice]:
     """A choice, and those of the programs that it is done as."""
     yield choice
-    for part in choice.parts if isinstance(choice, GeneralChoice) else ():
+    for part in choice.parts:
         yield from _choices(part)
-
-
-def _candidates(choice: Choice | GeneralChoice) -> list[Any]:
-    if isinstance(choice, GeneralChoice):
-        return list(choice.candidates)
-    return [candidate.plan for candidate in choice.candidates]
 
 
 @cache

@@ -158,7 +158,7 @@ def plans(kind: str, number: int, count: int) -> list[Candidate]:
     work, row = WORKS[kind][number], machine("hopper")
     best = kernel_for(work.kernel, work.sizes, target="gpu:hopper")
     found = []
-    for plan in best.choice.candidates[:count] if count > 1 and best.choice.candidates else (None,):
+    for plan in [x.plan for x in best.choice.candidates[:count]] if count > 1 and best.choice.candidates else (None,):
         made = best if plan is None else kernel_for(work.kernel, work.sizes, target="gpu:hopper", plan=plan)
         made.text("asm")
         split = "" if made.plan.parts is None else f", parts {made.plan.parts[1]}"

@@ -135,7 +135,7 @@ def variants(plan: Schedule, parts: Any, count: int) -> Iterator[tuple[str, Sche
     for place, part in enumerate(parts):
         own = replace(plan, split_after=None, then=None) if place == 0 else plan.then
         assert own is not None
-        others = [x for x in part.candidates if x != own]
+        others = [x.plan for x in part.candidates if x.plan != own]
         turns = [x for x in others if x.pipeline and own.pipeline and x.pipeline.pingpong != own.pipeline.pingpong]
         others = list(dict.fromkeys([*others[:count], *turns[:1]]))
         if not part.candidates:

@@ -380,7 +380,7 @@ def tried(kind: str, number: int, seed: int, how: str, tell: Words) -> list[tupl
         wrong = next((said for run in case.runs if (said := ran(kernel, case, run, how))), "")
         found.append(("wrong", f"{name}: {wrong} under {kernel.plan}") if wrong else ("exact", path_of(kernel)))
         clock.lap("running")
-        others = kernel.choice.candidates[1:]
+        others = [x.plan for x in kernel.choice.candidates[1:]]
         if not others or rng.random() >= OTHERS:
             break
         plan = others[int(rng.integers(len(others)))]

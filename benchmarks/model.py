@@ -189,8 +189,7 @@ def drawn_plans(name: str, target: str, count: int, seed: int) -> list[Timing]:
     rng, kernel = random.Random(f"{seed} {name}"), planned(name, target)
     chosen = kernel.text("plan").strip()
     timings = [Timing(name, chosen, cycles_of(name, target, chosen) or math.nan, chosen=True)]
-    plans = [getattr(x, "plan", x) for x in kernel.choice.candidates]
-    texts = ["\n".join(plan.lines()) for plan in plans]
+    texts = ["\n".join(x.plan.lines()) for x in kernel.choice.candidates]
     candidates = iter(rng.sample(texts, len(texts)))
     for _ in range(TRIES * (count - 1)):
         if len(timings) == count:

@@ -181,7 +181,7 @@ def drawn(name: str, count: int, seed: int) -> list[Timing]:
     best = case.planned()
     chosen = best.text("plan").strip()
     timings = [Timing(name, chosen, case.cycles(chosen) or math.nan, chosen=True)]
-    texts = ["\n".join(plan.lines()) for plan in best.choice.candidates]
+    texts = ["\n".join(plan.lines()) for plan in (x.plan for x in best.choice.candidates)]
     candidates = iter(rng.sample(texts, len(texts)))
     for _ in range(TRIES * count):
         if len(timings) == count:

@@ -142,6 +142,6 @@ def test_the_model_counts_an_early_launch_as_one_that_follows_another():
     plain = kernel_for(kernel, sizes, machine=HOPPER, plan=replace(early.plan, early=False))
     limits = HOPPER.limits
     assert plain.choice.cycles - early.choice.cycles == limits.launch_cycles - limits.following_cycles > 0
-    assert early.choice.costs[0] == early.choice.cycles
+    assert early.choice.candidates[0].cycles == early.choice.cycles
     quick = replace(HOPPER, limits=replace(limits, launch_cycles=100))
     assert launch_cycles(quick, early=True) == launch_cycles(quick, early=False) == 100

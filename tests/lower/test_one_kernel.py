@@ -142,7 +142,7 @@ def test_a_sum_of_computed_factors_that_is_taken_apart_is_exact():
     sizes = {"M": 9, "N": 72, "K": 1024, "S": 8, "H": 512}
     kernel = widened("u8", 128, packed=True)
     found = kernel_for(kernel, sizes, machine=LATE)
-    whole = next(plan for plan in found.choice.candidates if plan.parts is None)
+    whole = next(x.plan for x in found.choice.candidates if x.plan.parts is None)
     plan = (
         kernel_for(kernel, sizes, machine=LATE, plan=whole)
         .text("plan")

@@ -23,6 +23,7 @@ from tilewright.plan.blocking import plan_of
 from tilewright.plan.fixed import FREE, Fixed
 from tilewright.plan.lanes import default_steps, input_window, lane_block_unit, out_of_bounds_blocks, why_no_lanes
 from tilewright.plan.search.block_choice import choose
+from tilewright.plan.search.ranked_blocks import compare_blocks
 from tilewright.plan.text import parse_plan
 from tilewright.plan.validate import validate, why_illegal
 from tilewright.problems import ConvProblem, conv_forward
@@ -196,7 +197,7 @@ def test_what_has_no_form_is_told_why(problem, why):
     c = workload(problem).contraction
     assert why_no_lanes(c, AMX) == why
     assert not any(x.blocking.by_lanes for x in choose(c, AMX).candidates)
-    assert f"lanes: {why}" in map(str, choose(c, AMX).refused)
+    assert f"lanes: {why}" in map(str, choose(c, AMX).unfit)
 
 
 def test_forms_fit_the_registers_there_are():
@@ -207,7 +208,7 @@ def test_forms_fit_the_registers_there_are():
         assert forms
         assert all(why_illegal(c, form, machine) is None for form in forms)
         assert max(form.rows * form.vectors for form in forms) < registers
-        assert any(f"registers of {registers}" in str(r) for r in choose(c, machine).refused)
+        assert any(f"registers of {registers}" in str(r) for r in compare_blocks(choose(c, machine)).refused)
 
 
 def test_rows_that_slide_by_one_share_what_they_load():
@@ -237,8 +238,8 @@ def test_what_is_fixed_holds():
 
 def test_the_choice_is_explained():
     found = choose(workload("g64mb1ic64ih14iw14oc64kh3kw3ph1pw1", "f16").contraction, AMX)
-    text = found.explain()
-    assert "  atom lanes.f32" in text
+    text = "\n".join(compare_blocks(found).times)
+    assert found.best.plan.atom == "lanes.f32"
     assert "predicted" in text
     assert "with lanes.f32" in text  # no atom takes f16: lanes are all that there is
     assert found.bound.cycles <= found.best.cost.cycles

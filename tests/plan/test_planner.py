@@ -17,6 +17,7 @@ from tilewright.plan.block_size import instruction_count
 from tilewright.plan.blocking import blocking_of
 from tilewright.plan.model import moving_cycles, operand_bytes
 from tilewright.plan.search.block_choice import choose
+from tilewright.plan.search.ranked_blocks import compare_blocks
 from tilewright.plan.text import parse_plan
 from tilewright.plan.validate import validate
 from tilewright.targets.cpu import host
@@ -39,8 +40,8 @@ def chosen(problem, dt, machine=AMX, **rest):
     return choose(workload(problem, dt).contraction, machine, **rest)
 
 
-def reasons(choice):
-    return [str(r) for r in choice.refused]
+def reasons(ranked):
+    return [str(r) for r in compare_blocks(ranked).refused]
 
 
 # -- the choice follows the machine ---------------------------------------------------------------------------
@@ -78,7 +79,7 @@ def test_a_smaller_first_cache_changes_which_factor_stays():
     assert wide.streams == "a"  # the weights of a block stay
     assert (narrow.streams, narrow.order) != (wide.streams, wide.order)
     assert small.best.cost.cycles >= large.best.cost.cycles
-    assert large.explain() != small.explain()
+    assert compare_blocks(large) != compare_blocks(small)
 
 
 def test_a_smaller_second_cache_makes_smaller_strips():
@@ -152,14 +153,15 @@ def test_loads_of_rows_in_place_do_not_bypass_the_first_cache():
     """With the hint no prefetcher helps: such loads took 1.3 to 1.6 times as long."""
     row, sizes = product_of(1024, 1024, 1056)
     choice = kernel_for(kernels.gemm("nt", "bf16"), sizes, machine=row).choice
-    in_place = [x.blocking for x in choice.candidates if x.blocking.in_tiles and not x.blocking.stage]
+    rows = [x.plan.operand("a") for x in choice.candidates if x.plan.atom == "amx.bf16"]
+    in_place = [line for line in rows if line.at is None]
     assert in_place
-    assert not any("a" in blocking.streams for blocking in in_place)
+    assert not any(line.hint == "stream" for line in in_place)
 
 
 def test_sixteen_rows_were_computed_as_thirty_two():
     row, sizes = product_of(16, 4096, 4096)
-    assert kernel_for(kernels.gemm("nt", "bf16"), sizes, machine=row).choice.best.blocking.rows == 16
+    assert kernel_for(kernels.gemm("nt", "bf16"), sizes, machine=row).plan.axis("rows").split("loop").size == 16
 
 
 @pytest.mark.parametrize("problem", LAYERS)
@@ -194,7 +196,8 @@ def test_candidates_are_ranked_and_differ():
 
 
 def test_the_choice_is_the_same_every_time():
-    assert len({chosen("mb1ic64ih14oc80kh3ph1", "bf16").explain() for _ in range(3)}) == 1
+    comparisons = [compare_blocks(chosen("mb1ic64ih14oc80kh3ph1", "bf16")) for _ in range(3)]
+    assert len({(each.times, each.close, tuple(map(str, each.refused))) for each in comparisons}) == 1
 
 
 def test_no_plan_beats_the_roofline():
@@ -211,7 +214,7 @@ def test_no_plan_beats_the_roofline():
 @pytest.mark.parametrize("problem", [*LAYERS, "mb1ic3ih32oc64kh7sh2ph3", "37x50:50x21"])
 def test_what_is_refused_fails_for_its_reason_or_is_slower(problem, dt):
     found = chosen(problem, dt)
-    given = [r for r in found.refused if r.plan is not None]
+    given = [r for r in compare_blocks(found).refused if r.plan is not None]
     assert given
     for r in given:
         contraction = next(x.contraction for x in found.candidates if x.blocking.atom.name == r.plan.atom)
@@ -255,7 +258,8 @@ def results(work, plans):
 def test_the_first_candidates_and_the_last_are_exact(problem, dt):
     work = workload(problem, dt)
     candidates = work.compiled().choice.candidates
-    kinds = {(x.blocking.atom.name, x.blocking.order, x.blocking.stage): x for x in reversed(candidates)}
+    a = work.contraction.a.name
+    kinds = {(x.plan.atom, x.plan.loops, x.plan.operand(a).form): x for x in reversed(candidates)}
     plans = [x.plan for x in (*candidates[:2], *kinds.values(), candidates[-1])]
     assert all(right for _, right in results(work, plans))
 

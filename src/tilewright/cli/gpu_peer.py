@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -80,7 +79,7 @@ class GpuLibraries:
             "floor_us": floor.seconds * 1e6,
             "floor_share": floor.seconds / ours,
             "floor_by": floor.by,
-            "predicted_us": getattr(kernel.choice, "cycles", math.nan) / self.machine.limits.clock_ghz * 1e-3,
+            "predicted_us": kernel.choice.cycles / self.machine.limits.clock_ghz * 1e-3,
             "peer_form": name,
             "plan": str(kernel.plan),
         }

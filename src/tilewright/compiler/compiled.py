@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # a kernel from the cache needs no planner
     from tilewright.ir.module import Module
     from tilewright.lower.block.reports import Log
     from tilewright.machine import Machine
+    from tilewright.plan.choice import Choice
     from tilewright.plan.schedule import Schedule
     from tilewright.runtime.host import HostExecutor
 
@@ -98,7 +99,7 @@ class Compiled:
         return self.planned.realised.plan
 
     @property
-    def choice(self) -> Any:
+    def choice(self) -> Choice:
         """The planner's choice: the plan, its predicted time, and the alternatives that were compared or rejected."""
         return self.planned.realised.choice
 
@@ -166,8 +167,7 @@ class Compiled:
 
     def explain(self) -> str:
         """Return a text: the chosen plan, its predicted time, what limits it, and the plans that were rejected."""
-        text: str = self.choice.explain()
-        return text
+        return self.choice.explain()
 
     def __repr__(self) -> str:
         arguments = ", ".join(

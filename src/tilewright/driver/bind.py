@@ -64,7 +64,7 @@ def bind_plan(forms: RequestForms, plan: Schedule, choose: ChoosePlan) -> tuple[
     request = forms[0]
     if plan.whole is not None:
         return bind_plan((_without_loop(request, plan),), replace(plan, whole=None), choose)
-    if plan.atom is not None and plan.split_at is None:
+    if plan.in_blocks:
         return request, bind_blocks(request, plan)
     plan = plan.with_open(()) if plan.split_at is not None else replace(plan.with_open(()), early=None)
     if request.workgroups is not None:

@@ -18,8 +18,7 @@ from tilewright.driver.request import Request, SizedProgram
 from tilewright.ir.module import Module
 from tilewright.lower.block.lower import Lowered
 from tilewright.plan.bound import BoundKernel
-from tilewright.plan.general import GeneralChoice
-from tilewright.plan.planner import Choice
+from tilewright.plan.choice import Choice
 from tilewright.plan.schedule import Schedule
 
 ProductDims = tuple[tuple[str, ...], tuple[str, ...], str]
@@ -91,7 +90,7 @@ class BoundPlan:
     request: Request
     """The request, with its program rewritten as the plan says."""
     plan: Schedule
-    choice: Choice | GeneralChoice
+    choice: Choice
     kernels: Kernels
     further: FurtherPlans | None = None
     """The ranked plans that are tried next if the lowering refuses this one."""
@@ -106,7 +105,7 @@ class Realised:
     """
 
     plan: Schedule
-    choice: Choice | GeneralChoice
+    choice: Choice
     lowered: Lowered
     module: Module
 

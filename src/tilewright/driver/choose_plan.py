@@ -11,8 +11,9 @@ from tilewright.driver.pinned_plans import better_refusal, bind_pinned, known_pl
 from tilewright.driver.realise import rank_plans
 from tilewright.driver.request import Request
 from tilewright.errors import ArgumentError
-from tilewright.plan.grids import plan_of_grid
-from tilewright.transform.launch_order import with_launch
+from tilewright.plan.choice import untimed_choice
+from tilewright.plan.grids import NOTE, plan_of_grid
+from tilewright.transform.launch_order import can_be_early
 
 
 def choose_plan(forms: RequestForms, between: str = "") -> BoundPlan:
@@ -52,9 +53,10 @@ def _plan_of_grid(request: Request) -> BoundPlan:
 
     In a grid program, the author states the workgroups.
     """
-    opened = request.open_extents
-    choice = with_launch(plan_of_grid(request.program, request.sizes, request.machine, request.free, opened), None)
-    plan = choice.plan if not opened else choice.plan.with_open({str(s) for s in opened})
+    machine, name = request.machine, request.program.name
+    plan = plan_of_grid(request.program, request.sizes, machine, request.free, request.open_extents)
+    plan = request.with_open_marked(plan)
+    plan = replace(plan, early=True) if can_be_early(machine) else plan
     request, kernels = bind_plan((request,), plan, choose_plan)
-    notes = (*choice.notes, *notes_on(request, kernels, plan))
-    return BoundPlan(request, plan, replace(choice, plan=plan, notes=notes), kernels)
+    notes = (NOTE, *notes_on(request, kernels, plan))
+    return BoundPlan(request, plan, replace(untimed_choice(machine, name, plan), notes=notes), kernels)

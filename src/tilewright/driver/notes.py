@@ -7,7 +7,6 @@ from tilewright.driver.request import Request
 from tilewright.plan.accumulator_type import f16_accumulator_note
 from tilewright.plan.boxes import WRITES
 from tilewright.plan.followed import not_followed
-from tilewright.plan.general import GeneralChoice
 from tilewright.plan.model import microseconds
 from tilewright.plan.schedule import Schedule
 from tilewright.transform.launch_order import can_be_early, launch_cycles
@@ -37,7 +36,6 @@ def _repacking_notes(request: Request, kernels: RepackedKernels) -> tuple[str, .
     machine, notes = request.machine, []
     repeated = kernels.runs_at_every_launch(request.constant)
     for copy, words, at_every_launch in zip(kernels.copies, kernels.notes, repeated, strict=True):
-        assert isinstance(copy.choice, GeneralChoice)
         cycles = max(0.0, copy.choice.cycles - launch_cycles(machine, can_be_early(machine)))  # one launch for all
         duration = f"{microseconds(cycles, machine):.1f} us"
         notes.append(f"{words}: {duration if at_every_launch else 'when it is bound'}")

@@ -10,7 +10,7 @@ from tilewright.driver.bind import bind_plan
 from tilewright.driver.bound_plan import BoundPlan, ChoosePlan, LowerPlan, MergedParts, OneKernel, RequestForms
 from tilewright.driver.kernels import lower_kernels, with_workspace
 from tilewright.driver.notes import notes_on
-from tilewright.driver.rating import rated, rated_blocks
+from tilewright.driver.rating import rated
 from tilewright.driver.request import CompileOptions, Request
 from tilewright.errors import ArgumentError, ProgramError
 from tilewright.lower.block.lower import Lowered
@@ -38,23 +38,24 @@ def bind_pinned(forms: RequestForms, pinned: Schedule, between: str, choose: Cho
     def unpinned() -> BoundPlan:
         return choose(without_plan(forms), between)
 
-    if pinned.atom is not None and pinned.split_at is None:
-        request, kernels = bind_plan(forms, pinned, choose)
-        blocks = rated_blocks(request, pinned, between)
-        notes = (*blocks.notes, *notes_on(request, kernels, pinned))
-        return BoundPlan(request, pinned, replace(blocks, notes=notes), kernels, unpinned=unpinned)
+    if not pinned.in_blocks:
+        _check_open(pinned, request)
+    request, kernels = bind_plan(forms, pinned, choose)
+    early = True if pinned.early is None and can_be_early(request.machine) else pinned.early
+    choice = rated(request, kernels, replace(pinned, early=early), between)
+    plan = request.with_open_marked(choice.plan)
+    notes = (*choice.notes, *notes_on(request, kernels, plan))
+    return BoundPlan(request, plan, replace(choice, plan=plan, notes=notes), kernels, unpinned=unpinned)
+
+
+def _check_open(pinned: Schedule, request: Request) -> None:
+    """Raise an ArgumentError if an author's plan marks other sizes as open than the request has."""
     opened = {str(s) for s in request.open_extents}
     if pinned.open and not opened:
         raise ArgumentError(f"plan: {', '.join(sorted(pinned.open))}: no size is open here")
     named = {digit.name for axis in pinned.axes for digit in axis.digits} & opened
     if opened and pinned.open != named:
         raise ArgumentError(f"plan: open here are {', '.join(sorted(named))}, marked as in `M 56?`")
-    request, kernels = bind_plan(forms, pinned, choose)
-    early = True if pinned.early is None and can_be_early(request.machine) else pinned.early
-    choice = rated(request, kernels, replace(pinned, early=early), between)
-    plan = choice.plan.with_open(opened)
-    notes = (*choice.notes, *notes_on(request, kernels, plan))
-    return BoundPlan(request, plan, replace(choice, plan=plan, notes=notes), kernels, unpinned=unpinned)
 
 
 def known_plan(pinned: Schedule, request: Request) -> Schedule:

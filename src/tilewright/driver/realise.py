@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from itertools import islice
 from typing import NamedTuple
 
 from tilewright.driver.bind import bind_plan
@@ -30,26 +29,19 @@ from tilewright.driver.request_facts import facts_of_request
 from tilewright.driver.two_kernels import choices_of_parts
 from tilewright.errors import ProgramError
 from tilewright.lower.block.lower import Lowered
+from tilewright.plan.choice import Refusal
 from tilewright.plan.facts import Facts
-from tilewright.plan.general import GeneralChoice
-from tilewright.plan.planner import Choice, Refusal
 from tilewright.plan.refusals import result_or_refusal
 from tilewright.plan.schedule import Schedule
 from tilewright.plan.search import (
-    BlockedKernelSchedule,
     PlanCandidate,
     Ranking,
     Rejected,
     as_plan,
-    cause_of,
-    cycles_on,
-    refusals,
+    choice_of,
     search_facts,
 )
 from tilewright.transform.scratch_memory import shared_overflow
-
-SHOWN = 24
-"""The most candidates that `explain` and the tuner show."""
 
 
 def rank_plans(forms: RequestForms, between: str, choose: ChoosePlan) -> BoundPlan:
@@ -148,26 +140,15 @@ class RankedPlans:
         program as the plan rewrote it, and `kernels` the kernels to which it is bound. A plan without an atom gets the
         request's open sizes (known only at the call) marked in its axes.
 
-        The BoundPlan also has a choice for `explain`: for a CPU plan of one product, the Choice with all its blockings
-        (tile sizes); otherwise a general choice, with the predicted time, what limits it, and why other plans were
+        The BoundPlan also has a Choice for `explain`, with the predicted time, what limits it, and why other plans were
         refused.
         """
         self._tried = ranked
         candidate, plan, ranking, facts = ranked
-        plan = plan if plan.atom is not None else plan.with_open({str(s) for s in request.open_extents})
-        notes = notes_on(request, kernels, plan)
-        find_cause = partial(cause_of, candidate, facts, request.machine)
-        blocks = _choice_of(candidate, notes)
-        if blocks is not None:
-            blocks = replace(blocks, floor=ranking.roofline, find_cause=find_cause)
-        choice = blocks or replace(
-            _general_choice(request, plan, candidate, ranking),
-            refused=(*_joined_refusals(self._refused), *(Refusal(r.what, r.why) for r in refusals(ranking))),
-            notes=notes,
-            parts=choices_of_parts(kernels),
-            find_cause=find_cause,
-        )
-        return BoundPlan(request, plan, choice, kernels, self)
+        plan = request.with_open_marked(plan)
+        choice = choice_of(candidate, plan, ranking, facts, request.machine, _joined_refusals(self._refused))
+        notes = (*choice.notes, *notes_on(request, kernels, plan))
+        return BoundPlan(request, plan, replace(choice, notes=notes, parts=choices_of_parts(kernels)), kernels, self)
 
 
 def lower_ranked(bound: BoundPlan, further: FurtherPlans, lower: LowerPlan) -> tuple[BoundPlan, Lowered]:
@@ -213,37 +194,6 @@ def _over_shared_memory(bound: BoundPlan, lowered: Lowered) -> str:
     if request.opened or not isinstance(bound.kernels, OneKernel | MergedParts):
         return ""
     return shared_overflow(lowered.program, request.machine, roles=bound.plan.pipeline is not None)
-
-
-def _choice_of(candidate: PlanCandidate, notes: tuple[str, ...]) -> Choice | None:
-    """Return the Choice for a CPU candidate of one product: all blockings (tile sizes) of it, this candidate's first.
-
-    `notes`, and notes on prepared operands, are added. None for candidates of other kinds (those whose plan has no axes
-    `rows`, `columns` and `depth`), and for candidates with a second kernel.
-    """
-    if not isinstance(candidate.kernel, BlockedKernelSchedule) or candidate.then is not None:
-        return None
-    choice = candidate.kernel.choice
-    copied = (rewrite.what for rewrite in candidate.rewrites)
-    return replace(choice, notes=(*choice.notes, *copied, *notes))
-
-
-def _general_choice(request: Request, plan: Schedule, candidate: PlanCandidate, ranking: Ranking) -> GeneralChoice:
-    """Return a GeneralChoice for a candidate's plan: its predicted cycles, and other plans of the ranking with theirs.
-
-    There are at most SHOWN (24) plans, best first, for `explain` and the tuner. Candidates without a plan are left out.
-    """
-    plans = list(islice(((c, p) for c in ranking.candidates if not isinstance(p := as_plan(c), Rejected)), SHOWN))
-    return GeneralChoice(
-        request.machine,
-        request.program.name,
-        plan,
-        candidate.cycles,
-        ranking.roofline,
-        candidates=tuple(p for _, p in plans),
-        predicted=None if request.machine.lanes is None else lambda machine: cycles_on(candidate, machine),
-        costs=tuple(c.cycles for c, _ in plans),
-    )
 
 
 def _joined_refusals(refused: list[Refusal]) -> list[Refusal]:

@@ -103,6 +103,13 @@ class Request:
         """Return a function that evaluates a dimension to an int; sizes known only at the call are typical numbers."""
         return numbers_of({**self.sizes, **self.typical})
 
+    def with_open_marked(self, plan: Schedule) -> Schedule:
+        """Return a plan with exactly those sizes marked as open that are known only at the call.
+
+        A plan over the digits of a product on a CPU names no sizes; it is returned as it is.
+        """
+        return plan if plan.in_blocks else plan.with_open({str(s) for s in self.open_extents})
+
     def rewritten(
         self, program: Program, free: Collection[Op], extents: Mapping[Symbol, Size] | None = None
     ) -> Request:

@@ -12,9 +12,9 @@ from tilewright.driver.repack import NOT_COPIED
 from tilewright.driver.request import CompileOptions, Request, SizedProgram
 from tilewright.errors import ArgumentError
 from tilewright.ir.core import Program
-from tilewright.plan.general import GeneralChoice, only_adds
+from tilewright.plan.choice import Choice
+from tilewright.plan.general import only_adds
 from tilewright.plan.microkernel import mmas_by_name
-from tilewright.plan.planner import Choice
 from tilewright.plan.refusals import refused
 from tilewright.plan.schedule import LAUNCH, Schedule
 from tilewright.rewrite.rewriter import Halves
@@ -69,7 +69,7 @@ def joined_plan(kernels: TwoKernels, plan: Schedule) -> Schedule:
     return replace(first, split_after=after, split_before=before, then=second, whole=plan.whole)
 
 
-def choices_of_parts(kernels: Kernels) -> tuple[Choice | GeneralChoice, ...]:
+def choices_of_parts(kernels: Kernels) -> tuple[Choice, ...]:
     """Return (choice of the first kernel, choice of the second); () if `kernels` are not two kernels.
 
     A choice is a plan with its predicted time.

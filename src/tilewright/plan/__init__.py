@@ -41,7 +41,7 @@
 | grids               | plans of grid programs: their constraints, and the K loops of their MMAs    |
 | model               | the cost model: caches, copies, the roofline                                |
 | validate            | legality of blockings on a CPU                                              |
-| planner             | ranked blockings of a product; what was refused, and why                    |
+| choice              | the plan that was chosen, its time, and what it was compared with           |
 | computed            | MMA operands that are computed element by element from reads                |
 | cutting             | a plan of blocks over the digits of its product                             |
 | epilogue            | cycles of lanes for one element of an elementwise operation                 |

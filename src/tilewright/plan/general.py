@@ -12,19 +12,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 
 from tilewright.algebra.expr import Expr, Symbol
 from tilewright.ir.core import Op, Program, TileType
 from tilewright.ir.tile import ELEMENTWISE
 from tilewright.machine import Machine
 from tilewright.plan.boxes import Room
-from tilewright.plan.limiting import Predicted, limit_lines
 from tilewright.plan.microkernel import Microkernel, axes_in, registers_of
-from tilewright.plan.model import Size, cores, us
-from tilewright.plan.planner import Choice, Refusal
+from tilewright.plan.model import Size, cores
 from tilewright.plan.schedule import Axis, Digit, Schedule, Split
-from tilewright.plan.slow import FindCause, SlowKernel, slow_kernel, slow_lines
 
 WHOLE, CHOSEN = 512, 256
 """The longest axis that a loop with a free tile size takes as one tile, and its tile size on a longer one."""
@@ -35,73 +31,6 @@ ALIKE = {
     *("mma", "read", "write", "yield", "iterate"),
 }
 """Operations that treat all coordinates of a dimension in the same way; a loop does, except along its own axis."""
-
-
-@dataclass(frozen=True)
-class GeneralChoice:
-    """The plan that was chosen for a program that is no single contraction, and the reasons against other plans.
-
-    `cycles` is its predicted time, `bound` the roofline.
-    """
-
-    machine: Machine
-    name: str
-    plan: Schedule
-    cycles: float
-    bound: float
-    refused: tuple[Refusal, ...] = ()
-    notes: tuple[str, ...] = ()
-    candidates: tuple[Schedule, ...] = ()
-    """The legal plans, if there are several, the one that is predicted fastest first."""
-    predicted: Predicted | None = field(default=None, compare=False, repr=False)
-    """A function that predicts the cycles of this plan on a machine with other rates, if the model has one."""
-    costs: tuple[float, ...] = ()
-    """The predicted cycles of each candidate."""
-    parts: tuple[Choice | GeneralChoice, ...] = ()
-    """The choices for its kernels, in order, if the program becomes more than one kernel."""
-    find_cause: FindCause | None = field(default=None, compare=False, repr=False)
-    """A function that finds the costliest part of the plan, if there is one."""
-
-    @property
-    def slow(self) -> SlowKernel | None:
-        """A SlowKernel (predicted time, roofline, cause) if this plan is predicted far above its roofline; else None.
-
-        None too if the plan has no predicted time.
-        """
-        return slow_kernel(self.machine, self.cycles, self.bound, self.find_cause)
-
-    def explain(self) -> str:
-        """Return text that explains this choice to a user: plan, predicted time, roofline, bottleneck, notes, refusals.
-
-        Times are in microseconds. A time that was not predicted is left out, and so is the bottleneck if the model
-        cannot tell. If the program becomes two kernels, the text gives the sum of their times, and then the explanation
-        of each kernel.
-        """
-        predicted_us, bound_us = us(self.cycles, self.machine), us(self.bound, self.machine)
-        if self.parts:
-            parts_us = " + ".join(us(part.cycles, self.machine) for part in self.parts)
-            return "\n".join(
-                [
-                    f"{self.name} on {self.machine.name} as two kernels, split {self.plan.split_at}: "
-                    f"predicted {predicted_us} us, {parts_us}; roofline {bound_us} us",
-                    *slow_lines(self.slow),
-                    *self.notes,
-                    *(f"refused  {r}" for r in self.refused),
-                    *(part.explain() for part in self.parts),
-                ]
-            )
-        path = "without a pipeline" if self.plan.pipeline is None else "with a pipeline"
-        return "\n".join(
-            [
-                f"{self.name} on {self.machine.name} with {cores(self.machine)} workers, {path}",
-                *("  " + line for line in self.plan.lines()),
-                *([f"predicted {predicted_us} us; roofline {bound_us} us"] if self.cycles else []),
-                *([] if self.predicted is None else limit_lines(self.machine, self.plan, self.predicted)),
-                *slow_lines(self.slow),
-                *self.notes,
-                *(f"refused  {r}" for r in self.refused),
-            ]
-        )
 
 
 def room_of(machine: Machine) -> Room:

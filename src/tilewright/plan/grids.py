@@ -24,7 +24,6 @@ from tilewright.plan.general import (
     ALIKE,
     CHOSEN,
     WHOLE,
-    GeneralChoice,
     axis_of,
     blocks_of,
     dims_of,
@@ -121,19 +120,18 @@ def plan_of_grid(
     machine: Machine,
     free: Collection[Op] = (),
     opened: Collection[Expr] = (),
-) -> GeneralChoice:
-    """Return a GeneralChoice, the plan chosen for a grid program: a program whose author gives the workgroup tiles.
+) -> Schedule:
+    """Return the plan chosen for a grid program: a program whose author gives the workgroup tiles.
 
     These tiles are part of the program's meaning. The planner chooses only atoms and loops within them, and predicts no
-    time: `cycles` is 0. `sizes` maps size symbols to numbers, typical ones for `opened` sizes (known only at the call).
+    time. `sizes` maps size symbols to numbers, typical ones for `opened` sizes (known only at the call).
     `free` are the loops whose tile size does not change the result.
     """
     grid = Grid(program, sizes, machine, free, opened)
     product = grid.single_mma()
     in_registers, products = (False, grid.products()) if product is None else _choose_k_tile(grid, product)
     blocks = blocks_of(products, grid.dims, grid.width, machine) if in_registers else {}
-    plan = _grid_plan(grid, blocks, products)
-    return GeneralChoice(machine, program.name, plan, 0.0, 0.0, (), (NOTE,))
+    return _grid_plan(grid, blocks, products)
 
 
 def _grid_plan(grid: Grid, blocks: Mapping[Expr, int], products: Mapping[Op, Microkernel | None]) -> Schedule:

@@ -181,3 +181,8 @@ def microseconds(cycles: float, machine: Machine) -> float:
 def us(cycles: float, machine: Machine) -> str:
     """Return `cycles` as text in microseconds at the machine's clock, with one decimal and no unit, such as "12.3"."""
     return f"{microseconds(cycles, machine):.1f}"
+
+
+def bytes_text(count: float) -> str:
+    """Return a number of bytes as text: in MB with one decimal from 1 MB on, else in KB."""
+    return f"{count / 2**20:.1f} MB" if count >= 2**20 else f"{count / 1024:.0f} KB"

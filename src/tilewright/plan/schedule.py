@@ -430,6 +430,11 @@ class Schedule:
             return f"before {self.split_before}"
         return None if self.split_after is None else f"after {self.split_after}"
 
+    @property
+    def in_blocks(self) -> bool:
+        """True if this is a plan of one kernel over `rows`, `columns` and `depth`, the digits of a product on a CPU."""
+        return self.atom is not None and self.split_at is None
+
     def _statements(self) -> dict[str, str]:
         """Return {first word: statement}, such as {"grid": "grid M, N"}, for the single-line settings of this plan.
 

@@ -20,7 +20,6 @@ from tilewright.ir.block import BLOCK
 from tilewright.ir.core import Op
 from tilewright.lower.block.lower import Lowered
 from tilewright.machine import Machine
-from tilewright.plan.general import GeneralChoice
 from tilewright.plan.schedule import LAUNCHES, Schedule
 
 EARLY = "programmatic"
@@ -50,26 +49,6 @@ def with_known_launch(plan: Schedule, machine: Machine) -> Schedule:
         word = f"launch {LAUNCHES[True]}"
         raise ArgumentError(f"plan: `{word}`: {machine.name} has no launches that begin while another ends")
     return replace(plan, early=None)
-
-
-def with_launch(choice: GeneralChoice, stated: bool | None) -> GeneralChoice:
-    """Return a planner's choice in which each plan states whether it launches early (while the previous launch ends).
-
-    `stated` is what the user's plan says (None: early). If early, predicted cycles are reduced by what that saves. On
-    machines without early launches, return the choice unchanged.
-    """
-    machine = choice.machine
-    if not can_be_early(machine):
-        return choice
-    early = stated is None or stated
-    saved_cycles = launch_cycles(machine, early=False) - launch_cycles(machine, early)
-    return replace(
-        choice,
-        plan=replace(choice.plan, early=early),
-        cycles=max(0.0, choice.cycles - saved_cycles),
-        candidates=tuple(replace(plan, early=early) for plan in choice.candidates),
-        costs=tuple(cost - saved_cycles for cost in choice.costs),
-    )
 
 
 def launched(lowered: Lowered, early: bool | None) -> Lowered:

@@ -22,6 +22,7 @@ A candidate is one way to run the program; a task is one workgroup's tile of the
 | single_lane_scans  | scans and topk whose rows one lane processes alone                 |
 | blocked            | rule: one MMA on a CPU in accumulator tiles that stay in registers |
 | block_choice       | the blockings of every CPU unit, ranked                            |
+| ranked_blocks      | ranked blockings; what was refused, and why                        |
 | block_work         | the work and time of a blocking                                    |
 | core_tasks         | rule: any program on a CPU, whose cores run one thread each        |
 | core_reads         | traffic of such a task to and from caches and memory               |
@@ -58,33 +59,32 @@ A candidate is one way to run the program; a task is one workgroup's tile of the
 | limiter            | which resource limits a candidate                                  |
 | causes             | the cause of a candidate's time, and a way out                     |
 | explaining         | text of a ranking                                                  |
+| chosen             | the choice of a candidate: its plan, time, and other candidates    |
 """
 
 from tilewright.plan.search.as_plan import as_plan
-from tilewright.plan.search.blocked import BlockedKernelSchedule, blocking_of_plan, product_space
-from tilewright.plan.search.causes import cause_of
-from tilewright.plan.search.explaining import explain_ranking, refusals
+from tilewright.plan.search.blocked import blocking_of_plan, product_space
+from tilewright.plan.search.chosen import choice_of
+from tilewright.plan.search.explaining import explain_ranking
 from tilewright.plan.search.limiter import cycles_on, limits_of
 from tilewright.plan.search.ranking import PlanCandidate, Ranking, Rejected, Rewrite
 from tilewright.plan.search.rate import rate_plan
 from tilewright.plan.search.search import lower_bound, search, search_facts
 
 __all__ = [
-    "BlockedKernelSchedule",
     "PlanCandidate",
     "Ranking",
     "Rejected",
     "Rewrite",
     "as_plan",
     "blocking_of_plan",
-    "cause_of",
+    "choice_of",
     "cycles_on",
     "explain_ranking",
     "limits_of",
     "lower_bound",
     "product_space",
     "rate_plan",
-    "refusals",
     "search",
     "search_facts",
 ]

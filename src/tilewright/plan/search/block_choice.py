@@ -8,29 +8,29 @@ from tilewright.machine import Machine, MultiplyAtom, OpaqueOperand
 from tilewright.plan.block_list import BlockUnit, blockings
 from tilewright.plan.block_size import why_too_large
 from tilewright.plan.blocking import LaneUnit
+from tilewright.plan.choice import Refusal
 from tilewright.plan.contraction import Contraction, merge_rows, merge_taps, size
 from tilewright.plan.fixed import FREE, Fixed
 from tilewright.plan.lanes import lane_block_unit, lane_unit, why_no_lanes
 from tilewright.plan.model import roofline
-from tilewright.plan.planner import Candidate, Choice, Refusal
 from tilewright.plan.search.block_work import block_cost
+from tilewright.plan.search.ranked_blocks import CostedBlocking, RankedBlocks
 from tilewright.plan.tile_registers import tile_unit
 from tilewright.plan.validate import why_illegal, why_not_atom
 from tilewright.plan.vectors import vector_unit
 
 
-def choose(space: Contraction, machine: Machine, fixed: Fixed = FREE) -> Choice:
-    """Rank all legal blockings (tile sizes, loop orders) of the contraction `space` on a CPU; return a Choice, fastest
-    first.
+def choose(space: Contraction, machine: Machine, fixed: Fixed = FREE) -> RankedBlocks:
+    """Rank all legal blockings (tile sizes, loop orders) of the contraction `space` on a CPU; return RankedBlocks.
 
-    A unit is an MMA atom, or the SIMD unit with vectors along a dimension that A, B and C share. The Choice also has
+    A unit is an MMA atom, or the SIMD unit with vectors along a dimension that A, B and C share. The result also has
     the units that do not fit, with reasons, and the roofline: lower bounds of the cycles, None if no unit fits. If N of
     `space` is not exactly one dimension, there are no candidates and no roofline. Blockings follow the author's
     constraints `fixed`, unless no blocking does: then the constraints are ignored.
     """
     space = merge_rows(space)
     if len(space.columns) != 1:
-        return Choice(
+        return RankedBlocks(
             machine, (), (Refusal("columns", f"they have {len(space.columns)} digits; one is handled"),), None
         )
     refused: list[Refusal] = []
@@ -51,7 +51,7 @@ def choose(space: Contraction, machine: Machine, fixed: Fixed = FREE) -> Choice:
         candidates = list(_candidates(space, units, machine, FREE))
     candidates.sort(key=lambda x: (x.cost.cycles, x.cost.reading))
     bound = roofline(space, machine, units) if units else None
-    return Choice(machine, tuple(candidates), tuple(refused), bound)
+    return RankedBlocks(machine, tuple(candidates), tuple(refused), bound)
 
 
 def variant(space: Contraction, atom: MultiplyAtom | LaneUnit) -> Contraction:
@@ -67,8 +67,8 @@ def variant(space: Contraction, atom: MultiplyAtom | LaneUnit) -> Contraction:
 
 def _candidates(
     space: Contraction, atoms: list[MultiplyAtom | LaneUnit], machine: Machine, fixed: Fixed
-) -> Iterator[Candidate]:
-    """Yield a Candidate (blocking and predicted cost) for each legal blocking of a product, with each of `atoms`.
+) -> Iterator[CostedBlocking]:
+    """Yield a CostedBlocking (blocking and predicted cost) for each legal blocking of a product, with each of `atoms`.
 
     `space` (a Contraction) has M, N, K and the operands of the product. A blocking is a choice of tile sizes and loop
     order. All blockings follow the author's constraints `fixed`. Blockings whose tasks (one core's tile each) copy too
@@ -78,7 +78,7 @@ def _candidates(
         suited = variant(space, atom)
         for blocking in blockings(suited, _unit(suited, atom, machine, fixed), machine, fixed):
             if why_illegal(suited, blocking, machine) is None and why_too_large(suited, blocking, machine) is None:
-                yield Candidate(blocking, suited, block_cost(suited, blocking, machine))
+                yield CostedBlocking(blocking, suited, block_cost(suited, blocking, machine))
 
 
 def _unit(space: Contraction, atom: MultiplyAtom | LaneUnit, machine: Machine, fixed: Fixed) -> BlockUnit:

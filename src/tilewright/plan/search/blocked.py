@@ -17,11 +17,11 @@ from tilewright.plan.facts import Facts
 from tilewright.plan.facts.values import UNTIMED
 from tilewright.plan.fixed import FREE, Fixed, fixed_by
 from tilewright.plan.model import copy_kernel_cycles, cores
-from tilewright.plan.planner import Candidate, Choice
 from tilewright.plan.refusals import refused
 from tilewright.plan.schedule import Schedule
 from tilewright.plan.search.block_choice import choose, variant
 from tilewright.plan.search.block_work import block_cost
+from tilewright.plan.search.ranked_blocks import CostedBlocking, RankedBlocks
 from tilewright.plan.search.ranking import PlanCandidate, Ranking, Rewrite
 from tilewright.plan.validate import validate
 
@@ -33,12 +33,14 @@ WHAT = "accumulator tiles that stay in registers over K"
 class BlockedKernelSchedule:
     """A CPU kernel of one product in accumulator tiles that stay in registers, and the ranking that it comes from.
 
-    `opened` are the names of the digits (mixed-radix parts of M) whose extent is known only at the call.
+    `opened` are the names of the digits (mixed-radix parts of M) whose extent is known only at the call; `notes` are
+    lines of text for `explain`.
     """
 
-    candidate: Candidate
-    ranked: Choice
+    candidate: CostedBlocking
+    ranked: RankedBlocks
     opened: frozenset[str] = frozenset()
+    notes: tuple[str, ...] = ()
 
     @property
     def family(self) -> str:
@@ -55,9 +57,8 @@ class BlockedKernelSchedule:
         """Return the plan (a Schedule) of this kernel; it marks the extents of M that are known only at the call."""
         return self.candidate.plan.with_open(self.opened)
 
-    @property
-    def choice(self) -> Choice:
-        """Return a Choice: all blockings (tile sizes) of the product in order of cycles, but this kernel's first."""
+    def ranked_from_here(self) -> RankedBlocks:
+        """Return all blockings (tile sizes) of the product in order of cycles, but this kernel's first."""
         others = (x for x in self.ranked.candidates if x is not self.candidate)
         return replace(self.ranked, candidates=(self.candidate, *others))
 
@@ -106,9 +107,11 @@ def kernels_of_blocks(facts: Facts, machine: Machine, ranking: Ranking) -> Itera
         return
     fixed, count = fixed_by(facts.program, space, facts.sizes), 0
     for variant_of, ranked in _ranked_variants(space, machine, fixed):
-        rewrites = (Rewrite(variant_of.note),) if variant_of.note else ()
+        notes = (variant_of.note,) if variant_of.note else ()
+        rewrites = tuple(map(Rewrite, notes))
         for candidate in ranked.candidates:
-            yield _plan_candidate(facts, BlockedKernelSchedule(candidate, ranked), variant_of.copies, count, rewrites)
+            kernel = BlockedKernelSchedule(candidate, ranked, notes=notes)
+            yield _plan_candidate(facts, kernel, variant_of.copies, count, rewrites)
             count += 1
         if not count:
             for refusal in ranked.unfit:
@@ -135,8 +138,8 @@ def _plan_candidate(
     return PlanCandidate(kernel, cycles, (cycles, rank), rewrites)
 
 
-def _ranked_variants(space: Contraction, machine: Machine, fixed: Fixed) -> Iterator[tuple[Variant, Choice]]:
-    """Yield (Variant, Choice) pairs: a way to prepare a product's operands, and the blockings that it allows, ranked.
+def _ranked_variants(space: Contraction, machine: Machine, fixed: Fixed) -> Iterator[tuple[Variant, RankedBlocks]]:
+    """Yield (Variant, RankedBlocks) pairs: a way to prepare a product's operands, and the ranked blockings for it.
 
     First come the operands as they are. Then operands widened to the accumulator's type, if they are narrower and no
     MMA atom takes them as they are. Then, for each vector atom that multiplies several neighbours along K: operands
@@ -206,10 +209,10 @@ def _open_kernels(facts: Facts, space: Contraction, machine: Machine, ranking: R
     names = ", ".join(sorted(s.name for e in facts.opened.values() for s in e.symbols))
     note = f"{names} open: every plan of one image in tile registers fits"
     fit = tuple(x for x in ranked.candidates if x.blocking.in_tiles)
-    ranked = replace(ranked, candidates=fit, notes=(*ranked.notes, note))
+    ranked = replace(ranked, candidates=fit)
     opened = frozenset(digit.name for digit in space.open)
     for n, candidate in enumerate(fit):
-        yield _plan_candidate(facts, BlockedKernelSchedule(candidate, ranked, opened), 0.0, n)
+        yield _plan_candidate(facts, BlockedKernelSchedule(candidate, ranked, opened, (note,)), 0.0, n)
 
 
 def space_for(plan: Schedule, space: Contraction, machine: Machine) -> Variant:
@@ -265,6 +268,6 @@ def rate_blocks(facts: Facts, machine: Machine, plan: Schedule) -> PlanCandidate
     notes = (chosen.note,) if chosen.note else ()
     candidate = next((x for x in ranked.candidates if x.blocking == blocking), None)
     if candidate is None:
-        candidate = Candidate(blocking, typical, block_cost(typical, blocking, machine))
-    kernel = BlockedKernelSchedule(candidate, replace(ranked, notes=(*ranked.notes, *notes)))
+        candidate = CostedBlocking(blocking, typical, block_cost(typical, blocking, machine))
+    kernel = BlockedKernelSchedule(candidate, ranked, notes=notes)
     return _plan_candidate(facts, kernel, chosen.copies, 0)

@@ -15,7 +15,7 @@ from tilewright.machine import Machine
 from tilewright.plan.boxes import numbers_of, why_whole
 from tilewright.plan.facts import Dims, Facts, ValueFacts
 from tilewright.plan.microkernel import axes_in
-from tilewright.plan.planner import bytes_text
+from tilewright.plan.model import bytes_text
 from tilewright.plan.search.blocked import BlockedKernelSchedule
 from tilewright.plan.search.core_rows import vector_cycles
 from tilewright.plan.search.cost import SAME_WAVES, kernel_time

@@ -1,20 +1,20 @@
-"""The ranked plans of a CPU's contraction, fastest first, and why other plans were not chosen."""
+"""The ranked blockings of a CPU's contraction, fastest first, and why others were not chosen."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from tilewright.machine import Machine
 from tilewright.plan.block_size import why_too_large
 from tilewright.plan.blocking import Blocking, plan_of, round_up
+from tilewright.plan.choice import Candidate, Comparison, Refusal
 from tilewright.plan.contraction import Contraction, size
-from tilewright.plan.model import Cost, Roofline, cores, microseconds, us
+from tilewright.plan.model import Cost, Roofline, bytes_text, cores, microseconds, us
 from tilewright.plan.schedule import Schedule, Split
 from tilewright.plan.sliding import halo_of
-from tilewright.plan.slow import FindCause, SlowKernel, slow_kernel, slow_lines
 from tilewright.plan.validate import why_illegal
 
 CLEARLY = 1.4
@@ -26,7 +26,7 @@ MORE = 12
 
 
 @dataclass(frozen=True, eq=False)
-class Candidate:
+class CostedBlocking:
     """A blocking (tile sizes, loop order), the contraction that it is for, perhaps with merged digits, and its cost."""
 
     blocking: Blocking
@@ -35,101 +35,58 @@ class Candidate:
 
     @cached_property
     def plan(self) -> Schedule:
-        """The Schedule (plan) that states this candidate's blocking (tile sizes and loop order)."""
+        """The Schedule (plan) that states this blocking (tile sizes and loop order)."""
         return plan_of(self.contraction, self.blocking)
 
-
-@dataclass(frozen=True)
-class Refusal:
-    """An alternative that was not chosen, and why; `plan` is its full plan if it has one."""
-
-    what: str
-    why: str
-    plan: Schedule | None = None
-
-    def __str__(self) -> str:
-        """Return the alternative and why it was not chosen, as one line of text."""
-        return f"{self.what}: {self.why}"
+    def candidate(self) -> Candidate:
+        """Return this blocking as a Candidate: its plan, written when it is asked for, and its predicted cycles."""
+        return Candidate(self.cost.cycles, lambda: self.plan)
 
 
 @dataclass(frozen=True)
-class Choice:
-    """The legal plans of a contraction, fastest first; the atoms that cannot compute it; and its roofline.
-
-    `notes` are lines of text for `explain`.
-    """
+class RankedBlocks:
+    """The legal blockings of a contraction on a CPU, fastest first; the units that cannot compute it; its roofline."""
 
     machine: Machine
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[CostedBlocking, ...]
     unfit: tuple[Refusal, ...]
     bound: Roofline | None
-    notes: tuple[str, ...] = ()
-    floor: float = 0.0
-    """The roofline of the whole program in cycles, launch included, for the fastest unit that multiplies its types."""
-    find_cause: FindCause | None = field(default=None, compare=False, repr=False)
-    """A function that returns the Cause of most of the predicted time; None if nothing is known."""
 
     @property
-    def slow(self) -> SlowKernel | None:
-        """A SlowKernel (predicted time, roofline, cause) if the best plan is slow: predicted far above its roofline.
-
-        None if it is not slow, or if no plan is legal.
-        """
-        return slow_kernel(self.machine, self.cycles, self.floor, self.find_cause)
-
-    @property
-    def best(self) -> Candidate | None:
-        """The Candidate with the fewest predicted cycles; None if no plan is legal."""
+    def best(self) -> CostedBlocking | None:
+        """The CostedBlocking with the fewest predicted cycles; None if no blocking is legal."""
         return self.candidates[0] if self.candidates else None
 
-    @property
-    def cycles(self) -> float:
-        """The predicted cycles of the best plan; 0 if no plan is legal."""
-        return self.candidates[0].cost.cycles if self.candidates else 0.0
 
-    @cached_property
-    def refused(self) -> tuple[Refusal, ...]:
-        """A Refusal (alternative, and why not) for each alternative to the best plan that `explain` shows.
+def compare_blocks(ranked: RankedBlocks) -> Comparison:
+    """Return the Comparison of the best of ranked blockings, of which there must be one, with its roofline and others.
 
-        Alternatives are illegal variants of the best plan, slower plans, and atoms that do not fit. If no plan is
-        legal, only the atoms that do not fit are listed.
-        """
-        if self.best is None:
-            return self.unfit
-        return (*_illegal_variants(self.best, self.machine), *_slower_plans(self), *self.unfit)
-
-    def explain(self) -> str:
-        """Return text that explains this choice to a user: best plan, predicted time, roofline, close plans, refusals.
-
-        Times are in microseconds. Close plans are those that may be as fast. If no plan is legal, it is the refusals
-        only.
-        """
-        best, bound, machine = self.best, self.bound, self.machine
-        if best is None or bound is None:
-            return "\n".join(["no plan fits", *(f"refused  {r}" for r in self.unfit)])
-        cost = best.cost
-        parts = ", ".join(f"{name} {us(n, machine)}" for name, n in cost.parts().items() if n >= 0.005 * cost.cycles)
-        bound_by = "products" if bound.compute >= bound.memory else "memory"
-        lines = [
-            f"{best.contraction.name} on {machine.name} with {cores(machine)} workers: {len(self.candidates)} plans "
-            "fit",
-            *("  " + line for line in best.plan.lines()),
+    Close plans are those that may be as fast. Refused are illegal variants of the best blocking, slower blockings, and
+    units that do not fit.
+    """
+    best, bound, machine = ranked.best, ranked.bound, ranked.machine
+    assert best is not None
+    assert bound is not None
+    cost = best.cost
+    parts = ", ".join(f"{name} {us(n, machine)}" for name, n in cost.parts().items() if n >= 0.005 * cost.cycles)
+    bound_by = "products" if bound.compute >= bound.memory else "memory"
+    close = [x for x in ranked.candidates[1:] if x.cost.cycles <= CLEARLY * cost.cycles][:3]
+    return Comparison(
+        f": {len(ranked.candidates)} plans fit",
+        (
             f"predicted {us(cost.cycles, machine)} us ({parts})",
             f"roofline {us(bound.cycles, machine)} us, by {bound_by} (products {us(bound.compute, machine)} with "
             f"{bound.atom}, memory {us(bound.memory, machine)}): {100 * bound.cycles / cost.cycles:.0f} % of it",
-            *slow_lines(self.slow),
-            *self.notes,
-        ]
-        close = [x for x in self.candidates[1:] if x.cost.cycles <= CLEARLY * cost.cycles][:3]
-        lines += [f"may be as good  {us(x.cost.cycles, machine)} us: {x.plan.difference(best.plan)}" for x in close]
-        lines += [f"refused  {r}" for r in self.refused]
-        return "\n".join(lines)
+        ),
+        tuple(f"may be as good  {us(x.cost.cycles, machine)} us: {x.plan.difference(best.plan)}" for x in close),
+        (*_illegal_variants(best, machine), *_slower_plans(ranked.candidates, machine), *ranked.unfit),
+    )
 
 
 # -- what was refused -------------------------------------------------------------------------------------
 
 
-def _illegal_variants(best: Candidate, machine: Machine) -> Iterator[Refusal]:
+def _illegal_variants(best: CostedBlocking, machine: Machine) -> Iterator[Refusal]:
     """Yield a Refusal (alternative, and why not) for each kind of illegal variant of the best plan.
 
     The reasons show what limits the plan. The variants have a larger accumulator tile; for tile registers, also another
@@ -176,28 +133,27 @@ def _all_unrolled(steps: tuple[Split, ...]) -> tuple[Split, ...]:
     return tuple(replace(s, level="unit") for s in inner)
 
 
-def _slower_plans(choice: Choice) -> Iterator[Refusal]:
+def _slower_plans(ranked: Sequence[CostedBlocking], machine: Machine) -> Iterator[Refusal]:
     """Yield a Refusal (alternative, and why not) for plans that are predicted clearly slower than the best plan.
 
-    Clearly slower is above CLEARLY (1.4) times its cycles. Only plans are yielded that have an atom, an accumulator
-    tile, a number of tasks, or a staging of A that no faster plan of `choice` has; at most SHOWN (2) for each of these
-    four properties.
+    `ranked` are the blockings, the best first. Clearly slower is above CLEARLY (1.4) times its cycles. Only plans are
+    yielded that have an atom, an accumulator tile, a number of tasks, or a staging of A that no faster plan has; at
+    most SHOWN (2) for each of these four properties.
     """
-    best = choice.best
-    assert best is not None
+    best, *others = ranked
     seen = set(_properties(best))
     shown = dict.fromkeys(("atom", "stage", "block", "tasks"), 0)
-    for other in choice.candidates[1:]:
+    for other in others:
         new_kinds = [kind for kind in _properties(other) if kind not in seen]
         seen.update(new_kinds)
         shown_kinds = [kind for kind, _ in new_kinds if shown[kind] < SHOWN]
         if shown_kinds and other.cost.cycles > CLEARLY * best.cost.cycles:
             for kind in shown_kinds:
                 shown[kind] += 1
-            yield Refusal(other.plan.difference(best.plan), _why_slower(other, best, choice.machine), other.plan)
+            yield Refusal(other.plan.difference(best.plan), _why_slower(other, best, machine), other.plan)
 
 
-def _properties(candidate: Candidate) -> list[tuple[str, object]]:
+def _properties(candidate: CostedBlocking) -> list[tuple[str, object]]:
     """Return [(name, value)] of the properties by which plans are told apart.
 
     They are the atom, the accumulator tile, the number of tasks (a task is one core's tile) and, with tile registers,
@@ -209,7 +165,7 @@ def _properties(candidate: Candidate) -> list[tuple[str, object]]:
     return [*kinds, ("stage", blocking.stage)] if blocking.in_tiles else kinds
 
 
-def _why_slower(other: Candidate, best: Candidate, machine: Machine) -> str:
+def _why_slower(other: CostedBlocking, best: CostedBlocking, machine: Machine) -> str:
     """Return text: the microseconds of the plan `other`, and why it takes longer than the plan `best`.
 
     The reason is the cause in Cost whose cycles grew most: products (multiply-adds), memory, staging of A; any other is
@@ -236,8 +192,3 @@ def _why_slower(other: Candidate, best: Candidate, machine: Machine) -> str:
         staged, best_staged = bytes_text(other.cost.staged_bytes), bytes_text(best.cost.staged_bytes)
         return f"{times}: it stages {staged}, the chosen plan {best_staged}"
     return f"{times}: results are stored between products"
-
-
-def bytes_text(count: float) -> str:
-    """Return a number of bytes as text: in MB with one decimal from 1 MB on, else in KB."""
-    return f"{count / 2**20:.1f} MB" if count >= 2**20 else f"{count / 1024:.0f} KB"
