@@ -110,6 +110,15 @@ class Facts:
         return products_of(self.nodes)
 
     @cached_property
+    def accumulators(self) -> frozenset[int]:
+        """The MMAs (node numbers) whose accumulators the epilogue reads: values that are written depend on them.
+
+        Of MMAs that add to one accumulator, one after the other, only the last counts.
+        """
+        written = {i for w in self.writes for i in self.behind(w.args[0], ("read", "mma"))}
+        return frozenset(p.node for p in self.products if p.node in written)
+
+    @cached_property
     def reductions_beside_mmas(self) -> tuple[ValueFacts, ...]:
         """The reductions (other than MMAs) that depend on no MMA and on which no MMA depends, in program order."""
         mmas = {p.node for p in self.products}

@@ -28,6 +28,8 @@ def why_not_oriented(o: Orientation) -> str:
         return "values between products that change their layout"
     if len(o.products) > 1 and any(o.flips):
         return "several products, some with N on the unit's rows"
+    if len({p.atoms[0].asynchronous for p in o.products}) > 1:
+        return "a product that lanes multiply beside one of an asynchronous atom"
     return _why_not_one_row_or_column(o)
 
 
@@ -58,10 +60,11 @@ def why_not_lowered(t: Tiling) -> str:
     if t.facts.opened and any(tile.fold == BOX and halo_window(t.o, c) for c, tile in t.pairs()):
         return "halo tiles of sizes that only a call tells"
     facts = t.facts
-    if t.o.is_chained and any(t.o.flips):
+    if t.o.has_unsplit_results and any(t.o.flips):
         return "reductions of rows that lie on the unit's columns"
     unit = t.o.products[0].atoms[0].shape[0]
-    if t.o.is_chained and any(ROWS in c.roles and tile.size > unit * t.down for c, tile in t.pairs()):
+    follows = t.o.links_products or t.o.has_unsplit_results
+    if follows and any(ROWS in c.roles and tile.size > unit * t.down for c, tile in t.pairs()):
         return "several atoms of rows for each group of waves, of products that follow each other"
     for c, tile in t.pairs():
         if tile.level == CLUSTER:

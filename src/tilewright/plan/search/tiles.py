@@ -163,12 +163,15 @@ def _proposed_tiles(o: Orientation, c: DimClass, rows: int, columns: tuple[int, 
 
     Dimensions of `c` have the same role (batch, M, N or K) in every MMA. `o` says which of M and N lies on the atom's
     rows. `rows` is the tile size to try along the atom's rows, `columns` are those along its columns. K gets pipeline
-    stages and, if short, the whole extent.
+    stages and, if short, the whole extent. If MMAs have different roles for `c`, so that one may run in the loops of
+    another, blocks of N within a workgroup's tile and the whole of a short K are tried too; the latter also if the
+    epilogue reads several accumulators.
 
     The author's constraints, and the overhang (how far the last tile may lie out of bounds), are checked later, by the
     caller.
     """
-    roles, has_several_mmas, extents = set(c.roles), len(o.facts.products) > 1, o.facts.extents
+    roles, extents = set(c.roles), o.facts.extents
+    is_mixed = len(roles) > 1
     whole = AxisTile(WHOLE, c.extent, tuple((d, extents[d]) for d in c.dims))
     if c.is_batch:
         single = AxisTile(GRID, 1, tuple((d, 1) for d in c.dims), RUN, c.extent)
@@ -181,13 +184,15 @@ def _proposed_tiles(o: Orientation, c: DimClass, rows: int, columns: tuple[int, 
     if COLUMNS in roles and c.is_parallel:
         wide = [n for n in columns if n < c.extent] + _covering_widths(o, c, columns)
         grid = [t for n in wide for t in _tiles_of_size(o, c, n, GRID)]
-        blocks = [n for n in COLUMN_BLOCKS if has_several_mmas and COLUMN_BLOCKS[0] < c.extent and n < c.extent]
+        blocks = [n for n in COLUMN_BLOCKS if is_mixed and COLUMN_BLOCKS[0] < c.extent and n < c.extent]
         return [*grid, *(t for n in blocks for t in _tiles_of_size(o, c, n, LOOP))]
     if COLUMNS in roles:
         return [*_tiles_of_unsplit_n(o, c, columns), *([whole] if c.extent <= WIDEST_WHOLE else [])]
     slab = _slab_elements(o, c)
     steps = list(_steps_of_k(o, c, slab)) if c.streams else []
-    shallow = c.extent <= DEEPEST_WHOLE and (has_several_mmas or not c.streams) and len(c.dims) == 1
+    shallow = (
+        c.extent <= DEEPEST_WHOLE and (is_mixed or len(o.facts.accumulators) > 1 or not c.streams) and len(c.dims) == 1
+    )
     if shallow and c.extent <= slab:
         return [whole]
     return [*steps, *([whole] if shallow else [])]
