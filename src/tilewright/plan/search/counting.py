@@ -215,7 +215,7 @@ def _edge_copies(t: Tiling, mmas: tuple[MmaTile, ...]) -> tuple[float, int]:
     copy operands without bulk copies, if a workgroup does more than sum one tile of C, or if MMAs have different K: the
     rows count for one K loop. `t` (a Tiling) has the tile sizes, `mmas` are the MMA tiles.
     """
-    if t.o.by_threads or t.o.is_chained or len({m.oriented.product.k for m in mmas}) > 1:
+    if t.o.by_threads or t.o.is_chained or any(m.oriented.product.k != mmas[0].oriented.product.k for m in mmas):
         return 0.0, 0
     per_core = ceil(t.tasks / (t.machine.limits.cores or 1))
     outside, edges = 0.0, 0

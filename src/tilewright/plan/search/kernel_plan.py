@@ -10,11 +10,12 @@ from tilewright.plan.boxes import cut_dims, numbers_of
 from tilewright.plan.general import axis_of, words_for
 from tilewright.plan.microkernel import Axes, axes_in
 from tilewright.plan.schedule import Axis, Digit, ProductUnit, Schedule, Split, ValuePlacement
+from tilewright.plan.search.halo import halo_window
 from tilewright.plan.search.kernel import KernelSchedule
 from tilewright.plan.search.launch import DYNAMIC, batch_entries_per_group
 from tilewright.plan.search.lowered import why_not_lowered, why_not_oriented, why_not_split
 from tilewright.plan.search.ranking import Rejected
-from tilewright.plan.search.tiles import LOOP, AxisTile
+from tilewright.plan.search.tiles import GRID, LOOP, AxisTile
 from tilewright.plan.search.unit import MmaTile, refusal_name
 
 LACKS = "lowering lacks"
@@ -309,10 +310,11 @@ class KernelPlan:
         or once if B is resident. Return a Rejected if a stage has several taps along a dimension that is no axis of the
         plan.
         """
-        (op,), (m,) = self.products, self.kernel.mmas
+        windows = ((halo_window(self.t.o, c), tile) for c, tile in self.t.pairs() if tile.level == GRID)
+        read, box = next((window.read, dict(tile.box)) for window, tile in windows if window is not None)
+        op, m = next((op, m) for op, m in self.products.items() if read in m.oriented.a.reads)
         axes, offsets = self.axes[op], self.kernel.pipeline.offsets
         assert isinstance(axes, Axes)
-        box = next(dict(tile.box) for c, tile in self.t.pairs() if c.roles == ("r",))
         digits = tuple(
             Digit(n, self.facts.extents[n], self.facts.extents[n]) for n in self.facts.digit_names(axes.m) if n in box
         )

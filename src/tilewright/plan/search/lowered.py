@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from itertools import pairwise
 from math import ceil
 
 from tilewright.plan.boxes import numbers_of, own_coordinate
@@ -78,6 +79,8 @@ def why_not_lowered(t: Tiling) -> str:
             return why
         if tile.level == GRID and tile.size > 1 and set(c.roles) <= {BATCH, NONE} and not _can_be_block_diagonal(t):
             return "several of a batch in one tile whose columns are not an atom's"
+        if t.batch > 1 and (why := why_not_beside(t.o.facts, "blocks on a diagonal")):
+            return why
     for axis, loop in facts.loops.items():
         tile = t.tile_of(axis)
         if loop.source is None and tile.level != WHOLE and facts.extents[axis] % tile.size:
@@ -147,6 +150,16 @@ def _why_not_step_size(o: Orientation, c: DimClass, tile: AxisTile) -> str:
         ]
         if shared:
             return f"steps of {tile.size} past the end of {d}, where {shared[0].memory} goes on"
+    return ""
+
+
+def why_not_beside(facts: Facts, what: str) -> str:
+    """Return text: that the lowering (code generator) cannot do `what` for two MMAs of one kernel; empty for one MMA.
+
+    It names the first two. `facts` is the analysed program of the kernel.
+    """
+    for first, second in pairwise(facts.products):
+        return f"{what} of {first.name} beside {second.name}"
     return ""
 
 

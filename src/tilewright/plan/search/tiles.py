@@ -14,7 +14,7 @@ from math import ceil, prod
 from tilewright.plan.facts import AccessFacts, Facts
 from tilewright.plan.search.axes import COLUMNS, DEPTH, ROWS, DimClass
 from tilewright.plan.search.halo import HaloWindow, halo_window
-from tilewright.plan.search.orientation import Orientation
+from tilewright.plan.search.orientation import Orientation, OrientedProduct
 
 GRID, CLUSTER, LOOP, WHOLE = "grid", "cluster", "loop", "whole"
 """Levels of a tile: a class is split over workgroups of the grid, over workgroups of a cluster (which exchange values),
@@ -247,14 +247,21 @@ def _atom_k(o: Orientation) -> int:
 def _block_diagonal_tiles(o: Orientation, c: DimClass) -> Iterator[AxisTile]:
     """Yield at most one grid AxisTile that has several GEMMs of a batch, as blocks of a block-diagonal operand.
 
-    `c` are the batch dimensions; `o` (an Orientation) has the MMAs. It yields one if the program has a single MMA, the
-    K of neighbouring GEMMs are adjacent in memory, and a slab (the K elements in a row of shared memory) has room for
-    the K of two or more GEMMs.
+    `c` are the batch dimensions; `o` (an Orientation) has the MMAs. It yields one if the same number of blocks, two or
+    more, suits every MMA.
     """
-    facts, inner = o.facts, c.dims[-1]
-    if len(o.products) != 1:
-        return
-    (p,) = o.products
+    inner = c.dims[-1]
+    for n in {_blocks_in_slab(o.facts, p, inner) for p in o.products}:
+        if n > 1 and all(_blocks_in_slab(o.facts, p, inner) == n for p in o.products):
+            yield AxisTile(GRID, n, tuple((d, n if d == inner else 1) for d in c.dims), BOX, c.extent // n)
+
+
+def _blocks_in_slab(facts: Facts, p: OrientedProduct, inner: str) -> int:
+    """Return how many GEMMs along the batch dimension `inner` have their K in one slab (a row of shared memory).
+
+    It is 1 unless K of neighbouring GEMMs are adjacent in memory. The result divides the extent of `inner`. `p` is the
+    MMA of each GEMM, `facts` the analysed program.
+    """
     for operand in (p.a, p.b):
         access = facts.nodes[operand.reads[0]].place if operand.is_read and inner in p.product.batch else None
         k = access.contiguous if access is not None else None
@@ -265,8 +272,8 @@ def _block_diagonal_tiles(o: Orientation, c: DimClass) -> Iterator[AxisTile]:
         while n > 1 and facts.extents[inner] % n:
             n //= 2
         if n > 1:
-            yield AxisTile(GRID, n, tuple((d, n if d == inner else 1) for d in c.dims), BOX, c.extent // n)
-            return
+            return n
+    return 1
 
 
 def _slab_elements(o: Orientation, c: DimClass) -> int:

@@ -30,11 +30,11 @@ def masks_on_product(low: Lowering, op: Op) -> tuple[Condition, ...]:
     mask).
 
     The MMA adds nothing, or its result is not used, where a mask is false. () if the plan has no pipeline, or ping-pong
-    (consumers that take tasks in turn count each other's iterations), or if the program has several MMAs, whose loop
-    skips masked iterations itself.
+    (consumers that take tasks in turn count each other's iterations), or if a loop is around the MMAs, which skips
+    masked iterations itself.
     """
     roles = low.plan.pipeline
-    if roles is None or roles.pingpong or sum(x.name == "mma" for x in low.program.walk()) > 1:
+    if roles is None or roles.pingpong or low.bound.loop_tiles:
         return ()
     selects = masks_of_product(low.program, op)
     return tuple(each for select in selects for each in conditions_of(low, select.operands[0]))
