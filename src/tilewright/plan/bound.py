@@ -268,6 +268,19 @@ class BoundKernel:
         """
         return {op: self.microkernel(op) for op in self.statements}
 
+    @cached_property
+    def links_products(self) -> bool:
+        """True if an operand of some MMA is computed from the result of another MMA, or carried by a loop."""
+        makers = self.kernel.program.makers()
+        pending, seen = [v for op in self.statements for v in op.operands[:2]], set[Op]()
+        while pending:
+            op = makers.get(pending.pop())
+            if op is None or op.name in ("mma", "iterate"):
+                return True
+            pending += op.operands if op.name != "read" and op not in seen else ()
+            seen.add(op)
+        return False
+
     def microkernel(self, op: Op) -> Microkernel | None:
         """Return the Microkernel (atom, accumulator tile, K step) that the plan states for the mma `op`.
 
@@ -284,7 +297,7 @@ class BoundKernel:
         )
         if pipeline is None:
             return Microkernel(atom, rows, columns)
-        groups = groups_of(pipeline, statement, atom, self.kernel.machine, len(self.kernel.products))
+        groups = groups_of(pipeline, statement, atom, self.kernel.machine, self.links_products)
         blocks = op.attrs.get("blocks", 1)
         if pipeline.halo_stages:
             return Microkernel(atom, rows, columns, groups, blocks=blocks)

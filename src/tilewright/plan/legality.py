@@ -37,16 +37,16 @@ def check_pipeline(pipeline: Pipeline, machine: Machine) -> None:
 
 
 def groups_of(
-    pipeline: Pipeline, mma_statement: ProductUnit, atom: MultiplyAtom, machine: Machine, products: int = 1
+    pipeline: Pipeline, mma_statement: ProductUnit, atom: MultiplyAtom, machine: Machine, linked: bool = False
 ) -> int:
     """Return the number of consumer wave groups that compute one task (workgroup's tile).
 
     A wave group is the waves (warps) that one atom spans; with ping-pong, half of the consumer groups compute a task.
-    `mma_statement` is the plan's statement for the MMA, `products` the number of MMAs. Raise an ArgumentError, which
-    quotes the statements, if
+    `mma_statement` is the plan's statement for the MMA. `linked`: an operand of an MMA is computed from another MMA.
+    Raise an ArgumentError, which quotes the statements, if
     - the consumer waves are no whole groups, or the producer waves neither 1 nor one group,
     - all waves together are too many for a workgroup,
-    - ping-pong has a synchronous atom, several producer waves or several MMAs,
+    - ping-pong has a synchronous atom, several producer waves or an MMA that waits for another,
     - a synchronous atom has one consumer group only: a second must multiply while one loads.
     """
     assert machine.lanes is not None
@@ -60,8 +60,8 @@ def groups_of(
     waves = -(-pipeline.producer[0] // waves_per_atom) * waves_per_atom + consumer_waves
     if waves > machine.waves:
         raise refused(pipeline, f"{waves} waves, of at most {machine.waves} in a workgroup")
-    if pipeline.pingpong and (not atom.asynchronous or pipeline.producer[0] > 1 or products > 1):
-        raise refused(pipeline, "only one asynchronous product whose operands one wave copies is done in pingpong")
+    if pipeline.pingpong and (not atom.asynchronous or pipeline.producer[0] > 1 or linked):
+        raise refused(pipeline, "only asynchronous products whose operands one wave copies are done in pingpong")
     if not atom.asynchronous and consumer_waves == waves_per_atom:
         raise refused(
             (pipeline, mma_statement), f"{atom.name} is done by lanes: a second group multiplies while one loads"

@@ -98,7 +98,7 @@ class _Runs:
         checked.
 
         First come dimensions whose indices are neighbouring coordinates of a read or write, longest runs first. Then
-        come all dimensions of M, of N and of K, if the program has exactly one MMA.
+        come all dimensions of M, of N and of K of each MMA.
         """
         runs: dict[Run, None] = {}
         for op in self.accesses:
@@ -111,11 +111,11 @@ class _Runs:
                     if len(run) == end - start and self.stuck.isdisjoint(run):
                         runs[run] = None
         yield from sorted(runs, key=len, reverse=True)
-        sets = [*self._sides(self.products[0]), self._summed(self.products[0])] if len(self.products) == 1 else []
-        for dims in sets:
-            run = self._in_coordinate_order(dims)
-            if len(run) > 1 and self.stuck.isdisjoint(run):
-                yield run
+        of_products: dict[Run, None] = {}
+        for product in self.products:
+            sets = (*self._sides(product), self._summed(product))
+            of_products |= dict.fromkeys(self._in_coordinate_order(dims) for dims in sets)
+        yield from (run for run in of_products if len(run) > 1 and self.stuck.isdisjoint(run))
 
     def _in_coordinate_order(self, dims: Collection[Expr]) -> Run:
         """Return `dims` in the order of the memory coordinates that use their indices, in the first read or write whose
@@ -227,19 +227,18 @@ class _Runs:
 
     def _can_be_divided(self, run: Run) -> bool:
         """True if accesses can divide the merged index of the run (tuple of neighbouring dimensions), as in i//56 and
-        i%56. False unless the program has exactly one MMA.
+        i%56. The program must have an MMA.
 
-        The run must be all of its M, N or K; or a part of M or N that is the last dimensions of all results. Reads and
-        writes must use its indices in order, and reads not in their last coordinate: bulk copies can walk several
-        dimensions as one only where memory is not contiguous.
+        For every MMA with the run, it must be all of M, N or K; or a part of M or N that is the last dimensions of all
+        results. Reads and writes must use its indices in order, and reads not in their last coordinate: bulk copies can
+        walk several dimensions as one only where memory is not contiguous.
         """
-        if len(self.products) != 1:
+        products = [op for op in self.products if self._role_in(op, run[0]) != NONE]
+        is_part = any(all(set(run) != side for side in self._sides(op)) for op in products)
+        is_part = is_part and all(any(set(run) < side for side in self._sides(op)) for op in products)
+        if not products or not (all(self._is_side(op, run) for op in products) or is_part):
             return False
-        sides, summed = self._sides(self.products[0]), self._summed(self.products[0])
-        has_both = all(any(self.sized.sizes.get(d, 1) > 1 for d in side if isinstance(d, Symbol)) for side in sides)
-        is_part = set(run) not in sides and any(set(run) < side for side in sides) and self._are_result_rows(run)
-        # other runs would distribute single filter taps to lanes
-        if set(run) not in sides and not (set(run) == summed and has_both) and not is_part:
+        if is_part and not self._are_result_rows(run):
             return False
         for op in (x for x in self.accesses if run[0] in accessed(x)[1].dims):
             kind, over, at = places(op)
@@ -255,6 +254,15 @@ class _Runs:
             if max(users[-1]) == len(at) - 1 and not is_viewed:
                 return False
         return True
+
+    def _is_side(self, product: Op, run: Run) -> bool:
+        """True if the run (tuple of neighbouring dimensions) is all of M, of N or of K of the MMA `product`.
+
+        K counts only if both M and N have a dimension longer than 1: else single filter taps would go to lanes.
+        """
+        sides = self._sides(product)
+        has_both = all(any(self.sized.sizes.get(d, 1) > 1 for d in side if isinstance(d, Symbol)) for side in sides)
+        return set(run) in sides or (set(run) == self._summed(product) and has_both)
 
     def _are_result_rows(self, run: Run) -> bool:
         """True if for every write of the program, its memory ends with the run (tuple of neighbouring dimensions), and

@@ -110,6 +110,15 @@ class Facts:
         return products_of(self.nodes)
 
     @cached_property
+    def accumulators(self) -> frozenset[int]:
+        """The MMAs (node numbers) whose accumulators the epilogue reads: values that are written depend on them.
+
+        Of MMAs that add to one accumulator, one after the other, only the last counts.
+        """
+        written = {i for w in self.writes for i in self.behind(w.args[0], ("read", "mma"))}
+        return frozenset(p.node for p in self.products if p.node in written)
+
+    @cached_property
     def reductions_beside_mmas(self) -> tuple[ValueFacts, ...]:
         """The reductions (other than MMAs) that depend on no MMA and on which no MMA depends, in program order."""
         mmas = {p.node for p in self.products}
@@ -233,21 +242,21 @@ class Facts:
 
     @cached_property
     def masked_product(self) -> MaskedProduct | None:
-        """A MaskedProduct: the program's only MMA with the masks that make some of its work unnecessary; else None.
+        """A MaskedProduct: the masks that make the same work of all MMAs unnecessary; None if there are none.
 
-        An example is a triangular operand. None if the program has several MMAs, if no mask on coordinates applies to
-        the MMA, if accesses divide a dimension of the masks, if a loop of the program has masks, and for half of a
+        An example is a triangular operand. None if no mask on coordinates applies to all MMAs, or one applies to some
+        of them, if accesses divide a dimension of the masks, if a loop of the program has masks, and for half of a
         split program.
         """
-        is_whole = len(self.products) == 1 and not self.part  # what hides a result may be in another kernel
-        source = self.nodes[self.products[0].node].source if is_whole else None
-        if source is None or any(self.masks.values()):
+        sources = {p: self.nodes[p.node].source for p in self.products}
+        if self.part or any(self.masks.values()):  # what hides a result may be in another kernel
             return None
-        selects = masks_of_product(self.program, source)
-        dims = tuple(dict.fromkeys(d for op in selects for d in op.operands[0].type.dims))
-        if not dims or any(str(d) not in self.extents for d in dims):
-            return None
-        return MaskedProduct(self.program, selects, dims, frozenset(self.products[0].k), self.sizes)
+        found = {(masks_of_product(self.program, op), p.k) for p, op in sources.items() if op is not None}
+        for selects, k in found:
+            dims = tuple(dict.fromkeys(d for op in selects for d in op.operands[0].type.dims))
+            if dims and found == {(selects, k)} and all(str(d) in self.extents for d in dims):
+                return MaskedProduct(self.program, selects, dims, k, self.sizes)
+        return None
 
     @cached_property
     def unmasked_shares(self) -> dict[str, float]:

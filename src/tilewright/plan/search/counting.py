@@ -175,11 +175,23 @@ def _phase_work(
                 and t.groups == 1
                 and all(m.rows / m.atom.shape[0] < t.machine.shared_memory.atoms_in_flight for m in nest_mmas),
                 serial=serial,
-                slabs=placed.slabs.get(loops, 1) if len(mmas) > 1 or not loops else 1,
+                slabs=_slabs_of_stage(placed, mmas, phases, loops),
                 is_skipped=bool(nest_mmas) and t.facts.masked_product is not None,
             )
         )
     return tuple(work_of_phases)
+
+
+def _slabs_of_stage(placed: OperandPlacement, mmas: tuple[MmaTile, ...], phases: dict[int, Loops], loops: Loops) -> int:
+    """Return the number of slabs (rows of shared memory along K) that one pipeline stage of the loop nest `loops` has.
+
+    If all MMAs are in this nest, these are the K steps of its MMAs. Otherwise they are the slabs of all operands of the
+    nest: other nests have stages of their own, which are filled meanwhile. `placed` has the slabs of operands, `mmas`
+    are the MMA tiles; `phases` maps each MMA (node number) to the loops around it.
+    """
+    if loops and set(phases.values()) == {loops}:
+        return sum(ceil(m.depth / (m.atom.slab or 1)) for m in mmas)
+    return placed.slabs.get(loops, 1)
 
 
 def _share_of_k_in_bounds(t: Tiling, nest_mmas: list[MmaTile]) -> float:
@@ -202,10 +214,10 @@ def _edge_copies(t: Tiling, mmas: tuple[MmaTile, ...]) -> tuple[float, int]:
     """Return (out-of-bounds operand rows that an edge tile copies per K step, edge tiles of the busiest core).
 
     A tile is the part of C that one workgroup computes; an edge tile extends past the end of M or N. (0, 0) if lanes
-    copy operands without bulk copies, or if a workgroup does several MMAs, or an MMA and reductions of its rows. `t` (a
-    Tiling) has the tile sizes, `mmas` are the MMA tiles.
+    copy operands without bulk copies, if a workgroup does more than sum one tile of C, or if MMAs have different K: the
+    rows count for one K loop. `t` (a Tiling) has the tile sizes, `mmas` are the MMA tiles.
     """
-    if t.o.by_threads or t.o.is_chained:
+    if t.o.by_threads or t.o.is_chained or any(m.oriented.product.k != mmas[0].oriented.product.k for m in mmas):
         return 0.0, 0
     per_core = ceil(t.tasks / (t.machine.limits.cores or 1))
     outside, edges = 0.0, 0

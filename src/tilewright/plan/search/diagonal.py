@@ -24,11 +24,13 @@ def block_diagonal(candidate: PlanCandidate, machine: Machine, constant: Collect
     kernel = candidate.kernel
     if not isinstance(kernel, KernelSchedule) or kernel.tiling.batch == 1:
         return candidate
-    count, place = kernel.tiling.batch, kernel.tiling.facts.nodes[kernel.mmas[0].oriented.b.reads[0]].place
-    name = place.memory.removesuffix("_rows")
-    copy = RowCopy(name, prod(place.shape), prod(place.shape) * count, place.bytes, 1)
-    cycles = candidate.cycles + (0.0 if name in constant else copy_cycles(machine, [copy]))
-    rewrite = Rewrite("block-diagonal", forms=((name, f"{DIAGONAL} {count}"),))
+    count, copies = kernel.tiling.batch, dict[str, RowCopy]()
+    for m in kernel.mmas:
+        place = kernel.tiling.facts.nodes[m.oriented.b.reads[0]].place
+        name = place.memory.removesuffix("_rows")
+        copies[name] = RowCopy(name, prod(place.shape), prod(place.shape) * count, place.bytes, 1)
+    cycles = candidate.cycles + copy_cycles(machine, [copy for name, copy in copies.items() if name not in constant])
+    rewrite = Rewrite("block-diagonal", forms=tuple((name, f"{DIAGONAL} {count}") for name in copies))
     rewrites = (rewrite, *candidate.rewrites)
     return replace(candidate, cycles=cycles, key=(round(cycles), *candidate.key[1:]), rewrites=rewrites)
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from tilewright.plan.facts.access import AccessFacts
+from tilewright.plan.facts import AccessFacts, Dims, Facts
 from tilewright.plan.search.tiling import Tiling
 from tilewright.plan.search.work import Phase
 
@@ -15,22 +15,32 @@ from tilewright.plan.search.work import Phase
 def kept_rounds(t: Tiling) -> tuple[float, float]:
     """Return (mean fraction of K iterations that a task does not skip, the largest such fraction of any task).
 
-    An iteration is skipped if the whole tile of an operand is out of bounds along some memory coordinate, as at the
-    padded edge of an image. Both are 1 if none is skipped, or if the program has several MMAs. `t` is the Tiling (tile
-    sizes); a task is one workgroup's tile.
+    An iteration is skipped if the whole tile of an operand that all MMAs share is out of bounds along some memory
+    coordinate, as at the padded edge of an image. Both are 1 if none is skipped. `t` is the Tiling (tile sizes); a task
+    is one workgroup's tile.
     """
     mean = longest = 1.0
-    if len(t.facts.products) != 1:
-        return mean, longest
-    (p,) = t.facts.products
-    for operand in (p.a, p.b):
-        place = t.facts.nodes[operand.reads[0]].place if operand.is_read else None
-        if place is None or not (place.can_leave and place.linear):
+    for read, k in _shared_operands(t.facts):
+        place = t.facts.nodes[read].place
+        if not (place.can_leave and place.linear):
             continue
-        for inside in _uniform(t, place, p.k):
+        for inside in _uniform(t, place, k):
             in_bounds_share = inside.mean(axis=-1)
             mean, longest = mean * float(in_bounds_share.mean()), longest * float(in_bounds_share.max())
     return mean, longest
+
+
+def _shared_operands(facts: Facts) -> Iterator[tuple[int, Dims]]:
+    """Yield (node number, K) of each read that is an operand of every MMA of `facts`, if all MMAs have the same K.
+
+    The MMAs then share one K loop, and an iteration whose tile of the read is all zeros adds nothing to any of them.
+    """
+    sums = {p.k for p in facts.products}
+    operands = [{x.reads[0] for x in (p.a, p.b) if x.is_read} for p in facts.products]
+    for read in facts.reads:
+        for k in sums:
+            if sums == {k} and all(read.id in reads for reads in operands):
+                yield read.id, k
 
 
 def busiest_share(t: Tiling) -> float:

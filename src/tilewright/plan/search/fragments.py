@@ -29,9 +29,9 @@ SHALLOWEST = 32
 def kernels_of_fragments(facts: Facts, machine: Machine, ranking: Ranking) -> Iterator[PlanCandidate]:
     """Yield GPU candidates with MMAs but without a pipeline: all waves run the same code, and load what they multiply.
 
-    There is one per distinct choice of task widths (extents of a workgroup's tile) and K tiles. With several MMAs, each
-    choice is also tried without keeping accumulator tiles in registers. Yields nothing if the program has no MMA, or on
-    a machine without lanes (a CPU). The number of candidates is added to `ranking.timed`.
+    There is one per distinct choice of task widths (extents of a workgroup's tile) and K tiles. If the epilogue reads
+    several accumulators, each choice is also tried without keeping accumulator tiles in registers. Yields nothing if
+    the program has no MMA, or on a machine without lanes (a CPU). The number of candidates is added to `ranking.timed`.
     """
     if not facts.products or machine.lanes is None:
         return
@@ -39,7 +39,7 @@ def kernels_of_fragments(facts: Facts, machine: Machine, ranking: Ranking) -> It
     widths = task_widths(facts, machine, tiles) if facts.cut else {}
     tried: list[tuple[dict[Expr, int], dict[Expr, int]]] = []
     tasks, k_tiles = (widths, *_smaller_tasks(widths)), tuple(_smaller_k_tiles(facts, tiles))
-    holding = (True, False) if len(facts.products) > 1 else (True,)  # the tiles of several may be smaller to be held
+    holding = (True, False) if len(facts.accumulators) > 1 else (True,)  # several are held at once in smaller tiles
     for narrow, loops, holds in combinations(tasks, k_tiles, holding):
         kernel = _fragment_kernel(facts, machine, narrow, loops, narrowed=narrow != widths, holds=holds)
         if (kernel.widths, kernel.loops) not in tried:

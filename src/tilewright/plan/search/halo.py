@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from math import prod
 
 from tilewright.machine import Machine
 from tilewright.plan.facts import AccessFacts, Facts, ProductFacts
 from tilewright.plan.search.axes import ROWS, DimClass
-from tilewright.plan.search.orientation import Orientation
+from tilewright.plan.search.orientation import Orientation, OrientedProduct
 
 
 @dataclass(frozen=True)
@@ -55,9 +56,9 @@ def halo_window(o: Orientation, c: DimClass) -> HaloWindow | None:
 
     With it, a workgroup can load a halo tile: the input patch of a box (rectangle) of output positions, once for all
     filter taps. None if A does not slide along `c`, if addresses are not sums of output positions and filter taps, if
-    lanes and not bulk copies load A, if atoms are synchronous, if an operand is computed, or if the program has several
-    MMAs. `o` (an Orientation) says which of M and N lies on the atom's rows; `c` is a class of dimensions (same role,
-    such as M or K, in every MMA).
+    lanes and not bulk copies load A, if atoms are synchronous, if an operand is computed, or if the kernel has
+    another MMA. `o` (an Orientation) says which of M and N lies on the atom's rows; `c` is a class of dimensions (same
+    role, such as M or K, in every MMA).
     """
     window = _window_or_reason(o, c)
     return None if isinstance(window, str) else window
@@ -66,8 +67,8 @@ def halo_window(o: Orientation, c: DimClass) -> HaloWindow | None:
 def why_no_halo(o: Orientation) -> str:
     """Return text: why a convolution cannot load A as halo tiles (input patches, loaded once for all filter taps).
 
-    Empty if it can, if no sliding window reads A, if an operand is computed, or if the program has several MMAs. `o`
-    (an Orientation) says which of M and N lies on the atom's rows.
+    Empty if it can, if no sliding window reads A, or if an operand is computed. `o` (an Orientation) says which of M
+    and N lies on the atom's rows.
     """
     for c in o.classes:
         window = _window_or_reason(o, c)
@@ -81,20 +82,29 @@ def _window_or_reason(o: Orientation, c: DimClass) -> HaloWindow | str:
 
     With it, a workgroup can load a halo tile: an input patch, once for all filter taps. `o` (an Orientation) says which
     of M and N lies on the atom's rows; `c` is a class of dimensions (same role, such as M or K, in every MMA). The text
-    is empty if A does not slide along `c`, if `c` is not M on the atom's rows, if an operand is computed, or if the
-    program has several MMAs.
+    is empty if A does not slide along `c`, if `c` is not M on the atom's rows, or if an operand is computed.
     """
-    if len(o.products) != 1 or c.roles != (ROWS,) or o.flips[0]:
+    if set(c.roles) != {ROWS} or any(o.flips):
         return ""
-    (p,) = o.products
-    if not p.a.is_read or not p.b.is_read:
+    sliding = [p for p in o.products if p.a.is_read and p.b.is_read and _slides(o.facts, p, c)]
+    if not sliding:
         return ""
+    for first, second in pairwise(o.products):
+        return f"lowering lacks halo tiles of {first.product.name} beside {second.product.name}"
+    p = sliding[0]
     place = o.facts.nodes[p.a.reads[0]].place
-    if not any(window & set(c.dims) and window & set(p.product.k) for window in place.windows):
-        return ""
     if not p.atoms[0].asynchronous or o.by_threads:
         return f"{place.memory} is not copied in bulk"
     return _window_of_read(o.facts, p.product, p.a.reads[0], c)
+
+
+def _slides(facts: Facts, p: OrientedProduct, c: DimClass) -> bool:
+    """True if the read of operand A of the MMA `p` has a sliding window over dimensions of `c` and of K.
+
+    `c` is a class of dimensions (same role, such as M or K, in every MMA), `facts` the analysed program.
+    """
+    windows = facts.nodes[p.a.reads[0]].place.windows
+    return any(window & set(c.dims) and window & set(p.product.k) for window in windows)
 
 
 def _window_of_read(facts: Facts, p: ProductFacts, read: int, c: DimClass) -> HaloWindow | str:

@@ -13,6 +13,7 @@ from tilewright.plan.search.counting import count_work, result_rows
 from tilewright.plan.search.empty_rounds import busiest_share, kept_rounds, less_work
 from tilewright.plan.search.launch import CYCLIC, order_of, raster_factor, raster_of, share_read_alone
 from tilewright.plan.search.liveness import Liveness, liveness
+from tilewright.plan.search.lowered import why_not_split
 from tilewright.plan.search.pipeline import AHEAD, ORDERED, KernelPipeline, pipelines
 from tilewright.plan.search.placement import OperandPlacement, halo_taps, place_operands
 from tilewright.plan.search.ranking import ENOUGH_STAGES, Key, PlanCandidate, Ranking
@@ -123,22 +124,31 @@ def _can_store_rows(t: Tiling, mmas: tuple[MmaTile, ...], live: Liveness) -> boo
 def _least_cycles(t: Tiling, mmas: tuple[MmaTile, ...], phases: dict[int, Loops]) -> float:
     """Return a lower bound of the cycles of any kernel with this tiling, without its launch (fixed start cycles).
 
-    `t` (a Tiling) has the tile sizes, `mmas` are the MMA tiles. It sums the MMA cycles of one core's tasks (workgroups'
-    tiles). If there is a single MMA without boxes (rectangles of positions), it sums the longer of MMA and copy cycles.
-    It is 0 (no bound) if the program's loops carry values and there are fewer tasks than cores. `phases` maps each MMA
-    (node number) to the loops around it.
+    `t` (a Tiling) has the tile sizes, `mmas` are the MMA tiles. It sums the longer of MMA and copy cycles of one core's
+    tasks (workgroups' tiles). It is 0 (no bound) if the program's loops carry values and there are fewer tasks than
+    cores. `phases` maps each MMA (node number) to the loops around it.
     """
-    facts, limits = t.facts, t.machine.limits
     task_cycles = t.batch * sum(m.cycles * t.trips(phases[m.node]) for m in mmas)
-    if len(mmas) == 1 and t.batch == 1 and not any(tile.fold == BOX and tile.level == GRID for tile in t.tiles):
-        (m,) = mmas
-        operands = ((m.oriented.a, m.rows), (m.oriented.b, m.columns))
-        reads = [(facts.nodes[x.reads[0]].place, count) for x, count in operands if x.is_read and phases[m.node]]
-        copied_bytes = sum(
-            count * place.bytes for place, count in reads if place.linear and m.oriented.product.k & place.dims
-        )
-        task_cycles = max(task_cycles, copied_bytes * m.depth * t.trips(phases[m.node]) / limits.l2_rate)
-    return task_cycles * _least_tasks_per_core(t)
+    return max(task_cycles, _least_copied_bytes(t, mmas) / t.machine.limits.l2_rate) * _least_tasks_per_core(t)
+
+
+def _least_copied_bytes(t: Tiling, mmas: tuple[MmaTile, ...]) -> float:
+    """Return a lower bound of the bytes that a task copies to shared memory in the loops over its operands.
+
+    A read that several MMAs use may be copied once for all of them: the most that one MMA needs of it counts. It is 0
+    if tiles have several GEMMs of a batch, or are boxes (rectangles of positions), whose taps may share a copy. `t` (a
+    Tiling) has the tile sizes, `mmas` are the MMA tiles.
+    """
+    if t.batch > 1 or any(tile.fold == BOX and tile.level == GRID for tile in t.tiles):
+        return 0.0
+    copied: dict[int, float] = {}
+    for m in mmas:
+        for x, count in ((m.oriented.a, m.rows), (m.oriented.b, m.columns)):
+            n = t.facts.nodes[x.reads[0] if x.is_read else x.value]
+            if x.is_read and n.place.linear and m.oriented.product.k & n.place.dims and t.loops_over(n.dims):
+                bytes_read = count * n.place.bytes * m.depth * t.trips(t.loops_over(n.dims))
+                copied[n.id] = max(copied.get(n.id, 0.0), bytes_read)
+    return sum(copied.values())
 
 
 def _least_copy_cycles(t: Tiling, placed: OperandPlacement, phases: dict[int, Loops]) -> float:
@@ -171,7 +181,7 @@ def _least_tasks_per_core(t: Tiling) -> float:
     rounds = t.tasks / cores * prod(facts.unmasked_shares.values())
     if (kept := kept_rounds(t)[0]) < 1:
         return rounds * kept
-    may_split = not facts.opened and t.tasks <= 2 * CROWDED * cores and len(facts.products) == 1
+    may_split = not facts.opened and t.tasks <= 2 * CROWDED * cores and not why_not_split(facts)
     return rounds if facts.loops or may_split else ceil(rounds)
 
 

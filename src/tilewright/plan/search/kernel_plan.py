@@ -10,11 +10,12 @@ from tilewright.plan.boxes import cut_dims, numbers_of
 from tilewright.plan.general import axis_of, words_for
 from tilewright.plan.microkernel import Axes, axes_in
 from tilewright.plan.schedule import Axis, Digit, ProductUnit, Schedule, Split, ValuePlacement
+from tilewright.plan.search.halo import halo_window
 from tilewright.plan.search.kernel import KernelSchedule
 from tilewright.plan.search.launch import DYNAMIC, batch_entries_per_group
 from tilewright.plan.search.lowered import why_not_lowered, why_not_oriented, why_not_split
 from tilewright.plan.search.ranking import Rejected
-from tilewright.plan.search.tiles import LOOP, AxisTile
+from tilewright.plan.search.tiles import GRID, LOOP, AxisTile
 from tilewright.plan.search.unit import MmaTile, refusal_name
 
 LACKS = "lowering lacks"
@@ -99,17 +100,15 @@ class KernelPlan:
     def _grid_dims(self) -> list[Expr]:
         """Return the program dimensions that become axes of the plan's grid, as a list in the order of the axes.
 
-        These are the dimensions that the grid can split. With several MMAs, an M of one element is included. If the
-        grid splits M and N of all MMAs, the dimensions of C come last; with a single MMA, those of one element are then
-        included. Dimensions that only some carried values of a loop with split-K have are left out.
+        These are the dimensions that the grid can split, and an M of one element. If the grid splits M and N of all
+        MMAs, the dimensions of C come last; those of one element that all accumulators have are then included.
+        Dimensions that only some carried values of a loop with split-K have are left out.
         """
-        cut = [d for d in self.facts.cut if d not in self._dims_of_some_states()]
-        if len(self.products) > 1:
-            cut = self._with_unit_rows(cut)
+        cut = self._with_unit_rows([d for d in self.facts.cut if d not in self._dims_of_some_states()])
         if not self.kernel.cuts_both:
             return cut
-        total: tuple[Expr, ...] = next(iter(self.products)).operands[2].type.dims
-        result = [d for d in total if d in cut or (self.size(d) == 1 and len(self.products) == 1)]
+        total, *others = [op.operands[2].type.dims for op in self.products]
+        result = [d for d in total if d in cut or (self.size(d) == 1 and all(d in dims for dims in others))]
         return [*(d for d in cut if d not in result), *result]
 
     def _dims_of_some_states(self) -> set[Expr]:
@@ -137,15 +136,12 @@ class KernelPlan:
     def _grid_order(self, tasks: list[Expr]) -> list[Expr]:
         """Return the grid dimensions `tasks` in the order in which the grid visits them, outermost first.
 
-        It is the memory order of the result if memory bandwidth limits the kernel, if a single MMA has M and N split by
-        the grid, and if a workgroup has whole rows of the result. Otherwise it is the order of `tasks`.
+        It is the memory order of the result if memory bandwidth limits the kernel, if the grid splits M and N of all
+        MMAs, and if a workgroup has whole rows of their results. Otherwise it is the order of `tasks`.
         """
-        if not self.kernel.at_memory_bound or not self.kernel.cuts_both or len(self.products) > 1:
-            return tasks
-        (op,) = self.products
-        axes = self.axes[op]
-        assert isinstance(axes, Axes)
-        if self._task_extent(axes.n) < self.size(axes.n):
+        columns = [axes.n for axes in self.axes.values() if isinstance(axes, Axes)]
+        has_rows = all(self._task_extent(n) >= self.size(n) for n in columns)
+        if not (self.kernel.at_memory_bound and self.kernel.cuts_both and has_rows):
             return tasks
         coords = self.facts.writes[0].place.coords
         places = {name: n for n, form in reversed(list(enumerate(coords))) for name, _ in form}
@@ -236,14 +232,15 @@ class KernelPlan:
     def _loop_of_unit_k(self, d: Expr) -> tuple[Split, ...]:
         """Return a loop Split, as a tuple of one, for the one-element dimension `d`; () if the plan needs no loop.
 
-        The innermost K dimension gets a loop of one slab (row of shared memory) if the program has a single MMA. An
-        outer K dimension gets a loop of one element if a loop splits K of the first MMA. Other dimensions need no loop.
+        The innermost K dimension of all MMAs gets a loop of one slab (row of shared memory). An outer K dimension gets
+        a loop of one element if a loop splits K of the first MMA. Other dimensions need no loop.
         """
+        is_inner_k = all(isinstance(axes, Axes) and d is axes.k for axes in self.axes.values())
         for op, axes in self.axes.items():
             steps = isinstance(axes, Axes) and self.t.loops_over(self.kernel.mmas[0].oriented.product.k)
             if isinstance(axes, Axes) and d in axes.deep and steps:
                 return (Split("loop", 1),)
-            if isinstance(axes, Axes) and d is axes.k and len(self.products) == 1 and op in self.products:
+            if is_inner_k and op in self.products:
                 return (Split("loop", self.products[op].atom.slab or 1),)
         return ()
 
@@ -313,10 +310,11 @@ class KernelPlan:
         or once if B is resident. Return a Rejected if a stage has several taps along a dimension that is no axis of the
         plan.
         """
-        (op,), (m,) = self.products, self.kernel.mmas
+        windows = ((halo_window(self.t.o, c), tile) for c, tile in self.t.pairs() if tile.level == GRID)
+        read, box = next((window.read, dict(tile.box)) for window, tile in windows if window is not None)
+        op, m = next((op, m) for op, m in self.products.items() if read in m.oriented.a.reads)
         axes, offsets = self.axes[op], self.kernel.pipeline.offsets
         assert isinstance(axes, Axes)
-        box = next(dict(tile.box) for c, tile in self.t.pairs() if c.roles == ("r",))
         digits = tuple(
             Digit(n, self.facts.extents[n], self.facts.extents[n]) for n in self.facts.digit_names(axes.m) if n in box
         )

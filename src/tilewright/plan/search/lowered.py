@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from itertools import pairwise
 from math import ceil
 
 from tilewright.plan.boxes import numbers_of, own_coordinate
@@ -28,6 +29,8 @@ def why_not_oriented(o: Orientation) -> str:
         return "values between products that change their layout"
     if len(o.products) > 1 and any(o.flips):
         return "several products, some with N on the unit's rows"
+    if len({p.atoms[0].asynchronous for p in o.products}) > 1:
+        return "a product that lanes multiply beside one of an asynchronous atom"
     return _why_not_one_row_or_column(o)
 
 
@@ -58,10 +61,11 @@ def why_not_lowered(t: Tiling) -> str:
     if t.facts.opened and any(tile.fold == BOX and halo_window(t.o, c) for c, tile in t.pairs()):
         return "halo tiles of sizes that only a call tells"
     facts = t.facts
-    if t.o.is_chained and any(t.o.flips):
+    if t.o.has_unsplit_results and any(t.o.flips):
         return "reductions of rows that lie on the unit's columns"
     unit = t.o.products[0].atoms[0].shape[0]
-    if t.o.is_chained and any(ROWS in c.roles and tile.size > unit * t.down for c, tile in t.pairs()):
+    follows = t.o.links_products or t.o.has_unsplit_results
+    if follows and any(ROWS in c.roles and tile.size > unit * t.down for c, tile in t.pairs()):
         return "several atoms of rows for each group of waves, of products that follow each other"
     for c, tile in t.pairs():
         if tile.level == CLUSTER:
@@ -75,6 +79,8 @@ def why_not_lowered(t: Tiling) -> str:
             return why
         if tile.level == GRID and tile.size > 1 and set(c.roles) <= {BATCH, NONE} and not _can_be_block_diagonal(t):
             return "several of a batch in one tile whose columns are not an atom's"
+        if t.batch > 1 and (why := why_not_beside(t.o.facts, "blocks on a diagonal")):
+            return why
     for axis, loop in facts.loops.items():
         tile = t.tile_of(axis)
         if loop.source is None and tile.level != WHOLE and facts.extents[axis] % tile.size:
@@ -144,6 +150,16 @@ def _why_not_step_size(o: Orientation, c: DimClass, tile: AxisTile) -> str:
         ]
         if shared:
             return f"steps of {tile.size} past the end of {d}, where {shared[0].memory} goes on"
+    return ""
+
+
+def why_not_beside(facts: Facts, what: str) -> str:
+    """Return text: that the lowering (code generator) cannot do `what` for two MMAs of one kernel; empty for one MMA.
+
+    It names the first two. `facts` is the analysed program of the kernel.
+    """
+    for first, second in pairwise(facts.products):
+        return f"{what} of {first.name} beside {second.name}"
     return ""
 
 

@@ -56,12 +56,22 @@ class Orientation:
 
     @cached_property
     def is_chained(self) -> bool:
-        """True if a workgroup does more than a GEMM tile: several MMAs, or one whose M or N the grid cannot split.
+        """True if a workgroup does more than sum one tile of C and store it.
 
-        The grid cannot split M or N if, for example, the program reduces the MMA's result along it.
+        It does more if an operand of an MMA is computed from another MMA, if the grid cannot split M or N of an MMA, or
+        if the epilogue reads several accumulators.
         """
-        unsplit = (c for c in self.classes if not c.is_parallel)
-        return len(self.products) > 1 or any({ROWS, COLUMNS} & set(c.roles) for c in unsplit)
+        return self.links_products or self.has_unsplit_results or len(self.facts.accumulators) > 1
+
+    @cached_property
+    def links_products(self) -> bool:
+        """True if an operand of some MMA is computed from the result of another MMA, as in attention."""
+        return any(x.products for p in self.products for x in (p.a, p.b))
+
+    @cached_property
+    def has_unsplit_results(self) -> bool:
+        """True if the grid cannot split M or N of some MMA, for example because the program reduces its result."""
+        return any({ROWS, COLUMNS} & set(c.roles) for c in self.classes if not c.is_parallel)
 
     @cached_property
     def inner_k(self) -> dict[int, str | None]:
@@ -143,7 +153,7 @@ def _oriented_product(
 
     `sides` is (dimensions on the atom's rows, dimensions on its columns, the operand with the rows, the operand with
     the columns). With `a_in_registers`, only atoms that take the operand with the rows from registers count. If an
-    asynchronous atom fits, or if the program has several MMAs, `atoms` has asynchronous atoms only.
+    asynchronous atom fits, `atoms` has asynchronous atoms only.
     """
     rows, columns, a, b = sides
     source = facts.nodes[p.node].source
@@ -161,7 +171,7 @@ def _oriented_product(
         tuple(x for x in shared_atoms(machine, types, along, precision_of(source), in_registers))
         for in_registers in (a_in_registers, True)
     )
-    if any(x.asynchronous for x in atoms) or len(facts.products) > 1:
+    if any(x.asynchronous for x in atoms):
         atoms = tuple(x for x in atoms if x.asynchronous)
     kept = kept if all(along) and not a_in_registers else ()
     return OrientedProduct(p, rows, columns, a, b, a_in_registers, atoms, kept)

@@ -61,7 +61,7 @@ def pipelines(
     overlaps = [PLAIN]
     if live.dependent:
         overlaps = [AHEAD, ORDERED, PLAIN] if t.groups > 1 else [AHEAD, PLAIN]
-    can_pingpong = t.groups == 1 and len(mmas) == 1 and t.tasks > cores and not t.o.by_threads and not t.o.is_chained
+    can_pingpong = t.groups == 1 and t.tasks > cores and not t.o.by_threads and not t.o.is_chained
     pingpongs = (False, True) if can_pingpong and mmas[0].atom.asynchronous else (False,)
     for keeps, overlap, pingpong in combinations((True, False) if placed.keepable else (False,), overlaps, pingpongs):
         waves = _fit_registers(t, mmas, live, placed, (keeps, pingpong))

@@ -215,16 +215,16 @@ def _needs_halo(t: Tiling) -> bool:
 
 
 def _halo_tile(t: Tiling, mmas: tuple[MmaTile, ...]) -> HaloTile | None:
-    """Return the HaloTile (input patch) of operand A, if the grid tile of the single MMA is a box of output positions.
+    """Return the HaloTile (input patch) of operand A of an MMA, if its grid tile is a box of output positions.
 
     A box is a rectangle over several dimensions. None if no tile is a box that a sliding window reads. `t` is the
-    Tiling, `mmas` has the MMA's tile.
+    Tiling, `mmas` are the tiles of the MMAs.
     """
     for c, tile in t.pairs():
         window = halo_window(t.o, c) if tile.level == GRID and tile.fold == BOX and len(tile.box) > 1 else None
         if window is None:
             continue
-        (m,) = mmas
+        m = next(m for m in mmas if window.read in m.oriented.a.reads)
         unit = t.machine.spaces["shared"].alignment
         box, k = dict(tile.box), m.oriented.product.k
         size = ceil(window.row_count(box) * m.row_bytes / unit) * unit

@@ -12,6 +12,7 @@ from tilewright.plan.facts import AccessFacts, Facts, ProductFacts, ValueFacts
 from tilewright.plan.microkernel import precision_of, shared_atoms
 from tilewright.plan.schedule import ALIGNED, K_ROWS, PADDED, PANELS
 from tilewright.plan.search.diagonal import padded_blocks
+from tilewright.plan.search.lowered import LACKING, why_not_beside
 from tilewright.plan.search.orientation import bulk_pitch, why_not_bulk
 from tilewright.plan.search.paired_rows import paired_rows
 from tilewright.plan.search.ranking import Ranking, Rewrite
@@ -26,19 +27,31 @@ MOST_COPIED = 2
 
 
 def repackings(facts: Facts, machine: Machine, constant: Collection[str], ranking: Ranking) -> Iterator[Repacked]:
-    """Yield a Repacked (rewritten program, cycles of the copies) for each layout to try for the operands of the MMA.
+    """Yield a Repacked (rewritten program, cycles of the copies) for each layout to try for the operands of each MMA.
 
     The new layout suits asynchronous bulk copies, or is read faster. Operands named in `constant` are repacked once,
     when they are bound, and cost nothing. Layouts that do not apply are noted in `ranking` (the search's result).
-    Yields nothing if the analysed program `facts` has several MMAs or is half of a split program, if an operand is
-    computed, block-diagonal already or has no linear address, or on a machine without bulk copies.
+    Yields nothing if the analysed program `facts` is half of a split program, or on a machine without bulk copies.
     """
-    if len(facts.products) != 1 or facts.part:
+    if facts.part or not bulk_pitch(machine):
         return
-    (p,) = facts.products
+    if why := why_not_beside(facts, "copied operands"):
+        ranking.reject("repacked operands", f"{LACKING}: {why}")
+        return
+    for p in facts.products:
+        yield from _repackings_of(facts, p, machine, constant, ranking)
+
+
+def _repackings_of(
+    facts: Facts, p: ProductFacts, machine: Machine, constant: Collection[str], ranking: Ranking
+) -> Iterator[Repacked]:
+    """Yield a Repacked for each layout to try for the operands of the MMA `p`, as `repackings` does.
+
+    Yields nothing if an operand is computed, block-diagonal already or has no linear address.
+    """
     source = facts.nodes[p.node].source
     is_repacked = source is not None and source.attrs.get("blocks", 1) > 1
-    if not (p.a.is_read and p.b.is_read) or not bulk_pitch(machine) or is_repacked:
+    if not (p.a.is_read and p.b.is_read) or is_repacked:
         return
     reads = [facts.nodes[x.reads[0]] for x in (p.a, p.b)]
     if not all(n.place.linear and n.place.dims for n in reads):
@@ -89,7 +102,7 @@ def _k_row_copies(
     if isinstance(repacked, str):
         ranking.reject(what, repacked)
         return
-    (product,) = repacked.products
+    product = next(q for q in repacked.products if q.name == p.name)
     copies = []
     for before, x in zip(reads, (product.a, product.b), strict=True):
         place = repacked.nodes[x.reads[0]].place

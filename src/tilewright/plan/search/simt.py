@@ -15,10 +15,11 @@ from tilewright.algebra.expr import Expr, symbol
 from tilewright.machine import Machine
 from tilewright.plan.accumulator_type import accumulator_type
 from tilewright.plan.boxes import numbers_of
-from tilewright.plan.facts import AccessFacts, Facts
+from tilewright.plan.facts import AccessFacts, Facts, ProductFacts
 from tilewright.plan.model import Size, element_bytes
 from tilewright.plan.rows import elements_per_line, smallest_element_bytes, task_widths_and_waves, tasks_of
 from tilewright.plan.search.cost import SAME_WAVES, kernel_time
+from tilewright.plan.search.lowered import LACKING, why_not_beside
 from tilewright.plan.search.ranking import PlanCandidate, Ranking
 from tilewright.plan.search.resident import start_cycles
 from tilewright.plan.search.uniform import touched_bytes
@@ -88,6 +89,9 @@ def simt_candidates(facts: Facts, machine: Machine, ranking: Ranking) -> Iterato
     program = simt_program(facts, machine)
     if program is None:
         return
+    if why := why_not_beside(facts, "sums of lanes"):
+        ranking.reject("lanes that multiply", f"{LACKING}: {why}")
+        return
     for kernel in (*_single_result_kernels(program), *_box_kernels(program)):
         ranking.timed += 1
         yield simt_candidate(kernel)
@@ -101,16 +105,24 @@ def simt_candidate(kernel: SimtKernelSchedule) -> PlanCandidate:
 
 
 def simt_program(facts: Facts, machine: Machine) -> SimtProgram | None:
-    """Return a SimtProgram if lanes can compute the program's single MMA without atoms; else None.
+    """Return a SimtProgram if lanes can compute the program's MMAs without atoms; else None.
 
-    All of these must hold: the machine is no CPU; the analysed program `facts` has one MMA, no loops, and is no half of
-    a split program; M or N has no dimension (as in a depthwise convolution); K has one; both operands are plain reads.
-    The larger operand must be read at stated, linear coordinates, and its rows must lie along one program dimension;
-    with a batch, it must be contiguous along the batch.
+    All of these must hold: the machine is no CPU; the analysed program `facts` has MMAs, no loops, and is no half of a
+    split program; all MMAs can be computed so. The result is for the first; see `_simt_program_of`.
     """
-    if len(facts.products) != 1 or facts.loops or facts.part or machine.lanes is None:
+    if facts.loops or facts.part or machine.lanes is None:
         return None
-    (p,) = facts.products
+    programs = [_simt_program_of(facts, machine, p) for p in facts.products]
+    return next(iter(programs), None) if None not in programs else None
+
+
+def _simt_program_of(facts: Facts, machine: Machine, p: ProductFacts) -> SimtProgram | None:
+    """Return a SimtProgram if lanes can compute the MMA `p` of the program `facts` without atoms; else None.
+
+    All of these must hold: M or N has no dimension (as in a depthwise convolution); K has one; both operands are plain
+    reads. The larger operand must be read at stated, linear coordinates, and its rows must lie along one program
+    dimension; with a batch, it must be contiguous along the batch.
+    """
     source = facts.nodes[p.node].source
     if (p.m and p.n) or source is None or not (p.a.is_read and p.b.is_read):
         return None

@@ -14,7 +14,7 @@ from math import ceil, prod
 from tilewright.plan.facts import AccessFacts, Facts
 from tilewright.plan.search.axes import COLUMNS, DEPTH, ROWS, DimClass
 from tilewright.plan.search.halo import HaloWindow, halo_window
-from tilewright.plan.search.orientation import Orientation
+from tilewright.plan.search.orientation import Orientation, OrientedProduct
 
 GRID, CLUSTER, LOOP, WHOLE = "grid", "cluster", "loop", "whole"
 """Levels of a tile: a class is split over workgroups of the grid, over workgroups of a cluster (which exchange values),
@@ -163,12 +163,15 @@ def _proposed_tiles(o: Orientation, c: DimClass, rows: int, columns: tuple[int, 
 
     Dimensions of `c` have the same role (batch, M, N or K) in every MMA. `o` says which of M and N lies on the atom's
     rows. `rows` is the tile size to try along the atom's rows, `columns` are those along its columns. K gets pipeline
-    stages and, if short, the whole extent.
+    stages and, if short, the whole extent. If MMAs have different roles for `c`, so that one may run in the loops of
+    another, blocks of N within a workgroup's tile and the whole of a short K are tried too; the latter also if the
+    epilogue reads several accumulators.
 
     The author's constraints, and the overhang (how far the last tile may lie out of bounds), are checked later, by the
     caller.
     """
-    roles, has_several_mmas, extents = set(c.roles), len(o.facts.products) > 1, o.facts.extents
+    roles, extents = set(c.roles), o.facts.extents
+    is_mixed = len(roles) > 1
     whole = AxisTile(WHOLE, c.extent, tuple((d, extents[d]) for d in c.dims))
     if c.is_batch:
         single = AxisTile(GRID, 1, tuple((d, 1) for d in c.dims), RUN, c.extent)
@@ -181,14 +184,16 @@ def _proposed_tiles(o: Orientation, c: DimClass, rows: int, columns: tuple[int, 
     if COLUMNS in roles and c.is_parallel:
         wide = [n for n in columns if n < c.extent] + _covering_widths(o, c, columns)
         grid = [t for n in wide for t in _tiles_of_size(o, c, n, GRID)]
-        blocks = [n for n in COLUMN_BLOCKS if has_several_mmas and COLUMN_BLOCKS[0] < c.extent and n < c.extent]
+        blocks = [n for n in COLUMN_BLOCKS if is_mixed and COLUMN_BLOCKS[0] < c.extent and n < c.extent]
         return [*grid, *(t for n in blocks for t in _tiles_of_size(o, c, n, LOOP))]
     if COLUMNS in roles:
         return [*_tiles_of_unsplit_n(o, c, columns), *([whole] if c.extent <= WIDEST_WHOLE else [])]
     slab = _slab_elements(o, c)
     sizes = _k_step_sizes(o, c, slab) if c.streams else []
     steps = [step for size in sizes for step in _steps_of_k(o, c, size)]
-    shallow = c.extent <= DEEPEST_WHOLE and (has_several_mmas or not c.streams) and len(c.dims) == 1
+    shallow = (
+        c.extent <= DEEPEST_WHOLE and (is_mixed or len(o.facts.accumulators) > 1 or not c.streams) and len(c.dims) == 1
+    )
     if shallow and c.extent <= slab:
         return [whole]
     return [*steps, *([whole] if shallow else [])]
@@ -243,14 +248,21 @@ def _atom_k(o: Orientation) -> int:
 def _block_diagonal_tiles(o: Orientation, c: DimClass) -> Iterator[AxisTile]:
     """Yield at most one grid AxisTile that has several GEMMs of a batch, as blocks of a block-diagonal operand.
 
-    `c` are the batch dimensions; `o` (an Orientation) has the MMAs. It yields one if the program has a single MMA, the
-    K of neighbouring GEMMs are adjacent in memory, and a slab (the K elements in a row of shared memory) has room for
-    the K of two or more GEMMs.
+    `c` are the batch dimensions; `o` (an Orientation) has the MMAs. It yields one if the same number of blocks, two or
+    more, suits every MMA.
     """
-    facts, inner = o.facts, c.dims[-1]
-    if len(o.products) != 1:
-        return
-    (p,) = o.products
+    inner = c.dims[-1]
+    for n in {_blocks_in_slab(o.facts, p, inner) for p in o.products}:
+        if n > 1 and all(_blocks_in_slab(o.facts, p, inner) == n for p in o.products):
+            yield AxisTile(GRID, n, tuple((d, n if d == inner else 1) for d in c.dims), BOX, c.extent // n)
+
+
+def _blocks_in_slab(facts: Facts, p: OrientedProduct, inner: str) -> int:
+    """Return how many GEMMs along the batch dimension `inner` have their K in one slab (a row of shared memory).
+
+    It is 1 unless K of neighbouring GEMMs are adjacent in memory. The result divides the extent of `inner`. `p` is the
+    MMA of each GEMM, `facts` the analysed program.
+    """
     for operand in (p.a, p.b):
         access = facts.nodes[operand.reads[0]].place if operand.is_read and inner in p.product.batch else None
         k = access.contiguous if access is not None else None
@@ -261,8 +273,8 @@ def _block_diagonal_tiles(o: Orientation, c: DimClass) -> Iterator[AxisTile]:
         while n > 1 and facts.extents[inner] % n:
             n //= 2
         if n > 1:
-            yield AxisTile(GRID, n, tuple((d, n if d == inner else 1) for d in c.dims), BOX, c.extent // n)
-            return
+            return n
+    return 1
 
 
 def _slab_elements(o: Orientation, c: DimClass) -> int:

@@ -29,11 +29,10 @@ def masks_on_product(low: Lowering, op: Op) -> tuple[Condition, ...]:
     """Return ((expression, dimensions), ...), the masks of the MMA `op`: a mask is true where its expression is >= 0.
 
     Where it is false, the MMA adds nothing, or its result is not used. () if the plan has no pipeline, or one in which
-    consumers take tasks in turn (ping-pong), or if the program has several MMAs: their loop skips masked iterations
-    itself.
+    consumers take tasks in turn (ping-pong), or if a loop is around the MMAs, which skips masked iterations itself.
     """
     roles = low.plan.pipeline
-    if roles is None or roles.pingpong or sum(x.name == "mma" for x in low.program.walk()) > 1:
+    if roles is None or roles.pingpong or low.bound.loop_tiles:
         return ()
     selects = masks_of_product(low.program, op)
     return tuple(each for select in selects for each in conditions_of(low, select.operands[0]))

@@ -1,0 +1,89 @@
+"""Kernels with several products: what one product gets, each of several gets too if the facts allow it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright
+import tilewright.lang as tkl
+import tilewright.wave as tkw
+from tilewright.compiler.native import kernel_for
+from tilewright.targets.registry import machine
+
+M, N, K, L = tkl.sym.M, tkl.sym.N, tkl.sym.K, tkl.sym.L
+SIZES = {"M": 140, "N": 72, "K": 104, "L": 40}
+PINGPONG = """axis M = (M 140): task 64
+axis N = (N 72): task 64
+axis L = (L 40): loop 64
+axis K = (K 104): loop 64
+grid M, N
+mma by wgmma.m64n64k16.bf16, tile 64x64
+mma2 by wgmma.m64n64k16.bf16, tile 64x64
+producer 1 wave 40 registers, consumer 8 waves 232 registers, stages 4, epilogue stages 2, pingpong
+launch early"""
+
+
+def memory(*dims: Any, dtype: Any) -> Any:
+    """The type of an argument of these dimensions."""
+    return tkl.Memory[(*dims, tkl.GLOBAL_ADDRESS_SPACE, dtype)]
+
+
+def two_accumulators(dtype: Any) -> Any:
+    """y = x a + 2 (x b): the epilogue reads two accumulators."""
+
+    @tkw.wave()
+    def gated(
+        x: memory(M, K, dtype=dtype),
+        a: memory(N, K, dtype=dtype),
+        b: memory(N, K, dtype=dtype),
+        y: memory(M, N, dtype=tkl.f32),
+    ) -> None:
+        read = tkw.read(x)
+        first = tkw.mma(read, tkw.read(a), tkl.Register[M, N, tkl.f32](0))
+        second = tkw.mma(read, tkw.read(b), tkl.Register[M, N, tkl.f32](0))
+        tkw.write(first + second * tkw.scalar(2, tkl.f32), y)
+
+    return gated
+
+
+def one_accumulator(dtype: Any) -> Any:
+    """y = x a + z b, the second sum begun with the first: one accumulator."""
+
+    @tkw.wave()
+    def sums(
+        x: memory(M, K, dtype=dtype),
+        a: memory(N, K, dtype=dtype),
+        z: memory(M, L, dtype=dtype),
+        b: memory(N, L, dtype=dtype),
+        y: memory(M, N, dtype=tkl.f32),
+    ) -> None:
+        first = tkw.mma(tkw.read(x), tkw.read(a), tkl.Register[M, N, tkl.f32](0))
+        tkw.write(tkw.mma(tkw.read(z), tkw.read(b), first), y)
+
+    return sums
+
+
+@pytest.mark.parametrize(
+    ("make", "dtype", "plan", "word"),
+    [
+        (two_accumulators, tkl.f32, None, "producer 1 wave"),
+        (one_accumulator, tkl.f32, None, "producer 1 wave"),
+        (one_accumulator, tkl.bf16, PINGPONG, "pingpong"),
+    ],
+)
+def test_products_share_a_pipeline(make: Any, dtype: Any, plan: str | None, word: str) -> None:
+    kernel = make(dtype)
+    rng, arrays = np.random.default_rng(0), dict[str, Any]()
+    for arg in kernel.trace().args:
+        shape = [SIZES[str(d)] for d in arg.type.dims]
+        arrays[arg.name] = rng.integers(-2, 3, shape).astype(arg.type.dtype.numpy)
+    wanted = tilewright.compile(kernel, target="executor")(*[x for name, x in arrays.items() if name != "y"])
+    arrays["y"][...] = np.nan
+    sizes = {name: n for name, n in SIZES.items() if name != "L" or make is one_accumulator}
+    bound = kernel_for(kernel, sizes, machine=machine("hopper"), plan=plan)
+    bound.bind(arrays)()
+    assert word in bound.text("plan")
+    assert np.array_equal(arrays["y"], wanted)
