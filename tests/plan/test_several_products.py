@@ -25,6 +25,22 @@ mma2 by wgmma.m64n64k16.bf16, tile 64x64
 producer 1 wave 40 registers, consumer 8 waves 232 registers, stages 4, epilogue stages 2, pingpong
 launch early"""
 
+MASKED = """axis M = (M 140): task 64
+axis N = (N 72): task 8
+axis K = (K 104): loop 64
+grid M, N
+mma by wgmma.m64n8k16.bf16.ra, tile 64x8
+producer 1 wave 56 registers, consumer 4 waves 240 registers, stages 3, epilogue stages 2
+launch early"""
+MASKED_TWICE = """axis M = (M 140): task 64
+axis N = (N 72): task 8
+axis K = (K 104): whole
+grid M, N
+mma by wgmma.m64n8k16.bf16.ra, tile 64x8
+mma2 by wgmma.m64n8k16.bf16.ra, tile 64x8
+producer 1 wave 56 registers, consumer 4 waves 240 registers, stages 3, epilogue stages 2
+launch early"""
+
 
 def memory(*dims: Any, dtype: Any) -> Any:
     """The type of an argument of these dimensions."""
@@ -66,9 +82,40 @@ def one_accumulator(dtype: Any) -> Any:
     return sums
 
 
+def masked(dtype: Any) -> Any:
+    """y = tril(x) a."""
+
+    @tkw.wave()
+    def triangle(x: memory(M, K, dtype=dtype), a: memory(N, K, dtype=dtype), y: memory(M, N, dtype=tkl.f32)) -> None:
+        lower = tkw.select(tkw.self_index(K) <= tkw.self_index(M), tkw.read(x), tkw.scalar(0, dtype))
+        tkw.write(tkw.mma(lower, tkw.read(a), tkl.Register[M, N, tkl.f32](0)), y)
+
+    return triangle
+
+
+def masked_twice(dtype: Any) -> Any:
+    """y = tril(x) a + 2 (tril(x) b): two products of one masked operand."""
+
+    @tkw.wave()
+    def triangles(
+        x: memory(M, K, dtype=dtype),
+        a: memory(N, K, dtype=dtype),
+        b: memory(N, K, dtype=dtype),
+        y: memory(M, N, dtype=tkl.f32),
+    ) -> None:
+        lower = tkw.select(tkw.self_index(K) <= tkw.self_index(M), tkw.read(x), tkw.scalar(0, dtype))
+        first = tkw.mma(lower, tkw.read(a), tkl.Register[M, N, tkl.f32](0))
+        second = tkw.mma(lower, tkw.read(b), tkl.Register[M, N, tkl.f32](0))
+        tkw.write(first + second * tkw.scalar(2, tkl.f32), y)
+
+    return triangles
+
+
 @pytest.mark.parametrize(
     ("make", "dtype", "plan", "word"),
     [
+        (masked, tkl.bf16, MASKED, "loop 64"),
+        (masked_twice, tkl.bf16, MASKED_TWICE, "K 104): whole"),
         (two_accumulators, tkl.f32, None, "producer 1 wave"),
         (one_accumulator, tkl.f32, None, "producer 1 wave"),
         (one_accumulator, tkl.bf16, PINGPONG, "pingpong"),

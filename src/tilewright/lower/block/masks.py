@@ -19,9 +19,10 @@ from tilewright.algebra.expr_use import linear_form
 from tilewright.ir import dtypes
 from tilewright.ir.core import Op, TileType, Value
 from tilewright.ir.formula import Formula
+from tilewright.ir.tensors import RegisterType
 from tilewright.ir.tile_formulas import call, index, is_number, number, scale_of
 from tilewright.lower.block import dynamic_bounds
-from tilewright.lower.block.lazy_tiles import Parts, Tile
+from tilewright.lower.block.lazy_tiles import Parts, Tile, loads
 from tilewright.lower.block.lowering import Lowering
 from tilewright.lower.block.scope import TileScope
 from tilewright.plan.facts.masking import changes_nothing, last_maskable
@@ -106,6 +107,8 @@ def select(low: Lowering, op: Op, tiles: list[Tile], parts: Parts) -> Tile | Non
     condition, chosen, other = tiles
     home, expressions = low.writer.home, condition_of(condition.formula)
     if home is None or expressions is None or not other.filled or chosen.filled:
+        return None
+    if not all(isinstance(each.tensor.type, RegisterType) for each in loads(chosen.formula)):
         return None
     axes = home.axes(kind.dims, parts)
     limits = [limit_over(low.scope, e, condition.dims, parts, True) for e in expressions]

@@ -8,10 +8,12 @@ from contextlib import contextmanager
 
 from tilewright.algebra.expr import Expr, Symbol, as_expr
 from tilewright.algebra.expr_use import Substitution
+from tilewright.errors import ProgramError
 from tilewright.ir import tile_formulas as formulas
 from tilewright.ir.core import Op, Value
 from tilewright.ir.dtypes import DType
 from tilewright.ir.formula import Formula
+from tilewright.ir.tensors import RegisterType
 from tilewright.lower.block.lazy_tiles import Load, Parts, Tile, load, most, only_load
 from tilewright.lower.block.scope import TileScope
 from tilewright.lower.block.writer import BlockWriter
@@ -90,13 +92,17 @@ class Storage:
         `dims`.
 
         `parts` maps dimensions to the (first index, extent) to compute. `whole` maps them to the (first index, extent)
-        that the tensor has; None: the same as `parts`.
+        that the tensor has; None: the same as `parts`. Raise a ProgramError if `tensor` is in registers and has other
+        elements than `parts`.
         """
         over, images = self.axes(dims, parts, tensor)
         first = {d: parts[d][0] - whole[d][0] for d in dims} if whole is not None else {}
         held = zip(self.sums.get(tensor, dims), over, strict=True)
         at = [(first.get(d, as_expr(0)) + i, False) for d, i in held]
-        self.writer.map(self.writer.view(tensor, over, at), over, formula, images)  # a view: the tensor may be padded
+        target = self.writer.view(tensor, over, at)  # a view: the tensor may be padded
+        if target is not tensor and isinstance(tensor.type, RegisterType):
+            raise ProgramError(f"registers %{tensor.name} are written in parts, which no atom's layout has")
+        self.writer.map(target, over, formula, images)
 
     def stored(
         self,

@@ -24,7 +24,7 @@ class InRegisters(OperandSource):
         """Emit the computation of all of operand A into registers; return the source that reads them. `a` is A's Tile.
 
         It is emitted in front of all loops on which A does not depend. The registers' extent along K is rounded up to
-        whole K steps.
+        whole K steps; if that adds columns, A goes through memory that is filled with zeros first.
         """
         kernel, axes, low = product.how, product.axes, product.low
         deep = most(product.width(axes.k))
@@ -32,7 +32,14 @@ class InRegisters(OperandSource):
         with low.writer.before([product.parts[d][0] for d in a.dims]):
             held = low.writer.registers(kernel.atom.a.dtype, shape, f"{kernel.atom.name}.a", "left", kernel.group_grid)
             low.storage.sums[held] = axes.m, axes.k
-            low.storage.put(held, a.dims, product.parts, converted(a.formula, a.dtype, kernel.atom.a.dtype))
+            formula = converted(a.formula, a.dtype, kernel.atom.a.dtype)
+            if shape[1] == deep:
+                low.storage.put(held, a.dims, product.parts, formula)
+            else:  # parts of registers cannot be written: their layout is the atom's
+                rows = low.writer.alloc(kernel.atom.a.dtype, shape, "left_rows")
+                low.writer.emit("fill", (rows,), value=0)
+                low.storage.put(rows, (axes.m, axes.k), product.parts, formula)
+                low.writer.emit("copy", (rows, held))
             if (
                 not kernel.all_of_k_at_once or low.bound.blocks
             ):  # its inputs need registers that the K loop then has free
