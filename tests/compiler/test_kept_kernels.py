@@ -222,6 +222,6 @@ def test_processes_that_are_killed_leave_only_whole_entries(own_cache: Path) -> 
     imported()
 
 
-def test_four_processes_may_fill_one_cache() -> None:
-    several = [subprocess.Popen([sys.executable, "-c", PROGRAM], stdout=subprocess.DEVNULL) for _ in range(4)]
-    assert [process.wait() for process in several] == [0] * 4
+def test_two_processes_may_fill_one_cache() -> None:
+    several = [subprocess.Popen([sys.executable, "-c", PROGRAM], stdout=subprocess.DEVNULL) for _ in range(2)]
+    assert [process.wait() for process in several] == [0] * 2
