@@ -209,6 +209,7 @@ def test_a_manifest_that_is_damaged_is_made_again(own_cache: Path) -> None:
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no process can be killed so here")
+@pytest.mark.long  # test_many_callers.py kills one, just when an entry is written
 def test_processes_that_are_killed_leave_only_whole_entries(own_cache: Path) -> None:
     for wait in (0.5, 0.9, 1.3):
         process = subprocess.Popen([sys.executable, "-c", PROGRAM], stdout=subprocess.DEVNULL)
