@@ -168,7 +168,7 @@ def _dgrad_phase(conv: Conv, residues: list[int]):
 
 
 def test_phases_discharge_congruences():
-    for seed in range(60):
+    for seed in range(40):
         conv = random_conv(random.Random(seed))
         access = dgrad_flat(conv, sizes_of(conv, symbolic=False)).normalise()
         offsets, valid = dgrad_loop(conv)
@@ -213,8 +213,8 @@ def test_any_sequence_of_cuts_keeps_the_meaning_and_brings_no_division(symbolic)
     assert min(done.values()) > 40
 
 
-def test_no_division_is_left_in_the_reduction_loop_of_a_thousand_addresses():
-    for seed in range(1000):
+def test_no_division_is_left_in_the_reduction_loop_of_hundreds_of_addresses():
+    for seed in range(500):
         rng = random.Random(seed)
         conv = random_conv(rng, rank=2, small=False)
         tile_m, tile_c = rng.choice([32, 48, 64]), rng.choice([16, 32])

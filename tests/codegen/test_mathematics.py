@@ -314,9 +314,18 @@ def test_a_call_of_a_library_is_noticed() -> None:
 
 @FUSED
 @TYPES
-@pytest.mark.parametrize("lanes", [1, 3, 4, 8, 16])
+@pytest.mark.parametrize("lanes", [1, 3, 8])  # one number, and what other tests here compile too
 @pytest.mark.parametrize("name", ALL)
 def test_no_library_is_called(name: str, lanes: int, dtype: str, fused: bool) -> None:
+    assert outside(compiled(name, dtype, lanes, fused).object) == set()
+
+
+@pytest.mark.sampled(31)
+@FUSED
+@TYPES
+@pytest.mark.parametrize("lanes", [4, 16])
+@pytest.mark.parametrize("name", ALL)
+def test_no_library_is_called_for_other_vectors(name: str, lanes: int, dtype: str, fused: bool) -> None:
     assert outside(compiled(name, dtype, lanes, fused).object) == set()
 
 

@@ -19,7 +19,7 @@ import tilewright.lang as tkl
 import tilewright.wave as tkw
 from tilewright.runtime import cache
 
-THREADS, PROCESSES = 16, 4
+THREADS, PROCESSES = 16, 3
 M, N = tkl.sym.M, tkl.sym.N
 
 

@@ -293,11 +293,11 @@ def test_a_loaded_kernel_runs_in_a_forked_process_too(target, tmp_path):
 def test_processes_that_export_to_one_place_leave_whole_files(tmp_path):
     script = (
         "import sys, tilewright\n"
-        "for _ in range(5):\n"
+        "for _ in range(4):\n"
         "    tilewright.export(tilewright.kernels.gemm('nn', 'f32'), sys.argv[1], {'M': 4, 'N': 5, 'K': 6})\n"
     )
     command = [sys.executable, "-c", script, str(tmp_path / "gemm.o")]
-    for process in [subprocess.Popen(command) for _ in range(3)]:
+    for process in [subprocess.Popen(command) for _ in range(2)]:
         assert process.wait(60) == 0
     assert sorted(p.name for p in tmp_path.iterdir()) == ["gemm.h", "gemm.json", "gemm.o"]
     assert tilewright.load(tmp_path / "gemm").name == "gemm"

@@ -56,11 +56,23 @@ def run(folder: Path, program: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.fixture(scope="module")
+def package(tmp_path_factory):
+    """A folder with a copy of the package, which Python compiles once for all sections."""
+    folder = tmp_path_factory.mktemp("extended")
+    shutil.copytree(ROOT / "src", folder / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    return folder
+
+
 @pytest.fixture
-def copy(tmp_path):
-    """A folder with a copy of the package."""
-    shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__"))
-    return tmp_path
+def copy(package, title):
+    """The copy of the package, from which the section's changes are taken back after the test."""
+    yield package
+    for path, before, _ in changes(SECTIONS[title]):
+        if before:
+            shutil.copy2(ROOT / path, package / path)
+        else:
+            (package / path).unlink(missing_ok=True)
 
 
 def test_every_section_has_changes_a_program_and_its_output():

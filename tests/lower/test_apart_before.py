@@ -60,7 +60,7 @@ def inputs(m: int, n: int, k: int) -> list[Any]:
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize(("looped", "columns"), [(False, False), (True, True)])
 def test_rows_normalised_before_a_product_kept_it_from_a_pipeline(looped: bool, columns: bool):
-    extents = (72, 264, 2056) if not columns else (264, 72, 2056)
+    extents = (72, 264, 1032) if not columns else (264, 72, 1032)
     kernel, sizes = lowered_rows(looped=looped, columns=columns), dict(zip("MNK", extents, strict=True))
     made = kernel_for(kernel, sizes, machine=HOPPER)
     assert made.plan.split_before == "mma"
@@ -85,7 +85,7 @@ def test_a_split_before_a_product_is_read_back():
 
 
 def test_a_value_that_both_kernels_need_keeps_them_one():
-    extents = (72, 264, 2056)
+    extents = (72, 264, 1032)
     kernel = lowered_rows(kept=True)
     made = kernel_for(kernel, dict(zip("MNK", extents, strict=True)), machine=HOPPER)
     assert made.plan.split_at is None

@@ -94,7 +94,7 @@ def test_attention_of_open_sizes_is_done_in_roles(causal, dynamic):
         sizes = typical | {d: v for d, v in (("B", 2), ("H", 2), ("M", m), ("N", n)) if d in dynamic}
         b, h, m, n = (sizes[d] for d in "BHMN")
         inputs = [rng.standard_normal((b, h, rows, 64)).astype(BF16) for rows in (m, n, n)]
-        for level in ("block", "loop"):
+        for level in ("block", "loop") if n == 64 else ("loop",):
             found = np.full((b, h, m, 64), np.nan, BF16)
             compile_text(made.text(level), "interpreter")(*inputs, found)
             wanted = attended(*inputs, None, causal)

@@ -107,6 +107,7 @@ def looked_at(again):
     return looked_at
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("again", ["never", "among them", "after them"])
 @pytest.mark.parametrize("sizes", [(70, 1040, 5, 7), (64, 1024, 3, 16)])
 def test_what_is_spent_is_written_over(again, sizes):
@@ -285,7 +286,7 @@ TURNED = {
 }
 
 
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("kind", ["f32", "bf16", "f16", "i8", "f64"])
 @pytest.mark.parametrize("name", TURNED)
 def test_copies_across_are_turned_in_registers(name, kind):

@@ -277,7 +277,7 @@ def test_the_block_interpreter_gives_what_machine_code_does(made, args):
 # -- random programs ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.sampled(26)
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("fuzz", [TileFuzz, WideFuzz])
 @pytest.mark.parametrize("seed", [*range(50), 623, 1247])  # the last two: a sum goes on transposed
 def test_random_programs(seed, fuzz):

@@ -491,7 +491,7 @@ def test_logs_keep_iterations_of_workgroups_apart():
 # -- random programs ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(7)
 @pytest.mark.filterwarnings("ignore::tilewright.errors.AliasingWarning")
 @pytest.mark.parametrize("seed", range(40))
 def test_random_grid_programs(seed):

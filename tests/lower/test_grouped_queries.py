@@ -61,11 +61,12 @@ def test_both_ends_of_a_window_bound_the_loop():
     assert both < causal
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
-    "more", [{"causal": True, "first_query": 290}, {"causal": True, "first_query": 290, "window": 9}]
+    "more", [{"causal": True, "first_query": 290, "window": 9}, {"causal": True, "first_query": 290}]
 )
 def test_few_rows_of_each_head_under_a_mask_had_tasks_of_their_own(more):
-    sizes, kernel = dict(zip(NAMES, (2, 2, 3, 5, 300, 64, 72), strict=True)), grouped_query(64, **more)
+    sizes, kernel = dict(zip(NAMES, (1, 2, 3, 5, 300, 64, 72), strict=True)), grouped_query(64, **more)
     made = kernel_for(kernel, sizes, machine=machine("hopper"))
     assert made.plan.axis("GQ_M").split("task").size >= 15
     arrays = inputs(sizes)

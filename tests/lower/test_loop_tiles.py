@@ -89,7 +89,7 @@ def result_of(kernel: Any, sizes: dict[str, int], arrays: list[Any]) -> tuple[An
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("extents", [(1, 150, 200, 256, 256), (2, 70, 333, 256, 192)])
+@pytest.mark.parametrize("extents", [(1, 150, 200, 256, 256), (2, 33, 333, 256, 192)])
 def test_keys_in_the_authors_tile_did_not_fit_wide_heads(extents: tuple[int, ...], causal: bool):
     sizes = dict(zip("BMNDE", extents, strict=True))
     b, m, n, d, e = extents
@@ -110,8 +110,8 @@ def test_the_authors_tile_stays_where_no_other_is_clearly_faster():
 
 
 def test_a_loop_whose_tile_changes_the_result_keeps_it():
-    sizes = dict(zip("BMNDE", (1, 70, 96, 256, 256), strict=True))
-    made, result, wanted = result_of(attention(32, kept=True), sizes, inputs(1, 70, 96, 256, 256, 96))
+    sizes = dict(zip("BMNDE", (1, 18, 96, 256, 256), strict=True))
+    made, result, wanted = result_of(attention(32, kept=True), sizes, inputs(1, 18, 96, 256, 256, 96))
     assert made.plan.axis("N").split("loop").size == 32
     assert np.array_equal(result, wanted)
 

@@ -54,7 +54,7 @@ def named(made, arrays):
 ROWS = [(columns, depth) for columns in (64, 128, 256, 512) for depth in (64, 1024, 4096) if columns * depth < 1 << 21]
 
 
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(("columns", "depth"), ROWS)
 @pytest.mark.parametrize("family", ["softmax", "layer norm", "rms norm"])
 def test_a_product_whose_rows_are_reduced_is_one_kernel(family, columns, depth):
@@ -64,6 +64,7 @@ def test_a_product_whose_rows_are_reduced_is_one_kernel(family, columns, depth):
         assert is_one_kernel(kernel_for(kernel, {"M": 8200, "N": columns, "K": depth}, machine=HOPPER))
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     ("hidden", "columns", "depth"), [(64, 64, 512), (128, 128, 1024), (256, 128, 1024), (256, 256, 256), (128, 64, 128)]
 )
@@ -95,6 +96,7 @@ def test_a_quantised_product_and_its_scales_are_one_kernel(dtype):
     assert is_one_kernel(kernel_for(scaled(dtype), {"M": 4100, "N": 4096, "K": 4096}, machine=HOPPER))
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("rows", [16, 1000, 4096])
 @pytest.mark.parametrize("dtype", ["i8", "u8", "f8e4m3fn", "four bits"])
 def test_weights_are_widened_in_registers_of_one_kernel(dtype, rows):
@@ -111,7 +113,7 @@ def test_weights_are_widened_in_registers_of_one_kernel(dtype, rows):
     assert all("scratch" not in str(program) for program in made.module.programs.values())
 
 
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("family", EXACT)
 def test_families_are_exact_on_both_levels(family):
     kernel, sizes = EXACT[family]

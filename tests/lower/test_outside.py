@@ -75,6 +75,7 @@ def test_values_that_do_not_fit(m, n, k):
     same_on_both_levels(chained(), made, *arguments(m, n, k))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("count", [4096, 8192])
 @pytest.mark.parametrize(("m", "n", "k"), [(33, 70, 4), (17, 129, 9)])
 def test_values_that_do_not_fit_a_machine_with_less(m, n, k, count, monkeypatch):

@@ -106,7 +106,7 @@ LENGTHS = [
 ]
 
 
-@pytest.mark.sampled(13)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("dtype", ["f64", "f32", "f16", "bf16", "i32"])
 @pytest.mark.parametrize("length", LENGTHS)
 def test_blocks_take_every_element_once(length, dtype):
@@ -164,7 +164,7 @@ block scanned(%x: in global f32 (ROWS, LENGTH), %y: out global f32 (ROWS, LENGTH
 HOW = {"sum": (np.add, 0), "max": (np.maximum, -np.inf), "min": (np.minimum, np.inf), "prod": (np.multiply, 1)}
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("target", ["cpu", "gpu:hopper"])
 @pytest.mark.parametrize(("shape", "along"), [((3, 5), 1), ((2, 700), 1), ((3, 64), 1), ((700, 3), 0), ((300, 21), 0)])

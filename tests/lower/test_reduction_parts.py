@@ -64,12 +64,12 @@ def split_result(kernel: Any, sizes: dict[str, int], *arrays: Any) -> tuple[Any,
     ids=["doubled", "one less", "every third", "relu"],
 )
 def test_a_number_or_an_index_in_a_sum_kept_it_on_one_workgroup(function: Callable[[Any], Any]):
-    x = np.random.default_rng(1).integers(-3, 4, 300_001).astype(np.float32)
+    x = np.random.default_rng(1).integers(-3, 4, 100_001).astype(np.float32)
     result, wanted = split_result(to_one_number(function), {"N": x.size}, x)
     assert np.array_equal(result, wanted)
 
 
 def test_a_sum_of_sums_to_one_number_was_done_by_one_workgroup():
-    a, b = np.random.default_rng(2).integers(-3, 4, (2, 333, 777)).astype(np.float32)
-    result, wanted = split_result(loss(), {"M": 333, "N": 777}, a, b)
+    a, b = np.random.default_rng(2).integers(-3, 4, (2, 133, 777)).astype(np.float32)
+    result, wanted = split_result(loss(), {"M": 133, "N": 777}, a, b)
     assert np.array_equal(result, wanted)

@@ -295,6 +295,7 @@ def test_what_merges_parts_writes_where_data_say():
     np.testing.assert_array_equal(c, wanted)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("kernel", "sizes"),
     [
@@ -310,6 +311,7 @@ def test_sums_that_shared_memory_does_not_hold_are_brought_in_parts(kernel, size
     assert any(split.level == "loop" for axis in made.plan.axes if axis.name == "K" for split in axis.splits)
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     ("kernel", "sizes"),
     [

@@ -51,9 +51,9 @@ def test_lengths_of_rows_are_kernels_before_the_product():
 
 def test_squared_distances_are_exact():
     rng = np.random.default_rng(3)
-    x, y = (rng.integers(-1, 2, (n, 128)).astype(np.float32) for n in (70, 45))
-    kernel = kernel_for(squared_distances, {"M": 70, "N": 45, "K": 128}, machine=machine("hopper"))
-    result = np.full((70, 45), np.nan, np.float32)
+    x, y = (rng.integers(-1, 2, (n, 72)).astype(np.float32) for n in (37, 21))
+    kernel = kernel_for(squared_distances, {"M": 37, "N": 21, "K": 72}, machine=machine("hopper"))
+    result = np.full((37, 21), np.nan, np.float32)
     on_the_loop_level(kernel).bind([x, y, result])()
     wide_x, wide_y = x.astype(np.float64), y.astype(np.float64)
     assert (result == ((wide_x[:, None, :] - wide_y[None, :, :]) ** 2).sum(axis=2)).all()

@@ -71,6 +71,7 @@ def data(spec: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return x.astype(tkl.bf16.numpy), w.astype(tkl.bf16.numpy), np.einsum(spec, x, w)
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("name", MACHINES)
 @pytest.mark.parametrize("looped", [False, True])
 @pytest.mark.parametrize("spec", ["k,nk->n", "bk,bkn->bn", "ge,g->e"])
@@ -93,6 +94,7 @@ def test_such_products_run_on_this_cpu(spec: str, looped: bool) -> None:
     assert np.array_equal(y, wanted)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", ["hopper", "cdna3", "x86.amx"])
 @pytest.mark.parametrize("looped", [False, True])
 def test_experts_gathered_row_by_row(looped: bool, name: str) -> None:

@@ -315,6 +315,7 @@ def plain_request(atom):
     return CopyRequest((64, 16), f16, *((far, near) if atom.source == "global" else (near, far)))
 
 
+@pytest.mark.sampled(50)
 @pytest.mark.parametrize("name", COPIES)
 def test_one_exchanged_entry_is_seen(name):
     """Instructions run through the atom's layout: with two of its entries exchanged, they do another copy."""

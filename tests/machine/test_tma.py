@@ -33,6 +33,7 @@ def both(box, dtype, far, near):
     return LOAD.answer(CopyRequest(box, dtype, far, near))
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("span", [0, 32, 64, 128])
 @pytest.mark.parametrize("dtype", [i8, bf16, f32])
 def test_matrices_with_every_swizzle_and_edge(span, dtype):

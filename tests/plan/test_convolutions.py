@@ -129,7 +129,7 @@ def kind(p):
 LAYERS = {kind(p): smaller(p) for problems in shape_lists().values() for p in reversed(problems)}
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("layer", LAYERS.values(), ids=str)
 def test_layers_of_the_lists_are_exact(layer):
     """One of each kind; `benchmarks/all_shapes.py` runs all of them, in their full size."""

@@ -109,7 +109,7 @@ def test_groups_shorter_than_an_atom_are_padded_first(problem: Any, count: int) 
     require_exact(*problem, plan, constant=("w",))
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("problem", "count"), GROUPED)
 def test_groups_side_by_side_are_exact(problem: Any, count: int) -> None:
     plan = planned(*problem, count)
@@ -332,6 +332,7 @@ def test_blocks_that_no_atom_multiplies_by_themselves_are_refused(problem: Any) 
         kernel_for(kernel, sizes, machine=HOPPER, plan=plan)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("problem", "count"), [(GROUPED[0][0], 4), (POINTWISE[0][0], 2), (SHORT[0][0], 4)])
 def test_an_infinite_element_stays_with_its_own_product(problem: Any, count: int) -> None:
     kernel, sizes = problem

@@ -77,6 +77,7 @@ EXACT = {
 }
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("end", EXACT.values(), ids=EXACT)
 @pytest.mark.parametrize(("m", "n", "k"), [(5, 7, 11), (17, 33, 8)])
 def test_a_number_in_an_epilogue_loses_no_atoms(end, m, n, k):

@@ -21,6 +21,7 @@ SHAPES = (
 )
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_choose_takes_wgmma_tma_and_a_ring_of_at_least_three(shape):
     kernel = Workload(read_problem(shape), read_types("bf16")).planned(machine("hopper"))

@@ -69,7 +69,7 @@ def require_exact(found, arrays, wanted) -> None:
     assert np.array_equal(arrays["y"], wanted)
 
 
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     ("line", "form"),
     [(line, form) for line in PROBLEMS for form in (ALIGNED, PANELS) if form == ALIGNED or "kh1kw1" not in line],
@@ -234,15 +234,15 @@ def test_the_host_program_of_rows_runs_as_text() -> None:
 
 
 def test_long_sums_of_ragged_rows_are_taken_apart() -> None:
-    kernel, sizes = kernels.gemm("nt", "bf16", "f32"), {"M": 40, "N": 48, "K": 2050}
+    kernel, sizes = kernels.gemm("nt", "bf16", "f32"), {"M": 24, "N": 48, "K": 1538}
     found = kernel_for(kernel, sizes, machine=PATIENT)
     assert found.plan.parts is not None
     assert [p.name for p in found.plan.values] == ["a", "b"]
     rng = np.random.default_rng(3)
-    a, b = (rng.integers(-1, 2, (n, 2050)).astype(np.float32) for n in (40, 48))
+    a, b = (rng.integers(-1, 2, (n, 1538)).astype(np.float32) for n in (24, 48))
     bf16 = found.module.host.args[0].type.dtype.numpy
     for made_of in (found, kernel_for(kernel, sizes, machine=PATIENT, plan=str(found.plan))):
-        c = np.full((40, 48), np.nan, np.float32)
+        c = np.full((24, 48), np.nan, np.float32)
         made_of.bind({"a": a.astype(bf16), "b": b.astype(bf16), "c": c})()
         assert np.array_equal(c, a @ b.T)
 

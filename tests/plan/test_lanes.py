@@ -87,6 +87,7 @@ def test_depthwise_convolutions_are_exact_and_stay_within_their_arrays(problem, 
         check(work, plan, at)
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("number", range(12))
 def test_random_depthwise_convolutions_under_a_random_form(number):
     rng = np.random.default_rng(number)

@@ -117,6 +117,7 @@ def test_atoms_of_other_types_are_refused_by_their_types():
     assert "atom amx.s8: it multiplies i8 by i8, here are bf16 and bf16" in refused
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("dt", ["bf16", "f32"])
 @pytest.mark.parametrize("problem", LAYERS)
 def test_more_cores_get_more_tasks_and_less_time(problem, dt):

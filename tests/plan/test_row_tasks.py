@@ -57,6 +57,7 @@ def read(kernel: Any, n: int) -> int:
     return len(re.findall(r"^ *load .* = %x\[", text, re.M))
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("n", [24000, 32000, 56000])
 @pytest.mark.parametrize("kernel", [kernels.softmax("bf16"), kernels.layer_norm("bf16"), kernels.rms_norm("bf16")])
 def test_rows_of_more_than_48_values_a_lane_were_read_again(kernel: Any, n: int) -> None:
@@ -108,6 +109,7 @@ def below_largest_of_groups(x: tkl.Memory[M, P, G, C, GLOBAL, tkl.bf16], y: tkl.
     tkw.write(tkw.cast(largest - found, tkl.bf16), y)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("shape", [(2, 300, 3, 10), (1, 4096, 2, 10), (2, 77, 2, 7), (1, 513, 3, 24)])
 def test_groups_of_short_runs_are_what_the_executor_says(shape: tuple[int, ...]) -> None:
     """Exact, on both levels; kept in registers and in shared memory, with and without a rest of lanes."""

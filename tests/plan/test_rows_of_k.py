@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -113,8 +114,9 @@ def test_copies_with_k_last_are_exact(name: str) -> None:
 @pytest.mark.parametrize("target", ["hopper", "cdna3", "xe"])
 def test_the_chosen_plan_is_exact(name: str, target: str) -> None:
     kernel, sizes = CASES[name]
-    found = kernel_for(kernel, sizes, machine=machine(target))
-    require_exact(found, kernel)
+    row = machine(target)
+    few = replace(row, limits=replace(row.limits, cores=8))  # few tasks: each takes long to interpret
+    require_exact(kernel_for(kernel, sizes, machine=few), kernel)
 
 
 def test_a_layer_of_a_network_is_copied_and_one_of_one_tap_is_not() -> None:

@@ -395,16 +395,21 @@ UNLOWERED = {
 }
 
 
+@pytest.fixture(scope="module")
+def chosen_for_unlowered():
+    """A kernel, its sizes, and the plan that is chosen for Hopper."""
+    kernel, sizes = kernels.gemm("nt", "bf16", "bf16"), {"M": 300, "N": 520, "K": 200}
+    return kernel, sizes, kernel_for(kernel, sizes, machine=machine("hopper")).text("plan")
+
+
 @pytest.mark.parametrize("old", UNLOWERED)
-def test_what_the_lowering_lacks_is_refused_by_the_line(old):
-    sizes, hopper = {"M": 300, "N": 520, "K": 200}, machine("hopper")
-    kernel = kernels.gemm("nt", "bf16", "bf16")
-    plan = kernel_for(kernel, sizes, machine=hopper).text("plan")
+def test_what_the_lowering_lacks_is_refused_by_the_line(old, chosen_for_unlowered):
+    kernel, sizes, plan = chosen_for_unlowered
     new, why = UNLOWERED[old]
     edited = re.sub(re.escape(old), new, plan, count=1) if old in plan else ""
     assert edited, plan
     with pytest.raises(ArgumentError, match=f"plan: `.*`: lowering lacks {why}") as refused:
-        kernel_for(kernel, sizes, machine=hopper, plan=edited)
+        kernel_for(kernel, sizes, machine=machine("hopper"), plan=edited)
     line = re.search("plan: `(.*?)`", str(refused.value))
     assert line is not None
     assert line[1] in edited

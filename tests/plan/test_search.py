@@ -177,6 +177,7 @@ def test_programs_that_todays_planners_miss_come_near_their_roofline(kernel, siz
     assert ranking.best.cycles < 2.1 * ranking.roofline
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     ("kernel", "sizes"),
     [

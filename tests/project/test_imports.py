@@ -58,7 +58,9 @@ def rank(part: str) -> int:
     raise AssertionError(f"the part {part!r} has no place in the order of the parts")
 
 
+@cache
 def imports(path: Path) -> set[str]:
+    """What a file imports of the package; files are read once for all tests."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -70,6 +72,7 @@ def imports(path: Path) -> set[str]:
 
 
 MODULES = sorted(PACKAGE.rglob("*.py"))
+IS_MODULE = frozenset(map(str, MODULES))
 
 
 @pytest.mark.sampled(181)
@@ -106,10 +109,10 @@ def imported_files(path: Path) -> set[Path]:
     for name in imports(path):
         parts = name.split(".")[1:]
         for whole in (parts, parts[:-1]):  # a module, or what a module defines
-            place = PACKAGE.joinpath(*whole)
-            files = [f for f in (place.with_suffix(".py"), place / "__init__.py") if whole and f in MODULES]
+            place = "/".join((str(PACKAGE), *whole))
+            files = [f for f in (f"{place}.py", f"{place}/__init__.py") if whole and f in IS_MODULE]
             if files:
-                found.add(files[0])
+                found.add(Path(files[0]))
                 break
     return found - {path}
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -114,12 +115,18 @@ def _is_plain(node: ast.AST, name: str, child: ast.AST) -> bool:
     return False
 
 
+@cache
+def numbers_of(path: Path) -> list[tuple[str, float, str | None]]:
+    """`numbers` of a file, which is read once for all tests."""
+    return list(numbers(path.read_text()))
+
+
 @pytest.mark.parametrize("path", SOURCES, ids=[str(p.relative_to(PACKAGE)) for p in SOURCES])
 def test_every_number_has_its_reason(path: Path) -> None:
     name = str(path.relative_to(PACKAGE))
     bare = [
         f"{scope}: {value}"
-        for scope, value, doc in numbers(path.read_text())
+        for scope, value, doc in numbers_of(path)
         if doc is None and f"{name}: {scope}" not in REASONS
     ]
     assert bare == [], f"{name}: say below the name why it is so, or in the table of this test: {bare}"
@@ -128,10 +135,7 @@ def test_every_number_has_its_reason(path: Path) -> None:
 def test_every_row_of_the_table_is_of_a_number() -> None:
     """Rows stayed in the table when their functions were renamed or deleted."""
     scopes = {
-        f"{path.relative_to(PACKAGE)}: {scope}"
-        for path in SOURCES
-        for scope, _, doc in numbers(path.read_text())
-        if doc is None
+        f"{path.relative_to(PACKAGE)}: {scope}" for path in SOURCES for scope, _, doc in numbers_of(path) if doc is None
     }
     assert sorted(REASONS.keys() - scopes) == []
 
@@ -139,7 +143,5 @@ def test_every_row_of_the_table_is_of_a_number() -> None:
 @pytest.mark.parametrize("path", SOURCES, ids=[str(p.relative_to(PACKAGE)) for p in SOURCES])
 def test_no_measured_cost_stands_outside_the_rows_of_machines(path: Path) -> None:
     name = str(path.relative_to(PACKAGE))
-    found = [
-        f"{scope}: {doc}" for scope, _, doc in numbers(path.read_text()) if doc is not None and MEASURED.search(doc)
-    ]
+    found = [f"{scope}: {doc}" for scope, _, doc in numbers_of(path) if doc is not None and MEASURED.search(doc)]
     assert found == [], f"{name}: costs belong to `machine/costs.py` and the rows: {found}"

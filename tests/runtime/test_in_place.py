@@ -248,6 +248,7 @@ def residual(data):
     return kernel
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("sizes", [(3, 5, 7), (65, 33, 70), (130, 129, 64)])
 @pytest.mark.parametrize("on", ["executor", "cpu", "hopper"])
 def test_a_residual_may_be_where_the_result_goes(sizes, on):

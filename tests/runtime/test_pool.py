@@ -158,7 +158,7 @@ def test_forks_while_other_threads_launch_and_compile() -> None:
 
         threads = [threading.Thread(target=f, daemon=True) for f in (launching, compiling)]
         for t in threads: t.start()
-        for i in range(12):
+        for i in range(6):
             child = os.fork()
             if child == 0:
                 for bound in bounds: bound()

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from stress import stress
 
 
+@pytest.mark.long  # tests/compiler/test_many_callers.py kills one of a few processes in every run
 def test_processes_share_a_cache_while_some_are_killed(tmp_path: Path) -> None:
     found = stress(4, 2, 2, tmp_path / "cache")
     assert not found.faults

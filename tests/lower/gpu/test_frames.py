@@ -277,6 +277,7 @@ def test_what_several_operations_write_is_met_for() -> None:
     np.testing.assert_array_equal(given["y"], np.full(64, 63.0))
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(("over", "shape"), [("columns", (3, 9000)), ("rows", (1100, 70)), ("rows", (515, 130))])
 @pytest.mark.parametrize("kind", ["bf16", "f32", "i32"])
 def test_what_waves_tell_each_other_is_combined_by_who_stores_it(over: str, shape: tuple[int, int], kind: str) -> None:

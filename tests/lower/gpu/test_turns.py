@@ -16,7 +16,7 @@ from tilewright.ir.tensors import numbers
 from tilewright.lower.gpu.lower import lower_waves
 
 FLASH = (Path(__file__).parents[3] / "examples" / "block" / "flash_hopper.block").read_text()
-SMALL = {"B": 2, "T": 200, "U": 256, "D": 64, "BK": 64, "WG": 3}
+SMALL = {"B": 1, "T": 200, "U": 256, "D": 64, "BK": 64, "WG": 3}
 
 
 def barriers(lowered: Program, name: str) -> list[tuple[int, int]]:

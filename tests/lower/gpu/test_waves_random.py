@@ -37,6 +37,7 @@ def check_both(made: tuple[str, dict[str, Any], dict[str, Any]], seed: int, work
     assert read_before_written(BACKEND.emitted(lowered, HOPPER).text) == []
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("seed", range(200, 218))
 def test_programs_of_one_role(seed: int) -> None:
     check_both(random_wave_program(seed, (1, 2, 4)[seed % 3]), seed, 1 + seed % 2)
@@ -47,6 +48,7 @@ def test_programs_of_several_roles(seed: int) -> None:
     check_both(random_role_program(seed), seed, 1 + seed % 3)
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("seed", range(300, 312))
 def test_products(seed: int) -> None:
     check_both(random_product_program(seed), seed, 1 + seed % 2)

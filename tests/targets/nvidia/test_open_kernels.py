@@ -48,6 +48,7 @@ def check(
         np.testing.assert_allclose(got, wanted, rtol=bound, atol=bound, err_msg=str(sizes))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("dynamic", ["N", "N H W"])
 @pytest.mark.parametrize(
     "options",

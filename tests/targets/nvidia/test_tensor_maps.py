@@ -96,6 +96,7 @@ GROUPED = [
 ]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("each", "taps", "options"), GROUPED)
 def test_groups_that_end_within_a_slab(each: int, taps: tuple[int, ...], options: dict) -> None:
     kernel = kernels.conv(taps, "bf16", groups=3, **options)
