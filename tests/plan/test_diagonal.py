@@ -228,12 +228,19 @@ def test_many_rows_of_few_channels_are_done_four_at_a_time() -> None:
     found = kernel_for(kernel, sizes, machine=HOPPER, constant=("w",))
     assert "repack w: block-diagonal 4" in str(found.plan)
     assert "so that 4 neighbours along M are one product: when it is bound" in found.explain()
-    assert "predicted 33.3 us; roofline 33.3 us" in found.explain()
+    assert _above_roofline(found) < 1.02
     whole = re.search(r"refused  a pipeline, bulk copies: ([\d.]+) of the time", found.explain())
     assert whole is not None
     assert 2 < float(whole[1]) < 2.6
     pinned = kernel_for(kernel, sizes, machine=HOPPER, constant=("w",), plan=str(found.plan))
-    assert "predicted 33.3 us; roofline 33.3 us" in pinned.explain()
+    assert _above_roofline(pinned) < 1.02
+
+
+def _above_roofline(kernel: Any) -> float:
+    """The predicted time of a kernel / its roofline, as `explain` prints both."""
+    times = re.search(r"predicted ([\d.]+) us; roofline ([\d.]+) us", kernel.explain())
+    assert times is not None
+    return float(times[1]) / float(times[2])
 
 
 @pytest.mark.parametrize(
