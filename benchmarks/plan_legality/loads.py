@@ -105,6 +105,8 @@ def halo(r: Reading) -> Iterator[Broken]:
             yield Broken("halo", str(panel), "all of it stays only where tasks share its columns")
         if any(n != 1 for n in taps.values()):
             yield Broken("halo", str(r.plan.axis(order[-1])), "taps of what stays are read one by one")
+        if r.plan.pipeline is not None and r.plan.pipeline.stages > 1:
+            yield Broken("halo", str(r.plan.pipeline), "what stays has no stages")
     elif panel is not None and panel.at in taps:
         inside = order[order.index(panel.at) + 1 :]
         for name, step in taps.items():

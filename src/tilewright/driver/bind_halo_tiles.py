@@ -299,8 +299,8 @@ class HaloKernel:
     def _check_start(self, b: ValuePlacement, loops: dict[Symbol, int]) -> None:
         """Raise an ArgumentError unless operand B can be copied at the start and stay in shared memory for all tasks.
 
-        It can if all tasks (workgroups' tiles) read the same part of B, and one filter tap at a time. `b` is the plan's
-        line of B, `loops` is {filter dimension: taps per iteration}.
+        It can if all tasks (workgroups' tiles) read the same part of B, and one filter tap at a time; the plan then has a
+        single stage. `b` is the plan's line of B, `loops` is {filter dimension: taps per iteration}.
         """
         for d in (self.axes.n, *(d for d in self.axes.around if d not in self.digits)):
             if self._width(d) < numbers_of(self.sizes)(d):
@@ -308,3 +308,6 @@ class HaloKernel:
         for tap, count in loops.items():
             if count > 1:
                 raise refused((b, self.plan.axis(str(tap))), "taps of what stays are read one by one: `loop 1`")
+        pipeline = self.plan.pipeline
+        if pipeline is not None and pipeline.stages > 1:
+            raise refused((b, pipeline), "what stays has no stages, and A has halo stages: `stages 1`")
