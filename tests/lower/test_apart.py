@@ -159,7 +159,7 @@ def test_the_plan_says_both_programs_and_the_explanation_both_times():
     made = kernel_for(product_and_softmax, ROWS, machine=machine("hopper"))
     first, second = made.text("plan").split("then\n")
     assert first.endswith(
-        "producer 1 wave 40 registers, consumer 8 waves 232 registers, stages 4, epilogue stages 2\n"
+        "producer 1 wave 40 registers, consumer 8 waves 232 registers, stages 5, epilogue stages 2, pingpong\n"
         "split kernel after mma\nlaunch early\n"
     )
     assert (
@@ -311,7 +311,7 @@ APART_HERE = (
 
 @pytest.mark.parametrize(("function", "turns"), [(tkw.erf, True), (tkw.relu, False)])
 def test_functions_at_the_end_run_beside_the_next_products(function, turns):
-    """They took as long as half of the products where nothing ran beside them."""
+    """They took as long as a third of the products where nothing ran beside them."""
 
     @tkw.wave()
     def ended(
@@ -320,5 +320,5 @@ def test_functions_at_the_end_run_beside_the_next_products(function, turns):
         c = tkw.mma(tkw.read(a), tkw.read(b), tkl.Register[M, N, tkl.f32](0.0))
         tkw.write(tkw.cast(function(c), tkl.bf16), y)
 
-    made = kernel_for(ended, {"M": 8192, "N": 4096, "K": 1024}, machine=machine("hopper"))
+    made = kernel_for(ended, {"M": 8192, "N": 4096, "K": 2048}, machine=machine("hopper"))
     assert made.plan.pipeline.pingpong == turns

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from math import inf
 
 from tilewright.errors import TilewrightError
 from tilewright.machine.copy import CopyAtom
@@ -96,7 +95,7 @@ class Limits:
     of an iteration, in which waves wait for a stage, multiply and release it; `group_step`: addition for each further
     group. `last_store`: factor on the L2 rate for results of the last task; `epilogue_latency`: the cycles of an
     epilogue beside its arithmetic, stores and waits. `sharpness`: exponent of the p-norm that joins a kernel's own time
-    and that of its memory traffic (infinite: the longer of both).
+    and that of its memory traffic (0: the longer of both).
 
     Code. `placing`: simple operations needed to address an element by division; `lane_store`: to store a result from a
     lane. `prefetch_bytes`: distance ahead at which packed operands are prefetched (0: no prefetch). `instructions`: the
@@ -143,7 +142,7 @@ class Limits:
     turn_latency: int = 0
     operand_latency: float = 0.0
     epilogue_latency: float = 0.0
-    sharpness: float = inf
+    sharpness: float = 0.0
     working_registers: int = 0
     loading_registers: int = 0
     gathering_registers: int = 0

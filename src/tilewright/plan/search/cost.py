@@ -267,11 +267,13 @@ def _phase_cycles(machine: Machine, p: Phase) -> float:
 def overlapped_cycles(sharpness: float, *cycles: float) -> float:
     """Return the total time of activities that overlap: about the longest, more if others are nearly as long.
 
-    It is the p-norm of `cycles` (the time of each activity) with the exponent p = `sharpness`: 1 gives the sum,
-    infinity the maximum. 0 if all are 0.
+    It is the p-norm of `cycles` (the time of each activity) with the exponent p = `sharpness`: 1 gives the sum, a large
+    one nearly the maximum. With `sharpness` 0 it is the maximum.
     """
     longest = max(cycles)
-    return float(longest * sum((x / longest) ** sharpness for x in cycles) ** (1 / sharpness)) if longest else 0.0
+    if not longest or not sharpness:
+        return longest
+    return float(longest * sum((x / longest) ** sharpness for x in cycles) ** (1 / sharpness))
 
 
 def _pipelined_cycles(machine: Machine, w: Work, o: Overlap) -> float:
