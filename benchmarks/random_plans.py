@@ -156,9 +156,19 @@ def _corpus() -> dict[str, Case]:
     return {f"{kind}: {name}": Case(p.make, p.sizes, p.constant) for (kind, name), p in every}
 
 
+@cache
+def _listed() -> dict[str, Case]:
+    """The problems of `old_new.py --gpu` and the rows of `every_program.py` as cases: `list: NAME`, `every: NAME`."""
+    from every_program_rows import every_row
+    from old_new_problems import gpu_problems
+
+    rows = {f"every: {row.name}": Case(row.make, row.sizes) for row in every_row()}
+    return rows | {f"list: {p.name}": Case(p.kernel, p.sizes, p.constant) for p in gpu_problems()}
+
+
 def case_of(name: str) -> Case:
-    """A program of the list, or of the corpus, by its name."""
-    return CASES.get(name) or _corpus()[name]
+    """A program by its name: of the dozen above, of the corpus, or listed by another benchmark."""
+    return CASES.get(name) or (_listed() if name.startswith(("list: ", "every: ")) else _corpus())[name]
 
 
 def drawn_names(count: int, seed: int) -> list[str]:
