@@ -32,3 +32,31 @@ def grid_gemm(tile: int, dtype: str = "f32") -> Any:
         tkw.write(total, c)
 
     return grid_gemm.bound({tkl.sym.WG_0: WORKGROUP_0})
+
+
+def grid_pair(tile: int) -> Any:
+    """c = a . b transposed, d = a . e transposed: two products of one loop, by workgroups that the program numbers."""
+    space = tkl.GLOBAL_ADDRESS_SPACE
+    constraints = [
+        tkw.WorkgroupConstraint(M, tile, 0),
+        tkw.WorkgroupConstraint(N, tile, 1),
+        tkw.ReorderingConstraint(tkl.sym.WG_0, 0),
+    ]
+
+    @tkw.wave(constraints)
+    def grid_pair(
+        a: tkl.Memory[M, K, space, tkl.f32],
+        b: tkl.Memory[N, K, space, tkl.f32],
+        e: tkl.Memory[N, K, space, tkl.f32],
+        c: tkl.Memory[M, N, space, tkl.f32],
+        d: tkl.Memory[M, N, space, tkl.f32],
+    ) -> None:
+        @tkw.iterate(K, init_args=[tkl.Register[M, N, tkl.f32](0.0), tkl.Register[M, N, tkl.f32](0.0)])
+        def totals(first: Any, second: Any) -> Any:
+            row = tkw.read(a)
+            return tkw.mma(row, tkw.read(b), first), tkw.mma(row, tkw.read(e), second)
+
+        tkw.write(totals[0], c)
+        tkw.write(totals[1], d)
+
+    return grid_pair.bound({tkl.sym.WG_0: WORKGROUP_0})

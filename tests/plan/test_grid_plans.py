@@ -8,7 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from grid_programs import grid_gemm
+from grid_programs import grid_gemm, grid_pair
 
 import tilewright
 from tilewright.compiler.native import kernel_for
@@ -158,3 +158,16 @@ def test_the_tile_of_a_free_loop_is_said_as_it_is_done() -> None:
     text = run.text("plan", {"M": 64, "N": 64, "K": 1024})
     deep = [c.size for c in parse_plan(text).axis("K").splits]
     assert f"{deep[0]}*k_K" in run.text("block", {"M": 64, "N": 64, "K": 1024})
+
+
+@pytest.mark.parametrize("name", ["x86.avx2", "aarch64.neon", "hopper"])
+def test_two_products_of_one_loop_are_exact(name: str) -> None:
+    """Their accumulators stay in registers where these hold both."""
+    rng, sizes = np.random.default_rng(0), {"M": 37, "N": 40, "K": 100}
+    a, b, e = (rng.integers(-2, 3, (sizes[rows], sizes["K"])).astype(np.float32) for rows in "MNN")
+    c, d = (np.full((sizes["M"], sizes["N"]), np.nan, np.float32) for _ in range(2))
+    made = kernel_for(grid_pair(32), sizes, target="interpreter", machine=machine(name))
+    made.bind({"a": a, "b": b, "e": e, "c": c, "d": d})()
+    assert (made.plan.axis("M").split("loop") is not None) == (name == "hopper")
+    np.testing.assert_array_equal(c, a @ b.T)
+    np.testing.assert_array_equal(d, a @ e.T)

@@ -299,8 +299,8 @@ class HaloKernel:
     def _check_start(self, b: ValuePlacement, loops: dict[Symbol, int]) -> None:
         """Raise an ArgumentError unless operand B can be copied at the start and stay in shared memory for all tasks.
 
-        It can if all tasks (workgroups' tiles) read the same part of B, and one filter tap at a time; the plan then has a
-        single stage. `b` is the plan's line of B, `loops` is {filter dimension: taps per iteration}.
+        It can if all tasks (workgroups' tiles) read the same part of B, and one filter tap at a time; the plan then
+        has a single stage. `b` is the plan's line of B, `loops` is {filter dimension: taps per iteration}.
         """
         for d in (self.axes.n, *(d for d in self.axes.around if d not in self.digits)):
             if self._width(d) < numbers_of(self.sizes)(d):

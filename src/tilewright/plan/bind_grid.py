@@ -33,9 +33,8 @@ def bind_grid(kernel: KernelProgram, plan: Schedule) -> BoundKernel:
         if axis is not None:
             grid.tiles[op] = loop_tile_size(axis) or grid.size(op.attrs["axis"])
     loop_tile_of = {d: n for d in grid.dims if (n := loop_tile_size(axes[str(d)])) is not None}
-    single_mma = grid.single_mma()
-    if loop_tile_of and single_mma is None:
-        raise refused(next(iter(axes.values())), "only the accumulator of one product stays in registers over a loop")
+    if loop_tile_of and not grid.sums():
+        raise refused(next(iter(axes.values())), "only products of one loop, none of another's result, have blocks")
     products = bind_products(plan.products, program, machine, grid.products())
     blocks = blocks_of(products, grid.dims, grid.width, machine) if loop_tile_of else {}
     for d, n in loop_tile_of.items():

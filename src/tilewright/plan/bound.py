@@ -26,7 +26,7 @@ from tilewright.plan.blocking import is_lane_unit, is_tile_atom
 from tilewright.plan.chained import adds_products
 from tilewright.plan.kernel import KernelProgram
 from tilewright.plan.legality import groups_of, rows_in_k_step
-from tilewright.plan.microkernel import Axes, LaneKernel, Microkernel, axes_in
+from tilewright.plan.microkernel import Axes, LaneKernel, Microkernel, axes_in, links_products
 from tilewright.plan.refusals import refused
 from tilewright.plan.schedule import PACKED, STREAM, STRIP, Axis, ProductUnit, Schedule, ValuePlacement
 from tilewright.plan.simt_boxes import max_unrolled_steps
@@ -271,15 +271,7 @@ class BoundKernel:
     @cached_property
     def links_products(self) -> bool:
         """True if an operand of some MMA is computed from the result of another MMA, or carried by a loop."""
-        makers = self.kernel.program.makers()
-        pending, seen = [v for op in self.statements for v in op.operands[:2]], set[Op]()
-        while pending:
-            op = makers.get(pending.pop())
-            if op is None or op.name in ("mma", "iterate"):
-                return True
-            pending += op.operands if op.name != "read" and op not in seen else ()
-            seen.add(op)
-        return False
+        return links_products(self.kernel.program, self.statements)
 
     def microkernel(self, op: Op) -> Microkernel | None:
         """Return the Microkernel (atom, accumulator tile, K step) that the plan states for the mma `op`.

@@ -11,7 +11,7 @@ axis K = (K 8192): loop 1024
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from tilewright.algebra.expr import Const, Expr, Symbol
@@ -35,6 +35,7 @@ from tilewright.plan.microkernel import (
     Microkernel,
     axes_in,
     best_microkernels,
+    links_products,
     mma_cycles,
     mma_statements,
     mmas_by_name,
@@ -103,15 +104,21 @@ class Grid:
         """
         return best_microkernels(self.program, self.machine, lambda d: tile if d is axis else self.width(d), self.size)
 
-    def single_mma(self) -> Op | None:
-        """Return the program's only MMA if its accumulator can stay in registers over all of K; else None.
+    def sums(self) -> list[Op]:
+        """Return the program's MMAs if their accumulators can stay in registers over all of K; else [].
 
-        None if the program has several MMAs or none, or an operation that treats coordinates of a dimension
-        differently, as a reduction, a scan or a gather does.
+        [] if there is an operation that treats coordinates of a dimension differently, as a reduction, a scan or a
+        gather does, if an operand of an MMA is computed from the result of another MMA, or if MMAs are in different
+        loops.
         """
         products = list(mmas_by_name(self.program).values())
-        is_single = len(products) == 1 and all(op.name in ALIKE for op in self.program.walk())
-        return products[0] if is_single else None
+        is_alike = all(op.name in ALIKE for op in self.program.walk())
+        loops = {self.loop_around(op) for op in products}
+        return products if is_alike and len(loops) < 2 and not links_products(self.program, products) else []
+
+    def loop_around(self, product: Op) -> Op | None:
+        """Return the loop whose tile size is free and which only adds up the MMA `product`; None if there is none."""
+        return next((op for op in self.tiles if only_adds(op) and product in op.blocks[0].ops), None)
 
 
 def plan_of_grid(
@@ -128,8 +135,8 @@ def plan_of_grid(
     `free` are the loops whose tile size does not change the result.
     """
     grid = Grid(program, sizes, machine, free, opened)
-    product = grid.single_mma()
-    in_registers, products = (False, grid.products()) if product is None else _choose_k_tile(grid, product)
+    sums = grid.sums()
+    in_registers, products = _choose_k_tile(grid, sums) if sums else (False, grid.products())
     blocks = blocks_of(products, grid.dims, grid.width, machine) if in_registers else {}
     return _grid_plan(grid, blocks, products)
 
@@ -155,27 +162,33 @@ def _grid_plan(grid: Grid, blocks: Mapping[Expr, int], products: Mapping[Op, Mic
     return Schedule(tuple(axes), tasks, products=mma_statements(products, grid.program))
 
 
-def _choose_k_tile(grid: Grid, product: Op) -> tuple[bool, dict[Op, Microkernel | None]]:
-    """Choose the K loop of the single MMA `product`: return (stays in registers?, {mma: microkernel}).
+def _choose_k_tile(grid: Grid, sums: Sequence[Op]) -> tuple[bool, dict[Op, Microkernel | None]]:
+    """Choose the K loop of the MMAs `sums`, all in one loop: return (stay in registers?, {mma: microkernel}).
 
-    The first is True if the accumulator stays in registers over all of K. It is True on a GPU. It is True if no K loop
-    whose tile size is free is around the MMA. On a CPU with such a loop, the cheaper way by the cost model is chosen.
-    False means that the accumulator lies in memory between K tiles; the cheapest K tile is then stored in `grid.tiles`.
+    The first is True if the accumulators stay in registers over all of K. It is True on a GPU. It is True if no K loop
+    whose tile size is free is around the MMAs. On a CPU with such a loop, the cheaper way by the cost model is chosen.
+    False means that the accumulators lie in memory between K tiles; the cheapest K tile is then stored in `grid.tiles`.
     A microkernel is an atom and its accumulator tile.
     """
-    axes = axes_in(product, grid.width)
-    loop = next((op for op in grid.tiles if only_adds(op) and product in op.blocks[0].ops), None)
+    loop = grid.loop_around(sums[0])
     axis = None if loop is None else loop.attrs["axis"]
     k = 0 if axis is None else grid.size(axis)
     microkernels = grid.products(axis, k)
-    if loop is None or isinstance(axes, str) or axes.k is not axis or grid.machine.lanes is not None:
+    every_axes = {op: axes for op in sums if not isinstance(axes := axes_in(op, grid.width), str) and axes.k is axis}
+    if loop is None or len(every_axes) < len(sums) or grid.machine.lanes is not None:
         return True, microkernels
-    cheapest = _gemm_cost(grid, product, axes, microkernels[product], k)[0], 0, microkernels
+
+    def cost(k_tile: int = 0) -> tuple[float, bool]:
+        """Return (cycles of all MMAs, True if L2 holds a K tile's inputs of each) for the microkernels of now."""
+        costs = [_gemm_cost(grid, op, axes, microkernels[op], k, k_tile) for op, axes in every_axes.items()]
+        return sum(cycles for cycles, _ in costs), all(in_l2 for _, in_l2 in costs)
+
+    cheapest = cost()[0], 0, microkernels
     k_tile, in_l2 = k, False
     while k_tile and not in_l2:
         microkernels = grid.products(axis, k_tile)
-        cost, in_l2 = _gemm_cost(grid, product, axes, microkernels[product], k, k_tile)
-        cheapest = min(cheapest, (cost, k_tile, microkernels), key=lambda candidate: candidate[0])
+        cycles, in_l2 = cost(k_tile)
+        cheapest = min(cheapest, (cycles, k_tile, microkernels), key=lambda candidate: candidate[0])
         k_tile = round_up(-(-k_tile // 2), UNROLLED) if k_tile > 2 * UNROLLED else 0
     _, k_tile, microkernels = cheapest
     if k_tile:

@@ -246,6 +246,21 @@ def mmas_by_name(program: Program) -> dict[str, Op]:
     return {f"mma{n + 1 if n else ''}": op for n, op in enumerate(products)}
 
 
+def links_products(program: Program, products: Iterable[Op]) -> bool:
+    """True if an operand A or B of some MMA of `products` is computed from the result of an MMA, or carried by a
+    loop.
+    """
+    makers = program.makers()
+    pending, seen = [v for op in products for v in op.operands[:2]], set[Op]()
+    while pending:
+        op = makers.get(pending.pop())
+        if op is None or op.name in ("mma", "iterate"):
+            return True
+        pending += op.operands if op.name != "read" and op not in seen else ()
+        seen.add(op)
+    return False
+
+
 def best_microkernels(
     program: Program,
     machine: Machine,
