@@ -20,11 +20,12 @@ from tilewright.plan.search.uniform_kernel import UniformKernelSchedule
 
 
 def vector_cycles(kernel: UniformKernelSchedule, n: ValueFacts) -> float:
-    """Return the cycles of a CPU core for one element of the value `n`, computed, loaded or stored with vectors.
+    """Return the cycles of a CPU core for one element of the value `n`, which is computed, loaded or stored with
+    vectors.
 
-    Vectors run along the last dimension of the value's tile. An element takes longer in vectors that are not full, in
-    scans, and if elements are loaded or stored one by one. An element of a topk takes the time to walk its row. 0 if no
-    operation of the program computes the value.
+    Vectors run along the last dimension of the value's tile. An element takes longer if vectors are not full, in scans,
+    and if elements are loaded or stored one by one. An element of the result of a topk takes as long as a walk over its
+    row. 0 if no operation of the program computes the value.
     """
     machine, source = kernel.machine, n.source
     if source is None:

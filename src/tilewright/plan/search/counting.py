@@ -107,8 +107,9 @@ def task_end(t: Tiling, last: MmaTile, result: ResultRows, lanes: float, blocks:
 def _lane_store_cycles(t: Tiling, result: ResultRows, outputs: float) -> float:
     """Return the cycles of a core's lanes to store `outputs` elements of a task to global memory, one by one.
 
-    0 if the machine has no bulk stores, or if they store the elements: the bytes between rows of `result` are then a
-    multiple of the row alignment of bulk copies. `t` is the Tiling; a task is one workgroup's tile.
+    0 if bulk stores write the elements instead: they do if the bytes between rows of `result` are a multiple of the row
+    alignment of bulk copies. 0 also on a machine without bulk stores. `t` is the Tiling; a task is one workgroup's
+    tile.
     """
     machine = t.machine
     pitches = [a.pitch for a in machine.copies_between("shared", "global") if a.asynchronous and a.rows]
@@ -185,9 +186,9 @@ def _phase_work(
 def _slabs_of_stage(placed: OperandPlacement, mmas: tuple[MmaTile, ...], phases: dict[int, Loops], loops: Loops) -> int:
     """Return the number of slabs (rows of shared memory along K) that one pipeline stage of the loop nest `loops` has.
 
-    If all MMAs are in this nest, these are the K steps of its MMAs. Otherwise they are the slabs of all operands of the
-    nest: other nests have stages of their own, which are filled meanwhile. `placed` has the slabs of operands, `mmas`
-    are the MMA tiles; `phases` maps each MMA (node number) to the loops around it.
+    If all MMAs are in this nest, it is the sum of their K steps. If some are in other nests, it is the number of slabs
+    of all operands that this nest loads. `placed` has the slabs of operands, `mmas` are the MMA tiles; `phases` maps
+    each MMA (node number) to the loops around it.
     """
     if loops and set(phases.values()) == {loops}:
         return sum(ceil(m.depth / (m.atom.slab or 1)) for m in mmas)

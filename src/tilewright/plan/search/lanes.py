@@ -89,7 +89,7 @@ def _writes(facts: Facts) -> list[Op]:
 
 
 def _kernel_of_half(facts: Facts, machine: Machine) -> Iterator[PlanCandidate]:
-    """Yield at most one candidate: the kernel of one half, without MMAs, of a program that is split into two kernels.
+    """Yield at most one candidate: the kernel of one half of a program that is split into two; the half has no MMAs.
 
     A row is all elements along the dimensions that the grid cannot split (such as reduced ones). A workgroup has as
     many rows as the registers of its lanes hold. Yields nothing if there are no such dimensions, if the half has loops,

@@ -37,8 +37,8 @@ def why_not_oriented(o: Orientation) -> str:
 def _why_not_one_row_or_column(o: Orientation) -> str:
     """Return text: why the lowering (code generator) cannot do an MMA whose M or N has one element; empty if it can.
 
-    It cannot if some result of the program lacks that dimension. The text is about the first such MMA. `o` (an
-    Orientation) says which of M and N lies on the atom's rows.
+    It cannot if the program writes a result without that dimension, such as `y[n]` for an M of 1. The text is about the
+    first such MMA. `o` (an Orientation) says which of M and N lies on the atom's rows.
     """
     size = numbers_of(o.facts.sizes)
     for p in o.facts.products:
@@ -104,9 +104,14 @@ def _why_not_class_tile(o: Orientation, c: DimClass, tile: AxisTile) -> str:
 def _why_not_tile_shape(o: Orientation, c: DimClass, tile: AxisTile) -> str:
     """Return text: why the lowering (code generator) cannot do a tile of this shape; empty if it can.
 
-    It can do all of a class, a run (contiguous flat indices) of one program dimension, a box (rectangle) that is a halo
-    tile, and a box that extends along one dimension only, as that is a run. `c` is the tile's class of dimensions (same
-    role, such as M or K, in every MMA); `o` (an Orientation) says which of M and N lies on the atom's rows.
+    `c` is the tile's class of dimensions (same role, such as M or K, in every MMA); `o` (an Orientation) says which of
+    M and N lies on the atom's rows. A tile that has all of `c`, or a run (contiguous flat indices) along the last
+    dimension of `c`, is always possible. Three shapes are refused:
+
+    - a tile with several elements along more than one dimension of the program;
+    - a box (rectangle) without a halo tile, if it extends along several dimensions, or if `c` is one dimension of the
+      program and has a different number of such boxes than of runs of the same size;
+    - a run over several dimensions of the program, unless it lies within the innermost one and divides its extent.
     """
     if tile.level == WHOLE or tile.fold == INNER_RUN:
         return ""
@@ -131,9 +136,10 @@ def _why_not_tile_shape(o: Orientation, c: DimClass, tile: AxisTile) -> str:
 def _why_not_step_size(o: Orientation, c: DimClass, tile: AxisTile) -> str:
     """Return text: why the lowering (code generator) cannot do K steps of the size of `tile`; empty if it can.
 
-    It cannot if the last step reads past the end of K and finds elements of another sliding window instead of zeros.
-    Empty also for tiles that are no K steps of bulk copies. `c` is the tile's class of dimensions (same role, such as M
-    or K, in every MMA); `o` (an Orientation) says which of M and N lies on the atom's rows.
+    It cannot if the last step reads past the end of K and finds elements of another sliding window in memory instead of
+    zeros. Only K steps that bulk copies load are checked; for other tiles the text is empty. `c` is the tile's class of
+    dimensions (same role, such as M or K, in every MMA); `o` (an Orientation) says which of M and N lies on the atom's
+    rows.
     """
     if tile.level != LOOP or DEPTH not in c.roles or o.by_threads:
         return ""

@@ -94,9 +94,9 @@ class Orientation:
 def orientations(facts: Facts, machine: Machine, ranking: Ranking) -> Iterator[Orientation]:
     """Yield an Orientation for each way to put M or N of every MMA on the rows of its atom.
 
-    MMAs whose results have the same dimensions get the same rows, as these results may be combined elementwise. A
-    choice that no atom of the machine allows is skipped, and noted in `ranking` (the search's result). `facts` is the
-    analysed program.
+    MMAs whose results have the same dimensions get the same dimensions on the rows, as these results may be combined
+    elementwise. A choice that no atom of the machine allows is skipped, and noted in `ranking` (the search's result).
+    `facts` is the analysed program.
     """
     for flips in combinations((False, True), repeat=len(facts.products)):
         sides = [(facts.nodes[p.node].dims, p.side(flip)[0]) for p, flip in zip(facts.products, flips, strict=True)]
@@ -214,9 +214,10 @@ def _why_not_bulk_copied(facts: Facts, machine: Machine, p: OrientedProduct) -> 
 def _why_not_within_row(facts: Facts, access: AccessFacts, dims: Dims, slab: int, machine: Machine) -> str:
     """Return text: why bulk copies cannot stop at the end of K inside a row of memory; empty if they can, or need not.
 
-    They need to stop there if a row of memory has several batch entries one after another and K is not a multiple of
-    `slab` (K elements in a row of shared memory). The copy then needs one more tensor dimension than bulk copies may
-    have. `dims` are K and M (or N) of the operand, `access` is its read, `facts` the analysed program.
+    They need to stop there if a row of memory has several batch entries one after another, and K is not a multiple of
+    `slab` (K elements in a row of shared memory). The copy then has one tensor dimension more than usual; it is
+    impossible if that exceeds the number of dimensions that bulk copies have. `dims` are K and M (or N) of the operand,
+    `access` is its read, `facts` the analysed program.
     """
     has_batch = any(d not in dims for d, _ in access.row)
     is_ragged = access.contiguous is not None and facts.extents[access.contiguous] % slab

@@ -45,10 +45,10 @@ def paired_rows(facts: Facts, p: ProductFacts, reads: list[ValueFacts], machine:
 
 
 def _rows_stay_independent(facts: Facts, p: ProductFacts, row: str, a: int) -> bool:
-    """True if neighbours along `row` may become separate GEMMs of a batch.
+    """True if neighbours along `row`, a dimension of M, may become separate GEMMs of a batch.
 
-    They may if every value with the dimension `row`, except operand A (node `a`), also has N and is no reduction other
-    than the MMA `p`. `facts` is the analysed program.
+    Operand A (node `a`) and the MMA `p` do not count. Every other value with the dimension `row` must have N too, and
+    must be no reduction. `facts` is the analysed program.
     """
     others = [n for n in facts.nodes if row in n.dims and n.id != a]
     return all(p.n <= n.dims and (not n.reduces or n.id == p.node) for n in others)

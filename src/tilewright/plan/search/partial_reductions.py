@@ -88,9 +88,10 @@ def _single_reduction(facts: Facts) -> ValueFacts | None:
 def _best_part_count(kernel: UniformKernelSchedule, reduction: ValueFacts) -> int:
     """Return the number of parts into which to split a reduction, so that reading its input takes the least time.
 
-    `kernel` is the kernel without a split, `reduction` the reduction. On a GPU it is 1 if the kernel without a split
-    takes no longer than a perfectly split one plus a launch; otherwise parts are limited, so that each has enough
-    elements and cores do not get too many tasks. On a CPU it is the number of cores per present task.
+    `kernel` is the kernel without a split, `reduction` the reduction. On a CPU it is the number of cores divided by
+    that of the kernel's tasks. On a GPU it is 1 if a split would save less time than the launch that it adds. Otherwise
+    the best number is searched, up to a limit: each part must have enough elements, and cores must not get too many
+    tasks.
     """
     facts, machine, limits = kernel.facts, kernel.machine, kernel.machine.limits
     size, cores = numbers_of(facts.sizes), limits.cores or 1

@@ -59,10 +59,11 @@ class RankedBlocks:
 
 
 def compare_blocks(ranked: RankedBlocks) -> Comparison:
-    """Return the Comparison of the best of ranked blockings, of which there must be one, with its roofline and others.
+    """Return the Comparison of the fastest of the ranked blockings (tile sizes): how it compares with the roofline and
+    others.
 
-    Close plans are those that may be as fast. Refused are illegal variants of the best blocking, slower blockings, and
-    units that do not fit.
+    There must be one. The Comparison names up to three blockings that may be as fast. It has refusals, with reasons,
+    for illegal variants of the best blocking, for clearly slower blockings, and for units that do not fit.
     """
     best, bound, machine = ranked.best, ranked.bound, ranked.machine
     assert best is not None
@@ -136,9 +137,9 @@ def _all_unrolled(steps: tuple[Split, ...]) -> tuple[Split, ...]:
 def _slower_plans(ranked: Sequence[CostedBlocking], machine: Machine) -> Iterator[Refusal]:
     """Yield a Refusal (alternative, and why not) for plans that are predicted clearly slower than the best plan.
 
-    `ranked` are the blockings, the best first. Clearly slower is above CLEARLY (1.4) times its cycles. Only plans are
-    yielded that have an atom, an accumulator tile, a number of tasks, or a staging of A that no faster plan has; at
-    most SHOWN (2) for each of these four properties.
+    `ranked` are the blockings, the best first. Clearly slower is above CLEARLY (1.4) times its cycles. A plan is
+    yielded only if it has a property that no faster plan has: its atom, its accumulator tile, its number of tasks, or
+    its staging of A. At most SHOWN (2) plans are yielded for each of these four.
     """
     best, *others = ranked
     seen = set(_properties(best))

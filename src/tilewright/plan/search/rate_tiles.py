@@ -68,9 +68,9 @@ class PlanTiles:
     def _is_whole_between_mmas(self, c: DimClass, loops: dict[Expr, int]) -> bool:
         """True if a workgroup holds all of `c` between two MMAs, so that `loops` are only K steps of the second MMA.
 
-        `c` is a class of dimensions (same role in all MMAs); False unless it is N of one MMA and K of another. `loops`
-        has the plan's loop tiles along `c`, in elements: they are K steps of the second MMA if none is as wide as the
-        tile of an MMA with `c` as N.
+        `c` is a class of dimensions (same role in all MMAs), and `loops` has the plan's loop tiles along it, in
+        elements. False unless `c` is N of one MMA and K of another. A loop tile as wide as an MMA's tile along N is a
+        loop around both MMAs, and gives False; narrower ones are K steps.
         """
         columns = {n for role, n in zip(c.roles, self.columns, strict=True) if role == COLUMNS}
         return DEPTH in c.roles and bool(columns) and not columns & set(loops.values())

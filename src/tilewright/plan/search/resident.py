@@ -81,11 +81,10 @@ def _row_bytes(kernel: UniformKernelSchedule, reads: Sequence[RowRead], lanes: i
 
 
 def _bytes_read_again(machine: Machine, reads: Sequence[RowRead], tasks: int) -> float:
-    """Return the bytes of rows that a workgroup reads again after their first use, in bytes of memory traffic.
+    """Return the bytes of rows that a workgroup reads again after their first use, as bytes of memory traffic.
 
-    `reads` are reads that a workgroup reduces and uses again; only those that it does not keep count. `tasks`
-    workgroups run at a time. If L2 holds the rows of all of them, bytes are scaled down by the ratio of memory to L2
-    bandwidth.
+    `reads` are reads that a workgroup reduces and uses again; only rows that it keeps nowhere count. `tasks` workgroups
+    run at a time. If L2 holds the rows of all of these, each byte counts less: the ratio of memory to L2 bandwidth.
     """
     limits, not_kept = machine.limits, [row for row in reads if row.keeper == "nobody"]
     near = tasks * sum(row.task_bytes for row in not_kept) <= limits.l2_bytes
@@ -132,8 +131,9 @@ def _do_waves_share_rows(kernel: UniformKernelSchedule, padded_rows: int) -> boo
     """True if several waves reduce parts of the same row, so that they combine their results through shared memory.
 
     `padded_rows` is the number of rows of a workgroup, rounded up to a power of two. If rows are contiguous in memory,
-    each row has lanes of its own: waves share rows if there are more waves than rows. If memory is contiguous across
-    rows, lanes are distributed across rows first, each with a vector of neighbouring rows.
+    waves share them if there are more waves than rows. If neighbouring rows are contiguous instead (column-major),
+    lanes are first distributed across rows, a vector of rows each. Waves then share rows if lanes are left over, and
+    the reduced dimensions have more elements than the lanes of one wave that work on a row.
     """
     facts, machine = kernel.facts, kernel.machine
     lanes = machine.lanes or 1

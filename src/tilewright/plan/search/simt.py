@@ -202,8 +202,9 @@ def _box_kernels(program: SimtProgram) -> Iterator[SimtKernelSchedule]:
     """Yield SIMT kernels in which each lane computes a box (rectangle of neighbouring results): one per box and K step.
 
     A box extends along the last two digits (mixed-radix parts, such as line and column of an image) of M. It must fit a
-    lane's registers, leave registers for enough waves per core, and have results that share inputs. Boxes cover M
-    exactly, or extend past its end if writes drop the elements there. Yields nothing if M has fewer than two digits.
+    lane's registers and leave registers for enough waves per core, and its results must share inputs. Boxes cover M
+    exactly; or they extend past its end, if writes drop the elements there. Yields nothing if M has fewer than two
+    digits.
     """
     facts, machine = program.facts, program.machine
     file, waves, most_bytes = machine.register_file, machine.row_tasks.waves, machine.lane_access.own_bytes

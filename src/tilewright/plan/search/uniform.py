@@ -236,10 +236,11 @@ def _operand_waits(kernel: UniformKernelSchedule) -> tuple[int, int]:
 
 
 def touched_bytes(facts: Facts, machine: Machine) -> float:
-    """Return an estimate of a program's bytes of memory traffic, in which each tensor counts at most once as a whole.
+    """Estimate a program's bytes of memory traffic.
 
-    Memory is moved in whole sectors (on CPUs whole cache lines), so that short rows and strided elements count more
-    than their own bytes. `facts` is the analysed program.
+    Each tensor counts the bytes of all its reads and writes, but at most its own size. Memory is moved in whole sectors
+    (on CPUs whole cache lines), so that short rows and strided elements count more than their own bytes. `facts` is the
+    analysed program.
     """
     unit = max(machine.limits.sector_bytes, 1 if machine.lanes is not None else machine.limits.line_bytes)
     touched: dict[str, tuple[float, int]] = {}
