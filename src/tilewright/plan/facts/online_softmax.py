@@ -109,7 +109,7 @@ def _weights(along: tuple[Op, ...], maximum: Op) -> set[Value] | str:
 
 
 def _dependents(ops: list[Op], values: set[Value], along: tuple[Op, ...]) -> set[Value]:
-    """Return the set of `values` and of all values that depend on them, except through the operations in `along`.
+    """Return the set of `values` and of all values computed from them, where operations in `along` are not followed.
 
     `ops` are the program's operations, in order. `along` are the operations whose results have the softmax's dimension.
     """
