@@ -609,11 +609,12 @@ def _executable_from(
     constant: Collection[str],
     machine: Machine | None,
 ) -> NativeExecutable:
-    """Return the executable of `program` with these options, also for unpickling; nothing is compiled before it is
-    called.
+    """Return the executable of `program` with these options; nothing is compiled before it is called.
 
-    `dynamic` are names of sizes, `constant` names of arguments that do not change once bound. With `machine` its
-    kernels are planned for that one and run on the interpreter.
+    Pickle also calls this function to restore an executable. `dynamic` are names of sizes known only at the call.
+    `constant` are names of arguments that do not change once bound. `required` are properties that the plan must have,
+    such as Required.ATOMS. With `lenient`, arrays may be larger than the program says. With `machine`, the kernels are
+    planned for that one and run on the interpreter. `plan` is a plan to follow, or None.
     """
     known = resolve(program.bindings)
     symbol_of = {s.name: s for a in program.args for d in getattr(a.type, "dims", ()) for s in d.symbols}

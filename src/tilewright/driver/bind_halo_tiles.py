@@ -59,11 +59,12 @@ class HaloKernel:
 
     @classmethod
     def of(cls, request: Request, plan: Schedule) -> HaloKernel:
-        """Return the HaloKernel of a request and its plan: the program with M split into digits (image, row, column),
-        which are dimensions.
+        """Return the HaloKernel of a request and its plan: the program, with M split into digits (image, row and
+        column), each of which becomes a dimension.
 
-        Raises an ArgumentError if the program does not have exactly one MMA, if the plan names another one, or if M has
-        no digits.
+        The program's loops over K are removed first, except for those over filter taps, as the plan has them. Raise an
+        ArgumentError if the program does not have exactly one MMA with M, N and K, if the plan names another one, or if
+        M cannot be split into digits.
         """
         without_loops, _ = without_k_loops(
             request.program, request.free
@@ -299,8 +300,8 @@ class HaloKernel:
     def _check_start(self, b: ValuePlacement, loops: dict[Symbol, int]) -> None:
         """Raise an ArgumentError unless operand B can be copied at the start and stay in shared memory for all tasks.
 
-        It can if all tasks (workgroups' tiles) read the same part of B, and one filter tap at a time; the plan then has a
-        single stage. `b` is the plan's line of B, `loops` is {filter dimension: taps per iteration}.
+        It can if all tasks (workgroups' tiles) read the same part of B, and one filter tap at a time; the plan then has
+        a single stage. `b` is the plan's line of B, `loops` is {filter dimension: taps per iteration}.
         """
         for d in (self.axes.n, *(d for d in self.axes.around if d not in self.digits)):
             if self._width(d) < numbers_of(self.sizes)(d):

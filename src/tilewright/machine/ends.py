@@ -27,11 +27,12 @@ def both_ends(coordinate: Expr, extent: Expr) -> tuple[Expr, Expr]:
 
 
 def ends_within(ends: Iterable[Expr], coordinates: Iterable[Expr], shape: Iterable[Expr]) -> tuple[Expr, ...]:
-    """Return those of `ends` that must still be checked: neither always >= 0, nor implied by the tensor's bounds or
-    each other.
+    """Return the expressions in `ends` that a bounds check of a view must still test.
 
-    An end is an expression that is negative exactly for elements out of bounds of a view. `coordinates` and `shape`
-    have one entry for each dimension of the tensor.
+    An end is an expression that is negative for elements out of bounds of the view at one side, such as `39 - c` for
+    indices c > 39, and >= 0 for all others. An end is left out in three cases: it is always >= 0; the tensor's own
+    bounds imply it; or another end that is returned implies it. The tensor's bounds are those of `coordinates` in
+    `shape`, which have one entry for each dimension.
 
     >>> from tilewright.algebra import as_expr, index
     >>> g, c = index("g", 3), index("c", 64)

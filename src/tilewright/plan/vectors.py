@@ -118,10 +118,11 @@ def step_cycles(
 
 
 def _row_choices(line: int, most_rows: int) -> list[int]:
-    """Return the numbers of rows of a block (accumulator tile) to try along `line` rows, each at most `most_rows`.
+    """Return the numbers of rows, in ascending order, to try for a block (accumulator tile) on a line of `line` rows.
 
-    They are `most_rows`, and the numbers that split the line almost evenly into b, b + 1, b + 2 or b + 3 blocks, where
-    b is the least number of blocks: for 14 rows, at most 6 each, they are 3, 4, 5 and 6.
+    Each is at most `most_rows`. One is `most_rows` (or `line`, if that is smaller). The others split the line almost
+    evenly into b, b + 1, b + 2 or b + 3 blocks, where b is the fewest blocks possible. For 14 rows, at most 6 each, b
+    is 3 and the result is [3, 4, 5, 6].
     """
     most_rows = max(1, min(line, most_rows))
     fewest_blocks = {-(-line // count) for count in range(-(-line // most_rows), -(-line // most_rows) + 4)}

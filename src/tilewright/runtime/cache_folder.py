@@ -36,7 +36,8 @@ def is_unfinished(path: Path) -> bool:
 
 
 def files(folder: Path) -> Iterator[os.DirEntry[str]]:
-    """Yield every file of the cache below `folder`: entries and temporary files.
+    """Yield an os.DirEntry for every file of the cache below `folder`: entries, and temporary files not yet renamed to
+    one.
 
     Links, and files with other names, are skipped.
     """

@@ -354,8 +354,9 @@ class HostExecutor(ScriptExecutor):
         return self._scripts(sizes)
 
     def near(self, arrays: Sequence[Any], passing: bool = False) -> Memories:
-        """Return the memory of the device that `arrays` are on.
+        """Return the Memories of the device that `arrays` are on: the object that allocates, copies and fills tensors
+        there.
 
-        `passing` says that the memory is used only during one call.
+        `passing` says that tensors allocated from it are used only during one call.
         """
         return self.device.near(arrays, passing)

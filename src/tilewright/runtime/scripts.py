@@ -292,9 +292,10 @@ class ScriptExecutor:
         raise NotImplementedError
 
     def near(self, arrays: Sequence[Any], passing: bool = False) -> Memories:
-        """Return the memory of the device that `arrays` are on. Subclasses implement this.
+        """Return the Memories of the device that `arrays` are on: the object that allocates, copies and fills tensors
+        there.
 
-        `passing` says that the memory is used only during one call.
+        Subclasses implement this. `passing` says that tensors allocated from it are used only during one call.
         """
         raise NotImplementedError
 
@@ -311,10 +312,10 @@ class ScriptExecutor:
                 raise ArgumentError(f"{arg.name} is {array.dtype} of shape {array.shape}; {self.name} takes {arg.kind}")
 
     def keep(self, arrays: Sequence[Array], params: Mapping[str, int] | None = None) -> Kept:
-        """Run the steps of the program's `bind` block on `arrays` and return their result, for later calls of `bind`.
+        """Do the work that later calls need not repeat, such as packing weights, and return its results as a Kept.
 
-        The result has the workspaces that these steps wrote, such as packed weights. `params` is {name: value} of sizes
-        that no shape determines.
+        This runs the steps of the program's `bind` block on `arrays`. The Kept has the workspaces that these steps
+        wrote; later calls of `bind` take it. `params` is {name: value} of sizes that no shape determines.
         """
         script, where = self.script(arrays, params), self.near(arrays)
         staged, _ = self._staged(arrays, where)
