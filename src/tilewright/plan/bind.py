@@ -24,9 +24,9 @@ from tilewright.plan.schedule import Schedule
 def bind(kernel: KernelProgram, plan: Schedule) -> BoundKernel:
     """Check `plan` against `kernel` and return both as a BoundKernel, in which every MMA has a statement.
 
-    An MMA's statement gives its atom (MMA instruction) and accumulator tile; if the plan has no pipeline, missing
+    An MMA's statement gives its atom (MMA instruction) and accumulator tile. If the plan has no pipeline, missing
     statements are added. Raise an ArgumentError that quotes the first statement of the plan that is illegal for this
-    kernel; `atom` always is.
+    kernel. A line `atom` is always illegal, as it belongs to another kind of plan: a single contraction on a CPU.
     """
     if plan.atom is not None:
         raise refused(f"atom {plan.atom}", "only a single contraction on a CPU has this line; others say `mma by ATOM`")
@@ -103,9 +103,9 @@ def _check_waves(plan: Schedule, products: Mapping[Op, Microkernel | None], kern
 def _check_loop_tiles(bound: BoundKernel, plan: Schedule) -> None:
     """Raise an ArgumentError if a loop tile of the plan is longer than the dimension that it splits.
 
-    The dimension's extent is first rounded up to whole accumulator tiles (M, N) or whole atoms (K). On a GPU also raise
-    an error for a loop tile along M or N that differs from the accumulator tile. `bound` has the plan completed with a
-    statement for every MMA; `plan` is the plan as it was given, whose MMA statements errors quote.
+    Before the comparison, the dimension's extent is rounded up to whole accumulator tiles (M, N) or whole atoms (K). On
+    a GPU, raise an ArgumentError too if a loop tile along M or N differs from the accumulator tile. `bound` has the
+    plan with a statement for every MMA; `plan` is the plan as it was given, whose MMA statements errors quote.
     """
     kernel, axes, blocks = bound.kernel, bound.axes, bound.blocks
     units = dict.fromkeys(axes, 1)

@@ -222,12 +222,12 @@ class _PipelinedKernel:
                 raise refused(axis, f"no loop iterates over {d}: a task has all of its part")
 
     def _check_tile(self, op: Op, microkernel: Microkernel) -> None:
-        """Raise an ArgumentError unless the accumulator tile of the mma `op` is exactly a task's extents along M and N.
+        """Raise an ArgumentError unless the accumulator tile of the mma `op` has exactly a task's extents along M and
+        N.
 
-        A task is one workgroup's tile. If a loop around the MMAs is over M or N, the tile must have the loop tile's
-        extent instead. Along N there are two exceptions: a task may loop over whole accumulator tiles, and the tile may
-        be wider than an N that is not split. Dimensions of the accumulator besides M and N must have one element in a
-        task.
+        A task is one workgroup's tile. If a loop around the MMAs is over M or N, the loop tile counts instead of the
+        task. There are two exceptions along N: a task may loop over whole accumulator tiles; and if N is not split, the
+        tile may be wider than N. Other dimensions of the accumulator must have one element in a task.
         """
         bound, axes, size = self.bound, self.bound.mma_axes[op], self.kernel.size
         for d in axes.around:

@@ -139,8 +139,7 @@ def single_digits(contraction: Contraction, by_lanes: bool) -> list[Symbol]:
 
 
 def axes_in_order(contraction: Contraction, by_lanes: bool) -> dict[str, tuple[Symbol, ...]]:
-    """Return {axis name: its digits} of the axes rows (M), columns (N) and depth (K) of a contraction's plan, in this
-    order.
+    """Return {axis name: its digits} of a contraction's plan, in the order rows (M), columns (N), depth (K).
 
     Digits are mixed-radix parts of dimensions: M of a convolution may have the digits n, h and w, and `rows` then is
     (h, w). With `by_lanes` (vectors run along a digit that A, B and the result share), an axis `lanes` with that digit

@@ -93,8 +93,8 @@ def computed_factor(program: Program, factor: Value) -> ComputedFactor | str | N
 def equal_neighbours(at: Sequence[Expr], k: Expr, step: int) -> int:
     """Return the number of neighbours along K that read the same element, such as 2 for a read at k//2; 1 if none do.
 
-    It is the largest divisor n of `step` (the elements of a K step) for which every aligned group of n neighbours reads
-    one element. `at` are the coordinates of the read in terms of the index `k`.
+    A K step has `step` elements; it is split into groups of n neighbours, and n is the largest divisor of `step` for
+    which each group reads one element. `at` are the coordinates of the read in terms of the index `k`.
 
     >>> from tilewright.algebra.expr import symbol
     >>> k = symbol("k", 0)

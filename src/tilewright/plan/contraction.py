@@ -177,9 +177,10 @@ def dimension(digit: Symbol) -> Symbol:
 def merge_rows(contraction: Contraction) -> Contraction:
     """Return the contraction with all digits of M (such as n, p, q) merged into one: a 1x1 convolution becomes a GEMM.
 
-    Digits are mixed-radix parts of dimensions. The contraction is returned unchanged if M has one digit, if an extent
-    of M is known only at the call, or if it is marked `apart` (its plan must also fit sizes known only at the call). So
-    it is if the digits are not contiguous in every tensor that has them, or if a tensor would get two shapes.
+    Digits are mixed-radix parts of dimensions. The contraction is returned unchanged in these cases: M has one digit;
+    an extent of M is known only at the call; it is marked `apart` (its plan must also fit sizes known only at the
+    call); the digits are not contiguous in a tensor that has them; or a tensor that is accessed twice would get two
+    shapes.
     """
     return (
         contraction
@@ -238,9 +239,10 @@ def _merge_digits(contraction: Contraction, digits: tuple[Symbol, ...], name: st
 def _merge_in_operand(operand: Operand, digits: tuple[Symbol, ...], merged_digit: Symbol) -> Operand | None:
     """Return the operand with the memory dimensions that `digits` index merged into one; None if that is impossible.
 
-    Digits are mixed-radix parts of dimensions; `merged_digit` indexes the merged dimension. An operand without `digits`
-    is returned unchanged. Otherwise `digits` must be the coordinates of adjacent memory dimensions, in order, and each
-    but the first must have the extent of its dimension. The first coordinate may have an offset.
+    Digits are mixed-radix parts of dimensions; `merged_digit` indexes the merged dimension. It is possible if `digits`
+    are the coordinates of adjacent memory dimensions, in order, and each but the first has the extent of its dimension.
+    The first coordinate may have an offset: [n + 1, p] becomes [P + np], where P is the extent of p. An operand without
+    `digits` is returned unchanged.
     """
     used = [d for d, e in enumerate(operand.coordinates) if e.symbols & set(digits)]
     if not used:
@@ -307,8 +309,8 @@ def merged_digit_table(
     """Return a contraction's table of digits per program dimension, with `digits` merged into `merged_digit`.
 
     Digits are mixed-radix parts of dimensions. `over` is the table before: pairs (program dimensions, their digits).
-    All pairs with a digit in `digits` become one pair, at the end; in it the last of `digits` is replaced by
-    `merged_digit`, and the others are deleted.
+    All pairs with a digit in `digits` become one pair, at the end. Its second item has `merged_digit` in place of
+    `digits`.
     """
     merged_entries = [entry for entry in over if set(entry[1]) & set(digits)]
     dims = tuple(d for entry in merged_entries for d in entry[0])

@@ -63,8 +63,9 @@ class Grid:
     def __post_init__(self) -> None:
         """Set `tasks` and `loops` to the tiles of the author's constraints, and `tiles` to the tile of each free loop.
 
-        A free loop, of known extent, has its whole extent as its tile up to WHOLE (512) elements; beyond, CHOSEN (256).
-        If another loop over its dimension is not free, it has the author's tile, as that loop does.
+        A free loop is one whose tile size does not change the result. Its tile is its whole extent, up to WHOLE (512)
+        elements; beyond that CHOSEN (256). It gets no entry in `tiles` if its extent is known only at the call, or if a
+        loop over the same dimension is not free: the author's tile then holds for both.
         """
         self.tasks, self.loops = tiles_of(self.program, self.sizes)
         self._bound = Substitution(dict(self.sizes))
@@ -158,10 +159,10 @@ def _grid_plan(grid: Grid, blocks: Mapping[Expr, int], products: Mapping[Op, Mic
 def _choose_k_tile(grid: Grid, product: Op) -> tuple[bool, dict[Op, Microkernel | None]]:
     """Choose the K loop of the single MMA `product`: return (stays in registers?, {mma: microkernel}).
 
-    The first is True if the accumulator stays in registers over all of K. It is True on a GPU. It is True if no K loop
-    whose tile size is free is around the MMA. On a CPU with such a loop, the cheaper way by the cost model is chosen.
-    False means that the accumulator lies in memory between K tiles; the cheapest K tile is then stored in `grid.tiles`.
-    A microkernel is an atom and its accumulator tile.
+    The first is True if the accumulator stays in registers over all of K: on a GPU, and if the MMA is in no K loop
+    whose tile size is free. On a CPU with such a loop, the way with the fewest predicted cycles is chosen. False means
+    that the accumulator lies in memory between K tiles; the best K tile is then stored in `grid.tiles`. A microkernel
+    is an atom and its accumulator tile.
     """
     axes = axes_in(product, grid.width)
     loop = next((op for op in grid.tiles if only_adds(op) and product in op.blocks[0].ops), None)

@@ -131,8 +131,9 @@ def registers(rows: int, vectors: int) -> int:
 def out_of_bounds_blocks(contraction: Contraction, rows: int) -> tuple[int, int]:
     """Return (count at the start, count at the end) of an image line's blocks in which a read may be out of bounds.
 
-    A block is `rows` neighbouring positions of the line; the reads are those of operand A by filter taps. Only whole
-    blocks are counted. If every block may be out of bounds, all count at the start.
+    A block is `rows` neighbouring positions of the line; the reads are those of operand A by filter taps. A shorter
+    block at the end of the line does not count. If every block may be out of bounds, all count at the start. In the
+    example, 3 taps with padding 1 read past both ends of a line of 20.
 
     >>> from tilewright.ir.dtypes import f32
     >>> from tilewright.plan.contraction import Operand
@@ -212,9 +213,10 @@ def input_window(contraction: Contraction, rows: int, steps: tuple[Split, ...]) 
 def block_cycles(contraction: Contraction, blocking: Blocking, machine: Machine, rows: int, vectors: int) -> float:
     """Return the cycles of one core for one block (accumulator tile, `rows` rows by `vectors` vectors), over all of K.
 
-    `blocking` has the splits of K of `contraction`. An iteration of the loops over filter taps takes the larger of its
-    multiply-add cycles and its load cycles, plus half of the smaller; but at least the latency that too few
-    accumulators expose. The result is the sum of the iterations, each with the loop overhead, and the stores.
+    `blocking` has the splits of K of `contraction`. The result is the sum of all iterations of the loops over filter
+    taps, each with the loop overhead, and the stores. An iteration takes the larger of its multiply-add cycles and its
+    load cycles, plus half of the smaller. If there are too few accumulators to hide the latency, it takes at least the
+    latency.
     """
     unrolled_taps, costs = unrolled_tap_count(contraction, blocking.steps), machine.costs.lanes
     loads = input_window(contraction, rows, blocking.steps)[0]

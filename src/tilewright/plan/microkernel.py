@@ -363,10 +363,10 @@ def atoms_for(
 ) -> list[MultiplyAtom]:
     """Return the atoms that a kernel without a pipeline can use to multiply types `a` and `b` and accumulate in `c`.
 
-    If no atom has exactly these types, the result is the atoms whose operands and accumulator all have the type `c`,
-    provided that `c` holds `a` and `b` losslessly. An atom that rounds operands is included only if `precision` names
-    its rounding. An atom that reads A and B from shared memory is included only if K is contiguous in its rows there;
-    with `any_rows`, M or N may be. [] if no atom is left.
+    If no atom has exactly these types, atoms of the accumulator's type are returned: those whose operands and
+    accumulator all have the type `c`, provided that `c` holds `a` and `b` losslessly. Two kinds of atoms are left out.
+    An atom that rounds operands must have its rounding named by `precision`. An atom that reads A and B from shared
+    memory must have K contiguous there, unless `any_rows` is set. [] if no atom is left.
     """
     fitting = [x for x in _usable_atoms(machine, any_rows) if x.rounds in (None, precision)]
     same = [x for x in fitting if (x.a.dtype, x.b.dtype, x.c.dtype) == (a, b, c)]
@@ -520,9 +520,9 @@ def mma_cycles(
 ) -> float:
     """Return the predicted cycles of one core for a whole MMA: all accumulator tiles, plus the packing of B.
 
-    `sizes` are the extents M, N and K, `row_stride` is the number of bytes between rows of A. B is packed once if the
-    atom needs several neighbours along K side by side. It is packed again for every row of tiles if N is a part of a
-    longer dimension (`is_part`) and no whole number of tiles.
+    `sizes` are the extents M, N and K, `row_stride` is the number of bytes between rows of A. If N is a part of a
+    longer dimension (`is_part`) and no whole number of tiles, B is packed once for every row of tiles. Otherwise B is
+    packed once if the atom needs several neighbours along K side by side, else not at all.
     """
     m, n, k = sizes
     packings = -(-m // microkernel.rows) if is_part and n % microkernel.columns else int(microkernel.k_pack > 1)

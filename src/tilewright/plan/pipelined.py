@@ -63,10 +63,10 @@ def why_no_overrun(program: Program) -> str:
 
 
 def task_dims(program: Program, op: Op, size: Size, opened: Opened = NOTHING) -> tuple[Expr, ...]:
-    """Return the dimensions that the grid may split in a program whose MMA is `op`, the accumulator's dimensions last.
+    """Return the dimensions that the grid may split in a program with the MMA `op`.
 
-    Dimensions of the accumulator with extent 1 are included. `size(d)` evaluates the extent of a dimension d; for
-    `opened` sizes (known only at the call) it is a typical number.
+    Dimensions of the accumulator come last, and those of them with one element are included. `size(d)` evaluates the
+    extent of a dimension d; for `opened` sizes (known only at the call) it is a typical number.
     """
     parallel = cut_dims(program, size, opened=opened)
     accumulator: tuple[Expr, ...] = op.operands[2].type.dims

@@ -256,8 +256,8 @@ def _check_axis_names(plan: Schedule, lines: dict[str, str]) -> None:
 def _parse_or_suggest(statement: str) -> list[Statement]:
     """Parse one statement of a plan; return a list of statement objects, usually of one.
 
-    If the statement is illegal, raise an ArgumentError with a suggestion: the most similar legal statement that differs
-    in one word, if there is one, written in version 2 of the plan language.
+    Raise an ArgumentError for an illegal statement. Its message suggests the most similar legal statement that differs
+    in one word, if there is one. The suggestion is written in version 2 of the plan language, the present one.
     """
     try:
         return _parse_statement(statement)

@@ -69,11 +69,12 @@ def why_no_vectors(contraction: Contraction, atom: MultiplyAtom) -> str | None:
 
 
 def registers(rows: int, vectors: int, atom: MultiplyAtom) -> int:
-    """Return the number of vector registers for a block of `rows` rows by `vectors` vectors, and its operands.
+    """Return the number of vector registers for a block (accumulator tile) of `rows` rows by `vectors` vectors, and its
+    operands.
 
-    A block is an accumulator tile. An atom that broadcasts one element of A needs one register for it, and one for each
-    vector of B. An atom that picks an element of A by its lane number needs one register of A per row, and twice the
-    registers of B, for the next K step too.
+    There are two kinds of atoms. One broadcasts a single element of A: it needs a register for that element, and one
+    for each vector of B. The other picks an element of A from a register by its lane number: it needs a register of A
+    per row, and two for each vector of B, as those of the next K step are loaded meanwhile.
     """
     return rows * vectors + (vectors + 1 if atom.picks == 1 else 2 * vectors + rows)
 
@@ -100,10 +101,10 @@ def step_cycles(
 ) -> float:
     """Return the cycles of one core for one K step of a block (accumulator tile) of `rows` rows by `vectors` vectors.
 
-    It is the longer of multiply-adds and the loads that feed them, plus the exposed share of the shorter; at least the
-    latency if there are too few accumulators to hide it. `row_stride` is the number of bytes between rows of A: if L1
-    does not keep one cache line of each row, loads count at the rate of L2. If L2 does not hold the block's B for a K
-    of `k_extent` elements, B counts at the rate of memory; None leaves this out.
+    It is the longer of the multiply-adds and the loads that feed them, plus the exposed share of the shorter. Too few
+    accumulators cannot hide the latency: the result is then at least the latency. `row_stride` is the number of bytes
+    between rows of A: if L1 does not keep one cache line of each row, loads count at the rate of L2. If L2 does not
+    hold the block's B for a K of `k_extent` elements, B counts at the rate of memory; None leaves this out.
     """
     limits, (_, lanes, group) = machine.limits, atom.shape
     multiplying, loading = rows * vectors * atom.cycles, (rows / atom.picks + vectors) * limits.load_cycles
