@@ -85,10 +85,11 @@ class NativeExecutor(EntryExecutor, HostExecutor):
         return None if self.why_script is not None else self._members(())
 
     def _member_of_sizes(self, sizes: Sizes) -> EntryMember:
-        """Return the machine-code entry (the native function that runs the whole module) for `sizes`, (name, number)
-        pairs.
+        """Return the module's EntryMember for `sizes`, (name, number) pairs: its machine code, and what a call must
+        know of it.
 
-        Raise an error if a program of one of its launches does not take the arrays that it is launched on.
+        The machine code is one native function that runs the whole module. Raise an error if a program of one of its
+        launches does not take the arrays that it is launched on.
         """
         script = self.script_of(sizes)
         self._check_launches(script, dict(sizes))

@@ -257,9 +257,9 @@ class TextExecutable:
     ) -> tuple[dict[str, Any], list[str]]:
         """Return (arrays, left_out): {argument name: array} of a call, and the names of the outputs that it left out.
 
-        For the latter new arrays are allocated. `args` are the arguments by position, `named` those by name; `params`
-        is {name: value} of open parameters that no shape gives. Raise ArgumentError if an argument is missing or
-        invalid.
+        For outputs that are left out, new arrays are allocated. `args` are the arguments by position, `named` those by
+        name; `params` is {name: value} of open parameters that no shape gives. Raise ArgumentError if an argument is
+        missing or invalid.
         """
         names = [a.name or "" for a in self.main.args]
         if named:
@@ -291,8 +291,8 @@ class TextExecutable:
         return arrays, [a.name or "" for a in left_out]
 
     def _array(self, argument: Any, where: str) -> Any:
-        """Return `argument` as a DeviceArray or numpy array that shares its memory; only numpy arrays unless the target
-        is a GPU.
+        """Return `argument` as an array that shares its memory: a DeviceArray or numpy array on a GPU, else a numpy
+        array.
 
         Raise ArgumentError if it is no such array; `where` names it in the message.
         """
@@ -319,12 +319,11 @@ class TextExecutable:
     def _bind_arrays(
         self, arrays: dict[str, Any], params: Mapping[str, int] | None, passing: bool = False
     ) -> tuple[Any, Whole | None]:
-        """Return (a function that runs the program on `arrays`, a Whole that describes its launches for a launch
-        cache).
+        """Return (a function that runs the program on `arrays`, a Whole or None).
 
-        The second item is None if the function does more than copies and launches, and on the interpreter. `arrays` is
-        {argument name: array}; `params` is {name: value} of open parameters that no shape gives. `passing` promises
-        that the function is called exactly once, right away.
+        A Whole describes the launches of the call, for a launch cache; None on the interpreter, or if the function does
+        more than copies and launches. `arrays` is {argument name: array}; `params` is {name: value} of open parameters
+        that no shape gives. `passing` promises that the function is called exactly once, right away.
         """
         if params and not self._has_open_sizes:
             raise ArgumentError(f"params: {self.name} has no open parameters; compile_text binds the others")
@@ -344,11 +343,11 @@ class TextExecutable:
         return launch, Whole(names, tuple(ordered_arrays), written, ((launch, tuple(range(len(ordered_arrays)))),))
 
     def member(self, *args: Any, params: Mapping[str, int] | None = None) -> tuple[EntryMember, dict[str, Any]]:
-        """Return (the machine-code entry for a call with these arrays, {argument name: array} with new arrays for
-        outputs left out).
+        """Return (machine-code entry for a call with these arrays, {argument name: array}); for CPUs only.
 
-        CPUs only. Nothing is run and no element is read. `params` is {name: value} of open parameters that no shape
-        gives. Raise ArgumentError if calls copy arrays or launch programs one by one, so that there is no entry.
+        Outputs that are left out get new arrays. Nothing is run and no element is read. `params` is {name: value} of
+        open parameters that no shape gives. Raise ArgumentError if there is no entry, because calls copy arrays or
+        launch programs one by one.
         """
         arrays, _ = self._arguments(args, params, {})
         ordered_arrays = [arrays[a.name or ""] for a in self.main.args]
