@@ -360,8 +360,9 @@ class TextExecutable:
     def parameters(self) -> dict[str, int | range | None]:
         """Return {name: value} of the first program's parameters.
 
-        The value is the declared one, and for a parameter with a range the one that was bound, or the range if it is
-        still open.
+        A parameter with a range may have been bound when the text was compiled: its value is that number. If it is
+        still open, its value is the range. Any other parameter has the value in the program's text; None if the text
+        gives none.
         """
         all_parameters = parameters(self.programs[self.main.name])
         return {
@@ -379,9 +380,7 @@ class TextExecutable:
 
 
 def _without_traceback(action: Callable[[], None]) -> Callable[[], None]:
-    """Return a function that calls `action` and removes the interpreter's frames from the traceback of its
-    ProgramErrors.
-    """
+    """Return a function that calls `action`; its ProgramErrors have a traceback without the interpreter's frames."""
 
     def run() -> None:
         try:

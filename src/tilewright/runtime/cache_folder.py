@@ -58,10 +58,10 @@ def _listed(folder: Path) -> list[os.DirEntry[str]]:
 
 
 def _is_own(file: os.DirEntry[str], shelf: str) -> bool:
-    """True if `file`, in the subfolder named `shelf`, has the name of a cache entry or of a temporary file, and is no
-    link.
+    """True if `file`, in the subfolder named `shelf`, is no link and has the name of a cache entry or of a temporary
+    file.
 
-    Entries are named by 64 hexadecimal digits, of which the first two are the subfolder's name.
+    The name of an entry is 64 hexadecimal digits, of which the first two are the subfolder's name.
     """
     named = _ENTRY.fullmatch(file.name) is not None and file.name.startswith(shelf)
     return (named or _UNFINISHED.fullmatch(file.name) is not None) and file.is_file(follow_symlinks=False)
@@ -132,10 +132,9 @@ def _foreign(folder: Path) -> str | None:
 
 
 def claim(folder: Path) -> None:
-    """Create `folder` if it does not exist, accessible to this user only, and write the cache's marker file if it lacks
-    it.
+    """Make `folder` the cache's: create it if it does not exist, and write the marker file if it lacks one.
 
-    This does not check what the folder contains: call `refusal` first.
+    A new folder is accessible to this user only. This does not check what the folder contains: call `refusal` first.
     """
     if not is_folder(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
