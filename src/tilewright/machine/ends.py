@@ -55,8 +55,10 @@ def with_ends(view: MemoryView, axes: tuple[Symbol, ...]) -> MemoryView:
     """Return a view of the same elements in a reshaped tensor whose own bounds are the view's ends, so that no end is
     left.
 
-    An end is an expression that is negative out of bounds of the view. `axes` are the axes of the copied box. Raise
-    Refused if there is no such tensor. New dimensions come first, and the view's name shows the new shape:
+    An end is an expression that is negative out of bounds of the view. The example is a view of 40 channels, of which
+    each group ends before the tensor of 120 does: the reshaped tensor has groups and channels as two dimensions. New
+    dimensions come first, and the view's name shows the new shape. `axes` are the axes of the copied box. Raise Refused
+    if there is no such tensor.
 
     >>> from tilewright.algebra import as_expr, index
     >>> g, i, c, one = index("g", 3), index("i", 8), index("c", 64), as_expr(1)
@@ -82,12 +84,12 @@ def with_ends(view: MemoryView, axes: tuple[Symbol, ...]) -> MemoryView:
 
 
 def _with_bound(view: MemoryView, end: Expr, d: int, axes: tuple[Symbol, ...]) -> MemoryView | None:
-    """Return the view in a tensor whose dimension `d` ends where `end` becomes negative, without this end in its
+    """Return the view in a tensor whose dimension `d` ends where `end` becomes negative; that end is no longer in
     `ends`.
 
-    For an end at a fixed position, dimension `d` is made shorter. For an end in every block, such as the last of 40
-    channels of each group, it is split into (blocks, elements of a block). Return None if neither is possible, or if
-    the position depends on `axes`, the axes of the copied box.
+    There are two ways. If the end is at a fixed position, dimension `d` is made shorter. If it repeats, such as after
+    40 channels of each group, dimension `d` is split into (blocks, elements of a block). Return None if neither is
+    possible, or if the position depends on `axes`, the axes of the copied box.
     """
     last = view.coordinates[d] + end
     constant, terms = linear(last)
