@@ -177,7 +177,10 @@ def logical_product(block: Any, tiler: Any) -> Any:
 
 
 def _multiply_extents(a: Any, b: Any) -> Any:
-    """Return a * b for two extents. If one is a shape (a tuple), multiply entry by entry; a missing entry counts as 1."""
+    """Return a * b for two extents. If one is a shape (a tuple), multiply entry by entry.
+
+    Missing entries count as 1.
+    """
     if not isinstance(a, tuple) and not isinstance(b, tuple):
         return a * b
     pairs = zip_longest(*(x if isinstance(x, tuple) else (x,) for x in (a, b)), fillvalue=1)

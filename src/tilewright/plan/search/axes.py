@@ -26,7 +26,9 @@ class DimClass:
 
     @property
     def is_batch(self) -> bool:
-        """True if no MMA has these dimensions as M, N or K: each MMA has them as batch dimensions or not at all."""
+        """True if these dimensions are M, N or K of no MMA: each MMA has them as batch dimensions, or does not have
+        them.
+        """
         return set(self.roles) <= {BATCH, NONE}
 
 

@@ -41,10 +41,10 @@ def count_work(
 ) -> Work | None:
     """Count the work of a pipelined kernel; return a Work: cycles and bytes per iteration, per epilogue and in all.
 
-    None if the result of no MMA is written. `t` (a Tiling) has the tile sizes, `mmas` are the MMA tiles. `live` has the
+    None if no MMA's result is written. `t` (a Tiling) has the tile sizes, `mmas` are the MMA tiles. `live` has the
     registers live in a lane and the MMAs whose results are written. `placed` has the bytes copied for operands.
-    `phases` maps each MMA (node number) to the loops around it. `copying_waves` waves copy operands by lanes, if bulk
-    copies do not.
+    `phases` maps each MMA (node number) to the loops around it. `copying_waves` is the number of waves whose lanes copy
+    operands, if bulk copies do not.
     """
     lanes = LaneCycles(t)
     last = next((m for m in mmas if m.node == live.results[-1]), None) if live.results else None
@@ -140,7 +140,8 @@ def _phase_work(
 
     Loop nests with fewer loops come first. `lanes` has the ALU cycles of elementwise work, `live` the MMAs that wait
     for each other, `placed` the bytes copied for operands. `t` is the Tiling, `mmas` are the MMA tiles; `phases` maps
-    each MMA (node number) to the loops around it. `copying_waves` waves copy operands by lanes, if bulk copies do not.
+    each MMA (node number) to the loops around it. `copying_waves` is the number of waves whose lanes copy operands, if
+    bulk copies do not.
     """
     limits = t.machine.limits
     nests = {*phases.values(), *(operand for operand, n in placed.copied.items() if n), *lanes.by_phase, *lanes.serial}

@@ -23,7 +23,9 @@ LACKING = "lowering lacks it"
 def why_not_oriented(o: Orientation) -> str:
     """Return text: why the lowering (code generator) cannot do an orientation; empty if it can.
 
-    An orientation (`o`) says for each MMA which of M and N lies on the atom's rows.
+    An orientation (`o`) says for each MMA which of M and N lies on the atom's rows. Four things are refused: a value
+    between MMAs that changes its layout; several MMAs, some with N on the rows; an asynchronous atom beside one that
+    lanes issue; and an M or N of one element that a result lacks.
     """
     if o.through_shared:
         return "values between products that change their layout"
@@ -160,9 +162,10 @@ def _why_not_step_size(o: Orientation, c: DimClass, tile: AxisTile) -> str:
 
 
 def why_not_beside(facts: Facts, what: str) -> str:
-    """Return text: that the lowering (code generator) cannot do `what` for two MMAs of one kernel; empty for one MMA.
+    """Return text, if a program has several MMAs, that the lowering (code generator) cannot do `what` for the first
+    two.
 
-    It names the first two. `facts` is the analysed program of the kernel.
+    Empty for a program with one MMA. `facts` is the analysed program.
     """
     for first, second in pairwise(facts.products):
         return f"{what} of {first.name} beside {second.name}"

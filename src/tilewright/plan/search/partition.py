@@ -117,8 +117,9 @@ def _reductions_beside(facts: Facts, mma: int) -> list[int]:
 
 
 def _has_first_mmas(facts: Facts, first: Facts) -> bool:
-    """True if the MMAs of the first of two kernels are the program's first ones, and so have the same names in plans.
+    """True if the first of two kernels has the program's first MMAs, in the same order.
 
+    An MMA is named by its position, so that it then has the same name in a plan of the kernel as in one of the program.
     `facts` is the analysed program, `first` that of the first kernel.
     """
     every = [facts.nodes[p.node].source for p in facts.products]

@@ -112,10 +112,10 @@ def _illegal_variants(best: CostedBlocking, machine: Machine) -> Iterator[Refusa
 
 
 def _larger_tiles(blocking: Blocking, contraction: Contraction, extra: int) -> Iterator[Blocking]:
-    """Yield two blockings with a larger accumulator tile: by `extra` atoms along the rows, then along the columns.
+    """Yield two copies of `blocking` with a larger accumulator tile: by `extra` atoms along M, then along N.
 
-    A blocking is a choice of tile sizes and loop order for `contraction`. A task's extent (one core's tile) is rounded
-    up to whole accumulator tiles; along the rows this is left out if a task is made of whole image lines.
+    A blocking is a choice of tile sizes and loop order for `contraction`. The extent of a task (one core's tile) is
+    rounded up to whole accumulator tiles. Along M it stays as it is if a task is made of whole image lines.
     """
     m, n, _ = blocking.atom.shape
     rows, columns = blocking.rows + extra * m, blocking.columns + extra * n

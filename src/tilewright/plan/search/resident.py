@@ -95,8 +95,9 @@ def _bytes_read_again(machine: Machine, reads: Sequence[RowRead], tasks: int) ->
 def _line_cycles(kernel: UniformKernelSchedule, tasks: int, reads: Sequence[RowRead]) -> float:
     """Return the cycles of one core for the loads and stores of one task (workgroup): one cycle per cache line.
 
-    A wave's load takes a cycle for each line that it touches, even if it needs a part of the line only. The kernel has
-    `tasks` tasks. `reads` are reads that a task reduces and uses again; those that are not kept count for each use.
+    A line that a wave's load touches takes a cycle, even if the wave needs only a part of it. The kernel has `tasks`
+    tasks. `reads` are reads that a task reduces and uses again; rows that it does not keep in between are loaded for
+    each use.
     """
     facts, line, size = kernel.facts, kernel.machine.lane_access.line_bytes, numbers_of(kernel.facts.sizes)
     dims = {str(d): d for d in facts.order}
@@ -147,7 +148,8 @@ def _do_waves_share_rows(kernel: UniformKernelSchedule, padded_rows: int) -> boo
 
 
 def _result_elements(kernel: UniformKernelSchedule) -> float:
-    """Return the number of elements of the largest result that all workgroups together compute in one loop iteration.
+    """Return the number of elements of the kernel's largest result that one loop iteration computes, over all
+    workgroups.
 
     Without loops it is the number of elements of the whole result.
     """
