@@ -311,9 +311,9 @@ def _common_factors(terms: tuple[tuple[Expr, int], ...], d: Expr) -> list[Expr]:
 
 
 def _divide_terms(a: Expr, d: Expr) -> tuple[Expr, Expr]:
-    """Return (q, r) with a == d*q + r, where q collects the quotients of all terms of `a` that `d` divides.
+    """Return (q, r) with a == d*q + r, where q is the sum of the quotients of all terms of `a` that `d` divides.
 
-    If `d` is a sum of several terms, they are found by long division. If no term is divided, (0, a) is returned.
+    If `d` is a sum of several terms, q and r come from a long division. If no term is divided, (0, a) is returned.
     """
     constant, d_terms = _rules.linear(d)
     if constant != 0 or len(d_terms) > 1:
@@ -358,10 +358,10 @@ def _divide_polynomial(a: Expr, d: Expr) -> tuple[Expr, Expr]:
 
 
 def _term_quotient(t: Expr, c: int, d: Expr, d_coefficient: int) -> Expr | None:
-    """Return (c*t) / (d_coefficient*d) if it is exact, else None; `c` and `d_coefficient` are the coefficients of `t`
-    and `d`.
+    """Return the quotient (c*t) / (d_coefficient*d) if it is exact, else None.
 
-    It is exact if every factor of the term `d` is a factor of the term `t`, and the integer coefficients divide.
+    `t` and `d` are terms, `c` and `d_coefficient` their integer coefficients. It is exact if every factor of `d` is a
+    factor of `t`, and `d_coefficient` divides `c`.
     """
     if c % d_coefficient != 0:
         return None

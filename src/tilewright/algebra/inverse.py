@@ -342,8 +342,7 @@ def _require_not_composed(layout: Any, operation: str) -> Layout:
 
 
 def _require_swizzled(layout: ComposedLayout, operation: str) -> None:
-    """Raise LayoutError unless the composed layout is a layout of offsets followed by a swizzle, or by no outer
-    function.
+    """Raise LayoutError unless the composed layout is a layout of offsets, perhaps followed by a swizzle.
 
     `operation` is named in the message.
     """

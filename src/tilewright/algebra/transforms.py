@@ -416,7 +416,7 @@ class View:
         return self.then(Pad(dimension, as_expr(left), as_expr(right)))
 
     def embed(self, dimension: str, parts: Mapping[str, tuple[ExprLike, ExprLike]], offset: ExprLike = 0) -> View:
-        """Return the view with a dimension replaced by new ones, of which it is the weighted sum plus `offset`: h = 2*p
+        """Return the view with a dimension replaced by new ones: it is their weighted sum plus `offset`, as in h = 2*p
         + r.
 
         `parts` is {new dimension: (extent, weight)}.
@@ -461,11 +461,10 @@ class View:
         return self.then(XorWith(dimension, other))
 
     def at(self, coordinates: Mapping[str, ExprLike]) -> tuple[Coordinates, list[Expr]]:
-        """Return (tensor_coordinates, conditions) for coordinates of the view; both coordinates are {dimension:
-        expression}.
+        """Return (tensor_coordinates, conditions) for `coordinates` of the view.
 
-        The conditions say that each step stays in bounds; those known already are 1 or 0. Raise AccessError unless each
-        dimension of the view has a coordinate.
+        Both coordinates are {dimension: expression}. The conditions say that each step stays in bounds; a condition
+        that is known already is 1 or 0. Raise AccessError unless each dimension of the view has a coordinate.
 
         >>> View.tensor({"h": 5}).pad("h", 1, 1).at({"h": 6})
         ({'h': <5>}, [<1>, <0>])

@@ -211,10 +211,11 @@ class Compiled:
         return self._running.bind_whole(self._arrays_in_order(arrays), kept=kept, passing=passing)
 
     def keep(self, arrays: Mapping[str, Array]) -> Kept:
-        """Do the work that depends on constant arguments only, such as packing weights, and return its result for
-        `bind`.
+        """Do the work that depends on constant arguments only, such as packing weights, and return its result as a
+        Kept.
 
-        `arrays` is {argument name: array}, with all arguments.
+        `bind` takes the Kept, and then does not repeat that work. `arrays` is {argument name: array}, with all
+        arguments.
         """
         return self._running.keep(self._arrays_in_order(arrays))
 

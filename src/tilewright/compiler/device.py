@@ -188,10 +188,10 @@ class InterpretedProgram:
         return partial(self._run, self._closed_program(named, params), named, workers or 2)
 
     def _closed_program(self, arrays: Mapping[str, Array], params: Mapping[str, int] | None) -> Program:
-        """Return the program with its open parameters (known only at the call) bound to their values; cached by the
-        values.
+        """Return the program with its open parameters (known only at the call) bound to their values.
 
-        They come from the shapes of `arrays`, {argument name: array}, and from `params`, {name: value}.
+        The values come from the shapes of `arrays`, {argument name: array}, and from `params`, {name: value}. Programs
+        are cached by these values.
         """
         if not open_parameters(self.program):
             return self.program

@@ -70,8 +70,8 @@ class NativeExecutor(EntryExecutor, HostExecutor):
                 program.make()
 
     def member(self, arrays: Sequence[Array], params: Mapping[str, int] | None = None) -> EntryMember | None:
-        """Return the module's machine-code entry for the sizes of `arrays`; None if it has none and launches run one by
-        one.
+        """Return the module's machine-code entry for the sizes of `arrays`; None if its launches run one by one
+        instead.
 
         `params` is {name: value} of sizes that no shape determines. Raise an error if shapes or types of the arrays are
         not those of the arguments.
@@ -79,9 +79,7 @@ class NativeExecutor(EntryExecutor, HostExecutor):
         return None if self.why_script is not None else self._members(self.sizes(arrays, params))
 
     def member_of_closed_sizes(self) -> EntryMember | None:
-        """Return the machine-code entry of a module without dynamic sizes; None if it has none and launches run one by
-        one.
-        """
+        """Return the machine-code entry of a module without dynamic sizes; None if launches run one by one instead."""
         return None if self.why_script is not None else self._members(())
 
     def _member_of_sizes(self, sizes: Sizes) -> EntryMember:

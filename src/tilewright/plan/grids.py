@@ -159,10 +159,10 @@ def _grid_plan(grid: Grid, blocks: Mapping[Expr, int], products: Mapping[Op, Mic
 def _choose_k_tile(grid: Grid, product: Op) -> tuple[bool, dict[Op, Microkernel | None]]:
     """Choose the K loop of the single MMA `product`: return (stays in registers?, {mma: microkernel}).
 
-    The first is True if the accumulator stays in registers over all of K: on a GPU, and if the MMA is in no K loop
-    whose tile size is free. On a CPU with such a loop, the way with the fewest predicted cycles is chosen. False means
-    that the accumulator lies in memory between K tiles; the best K tile is then stored in `grid.tiles`. A microkernel
-    is an atom and its accumulator tile.
+    A microkernel is an atom and its accumulator tile. The first item is True if the accumulator stays in registers over
+    all of K. It does on a GPU, and if the MMA is in no K loop whose tile size is free. On a CPU with such a loop, the
+    way with the fewest predicted cycles is chosen. False means that the accumulator lies in memory between K tiles; the
+    best K tile is then stored in `grid.tiles`.
     """
     axes = axes_in(product, grid.width)
     loop = next((op for op in grid.tiles if only_adds(op) and product in op.blocks[0].ops), None)

@@ -115,7 +115,7 @@ def _is_marked(folder: Path) -> bool:
 
 
 def _foreign(folder: Path) -> str | None:
-    """Return the path, relative to `folder`, of the first file or folder in it that the cache did not write; None if
+    """Return the relative path of the first file or folder in `folder` that the cache did not write; None if there is
     none.
 
     The folder has no marker file.

@@ -125,11 +125,11 @@ def _has_declared_rank(program: Program, name: str, array: Array, shape: tuple[A
 
 
 def _check_extents(program: Program, arrays: Mapping[str, Array], values: Mapping[str, int]) -> None:
-    """Raise ArgumentError if an extent of an array differs from its argument's declared one for `values` of the
-    parameters.
+    """Raise ArgumentError if an extent of an array is not the declared one of its argument.
 
-    `arrays` is {argument name: array}. Arguments without an array, and arrays of another rank, are skipped. At the loop
-    level, where memory is flat, differing extents are allowed.
+    `arrays` is {argument name: array}; `values` are the parameters' values, from which the declared extents follow.
+    Arguments without an array, and arrays of another rank, are skipped. At the loop level, where memory is flat,
+    differing extents are allowed.
     """
     for arg in program.args:
         array = arrays.get(arg.name or "")

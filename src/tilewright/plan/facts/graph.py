@@ -276,9 +276,10 @@ class Facts:
         return shares
 
     def unmasked_share(self, dims: Dims) -> float:
-        """Return the fraction (0 to 1) of the elements over the dimensions `dims` that masks of loops do not skip.
+        """Return the fraction (0 to 1) of the elements over the dimensions `dims` that masks of loops, as a causal
+        mask, do not skip.
 
-        A causal mask is an example. The fraction is the product over all loops over a dimension in `dims`; 1 if there
-        is no such loop.
+        It is the product of the loops' fractions, over all loops over a dimension in `dims`; 1 if there is no such
+        loop.
         """
         return prod(share for axis, share in self.unmasked_shares.items() if axis in dims)

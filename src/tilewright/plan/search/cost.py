@@ -234,7 +234,7 @@ def _unpipelined_cycles(machine: Machine, w: Work) -> tuple[float, float]:
     """Return (busy cycles, bandwidth cycles) of a kernel without a pipeline, whose waves all run the same code.
 
     Busy cycles are those of arithmetic and loads, bandwidth cycles those of memory traffic. Both are for all tasks (one
-    workgroup's tile each), without the launch (the fixed cycles to start a kernel), and include waits for memory. If a
+    workgroup's tile each) and include waits for memory, but not the launch (the fixed cycles to start a kernel). If a
     core runs several tasks at a time, the waits of one task overlap the memory traffic of the others.
     """
     limits, cores = machine.limits, machine.limits.cores or 1

@@ -64,8 +64,8 @@ def rate_plan(facts: Facts, machine: Machine, plan: Schedule, constant: Collecti
 def _with_diagonal_b(kernel: PlanCandidate | str, machine: Machine, constant: Collection[str]) -> PlanCandidate | str:
     """Return the candidate `kernel` with operand B repacked to block-diagonal form, if its tiles have several GEMMs.
 
-    Anything else is returned unchanged: a candidate with one GEMM per tile, and text (why there is no candidate).
-    Arguments named in `constant` are repacked once, at no cost.
+    A candidate with one GEMM per tile is returned unchanged. So is a text (why there is no candidate). Arguments named
+    in `constant` are repacked once, at no cost.
     """
     return kernel if isinstance(kernel, str) else block_diagonal(kernel, machine, constant)
 

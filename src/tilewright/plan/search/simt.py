@@ -107,8 +107,9 @@ def simt_candidate(kernel: SimtKernelSchedule) -> PlanCandidate:
 def simt_program(facts: Facts, machine: Machine) -> SimtProgram | None:
     """Return a SimtProgram if lanes can compute the program's MMAs without atoms; else None.
 
-    All of these must hold: the machine is no CPU; the analysed program `facts` has MMAs, no loops, and is no half of a
-    split program; all MMAs can be computed so. The result is for the first; see `_simt_program_of`.
+    They can if the machine is no CPU, and the analysed program `facts` has MMAs, no loops, and is no half of a split
+    program. Also, each MMA must be one that lanes can compute (see `_simt_program_of`). The result is that of the first
+    MMA.
     """
     if facts.loops or facts.part or machine.lanes is None:
         return None
@@ -155,8 +156,8 @@ def _simt_program_of(facts: Facts, machine: Machine, p: ProductFacts) -> SimtPro
 def extent_function_of(kernel: SimtKernelSchedule) -> Size:
     """Return a function that maps a dimension of the SIMT kernel `kernel` to its extent, an int.
 
-    It knows the program's dimensions, the flattened K (all K dimensions as one index) and, if lanes compute boxes
-    (rectangles) of results, the dimension that counts boxes and the dimensions within a box.
+    It knows the program's dimensions and the flattened K (all K dimensions as one index). If lanes compute boxes
+    (rectangles) of results, it also knows the dimension that counts boxes and the dimensions within a box.
     """
     boxes = [] if kernel.outer is None else [d for d in kernel.terms.grid_dims if d is not kernel.outer]
     inner: dict[Expr, int] = {d: n for d in boxes for name, n in kernel.sizes.items() if str(d) == f"{name}_box"}
@@ -296,8 +297,8 @@ def _box_kernel(program: SimtProgram, terms: SimtProduct, box: dict[str, int]) -
 def count_simt_work(kernel: SimtKernelSchedule) -> Work:
     """Count the work of a SIMT kernel; return a Work: cycles per workgroup, latency per core, bytes of memory traffic.
 
-    The latency is the cycles that one core takes for all of its waves, with their waits for memory: if the K steps are
-    unrolled, a wave waits once for all loads, else once per step.
+    The latency is the cycles that one core takes for all of its waves, with their waits for memory. If the K steps are
+    unrolled, a wave waits once, for all of its loads. Otherwise it waits once per step.
     """
     terms, machine, size = kernel.terms, kernel.program.machine, extent_function_of(kernel)
     limits, costs, lanes, values = machine.limits, machine.costs.terms, machine.lanes or 1, terms.vector_elements

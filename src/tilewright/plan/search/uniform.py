@@ -126,8 +126,8 @@ def count_uniform_work(kernel: UniformKernelSchedule) -> Work:
 def _bytes_of_packed_b(kernel: UniformKernelSchedule) -> list[float]:
     """Return a list with the bytes of each operand B that another kernel packs before this one; [] if none is packed.
 
-    Packing copies B so that what one atom reads is contiguous. B is packed if its atom multiplies groups of K elements
-    and reads no shared memory, and if B is one read that is never out of bounds.
+    Packing copies B so that what one atom reads is contiguous. B is packed under three conditions: its atom multiplies
+    groups of K elements; the atom reads no shared memory; and B is one read that is never out of bounds.
     """
     facts, packed = kernel.facts, []
     for op, microkernel in kernel.products.items():
@@ -218,8 +218,8 @@ def _operand_waits(kernel: UniformKernelSchedule) -> tuple[int, int]:
     """Return (how often one workgroup waits for operands of its MMAs, iterations of the loops around its MMAs).
 
     Both are sums over all MMAs. Each accumulator tile of each iteration has its own K steps; an MMA without an atom has
-    one step per iteration. A step waits for A and for B, and, if the atom reads shared memory, a third time until both
-    are stored there.
+    one step per iteration. In each step the workgroup waits twice, for A and for B. If the atom reads shared memory, it
+    waits a third time, until both are stored there.
     """
     total = iterations = 0
     for op, microkernel in kernel.products.items():
@@ -285,9 +285,9 @@ def plan_of_uniform(kernel: UniformKernelSchedule) -> Schedule:
 def _plan_in_parts(kernel: UniformKernelSchedule, parts: Parts, whole: list[Expr]) -> Schedule:
     """Return the plan (a Schedule) of a kernel with a split reduction or loop; the grid's first axis counts `parts`.
 
-    `parts` are the pieces of the reduced dimension, of which each workgroup reduces one or more. `whole` are the
-    dimensions that the grid does not split. One of them gets an axis only if a reduction has it: other dimensions
-    belong to the second kernel, which combines the partial results.
+    `parts` are the pieces of the reduced dimension; each workgroup reduces one or more. `whole` are the dimensions that
+    the grid does not split. Only those that a reduction has get an axis: the others belong to the second kernel, which
+    combines the partial results.
     """
     size, split = numbers_of(kernel.facts.sizes), f"{parts.dim}_split"
     tasks = [axis_of(str(d), size(d), (Split("task", n),)) for d, n in kernel.widths.items()]
