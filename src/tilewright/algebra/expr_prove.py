@@ -86,8 +86,10 @@ def _definition_facts_of(e: Expr) -> list[Expr]:
 def definition_facts(s: Symbol, definition: Expr) -> list[Expr]:
     """Return expressions that are always >= 0 because the symbol `s` equals `definition`.
 
-    For s == x // d + c these are x - d*(s - c) and d*(s - c) + d - 1 - x; for s == min(a, b) they are a - s and b - s,
-    for max the opposite; otherwise definition - s and s - definition.
+    - s == x // d + c: x - d*(s - c), and d*(s - c) + d - 1 - x.
+    - s == min(a, b): a - s, and b - s.
+    - s == max(a, b): s - a, and s - b.
+    - Any other definition: definition - s, and s - definition.
     """
     for t, c in _rules.linear(definition)[1]:
         if c == 1 and type(t) is FloorDiv and t.right.lo >= 1:

@@ -57,9 +57,13 @@ def compile_text(
 
     The text has one block or loop program, or a host program and those that it launches. `params` binds the first
     program's parameters; those with a range (`param M in 1..65536`) may stay open until a call, whose arrays give their
-    values. `target` is "cpu", machine code for this CPU; "cpu:NAME", for a machine by name, whose text can be read
-    everywhere and which can be called where it runs; "gpu", the GPU in use ("cuda" if it is NVIDIA's), and "gpu:NAME"
-    likewise; or "interpreter", which finds races and reads of unwritten memory, and runs programs for every machine.
+    values. Targets are:
+
+    - "cpu": machine code for this CPU;
+    - "cpu:NAME": for a machine by name; its text can be read everywhere, and it can be called where it runs;
+    - "gpu" (or "cuda", if it is NVIDIA's): the GPU in use; "gpu:NAME": for a GPU by name;
+    - "interpreter": finds races and reads of unwritten memory, and runs programs for every machine.
+
     `workers` is the number of workgroups that share the tasks (None: two on the interpreter, one per core on a CPU). On
     the interpreter, `seed` chooses the order in which waves run; correct programs give the same results for all. Errors
     in the text raise ProgramError.

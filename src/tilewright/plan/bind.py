@@ -66,11 +66,11 @@ def _bind_without_pipeline(bound: BoundKernel) -> BoundKernel:
 
 
 def _refuse_foreign_statements(plan: Schedule) -> None:
-    """Raise an ArgumentError if `plan` has a statement that is legal only in other kinds of plans.
+    """Raise an ArgumentError if `plan`, which has no pipeline, has a statement that only other kinds of plans may have.
 
-    `plan` has no pipeline. Illegal are, in the order of the checks: `overlap`, a raster group above 1, a statement that
-    places a value (for example, an operand to be packed), `loops`, and an MMA statement that says `transposed`. The
-    error quotes the first of them.
+    These statements are illegal here: `overlap`; a raster group above 1; a statement that places a value (for example,
+    an operand to be packed); `loops`; and an MMA statement that says `transposed`. They are checked in this order, and
+    the error quotes the first one.
     """
     if plan.overlap != "none":
         raise refused(plan.line("overlap"), "nothing overlaps without a line `producer`")

@@ -75,8 +75,8 @@ class _ContractionPlan:
     def _check_axis_names(self) -> None:
         """Raise an ArgumentError unless this plan has exactly the axes that the contraction has, in any order.
 
-        The contraction has the axes rows, columns and depth (K), an axis `lanes` if vectors run along channels that A,
-        B and the result share, and one axis for each batch digit and each outer digit (mixed-radix part) of M.
+        The axes are rows, columns and depth (K), and one for each batch digit and each outer digit (mixed-radix part)
+        of M. If vectors run along channels that A, B and the result share, there is also an axis `lanes`.
         """
         wanted, given_axes = [*self.singles, *self.axes], {axis.name: axis for axis in self.plan.axes}
         for name, axis in given_axes.items():

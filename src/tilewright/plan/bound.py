@@ -148,9 +148,9 @@ class BoundKernel:
     def blocks(self) -> dict[Expr, int]:
         """The loops of a task over its own tile: {dimension of a result: loop tile in elements}, outermost first.
 
-        A task is one workgroup's tile. The order is that of the plan's `loops`. If the plan has no `loops` and all MMAs
-        have the same M and N, the order is N, M, other dimensions of the accumulators, then the rest; otherwise it is
-        the order of axes. With a pipeline, a task loops over N only.
+        A task is one workgroup's tile. With a pipeline, a task loops over N only. Otherwise the order is that of the
+        plan's `loops`. Without `loops` it depends on the MMAs: if all have the same M and N, it is N, M, other
+        dimensions of the accumulators, then the rest; else it is the order of axes.
         """
         if self.plan.pipeline is not None:
             columns = {axes.n: loop_tile_size(self.axes[axes.n]) for axes in self._columns_in_grid()}
@@ -349,8 +349,8 @@ class BoundKernel:
         """Return the extents of a K step along reduction dimensions other than K, such as filter taps; () if all are 1.
 
         An extent is the loop tile that the plan's axis states; all of the dimension if the axis states none; 1 if the
-        plan has no axis of it. Raise an ArgumentError if an extent does not divide its dimension, or if it is above 1
-        although `atom` can read only one tap at a time; the second error quotes the plan's line for the mma `op`.
+        plan has no axis of it. Raise an ArgumentError if an extent does not divide its dimension. Raise one too, which
+        quotes the plan's line for the mma `op`, if an extent is above 1 and `atom` can read only one tap at a time.
         """
         taps = []
         for d in self.mma_axes[op].deep:

@@ -418,9 +418,10 @@ def _widths_without_products(program: Program, dims: tuple[Expr, ...], size: Siz
 def width_choices(extent: int, radices: Collection[int]) -> list[int]:
     """Return the extents of a task (tile of the grid) to try along a dimension of `extent` elements, largest first.
 
-    The first is `extent`, the last is 1, and each is a quarter to a half of the one before. `radices` are the numbers
-    by which accesses divide the dimension's index i. Preferred are, in this order, extents that keep the digits (such
-    as i//56, i%56) whole, that are a multiple of ROWS (16) or far above it, that divide `extent`, and that are larger.
+    The first is `extent`, the last is 1, and each is a quarter to a half of the one before. Which number it is there
+    depends on four preferences, the strongest first: it keeps the digits (such as i//56, i%56) of the dimension's index
+    i whole; it is a multiple of ROWS (16) or far above it; it divides `extent`; it is large. `radices` are the numbers
+    by which accesses divide i.
 
     >>> width_choices(1000, ()), width_choices(3136, (56,))
     ([1000, 500, 250, 125, 48, 16, 8, 4, 2, 1], [3136, 1568, 784, 392, 112, 56, 28, 14, 7, 4, 2, 1])

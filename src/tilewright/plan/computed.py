@@ -64,9 +64,9 @@ class ComputedFactor:
 def computed_factor(program: Program, factor: Value) -> ComputedFactor | str | None:
     """Return the operations and reads that compute an MMA operand elementwise, as a ComputedFactor.
 
-    `factor` is the operand. Return None if it is a plain read. Return text, why it cannot be computed elementwise, if
-    an operation is not elementwise, if a read depends on data or gives another number than 0 out of bounds, or if the
-    operand depends on a value that a loop carries.
+    `factor` is the operand. Return None if it is a plain read. Return text, why it cannot be computed elementwise, in
+    these cases: an operation is not elementwise; a read depends on data; a read gives another number than 0 out of
+    bounds; or the operand depends on a value that a loop carries.
     """
     makers = program.makers()
     pending, ops, reads = [factor], list[Op](), list[Op]()

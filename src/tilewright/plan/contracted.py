@@ -45,9 +45,13 @@ def contraction_of(facts: Facts, machine: Machine | None = None) -> Contraction 
 def _why_not_plain(facts: Facts, product: ProductFacts, write: ValueFacts) -> str:
     """Return text: why a program is more than an MMA of two plain reads and a write; empty text if it is no more.
 
-    `product` is the MMA, `write` the write, `facts` the analysed program. Reasons are a loop that carries values, a
-    block-diagonal MMA, operands that are not reads, an accumulator that does not start from a number, a read of the
-    written memory, gathers and divided indices, accesses with bounds of their own, and gaps between rows of a tensor.
+    `product` is the MMA, `write` the write, `facts` the analysed program. These are the reasons:
+
+    - a loop carries values, or the MMA is block-diagonal;
+    - an operand is no read, or the accumulator does not start from a number;
+    - the written memory is read too;
+    - an access gathers, divides an index, or has bounds of its own;
+    - a tensor has gaps between its rows.
     """
     node = facts.nodes[product.node]
     start = facts.nodes[node.args[2]].source

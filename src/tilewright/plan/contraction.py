@@ -192,8 +192,8 @@ def merge_rows(contraction: Contraction) -> Contraction:
 def merge_columns(contraction: Contraction) -> Contraction:
     """Return the contraction with all digits of N merged into one digit.
 
-    Digits are mixed-radix parts of dimensions. The contraction is returned unchanged if N has one digit, if the digits
-    are not contiguous in every tensor that has them, or if a tensor would get two shapes.
+    Digits are mixed-radix parts of dimensions. The contraction is returned unchanged in three cases: N has one digit;
+    the digits are not contiguous in a tensor that has them; or a tensor that is accessed twice would get two shapes.
     """
     return contraction if len(contraction.columns) < 2 else _merge_digits(contraction, contraction.columns, "columns_0")
 
@@ -202,8 +202,8 @@ def merge_taps(contraction: Contraction) -> Contraction:
     """Return the contraction with the last two digits of K (filter tap and channel) merged into one.
 
     Digits are mixed-radix parts of dimensions. A tap w and its few channels c become one index: x[w, c] is x at C*w +
-    c. The contraction is returned unchanged if K has one digit, if the two digits are not contiguous in A and B, or if
-    a tensor would get two shapes.
+    c. The contraction is returned unchanged in three cases: K has one digit; the two digits are not contiguous in A and
+    B; or a tensor that is accessed twice would get two shapes.
     """
     return contraction if len(contraction.depth) < 2 else _merge_digits(contraction, contraction.depth[-2:], "taps_0")
 
@@ -262,8 +262,9 @@ def _merge_in_operand(operand: Operand, digits: tuple[Symbol, ...], merged_digit
 def pad_k(contraction: Contraction, group: int) -> Contraction:
     """Return the contraction with the last digit of K zero-padded in A and B to a multiple of `group` elements.
 
-    Digits are mixed-radix parts of dimensions. The contraction is returned unchanged if `group` divides that digit, if
-    A or B has no memory dimension that this digit alone indexes, or if A or B is the same tensor as another operand.
+    Digits are mixed-radix parts of dimensions. The contraction is returned unchanged in three cases: `group` divides
+    that digit; A or B has no memory dimension that this digit alone indexes; or A or B is the same tensor as another
+    operand.
     """
     last = contraction.depth[-1]
     if size(last) % group == 0:

@@ -108,9 +108,9 @@ def _fits_registers(
 def default_steps(contraction: Contraction) -> tuple[Split, ...]:
     """Return the splits of K for vectors along a digit that A, B and the result share: one Split per digit of K.
 
-    A digit is a mixed-radix part of a dimension, such as the filter's width. Each Split has size 1, and its digit is
-    unrolled or a loop. It is unrolled if a bounds check of A depends on both this digit and the position in an image
-    line, or if it is K's last digit and has at most WRITTEN (16) filter taps.
+    A digit is a mixed-radix part of a dimension, such as the filter's width. Each Split has size 1; it is a loop, or it
+    is unrolled. Two kinds of digits are unrolled: one that a bounds check of A depends on together with the position in
+    an image line; and the last digit of K, if it has at most WRITTEN (16) filter taps.
     """
     last = contraction.depth[-1]
     unrolled = [t for t in contraction.depth if t in contraction.coupled or (t is last and size(t) <= WRITTEN)]
@@ -182,10 +182,10 @@ def unrolled_tap_count(contraction: Contraction, steps: tuple[Split, ...]) -> in
 def input_window(contraction: Contraction, rows: int, steps: tuple[Split, ...]) -> tuple[int, int]:
     """Return (number of distinct inputs that `rows` positions of an image line read, most inputs kept in registers).
 
-    All unrolled filter taps are counted together. An input that several taps read counts once; it is kept in a register
-    from the first of these taps to the last, and the second number is the most that are kept at once. With 4 positions
-    and 3 taps of stride 1 these are (6, 3). `steps` are the splits of K. If the coordinates of A are not linear, no
-    input is shared: (rows * taps, 0).
+    All unrolled filter taps are counted together. An input that several taps read counts once, and is kept in a
+    register from the first of these taps to the last. The second number is the most inputs that are kept at once. With
+    4 positions and 3 taps of stride 1 these are (6, 3). `steps` are the splits of K. If the coordinates of A are not
+    linear, no input is shared: (rows * taps, 0).
     """
     line, tap = contraction.rows[-1], contraction.depth[-1]
     taps = unrolled_tap_count(contraction, steps)

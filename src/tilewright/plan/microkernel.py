@@ -428,9 +428,9 @@ def shared_atoms(
 def can_multiply_blocks(atom: MultiplyAtom, blocks: int, n: int, k: int) -> bool:
     """True if an atom can multiply each diagonal block of a block-diagonal B separately, or if B has one block only.
 
-    B has `n` x `k` elements in all and `blocks` blocks. A block must be as wide as the atom's N. Its K must be a
-    multiple of the atom's K, and must divide a slab or be whole slabs: a slab is the elements side by side in shared
-    memory, as the atom reads them. The K of all blocks together must fit one slab or be whole slabs.
+    B has `n` x `k` elements in all and `blocks` blocks. A slab is the elements side by side in shared memory, as the
+    atom reads them. A block must be as wide as the atom's N. Its K must be a multiple of the atom's K, and must divide
+    a slab or be whole slabs. The K of all blocks together must fit one slab or be whole slabs.
     """
     if blocks == 1:
         return True
@@ -567,8 +567,8 @@ def _one_tile_cycles(
     """Return the cycles of one core for one accumulator tile of `rows` x `columns` elements, over all of K.
 
     K has `k` elements; `row_stride` is the number of bytes between rows of A. Each K step takes the larger of the
-    cycles of its MMAs and the cycles of the loads that feed them; with a vector atom, at least the latency if there are
-    too few accumulators to hide it. The load and the store of C are added once.
+    cycles of its MMAs and the cycles of the loads that feed them. With a vector atom and too few accumulators to hide
+    the latency, it takes at least the latency. The load and the store of C are added once.
     """
     m, n, depth = microkernel.atom.shape
     row_atoms, column_atoms, steps = rows // m, columns // n, ceil(k / depth)

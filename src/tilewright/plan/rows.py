@@ -265,9 +265,9 @@ def _bytes_per_element(program: Program, size: Size) -> tuple[int, int]:
 def _rows_per_task(size: int, most: int) -> int:
     """Return the number of rows per task (tile of the grid) along a dimension of `size` rows, at most `most`.
 
-    A power of two that splits the dimension evenly is preferred. With p the largest power of two up to `most`, it is p
-    if p divides `size` or the dimension has at least MANY (8) times p rows; else p/2 if that divides `size`; else
-    `dividing_width(size, most)`.
+    A power of two that splits the dimension evenly is preferred. Let p be the largest power of two up to `most`. The
+    result is p if p divides `size`, or if the dimension has at least MANY (8) times p rows. Otherwise it is p/2 if that
+    divides `size`. Otherwise it is a divisor of `size` near `most` (`dividing_width`).
 
     >>> [_rows_per_task(size, 16) for size in (65536, 83886, 12, 24)], _rows_per_task(100, 40)
     ([16, 16, 12, 8], 25)

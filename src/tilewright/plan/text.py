@@ -162,10 +162,11 @@ Statement = Axis | ValuePlacement | ProductUnit | Pipeline | LaneTile | Occupanc
 
 
 def _parse_kernel(statements: list[str]) -> Schedule:
-    """Return the Schedule (plan) of one kernel from its statements; raise an ArgumentError for an illegal statement.
+    """Return the Schedule (plan) of one kernel from its statements.
 
-    Raise one too for a repeated statement, a plan without an axis, a pipeline without an MMA statement, `raster`
-    without `grid`, and an unknown axis in `grid`, in `loops` or as the point (time) of a copy.
+    Raise an ArgumentError for an illegal or repeated statement, and for an unknown axis in `grid`, in `loops` or as the
+    point (time) of a copy. Raise one too for a plan without an axis, for a pipeline without an MMA statement, and for
+    `raster` without `grid`.
     """
     axes: dict[str, Axis] = {}
     values: dict[str, ValuePlacement] = {}

@@ -133,10 +133,12 @@ def _row_choices(line: int, most_rows: int) -> list[int]:
 def _k_splits(contraction: Contraction, atom: MultiplyAtom, fixed: Fixed) -> tuple[Split, ...]:
     """Return the splits of K for vectors along N, outermost first: filter taps, then channels, then the atom's K.
 
-    Each digit (mixed-radix part of K) of the taps has a split of size 1. It is unrolled if a bounds check of A depends
-    on both the digit and the position in an image line, and if its taps times the unrolled channel steps are at most
-    WRITTEN (16); otherwise it is a loop. The channels have a loop, whose tile is the author's in `fixed` if that
-    divides them; else a few atom steps: up to UNROLLED (4), or as many as one load of A feeds.
+    Each digit (mixed-radix part of K) of the taps has a split of size 1, usually a loop. It is unrolled under two
+    conditions: a bounds check of A depends on both the digit and the position in an image line; and its taps times the
+    unrolled channel steps are at most WRITTEN (16).
+
+    The channels have a loop. Its tile is the author's in `fixed`, if that divides them. Otherwise it is a few atom
+    steps: up to UNROLLED (4), or as many as one load of A feeds.
     """
     last, group = contraction.depth[-1], atom.shape[2]
     unroll_limit = max(UNROLLED, atom.picks)  # use all of a load of A

@@ -195,9 +195,12 @@ def _padded_variant(space: Contraction, padded: Contraction, machine: Machine) -
 def _open_kernels(facts: Facts, space: Contraction, machine: Machine, ranking: Ranking) -> Iterator[PlanCandidate]:
     """Yield CPU candidates for a product with extents of M known only at the call: one per blocking in tile registers.
 
-    Nothing is yielded, and `ranking` (the search's result) gets the reason, in these cases: the machine has no tile
-    registers; no extent of M is known only at the call, or one of its two innermost dimensions is; or the fastest
-    blocking at typical sizes does not use tile registers. `space` is the product's index space.
+    `space` is the product's index space. Nothing is yielded, and `ranking` (the search's result) gets the reason, in
+    these cases:
+
+    - the machine has no tile registers;
+    - no extent of M is known only at the call, or one of the two innermost extents of M is;
+    - the fastest blocking at typical sizes does not use tile registers.
     """
     if not machine.limits.tile_registers or not space.open or {*space.open} & {*space.rows[-2:]}:
         ranking.reject(WHAT, "rows that are open are planned as such in tile registers only")

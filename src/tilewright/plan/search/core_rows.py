@@ -48,11 +48,11 @@ def vector_cycles(kernel: UniformKernelSchedule, n: ValueFacts) -> float:
 
 
 def _access_cycles(kernel: UniformKernelSchedule, n: ValueFacts, vector: int) -> float:
-    """Return the extra cycles of a CPU core per element of the read or write `n`, if elements are accessed one by one.
+    """Return the extra cycles of a CPU core per element of the read or write `n`; 0 if it moves whole vectors.
 
-    They are if the tile's last dimension has a stride other than 0 or 1 in memory, or if the address divides that
-    dimension's index or looks it up in a tensor. 0 if whole vectors are loaded or stored. `vector` is the number of
-    elements in a vector.
+    Elements are accessed one by one, and take extra cycles, in three cases: the tile's last dimension has a stride
+    other than 0 or 1 in memory; the address divides that dimension's index; or it looks the index up in a tensor.
+    `vector` is the number of elements in a vector.
     """
     costs, source = kernel.machine.costs, n.source
     assert source is not None

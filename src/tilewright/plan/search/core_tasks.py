@@ -173,9 +173,9 @@ def keeps_cores_busy(candidate: PlanCandidate | None, machine: Machine) -> bool:
 def _cpu_kernel(kernel: UniformKernelSchedule, *, holds: bool, chooses: bool) -> UniformKernelSchedule:
     """Return `kernel` with microkernels (atoms and accumulator tiles) that fit its task widths, on a CPU.
 
-    If `holds` is set and registers hold the accumulator tiles of all MMAs at once, the kernel loops over such tiles,
-    which stay in registers over all of K, and widths are rounded up to whole tiles. Tasks that the author states
-    smaller than a tile prevent that. Otherwise microkernels are chosen anew if `chooses` is set, or if a task is
+    With `holds`, the kernel loops over accumulator tiles that stay in registers over all of K, if registers hold the
+    tiles of all MMAs at once. Its widths are then rounded up to whole tiles. That is not done if the author states
+    tasks smaller than a tile. Without such loops, microkernels are chosen anew if `chooses` is set, or if a task is
     smaller than its tile.
     """
     facts, machine = kernel.facts, kernel.machine

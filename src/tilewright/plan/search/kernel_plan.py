@@ -182,8 +182,8 @@ class KernelPlan:
     def _unsplit_extent(self, d: Expr) -> int:
         """Return the number of elements of the plan's axis of `d` over the whole problem, as if there were no split-K.
 
-        With a block-diagonal B, the axes of N and K have the columns and rows of all GEMMs of a tile together, and the
-        axis of the batch dimension has one element per tile.
+        A block-diagonal B has the columns and rows of several GEMMs of a batch. The axes of N and K then count those of
+        all GEMMs of a tile, and the axis of the batch dimension has one element per tile.
         """
         extent = prod(self.facts.extents.get(name, 1) for name in self.facts.digit_names(d))
         (axes, *_) = self.axes.values()

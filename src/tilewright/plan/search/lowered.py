@@ -175,8 +175,9 @@ def why_not_beside(facts: Facts, what: str) -> str:
 def _can_be_block_diagonal(t: Tiling) -> bool:
     """True if the GEMMs of a batch in one tile can run as one GEMM, with a block-diagonal B.
 
-    They can if M lies on the atom's rows, each GEMM has all of its columns and is one atom wide, and all GEMMs of the
-    tile together are not wider than the widest atom. `t` (a Tiling) has the kernel's tile sizes.
+    Four conditions must hold: M lies on the atom's rows; a tile has all columns of each GEMM; each GEMM is one atom
+    wide; and all GEMMs of the tile together are not wider than the widest atom. `t` (a Tiling) has the kernel's tile
+    sizes.
     """
     whole = all(tile.size == c.extent for c, tile in t.pairs() if COLUMNS in c.roles)
     return whole and not any(t.o.flips) and all(_are_one_atom_wide(t, p) for p in t.o.products)
@@ -199,8 +200,8 @@ def _program_dim(facts: Facts, name: str) -> str:
 def why_not_split(facts: Facts) -> str:
     """Return text: why the lowering (code generator) cannot do split-K (workgroups share K); empty if it can.
 
-    It can if the program has a single MMA and no loop of its own that carries more than an accumulator, or if it has
-    one loop around all MMAs whose partial results merge. `facts` is the analysed program.
+    It can in two cases. The program has a single MMA, and its loops only add to the accumulator. Or it has one loop
+    around all MMAs, and the partial results of that loop merge. `facts` is the analysed program.
     """
     if not facts.loops and len(facts.products) == 1:
         return ""

@@ -194,9 +194,9 @@ def _rows_run_along_k(facts: Facts, operand: OperandFacts, p: ProductFacts, side
 def _why_not_bulk_copied(facts: Facts, machine: Machine, p: OrientedProduct) -> str:
     """Return text: why bulk copies cannot load the tensors from which the operands of `p` come; empty if they can.
 
-    If an operand is computed, some of the reads that it is computed from are not checked, as lanes load them: reads
-    without K, reads without the operand's M or N, and reads of one element per row and K step. `facts` is the analysed
-    program.
+    If an operand is computed, lanes may load some of the reads that it is computed from. These reads are not checked:
+    reads without K, reads without the operand's M or N, and reads of one element per row and K step. `facts` is the
+    analysed program.
     """
     k, slab = p.product.k, p.atoms[0].slab or 1
     for operand, side in ((p.a, p.rows), (p.b, p.columns)):

@@ -22,9 +22,10 @@ def paired_rows(facts: Facts, p: ProductFacts, reads: list[ValueFacts], machine:
     """Yield at most one Repacked (rewritten program): several rows of operand A become one row of as many GEMMs.
 
     It is for a K so short that a slab (row of shared memory) has room for several rows of A. Operands are not copied:
-    the rewrite costs nothing. `p` is the MMA, `reads` are its A and B. Yields nothing if the MMA has a batch or several
-    K dimensions, if rows of A are not contiguous, if the number of rows would not divide M, or if other values with
-    these rows prevent it (see `_rows_stay_independent`).
+    the rewrite costs nothing. `p` is the MMA, `reads` are its A and B.
+
+    Yields nothing in these cases: the MMA has a batch or several K dimensions; rows of A are not contiguous; the number
+    of rows would not divide M; or other values with these rows prevent it (see `_rows_stay_independent`).
     """
     a, b = reads
     k = a.place.contiguous

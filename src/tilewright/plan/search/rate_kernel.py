@@ -60,9 +60,9 @@ def rate_pipeline(
 def _orientation(facts: Facts, machine: Machine, units: list[ProductUnit], pipeline: Pipeline) -> Orientation | str:
     """Return the Orientation (M or N on the atom's rows) that a plan's `mma` statements `units` give; or text: why not.
 
-    Text if no atom takes the operands in that orientation, if the stated atom does not, or if `pipeline` has one
-    producer wave, which issues bulk copies, and bulk copies cannot load the operands. With several producer waves,
-    their lanes load operands. `facts` is the analysed program.
+    Text is returned in three cases. No atom takes the operands in that orientation. The stated atom does not take them.
+    Or bulk copies cannot load the operands, though `pipeline` has a single producer wave, which issues bulk copies.
+    (The lanes of several producer waves load operands themselves.) `facts` is the analysed program.
     """
     ranking = Ranking()
     o = orient(facts, machine, tuple(line.transposed for line in units), ranking)
@@ -136,8 +136,8 @@ def _columns_first(facts: Facts, plan: Schedule, axes: PlanAxes) -> bool:
 def _taps_per_stage(plan: Schedule, pipeline: Pipeline) -> int | None:
     """Return the number of filter taps per pipeline stage of B in a plan with halo tiles of A.
 
-    A halo tile is an input patch of a convolution; `pipeline` is the plan's pipeline. 0 if all of B is resident in
-    shared memory; None if the plan has no halo tiles, or no statement that places B in shared memory.
+    A halo tile is an input patch of a convolution; `pipeline` is the plan's pipeline. 0 means that all of B is resident
+    in shared memory. None means that the plan has no halo tiles, or no statement that places B in shared memory.
     """
     panel = next((line for line in plan.values if line.form == "panel"), None)
     if panel is None or not pipeline.halo_stages:

@@ -89,10 +89,10 @@ def _k_row_copies(
 ) -> Iterator[Repacked]:
     """Yield at most one Repacked: operands are copied to a layout whose innermost dimension is a dimension of K.
 
-    It is for operands whose rows in memory run along a K dimension shorter than a slab (row of shared memory), and for
-    operands that are not contiguous along K, if atoms are faster along K. `p` is the MMA of the program `facts`,
-    `reads` are its A and B. Operands named in `constant` are copied once, at no cost. If such a layout is impossible,
-    the reason is noted in `ranking` (the search's result).
+    It is for two kinds of operands. Rows in memory run along a K dimension that is shorter than a slab (row of shared
+    memory). Or an operand is not contiguous along K, and atoms are faster if it is. `p` is the MMA of the program
+    `facts`, `reads` are its A and B. Operands named in `constant` are copied once, at no cost. If such a layout is
+    impossible, the reason is noted in `ranking` (the search's result).
     """
     slab = max((x.slab or 0 for x in machine.multiply.values() if x.a.dtype == reads[0].dtype), default=0)
     has_short_rows = any(_has_short_rows(facts, p, n.place, slab) for n in reads)
@@ -144,9 +144,9 @@ def _has_short_rows(facts: Facts, p: ProductFacts, place: AccessFacts, slab: int
 def padded_length(machine: Machine, extent: int, element_bytes: int, shared_row: int) -> int:
     """Return the number of elements to which a row of `extent` elements is padded, so that bulk copies read it fast.
 
-    Its bytes are a multiple of `shared_row` (the bytes of the widest row of shared memory that atoms read) if the row
-    grows by at most 1/8 (SLACK); else a multiple of the machine's memory sector. `element_bytes` is the number of bytes
-    per element.
+    The row's bytes become a multiple of `shared_row`, the bytes of the widest row of shared memory that atoms read. If
+    the row would grow by more than 1/8 (SLACK), they become a multiple of the machine's memory sector instead.
+    `element_bytes` is the number of bytes per element.
     """
     pitch = bulk_pitch(machine)
     sectors, lines = (

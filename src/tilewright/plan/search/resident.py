@@ -20,10 +20,15 @@ from tilewright.plan.search.work import Work
 def with_resident_tasks(kernel: UniformKernelSchedule, work: Work) -> Work:
     """Return the `work` of a GPU kernel without MMAs, with the counts filled in that resident workgroups determine.
 
-    These are: workgroups per core at a time; cycles to exchange partial reductions between waves; bytes moved again
-    (spills, rows read again); shared memory traffic of rows and windows; cycles for partly used cache lines; waits of
-    scans by one lane; and arithmetic that overlaps nothing, if all workgroups of a core run at once. `work` is returned
-    unchanged if the machine's description has no such costs.
+    Several workgroups are resident on a core at a time. They determine these counts:
+
+    - workgroups per core at a time, and cycles to exchange partial reductions between waves;
+    - bytes moved again: spills, and rows that are read again;
+    - shared memory traffic of rows and windows, and cycles for partly used cache lines;
+    - waits of scans by one lane;
+    - arithmetic that overlaps nothing, if all workgroups of a core run at once.
+
+    `work` is returned unchanged if the machine's description has no such costs.
     """
     machine, facts, costs = kernel.machine, kernel.facts, kernel.machine.costs.resident
     if not costs.lanes:

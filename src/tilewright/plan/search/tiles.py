@@ -58,9 +58,9 @@ def tilings(o: Orientation) -> Iterator[tuple[tuple[AxisTile, ...], tuple[int, i
     An AxisTile is the tile of a class of dimensions (same role, such as M or K, in every MMA). Tiles meet the author's
     constraints. `o` (an Orientation) has the classes and says which of M and N lies on the atom's rows.
 
-    There are several wave groups (such as warpgroups) along columns only if some tile has all of N, in a workgroup or a
-    cluster; if each group has one atom of rows; and if no A is in registers. Choices are left out whose tile has more
-    rows than a bulk copy takes, or more than an atom's although no dimension lies on the rows.
+    Several wave groups (such as warpgroups) along columns need three things: some tile has all of N, in a workgroup or
+    a cluster; each group has one atom of rows; and no A is in registers. Tiles with more rows than a bulk copy takes
+    are left out. So are tiles with more rows than one atom, if no dimension lies on the rows.
     """
     unit = o.products[0].atoms[0].shape[0]
     a_in_registers = any(p.a_in_registers for p in o.products)
@@ -162,10 +162,10 @@ def _proposed_tiles(o: Orientation, c: DimClass, rows: int, columns: tuple[int, 
     """Return a list of AxisTiles (tile sizes) to try for the class `c` of dimensions.
 
     Dimensions of `c` have the same role (batch, M, N or K) in every MMA. `o` says which of M and N lies on the atom's
-    rows. `rows` is the tile size to try along the atom's rows, `columns` are those along its columns. K gets pipeline
-    stages and, if short, the whole extent. If MMAs have different roles for `c`, so that one may run in the loops of
-    another, blocks of N within a workgroup's tile and the whole of a short K are tried too; the latter also if the
-    epilogue reads several accumulators.
+    rows. `rows` is the tile size to try along the atom's rows, `columns` are those along its columns. K is tried in
+    steps. Two further tiles are tried if MMAs have different roles for `c`, so that one may run in the loops of
+    another: blocks of N within a workgroup's tile, and the whole of a short K. The whole of a short K is also tried if
+    the epilogue reads several accumulators, or if K cannot be processed in one pass.
 
     The author's constraints, and the overhang (how far the last tile may lie out of bounds), are checked later, by the
     caller.
