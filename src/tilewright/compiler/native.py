@@ -167,9 +167,9 @@ class NativeExecutable(Executable):
         """Return the kernel for these sizes, {symbol: number}, and {argument: shape}; it is planned and compiled once
         for each.
 
-        If there are dynamic sizes, it is one kernel for all their values. There are two exceptions, which get a kernel
-        for these numbers alone: with `logs` (the kernel records debug_log), and numbers that the general kernel does
-        not accept. The result becomes the `last` kernel.
+        If there are dynamic sizes, it is one kernel for all their values. In two cases it is a kernel for these numbers
+        alone: with `logs` (the kernel records debug_log); and if the general kernel does not accept the numbers. The
+        result becomes the `last` kernel.
         """
         if self.dynamic and not logs:
             longer_argument = self._request_for(symbols, shapes).longer() if self.lenient else None

@@ -86,9 +86,9 @@ def _check_waves(plan: Schedule, products: Mapping[Op, Microkernel | None], kern
     """Raise an ArgumentError if the plan's number of waves (warps) that compute one task is illegal.
 
     A task is one workgroup's tile. The number must be from 1 to the largest that a workgroup can have. More than 1 wave
-    is also illegal on a CPU, and if an MMA has an atom (atoms decide the number of waves). `products` maps each MMA to
-    its microkernel, or to None if it has no atom; an MMA without atom allows several waves only if lanes compute it
-    (SIMT).
+    is illegal on a CPU, and if an MMA has an atom, as atoms decide the number of waves. An MMA without an atom allows
+    several waves only if lanes compute it (SIMT). `products` maps each MMA to its microkernel; None means that it has
+    no atom.
     """
     machine = kernel.machine
     atom_decides = any(microkernel is not None for microkernel in products.values()) or (

@@ -118,8 +118,8 @@ class BoundKernel:
         """The tile sizes of the program's loops that stay loops: {dimension of the loop: tile size in elements}.
 
         Without a pipeline, a loop over a dimension that the grid may split does not stay. With a pipeline, a K loop of
-        the program does not stay, as the MMA's own K loop replaces it. This holds for a loop whose tile size does not
-        change the result, if it only adds up MMAs or if the author gives it no tile size.
+        the program does not stay, as the MMA's own K loop replaces it. A K loop here is a loop whose tile size does not
+        change the result, and that only adds up MMAs or has no tile size from the author.
         """
         kernel = self.kernel
         if self.plan.pipeline is None:
@@ -387,8 +387,8 @@ class BoundKernel:
     def packed(self) -> bool:
         """True if operands B that are arguments are packed into the atom's layout before the program runs.
 
-        It is so if the plan packs any operand, or if some size is known only at the call (except with a pipeline and in
-        grid programs).
+        They are if the plan packs any operand. They also are if some size is known only at the call, except with a
+        pipeline and in grid programs.
         """
         is_open = bool(self.kernel.opened) and self.plan.pipeline is None and not self.kernel.in_grid
         return is_open or any(line.form == PACKED for line in self.plan.values)

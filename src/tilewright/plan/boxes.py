@@ -328,9 +328,9 @@ def _strides_exceed_reach(steps: Sequence[tuple[Expr, Expr]], reach: Expr) -> bo
 def _enumeration_proves_distinct(op: Op, size: Size) -> bool:
     """True if computing every address shows that the write `op` stores all its elements at different addresses.
 
-    Only elements in bounds count. False if `op` has more than TABLED (4 Mi) elements, if a memory extent is not known,
-    if coordinates depend on data, or if `op` has no explicit coordinates. `size(d)` evaluates the extent of a dimension
-    d.
+    Only elements in bounds count. False without a computation in four cases: `op` has more than TABLED (4 Mi) elements;
+    a memory extent is not known; coordinates depend on data; or `op` has no explicit coordinates. `size(d)` evaluates
+    the extent of a dimension d.
     """
     if "at" not in op.attrs or op.attrs.get("lookups"):
         return False

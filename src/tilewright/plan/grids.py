@@ -191,8 +191,8 @@ def _gemm_cost(
 
     `op` is the MMA, `axes` are its M, N and K, `k` is K's extent, `microkernel` its atom and accumulator tile; None
     gives (0, True). `k_part` is the K tile if the accumulator lies in memory between K tiles; 0 if it stays in
-    registers. The cycles are the sum of the MMAs, the reads that MMAs do not hide, and the copies of A (if its type is
-    converted) and of the accumulator (with `k_part`).
+    registers. The cycles are the sum of three: the MMAs; the reads that MMAs do not hide; and copies. A is copied if
+    its type is converted, the accumulator if there is a `k_part`.
     """
     if microkernel is None:
         return 0.0, True

@@ -363,10 +363,11 @@ def atoms_for(
 ) -> list[MultiplyAtom]:
     """Return the atoms that a kernel without a pipeline can use to multiply types `a` and `b` and accumulate in `c`.
 
-    If no atom has exactly these types, atoms of the accumulator's type are returned: those whose operands and
-    accumulator all have the type `c`, provided that `c` holds `a` and `b` losslessly. Two kinds of atoms are left out.
-    An atom that rounds operands must have its rounding named by `precision`. An atom that reads A and B from shared
-    memory must have K contiguous there, unless `any_rows` is set. [] if no atom is left.
+    These are the atoms with exactly these types. If there are none, they are the atoms whose operands and accumulator
+    all have the type `c`, provided that `c` holds `a` and `b` losslessly. [] if no atom is left.
+
+    Two kinds of atoms are left out: an atom that rounds operands, unless `precision` names its rounding; and an atom
+    that reads A and B from shared memory, unless K is contiguous there or `any_rows` is set.
     """
     fitting = [x for x in _usable_atoms(machine, any_rows) if x.rounds in (None, precision)]
     same = [x for x in fitting if (x.a.dtype, x.b.dtype, x.c.dtype) == (a, b, c)]

@@ -35,9 +35,9 @@ def why_no_pipeline(program: Program, size: Size, free: Collection[Op]) -> str:
 def pipelined_mma(program: Program, size: Size, free: Collection[Op]) -> tuple[Op, Axes] | str:
     """Return (a program's single mma, its Axes M, N, K); or text: why producer and consumer waves cannot compute it.
 
-    The text says that the program has no or several MMAs, that the MMA has no accumulator tile, or that a write is
-    atomic or at coordinates that depend on data. `free` are the loops whose tile size does not change the result; a
-    program with any other loop is refused. `size(d)` evaluates the extent of a dimension d.
+    They cannot in four cases: the program has no or several MMAs; the MMA has no accumulator tile; a write is atomic or
+    at coordinates that depend on data; or a loop is not in `free`, the loops whose tile size does not change the
+    result. `size(d)` evaluates the extent of a dimension d.
     """
     products = mmas_by_name(program)
     if len(products) != 1:

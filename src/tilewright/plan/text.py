@@ -448,8 +448,8 @@ def _add_once(known: dict[str, Any], name: str, value: Any, statement: str) -> N
 def _parse_axis(name: str, digits: str, splits: str) -> Axis:
     """Return the Axis with this name from the texts of its digits (mixed-radix parts) and of its splits.
 
-    Raise an ArgumentError for an illegal digit or split, for a split that names no digit of the axis, and for a box
-    whose number of sides is not the number of digits.
+    Raise an ArgumentError for an illegal digit or split, and for a split that names no digit of the axis. Raise one too
+    for a box that does not have one side for each digit.
     """
     peel = _PEEL.fullmatch(splits)
     peeled = (_parse_size(peel[2], splits), _parse_size(peel[3], splits)) if peel else (0, 0)

@@ -346,10 +346,10 @@ class Arguments:
 
 
 def _laid_out(array: Any, kind: MemoryType) -> Any:
-    """Return `array` reshaped to the extents of its type `kind`.
+    """Return `array` reshaped to the extents of its type `kind`, or unchanged.
 
-    It is returned unchanged if it has the right rank, if the extents are not all constants, if they have another number
-    of elements, or if the array is not contiguous.
+    It is reshaped if it has another rank than the type, the extents are all constants and have as many elements, and
+    the array is contiguous.
     """
     extents = [e.value for e in kind.sizes if isinstance(e, Const)]
     if array.ndim == len(kind.dims) or len(extents) != len(kind.dims) or prod(extents) != array.size:
@@ -360,8 +360,8 @@ def _laid_out(array: Any, kind: MemoryType) -> Any:
 def solve(e: Expr, number: int) -> tuple[Symbol, int] | None:
     """Return (symbol, value) for which `e` == `number`: `2*K + 1` and 7 give (K, 3).
 
-    None if `e` is not of this form (one symbol, times or exactly divided by a number, plus a constant), or if the value
-    would not be an integer.
+    `e` must be one symbol, perhaps times or exactly divided by a number, plus a constant. Return None for another form,
+    or if the value would not be an integer.
     """
     if isinstance(e, Symbol):
         return e, number

@@ -51,8 +51,8 @@ def key_of(*parts: str) -> str:
 def load(key: str) -> bytes | None:
     """Return the content of the cache entry `key`, and update its time of use; None if it cannot be used.
 
-    That is so if there is no cache or no such entry, if the entry is damaged, or if another user may have written it
-    (then a warning is given).
+    It cannot be used in three cases: there is no cache or no such entry; the entry is damaged; or another user may have
+    written it. In the last case a warning is given.
     """
     folder = _usable(environment.cache_folder(), key)
     if folder is None:

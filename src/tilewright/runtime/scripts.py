@@ -362,9 +362,10 @@ class ScriptExecutor:
         """Return (call, whole): a function that runs the program on `arrays`, and a Whole that describes its launches.
 
         `whole` is None if the function does more than copies of arguments and launches, or if nothing is launched.
-        Steps of the program's `bind` block run now, unless `kept`, the result of an earlier binding, has their results;
-        a `kept` that does not fit this script is ignored. `params` is {name: value} of sizes that no shape determines.
-        `passing` promises that the function is called exactly once, right away, so that its workspaces may be reused.
+        Steps of the program's `bind` block run now, unless `kept` has their results. `kept` is the result of an earlier
+        binding; it is ignored if it does not fit this script. `params` is {name: value} of sizes that no shape
+        determines. `passing` promises that the function is called exactly once, right away, so that its workspaces may
+        be reused.
         """
         script, where = self.script(arrays, params), self.near(arrays, passing)
         staged, copies = self._staged(arrays, where)

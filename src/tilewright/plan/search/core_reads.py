@@ -60,9 +60,9 @@ class OperandReads:
 def slower_rows(machine: Machine, atom: MultiplyAtom, rows: int, stride: int, *, streams: bool = False) -> float:
     """Return the factor (1 or more) by which loads of A into tile registers are slower than L2's rate.
 
-    A load of `atom` reads `rows` separate rows of A, which start `stride` bytes apart. Loads are slower still if these
-    rows fall into so few sets of L1 that it cannot hold a cache line of each, and if they bypass L1 (`streams`). It is
-    1 for atoms without tile registers.
+    A load of `atom` reads `rows` separate rows of A, which start `stride` bytes apart. Loads are slower still in two
+    cases: the rows fall into so few sets of L1 that it cannot hold a cache line of each; and loads bypass L1
+    (`streams`). The factor is 1 for atoms without tile registers.
     """
     if not isinstance(atom.c, OpaqueOperand):
         return 1.0

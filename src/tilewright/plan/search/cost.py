@@ -54,8 +54,8 @@ class CopyRate:
 def copy_rate(machine: Machine, w: Work) -> CopyRate:
     """Return a CopyRate (fraction of cores at work, latency of a copy in cycles) for a kernel with the work `w`.
 
-    The more bytes the kernel moves, the fewer of its operands L2 still holds since the launch before, and the longer
-    the latency: from that of L2 up to that of memory.
+    The latency depends on how many operands L2 still holds since the launch before: few if the kernel moves many bytes.
+    It lies between the latency of L2 and that of memory.
     """
     limits, cores = machine.limits, machine.limits.cores or 1
     kept_below, lost_above = (share * limits.l2_bytes for share in limits.operands_kept)

@@ -215,9 +215,9 @@ def _share_of_k_in_bounds(t: Tiling, nest_mmas: list[MmaTile]) -> float:
 def _edge_copies(t: Tiling, mmas: tuple[MmaTile, ...]) -> tuple[float, int]:
     """Return (out-of-bounds operand rows that an edge tile copies per K step, edge tiles of the busiest core).
 
-    A tile is the part of C that one workgroup computes; an edge tile extends past the end of M or N. (0, 0) if lanes
-    copy operands without bulk copies, if a workgroup does more than sum one tile of C, or if MMAs have different K: the
-    rows count for one K loop. `t` (a Tiling) has the tile sizes, `mmas` are the MMA tiles.
+    A tile is the part of C that one workgroup computes; an edge tile extends past the end of M or N. `t` (a Tiling) has
+    the tile sizes, `mmas` are the MMA tiles. The rows count for one K loop. So the result is (0, 0) if lanes copy
+    operands without bulk copies, if a workgroup does more than sum one tile of C, and if MMAs have different K.
     """
     if t.o.by_threads or t.o.is_chained or any(m.oriented.product.k != mmas[0].oriented.product.k for m in mmas):
         return 0.0, 0
@@ -264,9 +264,9 @@ def state_bytes(t: Tiling, class_index: int) -> float:
     """Return the bytes of all values that one loop carries from iteration to iteration, summed over all tasks.
 
     It is the loop over the dimensions of class number `class_index` (a class has dimensions with the same role, such as
-    M or K, in every MMA). If the program itself has a loop over one of them, the values are those that it carries; else
-    they are the accumulators of MMAs that reduce one of them. Each element takes one register word. `t` (a Tiling)
-    gives the program, its classes and the machine; its tile sizes do not matter.
+    M or K, in every MMA). If that is a loop of the program itself, its carried values count. Otherwise the accumulators
+    of MMAs that reduce one of the dimensions count. Each element takes one register word. `t` (a Tiling) gives the
+    program, its classes and the machine; its tile sizes do not matter.
     """
     facts, dims = t.facts, set(t.o.classes[class_index].dims)
     loop = next((x for axis, x in facts.loops.items() if axis in dims), None)

@@ -109,9 +109,10 @@ def candidates_of_tiling(t: Tiling, ranking: Ranking, best: float) -> Iterator[t
 def _can_store_rows(t: Tiling, mmas: tuple[MmaTile, ...], live: Liveness) -> bool:
     """True if a workgroup can store its rows of the result, by bulk copies or by lanes.
 
-    Bulk copies can if the bytes of a row are a multiple of the machine's row bytes. Lanes can if the tile has exactly
-    all columns, and if a write past the last column would be in bounds, so that a bulk copy would not drop it. `t` (a
-    Tiling) has the tile sizes, `mmas` are the MMA tiles; the last MMA in `live.results` computes the result.
+    Bulk copies can if the bytes of a row are a multiple of the machine's row bytes. Lanes can under two conditions: the
+    tile has exactly all columns; and elements past the last column would be in bounds of memory, so that padding could
+    not be dropped. `t` (a Tiling) has the tile sizes, `mmas` are the MMA tiles; the last MMA in `live.results` computes
+    the result.
     """
     last = next(m for m in mmas if m.node == live.results[-1])
     result = result_rows(t, last)

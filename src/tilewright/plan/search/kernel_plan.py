@@ -293,8 +293,8 @@ class KernelPlan:
     def _atom_name(self, m: MmaTile) -> str:
         """Return the name of the atom that the plan states for the MMA `m`.
 
-        It is the atom of the same shape that takes A from registers, if the pipeline loads A to registers once and
-        keeps it there over the loop; else the atom of `m`.
+        Usually it is the atom of `m`. If the pipeline loads A to registers once and keeps it there over the loop, it is
+        the atom of the same shape that takes A from registers.
         """
         if self.kernel.pipeline.keeps_a and m.oriented.kept_atoms and not m.oriented.a_in_registers:
             kept = [x for x in m.oriented.kept_atoms if x.shape == m.atom.shape]

@@ -70,8 +70,7 @@ def _parts(kernel: UniformKernelSchedule, loop: Op, tile: int) -> Iterator[Parts
 
     Each workgroup does one part, of whole iterations of `tile` elements. On a GPU, up to three counts are tried: they
     give each core about half a workgroup, one, or CROWDED (2). On a CPU, one count is tried. A count that does not
-    divide the loop is left out, unless elements past the loop's end can be set so that they leave the carried values
-    unchanged.
+    divide the loop is left out if elements past the loop's end cannot be made neutral (such as 0 for a sum).
     """
     facts, cores, axis = kernel.facts, kernel.machine.limits.cores or 1, str(loop.attrs["axis"])
     extent, size = facts.extents[axis], numbers_of(facts.sizes)

@@ -109,9 +109,9 @@ def orientations(facts: Facts, machine: Machine, ranking: Ranking) -> Iterator[O
 def orient(facts: Facts, machine: Machine, flips: tuple[bool, ...], ranking: Ranking) -> Orientation | None:
     """Return the Orientation with M or N of each MMA on the atom's rows, as `flips` says; None if it is impossible.
 
-    `flips` has one entry per MMA: True if N lies on the atom's rows. It is impossible if no atom takes the operands of
-    some MMA in this orientation, or if lanes compute an operand A from reads and bulk copies cannot load some operand.
-    The reason is noted in `ranking` (the search's result). `facts` is the analysed program.
+    `flips` has one entry per MMA: True if N lies on the atom's rows. It is impossible in two cases: no atom takes the
+    operands of some MMA in this orientation; or lanes compute an operand A from reads, and bulk copies cannot load some
+    operand. The reason is noted in `ranking` (the search's result). `facts` is the analysed program.
     """
     rows_of = {p.node: p.side(flip)[0] for p, flip in zip(facts.products, flips, strict=True)}
     products: list[OrientedProduct] = []
@@ -230,9 +230,9 @@ def _why_not_within_row(facts: Facts, access: AccessFacts, dims: Dims, slab: int
 def reads_one_element_per_step(facts: Facts, p: OrientedProduct, access: AccessFacts, slab: int) -> bool:
     """True if `access` reads the same element for a whole K step, so that lanes can load it without bulk copies.
 
-    It does if its address does not depend on the contiguous K dimension of `p`, and K steps of `slab` elements (a row
-    of shared memory) divide that dimension. `access` belongs to an operand of the MMA `p`; `facts` is the analysed
-    program.
+    Two conditions must hold: its address does not depend on the contiguous K dimension of `p`; and K steps of `slab`
+    elements (a row of shared memory) divide that dimension. `access` belongs to an operand of the MMA `p`; `facts` is
+    the analysed program.
     """
     inner = contiguous_k(facts, p)
     return access.linear and inner is not None and inner not in access.dims and facts.extents[inner] % slab == 0

@@ -62,9 +62,10 @@ def _reduced_dim(reduction: ValueFacts) -> str:
 def _single_reduction(facts: Facts) -> ValueFacts | None:
     """Return the program's only reduction if different workgroups can each reduce a part of it; else None.
 
-    They can if it reduces one dimension, accumulates in its own type, and reduces values that are computed elementwise
-    from plain reads in bounds and that nothing else uses. None also if the program has loops, scans or constraints of
-    the author, or is half of a split program. `facts` is the analysed program.
+    They can under these conditions: it reduces one dimension and accumulates in its own type; the values that it
+    reduces are computed elementwise from plain reads in bounds; and nothing else uses these values. None also if the
+    program has loops, scans or constraints of the author, or is half of a split program. `facts` is the analysed
+    program.
     """
     reductions = [n for n in facts.nodes if n.reduces]
     if len(reductions) != 1 or facts.loops or facts.stated_tasks or facts.stated_loops or facts.part or facts.scanned:

@@ -26,8 +26,8 @@ def rate_pipeline(
 
     `facts` is the analysed program, `pipeline` the plan's pipeline, `axes` has the plan's axis of each program
     dimension. `batch` is the number of GEMMs per tile, the blocks of a block-diagonal B; 1 if B is not block-diagonal.
-    Text if an MMA has no statement with an atom of the machine, if these atoms cannot take the operands, or if the
-    kernel's work cannot be counted.
+    Text is returned in three cases: an MMA has no statement with an atom of the machine; these atoms cannot take the
+    operands; or the kernel's work cannot be counted.
     """
     statement_of = {line.name: line for line in plan.products}
     statements = [statement_of.get(p.name) for p in facts.products]
@@ -97,8 +97,9 @@ def _wave_groups(machine: Machine, units: list[ProductUnit], pipeline: Pipeline,
 def _mma_tile(t: Tiling, p: OrientedProduct, line: ProductUnit) -> MmaTile:
     """Return the MmaTile (atom, and extents in elements) of the MMA `p` that its statement `line` in a plan describes.
 
-    Its atom is the statement's atom. But if the statement's atom takes A from registers, though A is read from memory,
-    it is the atom of the same shape that reads A from shared memory. `t` (a Tiling) has the plan's tile sizes.
+    Usually its atom is the statement's atom. That atom may take A from registers although A is read from memory: the
+    MmaTile then has the atom of the same shape that reads A from shared memory. `t` (a Tiling) has the plan's tile
+    sizes.
     """
     rows, columns = (line.columns, line.rows) if line.transposed else (line.rows, line.columns)
     stated = t.machine.multiply[line.atom or ""]

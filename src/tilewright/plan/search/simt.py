@@ -82,9 +82,9 @@ class SimtKernelSchedule:
 def simt_candidates(facts: Facts, machine: Machine, ranking: Ranking) -> Iterator[PlanCandidate]:
     """Yield GPU candidates in which lanes compute the program's single MMA by plain multiply-adds (SIMT).
 
-    `facts` is the analysed program, `ranking` counts the kernels that are timed. Yields nothing if `simt_program`
-    returns None: for example if both M and N have dimensions (a plain GEMM), if an operand is computed, or on a machine
-    without lanes (a CPU).
+    `facts` is the analysed program, `ranking` counts the kernels that are timed. Yields nothing if lanes cannot compute
+    the MMA (`simt_program` returns None). Examples are an MMA with both M and N (a plain GEMM), a computed operand, and
+    a machine without lanes (a CPU).
     """
     program = simt_program(facts, machine)
     if program is None:
