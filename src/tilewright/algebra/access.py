@@ -102,10 +102,10 @@ class Access:
 
     @classmethod
     def from_layout(cls, layout: Layout, axes: Iterable[Symbol]) -> Access:
-        """Return the access to the memory of a layout, with one of `axes` for each mode; its one coordinate is the
-        layout's offset.
+        """Return the access to the memory of a layout, with one of `axes` for each mode.
 
-        Each axis must run over the size of its mode. Otherwise AccessError is raised.
+        Its only coordinate is the layout's offset. Raise AccessError unless there is one axis for each mode, and each
+        axis runs over the size of its mode.
 
         >>> from tilewright.algebra import index
         >>> print(Access.from_layout(Layout((4, (2, 4)), (2, (1, 8))), [index("i", 4), index("j", 8)]).offset)
@@ -144,10 +144,10 @@ class Access:
 
     @cached_property
     def divisions(self) -> tuple[Expr, ...]:
-        """Return the coordinates and conditions that still divide an axis by // or %, so that the access is not in
+        """The coordinates and conditions that divide an axis by // or %. While there are any, the access is not in
         normal form.
 
-        A congruence of a sum, such as (h - r) % 2 == 0, is not counted.
+        A congruence of a sum, such as (h - r) % 2 == 0, does not count.
         """
         counted = [c for c in self.conditions if c not in self.congruences or _divides_an_axis(c)]
         return tuple(e for e in (*self.coordinates, *counted) if has_division(e, self.axes))
@@ -189,8 +189,8 @@ class Access:
     def rebuilt(self, images: Substitution, **changes: Any) -> Access:
         """Return the access with every expression e in it replaced by images(e); its conditions are simplified anew.
 
-        An axis whose image is not a symbol is dropped from the axes. `changes` are fields that are set as given
-        instead.
+        An axis whose image is not a symbol is dropped from the axes. `changes` are fields of the result: they are set
+        as given, without replacements.
         """
         axes = [images(a) for a in self.axes]
         fields: dict[str, Any] = {
@@ -208,8 +208,8 @@ class Access:
     def normalise(self, digit_names: Mapping[str, access_normal.Names] | None = None) -> Access:
         """Return the normal form: flat indices are replaced by digits (mixed-radix parts), so that no // or % is left.
 
-        If there is none, return the access with the reason in its field `general`. `digit_names` maps axis names to
-        names for their digits, slowest first; otherwise digits are numbered: m_2, m_1, m_0.
+        If there is none, return the access as it is, with the reason in its field `general`. `digit_names` maps axis
+        names to names for their digits, slowest first; digits of other axes are numbered: m_2, m_1, m_0.
         """
         return access_normal.normalise(self, digit_names or {})
 
@@ -223,11 +223,11 @@ class Access:
         return access_cut.cut(self, axis, size, how)
 
     def phases(self) -> list[tuple[dict[str, int], Access]]:
-        """Return pairs (residues, access), one for each combination of residues of the axes that satisfies all
-        congruences.
+        """Split the access by residues, so that no congruence is left; return pairs (residues, access).
 
         A congruence is a bound x % s == 0, as in the gradient of a strided convolution. `residues` is {axis name:
-        residue}; the access covers only the points with these residues, so it has no congruence left.
+        residue}, and the access covers only the points with these residues. There is one pair for each combination of
+        residues that satisfies all congruences.
         """
         return access_cut.phases(self)
 

@@ -103,8 +103,9 @@ def _cut_box(access: Access, digits: list[Symbol], size: Expr) -> Access:
     """Return the access cut into tiles of `size` points, each a box over `digits` (the axes that are fused, slowest
     first).
 
-    From the fastest axis on, whole axes belong to the tile, until one is split. Extents 3, 4 and 8 and size 16: the
-    tile is 2 x 8. Raise AccessError if no such box exists. A single axis is always split, with a smaller last tile.
+    The tile takes whole axes, the fastest first, until the rest of `size` splits one. With extents 3, 4 and 8 and size
+    16, the tile is 2 x 8. Raise AccessError if no such box exists. A single axis is always split, with a smaller last
+    tile.
     """
     remaining = size
     for digit in reversed(digits):
@@ -271,10 +272,10 @@ class _TableColumns:
         self.name, self.digits, self.decoded, self.made = name, digits, decoded, made
 
     def gather(self, e: Expr) -> Expr:
-        """Return the expression `e` with the sum of its terms in the fused axes replaced by one table column.
+        """Return the expression `e` with one table column in place of the sum of its terms in the fused axes.
 
-        A column that is not in `made` yet is added to it. Raise AccessError if such a term also depends on another
-        axis.
+        A table column is a symbol whose value is looked up by the fused axes' flat index. If `made` has no column of
+        this sum yet, a new one is added to it. Raise AccessError if such a term also depends on another axis.
         """
         constant, terms = linear(e)
         of_table = []
@@ -310,8 +311,8 @@ class _TableColumns:
         return not any(s.lower is ZERO for s in e.symbols - self.digits)
 
     def congruence(self, condition: IsZero) -> Expr:
-        """Return the condition x % s == 0 with the terms of x that depend on the fused axes replaced by one table
-        column.
+        """Return the condition x % s == 0 with one table column in place of the terms of x that depend on the fused
+        axes.
 
         A table column is a symbol whose value is looked up by the fused axes' flat index. A new one is added to `made`.
         Raise AccessError if the condition does not have this form, or if such a term also depends on another axis.
@@ -322,9 +323,10 @@ class _TableColumns:
         return is_zero(self.gather(node.left) % node.right)
 
     def column(self, part: Expr) -> Expr:
-        """Return the table column for `part`, an expression of the fused axes, as a symbol.
+        """Return the table column for `part`, an expression of the fused axes: a symbol, perhaps negated.
 
-        A known column with the same definition is used, also negated; otherwise a new one is made and added to `made`.
+        A column of `made` is used if its definition is that of `part`, or its negative. Otherwise a new one is added to
+        `made`.
         """
         definition = self.decoded(part)
         opposite = scale(definition, -1)
@@ -344,9 +346,10 @@ class _TableColumns:
 def phases(access: Access) -> list[tuple[dict[str, int], Access]]:
     """Return the access split by residues, as pairs (residues, access); `residues` is {axis name: residue}.
 
-    Every axis in a congruence (a bound x % s == 0) becomes step*outer + residue with a fixed residue. Only combinations
-    of residues that satisfy every congruence are returned, so no congruence is left; those without any point are left
-    out. Without congruences there is one pair, ({}, access). Raise AccessError if a congruence is not linear.
+    A congruence is a bound x % s == 0. Every axis in one becomes step*outer + residue, with a fixed residue. There is a
+    pair for each combination of residues that satisfies every congruence, so that none is left; combinations without
+    any point are left out. Without congruences there is one pair, ({}, access). Raise AccessError if a congruence is
+    not linear.
 
     >>> from tilewright.algebra import Access, eq, index
     >>> h, r = index("h", 6), index("r", 3)                  # dy[(h - r) / 2], a gradient with stride 2
@@ -416,8 +419,9 @@ def why_not_join(accesses: Sequence[Access], outer: str, inner: str) -> str | No
     """Return the reason, as a text, why the axes `outer` and `inner` cannot be fused in all these accesses; None if
     they can.
 
-    A step of `outer` must change the offset, and every condition, as much as the full range of `inner` does: then
-    (outer, inner) is one flat axis. An access with neither axis is skipped; one with only one of them prevents fusion.
+    They can if (outer, inner) counts like one flat axis: one step of `outer` changes the offset, and every condition,
+    as much as the full range of `inner` does. An access with neither axis is skipped; one with only one of them
+    prevents fusion.
 
     >>> from tilewright.algebra import Access, index
     >>> p, q, c = index("p", 3), index("q", 4), index("c", 5)

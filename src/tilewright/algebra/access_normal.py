@@ -121,7 +121,7 @@ def _sorted_divisors(divisors: list[Expr]) -> list[Expr]:
 def _why_no_chain(divided: dict[Symbol, list[Expr]]) -> str | None:
     """Return a text that names two divisors of one axis, neither of which divides the other; None if there are none.
 
-    `divided` is {axis: divisors in ascending order}; only neighbours in that order are compared.
+    `divided` is {axis: divisors in ascending order}; each divisor is compared with the next one only.
     """
     for axis, divisors in divided.items():
         for small, large in pairwise(divisors):
@@ -170,9 +170,9 @@ def _digit_names(axis: Symbol, weights: list[Expr], names: Names | None, axis_na
     """Return the names of the digits of `axis`, fastest first; `weights` are the digits' weights in the flat index, 1
     first.
 
-    `names` are the names wanted, slowest first, or None for numbered names m_0, m_1, ... If `names` is {name: extent},
-    a name is used only for the digit whose weight fits. Raise AccessError if the number of names is wrong, or if a name
-    is in `axis_names`, the names that exist already.
+    `names` are the names wanted, slowest first; None gives numbered names m_0, m_1, ... If `names` is {name: extent},
+    the extents give each name a weight, and a digit gets the name with its weight; a digit without one is numbered.
+    Raise AccessError if the number of names is wrong, or if a name is in `axis_names`, the names that exist already.
     """
     numbered = [f"{axis.name}_{i}" for i in range(len(weights))]
     if names is None:
@@ -199,10 +199,10 @@ def _digit_names(axis: Symbol, weights: list[Expr], names: Names | None, axis_na
 
 
 def _use_exact_quotients(access: Access) -> Access:
-    """Return the access with x // s replaced by the exact quotient x / s if x % s == 0 is one of its bounds.
+    """Return the access with x // s replaced by the exact quotient x / s, where a bound x % s == 0 makes it exact.
 
-    Only sums x are treated so; other dividends are split into digits. Without such a bound the access is returned
-    unchanged.
+    Only sums x are treated so, such as (h - r) // 2; other dividends are split into digits instead. Without such a
+    bound the access is returned unchanged.
     """
     images: dict[Expr, Expr] = {}
     for bound in access.congruences:
@@ -271,12 +271,11 @@ def _xor_to_swizzle(access: Access) -> Access:
 
 
 def _matching_swizzle(access: Access, target: Expr, source: Expr) -> Swizzle | None:
-    """Return the swizzle of the offset that has the same effect as replacing the axis `target` by target ^ source, or
-    None.
+    """Return the swizzle of the offset that has the effect of an xor in the access; None if there is none.
 
-    `access` is the access without the xor, `source` another of its axes. Return None unless extents and strides are
-    powers of two, every axis has bits of the offset of its own, the swizzle's bits fit, and the offset's constant does
-    not disturb them.
+    The xor replaced the axis `target` by target ^ source. `access` is the access without it, `source` another of its
+    axes. There is a swizzle only if extents and strides are powers of two, every axis has bits of the offset of its
+    own, the swizzle's bits fit, and the offset's constant does not disturb them.
     """
     if not isinstance(target, Symbol) or target not in access.axes:
         return None

@@ -114,10 +114,11 @@ def E(*path: int) -> ScaledBasis:
 
 
 def coordinate_of(value: Any, strides: tuple[Any, ...]) -> Any:
-    """Return `value`, a sum of basis strides that a layout computed, as a coordinate tuple; modes without a step are 0.
+    """Return `value`, a sum of basis strides that a layout computed, as a coordinate tuple.
 
-    `strides` are the layout's strides, flat; they determine how the tuple is nested: strides E(0) and E(1) and the
-    value 2@1 give (0, 2). Raise LayoutError if strides move along a mode and also along a mode inside it.
+    Modes without a step are 0. `strides` are the layout's strides, flat; they determine how the tuple is nested.
+    Strides E(0) and E(1) and the value 2@1 give (0, 2). Raise LayoutError if strides move along a mode and also along a
+    mode inside it.
     """
     steps: Mapping[Path, Any]
     if isinstance(value, ScaledBasis):

@@ -177,10 +177,10 @@ def _named_mode(a: Layout, d: ScaledBasis, b: Layout) -> Layout:
 
 
 def _extended_modes(layout: Layout) -> list[tuple[Any, Any]]:
-    """Return the (extent, stride) modes of the coalesced layout, such that they also give offsets for indices past its
-    end.
+    """Return the (extent, stride) modes of the coalesced layout, in a form that also holds for indices past its end.
 
-    An extent-1 mode is kept at the end if the layout ends in one whose stride does not continue the mode before it.
+    Past the end, the last mode continues. So a last mode of extent 1 is kept if its stride does not continue the mode
+    before it: the layout (4, 1):(1, 10) continues with 10, not with 4.
     """
     modes = flat_modes(coalesce(layout))
     s, d = modes[-1]
@@ -199,10 +199,10 @@ class _Composition:
         self.reach = [0] * len(self.modes)  # the largest digit in each mode of A over all coordinates of B
 
     def pick(self, s: int, d: int) -> Layout:
-        """Return the layout of the `s` elements of A at the indices 0, d, ..., (s-1)*d: A o (s:d).
+        """Return the layout of the `s` elements of A at the indices 0, d, ..., (s-1)*d: the composition A o (s:d).
 
-        `self` records how far each mode of A is reached, for `require_no_carry`. Raise LayoutError if there is no such
-        layout.
+        How far this reaches in each mode of A is recorded in `self.reach`, for `require_no_carry`. Raise LayoutError if
+        there is no such layout.
         """
         if d == 0:
             return Layout(s, 0)
@@ -236,8 +236,8 @@ class _Composition:
         return from_modes(parts)
 
     def require_no_carry(self) -> None:
-        """Raise LayoutError if the modes of B picked so far, all together, run past the end of a mode of A other than
-        its last.
+        """Raise LayoutError if the modes of B picked so far together run past the end of a mode of A; the last mode of
+        A has none.
         """
         for j, (extent, _) in enumerate(self.modes[:-1]):
             if self.reach[j] >= extent:

@@ -63,10 +63,9 @@ def logical_divide(layout: Any, tiler: Any) -> Any:
 
 
 def _drop_trailing_ones(layout: Layout) -> Layout:
-    """Return the layout coalesced if its last mode has extent 1, otherwise unchanged; it is the same function of one
-    integer.
+    """Return the layout coalesced if its last mode has extent 1; otherwise, and if it has one element, unchanged.
 
-    A layout of one element is returned unchanged.
+    The result is the same function of one integer index.
     """
     return coalesce(layout) if leaves(layout.shape)[-1:] == (1,) and size(layout) != 1 else layout
 
@@ -125,9 +124,9 @@ def _unzip(
 ) -> Layout:
     """Return a divide or product of `layout`, mode by mode, regrouped from ((A0,B0),(A1,B1)) to ((A0,A1),(B0,B1)).
 
-    `split(mode, entry)` is the divide or product of a mode by its entry of `tiler`. For an entry None,
-    `split_alone(mode)` is used instead. Modes beyond the tiler are added to the second group. A `tiler` that is no
-    tuple splits the whole layout. Raise LayoutError if the tiler has more modes than the layout.
+    `split(mode, entry)` is the divide or product of a mode by its entry of `tiler`. If the entry is None,
+    `split_alone(mode)` is used instead. Modes beyond the tiler go into the second group. A `tiler` that is no tuple
+    splits the whole layout. Raise LayoutError if the tiler has more modes than the layout.
     """
     layout = as_layout(layout)
     if tiler is None:
@@ -178,8 +177,9 @@ def logical_product(block: Any, tiler: Any) -> Any:
 
 
 def _multiply_extents(a: Any, b: Any) -> Any:
-    """Return a * b for two extents; if one is a shape (a tuple), the products entry by entry, where missing entries
-    count as 1.
+    """Return a * b for two extents. If one is a shape (a tuple), multiply entry by entry.
+
+    Missing entries count as 1.
     """
     if not isinstance(a, tuple) and not isinstance(b, tuple):
         return a * b

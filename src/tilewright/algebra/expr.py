@@ -137,8 +137,8 @@ class Expr:
         """Return the floor-division and remainder nodes of the expression, at any depth, that are not in the set
         `seen`.
 
-        `seen` is changed: every visited node that contains a division is added, so that one set can serve several
-        expressions.
+        Every visited node that contains a division is added to `seen`. One set can so serve several expressions, and
+        each node is returned once.
         """
         divisions: list[FloorDiv | Mod] = []
         stack: list[Expr] = [self]
@@ -487,12 +487,12 @@ class IsZero(Expr):
 
 
 def _intern(node: Any, key: int, lo: Bound, hi: Bound, multiple: int, open_: bool, identity: Any) -> Any:
-    """Return the node of the table `_nodes` that has this `identity`: the new `node`, unless the table has an equal
-    one.
+    """Fill in the facts of the new `node`, enter it in the table `_nodes`, and return it; return an equal node that is
+    there.
 
-    The facts of `node` are filled in first: `key` orders nodes, `lo` and `hi` are its numeric range, `multiple` divides
-    all its values, and `open_` says that its range depends on symbolic bounds. `identity` is the table's key: operator
-    and operands. A table that has grown large is swept.
+    Facts: `key` orders nodes, `lo` and `hi` are its numeric range, `multiple` divides all its values, and `open_` says
+    that its range depends on symbolic bounds. `identity` is the table's key: operator and operands. A table that has
+    grown large is swept.
     """
     node.key = key
     node.lo = lo

@@ -184,10 +184,10 @@ def _has_opposed_pair(conditions: list[Expr], kind: Any) -> bool:
 
 
 def _keep_binding(conditions: list[Expr], *, keep_smaller: bool) -> list[Expr]:
-    """Return the conditions with only one of all conditions e + c >= 0 that share e but differ in the constant c.
+    """Return the conditions without those that are redundant because they differ from another in the constant only.
 
-    With `keep_smaller` the one with the smallest c is kept (it implies the others: for And), else that with the
-    largest.
+    Of all conditions e + c >= 0 with the same e, one is kept. With `keep_smaller` it is the one with the smallest c,
+    which implies the others (for And); else that with the largest (for Or).
     """
     best: dict[Any, Expr] = {}
     for a in conditions:

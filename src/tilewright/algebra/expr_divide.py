@@ -180,7 +180,7 @@ def _mod_sum(a: Sum, n: int) -> Expr:
 def _low_part(a: Sum, n: int) -> tuple[int, Expr, Expr] | None:
     """Return (g, h, l) with a == g*h + l, where g > 1 divides n and 0 <= l < g; None if no such split is found.
 
-    Terms with large coefficients go into h, the others into l: `8*i + j` with 0 <= j < 8 and n = 32 gives (8, i, j).
+    Terms with large coefficients go into h, the others into l. With 0 <= j < 8 and n = 32, `8*i + j` gives (8, i, j).
     """
     terms = sorted(a.terms, key=_size_of_coefficient, reverse=True)
     common = [n]  # gcd of n and of the first k coefficients
@@ -263,10 +263,10 @@ def _is_in_range(r: Expr, d: Expr) -> bool:
 
 
 def _symbolic_low_part(a: Expr, d: Expr) -> tuple[Expr, Expr, Expr, Expr] | None:
-    """Return (g, h, l, e) with a == g*h + l, d == g*e and 0 <= l < g, or None if no such split is found.
+    """Return (g, h, l, e) with a == g*h + l, d == g*e and 0 <= l < g; None if no such split is found.
 
-    g is a common factor of the divisor `d` and of some terms of `a`: for a = 8*Q*p + q with 0 <= q < 8*Q and d = 8*Q*P
-    it is 8*Q.
+    g is a common factor of the divisor `d` and of some terms of `a`. For a = 8*Q*p + q with 0 <= q < 8*Q, and d =
+    8*Q*P, the result is (8*Q, p, q, P).
     """
     constant, terms = _rules.linear(a)
     for g in _common_factors(terms, d):
@@ -311,9 +311,9 @@ def _common_factors(terms: tuple[tuple[Expr, int], ...], d: Expr) -> list[Expr]:
 
 
 def _divide_terms(a: Expr, d: Expr) -> tuple[Expr, Expr]:
-    """Return (q, r) with a == d*q + r, where q collects the quotients of all terms of `a` that `d` divides.
+    """Return (q, r) with a == d*q + r, where q is the sum of the quotients of all terms of `a` that `d` divides.
 
-    If `d` is a sum of several terms, they are found by long division. If no term is divided, (0, a) is returned.
+    If `d` is a sum of several terms, q and r come from a long division. If no term is divided, (0, a) is returned.
     """
     constant, d_terms = _rules.linear(d)
     if constant != 0 or len(d_terms) > 1:
@@ -358,10 +358,10 @@ def _divide_polynomial(a: Expr, d: Expr) -> tuple[Expr, Expr]:
 
 
 def _term_quotient(t: Expr, c: int, d: Expr, d_coefficient: int) -> Expr | None:
-    """Return (c*t) / (d_coefficient*d) if it is exact, else None; `c` and `d_coefficient` are the coefficients of `t`
-    and `d`.
+    """Return the quotient (c*t) / (d_coefficient*d) if it is exact, else None.
 
-    It is exact if every factor of the term `d` is a factor of the term `t`, and the integer coefficients divide.
+    `t` and `d` are terms, `c` and `d_coefficient` their integer coefficients. It is exact if every factor of `d` is a
+    factor of `t`, and `d_coefficient` divides `c`.
     """
     if c % d_coefficient != 0:
         return None

@@ -41,10 +41,11 @@ def is_nonneg(e: Expr, facts: Sequence[Expr] = ()) -> bool:
 
 
 def _search(e: Expr, facts: tuple[Expr, ...], depth: int) -> bool:
-    """Return True if a proof of e >= 0 is found: by replacing factors by their limits, and by subtracting known facts.
+    """Return True if a proof of e >= 0 is found.
 
-    If e - k*fact >= 0 for a k >= 1, then e >= 0. `facts` are expressions known to be >= 0, to which definitions of
-    symbols are added; `depth` is how many more facts may be subtracted, one after another.
+    Two kinds of steps are tried. Factors are replaced by their limits. And known facts are subtracted: if e - k*fact >=
+    0 for a k >= 1, then e >= 0. `facts` are expressions known to be >= 0; those that follow from definitions of symbols
+    are added. `depth` is how many more facts may be subtracted, one after another.
     """
     e = _eliminate(e, facts, depth, symbolic=True)
     if e.lo >= 0:
@@ -85,8 +86,10 @@ def _definition_facts_of(e: Expr) -> list[Expr]:
 def definition_facts(s: Symbol, definition: Expr) -> list[Expr]:
     """Return expressions that are always >= 0 because the symbol `s` equals `definition`.
 
-    For s == x // d + c these are x - d*(s - c) and d*(s - c) + d - 1 - x; for s == min(a, b) they are a - s and b - s,
-    for max the opposite; otherwise definition - s and s - definition.
+    - s == x // d + c: x - d*(s - c), and d*(s - c) + d - 1 - x.
+    - s == min(a, b): a - s, and b - s.
+    - s == max(a, b): s - a, and s - b.
+    - Any other definition: definition - s, and s - definition.
     """
     for t, c in _rules.linear(definition)[1]:
         if c == 1 and type(t) is FloorDiv and t.right.lo >= 1:
@@ -103,9 +106,10 @@ def definition_facts(s: Symbol, definition: Expr) -> list[Expr]:
 def _eliminate(e: Expr, facts: tuple[Expr, ...], depth: int, *, symbolic: bool) -> Expr:
     """Return a lower bound of `e`: an expression never greater than it, with factors replaced by their limits.
 
-    The limit used is the one that makes `e` smallest; for that the sign of the factor's coefficient must be proved,
-    with `facts` (expressions known to be >= 0) and search depth `depth`. With `symbolic` only factors with symbolic
-    limits are replaced. It ends as soon as the range shows that `e` is not negative.
+    Each factor is replaced by the limit that makes `e` smallest. Which one that is depends on the sign of the factor's
+    coefficient; a factor whose sign is not proved stays. Proofs use `facts` (expressions known to be >= 0) and search
+    depth `depth`. With `symbolic`, only factors with symbolic limits are replaced. It ends as soon as the range shows
+    that `e` is not negative.
     """
     tried: set[Expr] = set()
     while e.lo < 0:
@@ -128,8 +132,9 @@ def _eliminate(e: Expr, facts: tuple[Expr, ...], depth: int, *, symbolic: bool) 
 
 
 def _is_nonneg_within(e: Expr, facts: tuple[Expr, ...], depth: int) -> bool:
-    """Return True if e >= 0 by its range, or by a proof that subtracts fewer than `depth` of the `facts` (known to be
-    >= 0).
+    """Return True if e >= 0 by its range, or by a proof.
+
+    `facts` are expressions known to be >= 0; the proof may subtract fewer than `depth` of them, one after another.
     """
     return e.lo >= 0 or (depth > 0 and e.open and not refuted(e, facts) and _search(e, facts, depth - 1))
 
@@ -137,8 +142,8 @@ def _is_nonneg_within(e: Expr, facts: tuple[Expr, ...], depth: int) -> bool:
 def _next_to_eliminate(e: Expr, tried: set[Expr], *, symbolic: bool) -> Expr | None:
     """Return the factor of a term of `e` that is replaced by its limit next, or None; factors in `tried` are skipped.
 
-    A factor that the limits of no other candidate mention is preferred, so that it cannot come back. With `symbolic`
-    only factors with symbolic limits are considered; without it, None is returned unless some term is a product.
+    Preferred is a factor that cannot come back, because the limits of no other candidate mention it. With `symbolic`,
+    only factors with symbolic limits are considered. Without it, None is returned unless some term is a product.
     """
     _, terms = _rules.linear(e)
     if not symbolic and not any(type(t) is Product for t, _ in terms):

@@ -176,8 +176,7 @@ def sum_node(constant: int, terms: tuple[tuple[Expr, int], ...]) -> Expr:
 
 
 def _join_digits(constant: int, terms: list[tuple[Expr, int]]) -> Expr | None:
-    """Return the sum with a remainder and the quotient that belongs to it combined, or None if no pair of terms
-    combines.
+    """Return the sum with a remainder and its quotient combined to one term; None if no two terms combine.
 
     d*(x//d) + x%d becomes x, and d*((x//d)%e) + x%d becomes x%(d*e). The sum is `constant` + coefficient * term + ...,
     with (term, coefficient) pairs in `terms`.
@@ -338,11 +337,10 @@ def maximum(*args: _e.ExprLike) -> Expr:
 
 
 def _extremum(kind: Any, operands: list[Expr], slack: Any) -> Expr:
-    """Return the min or max of `operands` (`kind` is the node class Min or Max), without operands that are never
-    needed.
+    """Return the min or max of `operands`, without operands that are never needed; `kind` is the node class Min or Max.
 
-    `slack(keep, drop)` returns an expression; if that is provably >= 0, `drop` is not needed beside `keep`. Raise
-    ExpressionError without operands.
+    An operand `drop` is not needed beside another, `keep`, if the expression slack(keep, drop) is provably >= 0. For a
+    max, slack is keep - drop. Raise ExpressionError without operands.
     """
     if not operands:
         raise ExpressionError(f"{kind.__name__.lower()} of nothing")

@@ -46,10 +46,9 @@ def _sum_values(e: Sum) -> Samples:
 
 
 def refuted(e: Expr, facts: tuple[Expr, ...] = ()) -> bool:
-    """Return True if `e` is negative at a sample point at which all `facts` (expressions known to be >= 0) are
-    positive.
+    """Return True if `e` is negative at some sample point, although all `facts` are positive there.
 
-    Then no proof of e >= 0 from these facts can exist. False decides nothing.
+    `facts` are expressions known to be >= 0; then no proof of e >= 0 from them can exist. False decides nothing.
     """
     for point, value in enumerate(samples(e)):
         if value is not None and value < 0 and all((samples(f)[point] or -1) >= 0 for f in facts):

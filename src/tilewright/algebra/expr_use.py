@@ -168,10 +168,11 @@ class Substitution:
             raise type(fault)(f"{shown(e, 80)}: {fault}") from None
 
     def _symbol_image(self, s: Symbol) -> Expr:
-        """Return the expression that replaces the symbol `s`: its replacement, or the symbol with substituted limits.
+        """Return the expression that replaces the symbol `s`: its replacement; without one, the symbol with substituted
+        limits.
 
-        A symbol whose definition became a number, or whose two limits became equal, is replaced by that number. Raise
-        OutOfRange for a number that the symbol cannot be.
+        If the definition of such a symbol became a number, or its two limits became equal, that number is returned.
+        Raise OutOfRange for a number that the symbol cannot be.
         """
         replacement = self.by_symbol.get(s)
         if replacement is None:

@@ -179,8 +179,8 @@ def max_common_layout(a: Any, b: Any) -> Layout:
 
 
 def max_common_vector(a: Any, b: Any) -> int:
-    """Return the number of consecutive offsets, from 0 on, that both layouts hold at the same indices: a copy's first
-    vector.
+    """Return how many consecutive offsets, from 0 on, both layouts hold at the same indices: the first vector of a
+    copy.
 
     A copy that consists only of such vectors needs a width that also divides the contiguous runs of both layouts.
 
@@ -259,8 +259,8 @@ def _right_inverse_of_modes(rows: list[Row]) -> Layout:
 def _left_inverse_of_modes(rows: list[Row], layout: Layout) -> Layout:
     """Return the layout from offsets to linear indices that undoes a layout with the modes `rows`.
 
-    A row is (extent, stride, step of the linear index); rows are sorted by stride. If modes overlap, or a stride does
-    not divide the next one, a search looks for an inverse. Raise LayoutError, naming `layout`, if it finds none.
+    A row is (extent, stride, step of the linear index); rows are sorted by stride. If modes overlap, or if a stride
+    does not divide the next one, an inverse is searched for. Raise LayoutError, naming `layout`, if none is found.
     """
     if not rows:
         return EMPTY_MODE
@@ -305,11 +305,12 @@ def _modes_by_axis(layout: Layout, operation: str) -> dict[Path, list[Row]]:
 def _map_axes(
     layout: Layout, axes: dict[Path, list[Row]], extents: Any, make_layout_of: Callable[[Path, Any], Layout]
 ) -> Layout:
-    """Return a layout whose modes are make_layout_of(path, extent), one for each axis of the codomain, nested as the
-    axes are.
+    """Return a layout with one mode for each axis of the codomain, nested as the axes are: make_layout_of(path,
+    extent).
 
-    The keys of `axes` are the paths that strides of `layout` step along. `extents` is the codomain's shape; axes beyond
-    it have extent 1. Raise LayoutError, naming `layout`, if a stride steps along an axis inside one that is not nested.
+    The keys of `axes` are the paths along which strides of `layout` step. `extents` is the codomain's shape; axes
+    beyond it have extent 1. Raise LayoutError, naming `layout`, if a stride steps along an axis inside one that has no
+    axes inside.
     """
 
     def build(path: Path, extent: Any) -> Layout:
@@ -341,8 +342,7 @@ def _require_not_composed(layout: Any, operation: str) -> Layout:
 
 
 def _require_swizzled(layout: ComposedLayout, operation: str) -> None:
-    """Raise LayoutError unless the composed layout is a layout of offsets followed by a swizzle, or by no outer
-    function.
+    """Raise LayoutError unless the composed layout is a layout of offsets, perhaps followed by a swizzle.
 
     `operation` is named in the message.
     """

@@ -44,7 +44,7 @@ class _Search:
         self.trials = 0
 
     def extend(self, covered: int, modes: list[tuple[int, int]]) -> list[tuple[int, int]] | None:
-        """Return the modes, as (extent, stride), of a layout R that inverts L for all its values, beginning with
+        """Return the modes, as (extent, stride), of a layout R that inverts L for all its values; R begins with
         `modes`.
 
         `modes` invert L for values below `covered`, the product of their extents. Return None if no continuation is
@@ -68,10 +68,10 @@ class _Search:
         return None
 
     def _longest_mode(self, covered: int, modes: list[tuple[int, int]], step: int) -> int:
-        """Return the largest extent for which a further mode of stride `step` gives indices at which L takes the right
-        values.
+        """Return the largest extent for which a further mode of stride `step` gives right indices.
 
-        The modes before it, `modes`, invert L for values below `covered`.
+        An index is right if L takes the value there that belongs to it. The modes before it, `modes`, invert L for
+        values below `covered`.
         """
         for v in self.values:
             if v >= covered and _at(modes, v % covered) + v // covered * step not in self.indexes[v]:

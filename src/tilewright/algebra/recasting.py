@@ -79,7 +79,7 @@ def downcast(layout: Any, count: int) -> Any:
 
 
 def _require_recastable(layout: Any, count: int, operation: str) -> Any:
-    """Return `layout` as a layout, after checks for elements that become `count` times as large or small.
+    """Return `layout` as a layout, if it can be recast: if its elements can become `count` times as large or small.
 
     Raise LayoutError, with the text `operation` in front, if `count` is no positive integer, if values are coordinates,
     or if the outer function is no swizzle.

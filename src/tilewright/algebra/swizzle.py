@@ -108,7 +108,10 @@ class Swizzle(TupleValue):
         return count.bit_length() - 1
 
     def size(self) -> int:
-        """Return the period of the swizzle S: S(o + size) == S(o) + size for all offsets o >= 0."""
+        """Return the period of the swizzle S: adding it to an offset only adds it to the result.
+
+        S(o + size) == S(o) + size for all offsets o >= 0.
+        """
         return 1 << (self.bits + self.base + abs(self.shift))
 
     cosize = size
@@ -230,8 +233,9 @@ class ComposedLayout(TupleValue):
         return ComposedLayout(self.outer, self.offset, layout)
 
     def with_tile(self, tile: ComposedLayout) -> ComposedLayout:
-        """Return a tile of this layout: the outer function of `self` over the inner layout of `tile`, with both offsets
-        added.
+        """Return a tile of this layout: the outer function of `self` over the inner layout of `tile`.
+
+        The offset of the result is the sum of both offsets.
         """
         return ComposedLayout(self.outer, _shift(self.offset, tile.offset), tile.layout)
 

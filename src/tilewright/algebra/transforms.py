@@ -98,10 +98,9 @@ class Pad(Transform):
     right: Expr
 
     def upper(self, lower: Extents) -> Extents:
-        """Return the dimensions after padding, {name: extent}, from those before it (`lower`): the padded one is
-        larger.
+        """Return the dimensions after padding, {name: extent}, from those before it (`lower`).
 
-        Raise AccessError if the dimension does not exist.
+        The padded dimension is larger by the padding at both ends. Raise AccessError if the dimension does not exist.
         """
         return lower | {self.dimension: self._require(self.dimension, lower) + self.left + self.right}
 
@@ -126,11 +125,10 @@ class Embed(Transform):
     offset: Expr = ZERO
 
     def upper(self, lower: Extents) -> Extents:
-        """Return the dimensions after embedding, {name: extent}, from those before it (`lower`): one is replaced by
-        several.
+        """Return the dimensions after embedding, {name: extent}, from those before it (`lower`).
 
-        Embedding writes a dimension as a weighted sum of new ones, as in h = 2*p + r. Raise AccessError if names do not
-        fit.
+        Embedding writes one dimension as a weighted sum of new ones, as in h = 2*p + r: these replace it. Raise
+        AccessError if names do not fit.
         """
         return self._exchange(lower, (self.dimension,), {name: size for name, size, _ in self.parts})
 
@@ -158,10 +156,9 @@ class Merge(Transform):
     parts: tuple[str, ...]
 
     def upper(self, lower: Extents) -> Extents:
-        """Return the dimensions after merging, {name: extent}, from those before it (`lower`): several become one flat
-        dimension.
+        """Return the dimensions after merging, {name: extent}, from those before it (`lower`).
 
-        Raise AccessError if names do not fit.
+        Several dimensions become one, whose extent is the product of theirs. Raise AccessError if names do not fit.
         """
         size: Expr = ONE
         for part in self.parts:
@@ -419,7 +416,7 @@ class View:
         return self.then(Pad(dimension, as_expr(left), as_expr(right)))
 
     def embed(self, dimension: str, parts: Mapping[str, tuple[ExprLike, ExprLike]], offset: ExprLike = 0) -> View:
-        """Return the view with a dimension replaced by new ones, of which it is the weighted sum plus `offset`: h = 2*p
+        """Return the view with a dimension replaced by new ones: it is their weighted sum plus `offset`, as in h = 2*p
         + r.
 
         `parts` is {new dimension: (extent, weight)}.
@@ -464,11 +461,10 @@ class View:
         return self.then(XorWith(dimension, other))
 
     def at(self, coordinates: Mapping[str, ExprLike]) -> tuple[Coordinates, list[Expr]]:
-        """Return (tensor_coordinates, conditions) for coordinates of the view; both coordinates are {dimension:
-        expression}.
+        """Return (tensor_coordinates, conditions) for `coordinates` of the view.
 
-        The conditions say that each step stays in bounds; those known already are 1 or 0. Raise AccessError unless each
-        dimension of the view has a coordinate.
+        Both coordinates are {dimension: expression}. The conditions say that each step stays in bounds; a condition
+        that is known already is 1 or 0. Raise AccessError unless each dimension of the view has a coordinate.
 
         >>> View.tensor({"h": 5}).pad("h", 1, 1).at({"h": 6})
         ({'h': <5>}, [<1>, <0>])

@@ -97,8 +97,8 @@ def tuple_mod(a: Any, b: Any) -> Any:
 def ceil_div(a: Any, b: Any) -> Any:
     """Return a / b rounded up, mode by mode: the number of tiles of shape `b` that cover a shape `a`.
 
-    Where one of them has a tuple and the other an int, products take the place of tuples. Modes that `b` lacks stay as
-    they are. Raise LayoutError if `b` has more modes, or for a divisor 0.
+    If a mode is a tuple in one of them and an int in the other, the tuple counts as the product of its entries. Modes
+    that `b` lacks stay as they are. Raise LayoutError if `b` has more modes, or for a divisor 0.
 
     >>> ceil_div((100, 64), (32, 64)), ceil_div((10, 20, 3), (4, 5)), ceil_div(((4, 6), 5), (5, 2))
     ((4, 1), (3, 4, 3), (5, 3))

@@ -91,8 +91,9 @@ class _Meetings:
     def _touches(self, op: Op) -> bool:
         """True if `op` accesses memory that barriers must protect.
 
-        Protected is memory other than registers, read-only arguments, and tensors that the task loads once, first, and
-        that `op` only reads. False for operations with blocks, and for those that access no element, such as views.
+        All memory is protected, with these exceptions: tensors that are distributed among threads (registers);
+        read-only arguments; and tensors that the task loads once, before it uses them, if `op` only reads them. False
+        for operations with blocks, and for those that access no element, such as views.
         """
         if op.name in NAMING or op.blocks:
             return False

@@ -59,12 +59,13 @@ class Places:
         return False
 
     def offsets(self, value: Value, coordinates: tuple[Any, ...]) -> tuple[TensorType, Array]:
-        """Return (tensor type, offsets): the type of the tensor below the view `value`, and an array of the elements'
-        offsets.
+        """Return (tensor type, offsets) of elements of `value`, which may be a view of a tensor.
 
-        `coordinates` are those of the elements in the view: a number or array for each dimension. Offsets are in
-        elements, before the swizzle, in the first iteration of all loops. A stage of a channel counts as a tensor of
-        its own. A tensor that is no view is its own tensor.
+        `coordinates` are the elements' coordinates in `value`: a number or array for each dimension. `offsets` is an
+        array: the distance of each element, in elements, from the start of the tensor that is viewed. `tensor type` is
+        the type of that tensor. Views of views and bitcasts are followed to the tensor; a `value` that is no view is
+        the tensor itself. A stage of a channel (a result of `acquire` or `wait`) is a tensor with the shape of one
+        stage. Offsets are those before the swizzle, in the first iteration of all loops.
         """
         op = self.made.get(value)
         if op is not None and op.name == "bitcast":

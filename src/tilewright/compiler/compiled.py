@@ -32,8 +32,7 @@ MACHINE_CODE = {"llvm": "llvm", "asm": "assembly"}
 
 
 def machine_levels(kernel: Any) -> dict[str, str]:
-    """Return {level: attribute of `kernel` that has its text} of the levels of machine code, such as {"asm":
-    "assembly"}.
+    """Return {level of machine code: attribute of `kernel` that has its text}, such as {"asm": "assembly"}.
 
     Empty if `kernel` is None.
     """
@@ -193,9 +192,9 @@ class Compiled:
     def bind(self, arrays: Mapping[str, Array], kept: Kept | None = None) -> Callable[[], None]:
         """Return a function that launches the kernel on `arrays`, {argument name: array}, outputs too.
 
-        Work on constant arguments is done now, unless `kept`, a result of `keep`, has it. A contiguous array may have
-        another shape than the argument, if it has as many elements. Raise ArgumentError if an array is missing or does
-        not fit.
+        Work on constant arguments, such as packing weights, is done now. If `kept`, a result of `keep`, is given, that
+        work was done before and is not repeated. A contiguous array may have another shape than the argument, if it has
+        as many elements. Raise ArgumentError if an array is missing or does not fit.
         """
         return self.bind_whole(arrays, kept)[0]
 
@@ -204,18 +203,19 @@ class Compiled:
     ) -> tuple[Callable[[], None], Whole | None]:
         """Return (the function that `bind` returns, a Whole or None).
 
-        The Whole describes the launches and arrays of a call, so that a launch cache can repeat it on other arrays. It
-        is None if a call does more than copies and launches. `arrays` is {argument name: array}, outputs too. `kept` is
-        the result of `keep`: work on constant arguments, such as packed weights, done before. `passing` promises that
-        the function is called exactly once, right away.
+        A Whole describes the launches and arrays of a call, so that a launch cache can repeat the call on other arrays.
+        It is None if a call does more than copies and launches. `arrays` is {argument name: array}, outputs too. `kept`
+        is a result of `keep`, which has the work on constant arguments; None: that work is done now. `passing` promises
+        that the function is called exactly once, right away.
         """
         return self._running.bind_whole(self._arrays_in_order(arrays), kept=kept, passing=passing)
 
     def keep(self, arrays: Mapping[str, Array]) -> Kept:
-        """Do the work that depends on constant arguments only, such as packing weights, and return its result for
-        `bind`.
+        """Do the work that depends on constant arguments only, such as packing weights, and return its result as a
+        Kept.
 
-        `arrays` is {argument name: array}, with all arguments.
+        `bind` takes the Kept, and then does not repeat that work. `arrays` is {argument name: array}, with all
+        arguments.
         """
         return self._running.keep(self._arrays_in_order(arrays))
 
@@ -244,8 +244,9 @@ class Compiled:
         return benchmark(self.bind(arrays), seconds)
 
     def made_logs(self) -> list[Array]:
-        """Return a list of new, uninitialised arrays, one for each tensor that the kernel logs; a launch takes them as
-        its last arguments.
+        """Return a list of new, uninitialised arrays, one for each tensor that the kernel logs.
+
+        A launch takes them as its last arguments.
         """
         return [np.empty(log.shape, log.dtype.numpy) for log in self.logs]
 

@@ -51,7 +51,8 @@ def machine_of(program: Program) -> Machine | None:
 def ready(program: Program, params: Mapping[str, int]) -> tuple[Program, tuple[Condition, ...]]:
     """Check `program`, bind its parameters to `params`, {name: value}, and return (the bound program, conditions).
 
-    The conditions are those that open sizes must meet at each call; only block programs have any.
+    The conditions are those that sizes known only at the call must meet. Only block programs have any; for others it is
+    (). Raise ProgramError if the program is illegal.
     """
     verify(program)
     bound = bind(program, params)
@@ -73,11 +74,11 @@ class NativeDevice(HostMemory):
         self.target, self.checked = native(target), checked
 
     def prepare(self, program: Program, params: Mapping[str, int]) -> NativeProgram:
-        """Return `program` with its parameters bound to `params`, {name: value}, and lowered to machine code at first
-        use.
+        """Return `program` as a NativeProgram: its parameters are bound to `params`, {name: value}; machine code
+        follows at first use.
 
-        The program is checked first. If `self.checked` is set, it is not: then it must be bound already, and `params`
-        has no effect.
+        The program is checked first. With `self.checked` it was checked and bound before: nothing is checked then, and
+        `params` has no effect.
         """
         return NativeProgram(self, *((program, ()) if self.checked else ready(program, params)))
 
@@ -187,10 +188,10 @@ class InterpretedProgram:
         return partial(self._run, self._closed_program(named, params), named, workers or 2)
 
     def _closed_program(self, arrays: Mapping[str, Array], params: Mapping[str, int] | None) -> Program:
-        """Return the program with its open parameters (known only at the call) bound to their values; cached by the
-        values.
+        """Return the program with its open parameters (known only at the call) bound to their values.
 
-        They come from the shapes of `arrays`, {argument name: array}, and from `params`, {name: value}.
+        The values come from the shapes of `arrays`, {argument name: array}, and from `params`, {name: value}. Programs
+        are cached by these values.
         """
         if not open_parameters(self.program):
             return self.program
@@ -201,10 +202,10 @@ class InterpretedProgram:
         return self._members[key]
 
     def _run(self, program: Program, arrays: dict[str, Array], workers: int) -> None:
-        """Interpret `program` on `arrays`, {argument name: array}, which are written in place; append its logs to the
-        device's.
+        """Interpret `program` on `arrays`, {argument name: array}, which are written in place.
 
-        `workers` is the number of workgroups that share its tasks.
+        Its debug_log records are appended to the logs of the device. `workers` is the number of workgroups that share
+        its tasks.
         """
         device = self._device
         device.logs += interpret(
@@ -219,10 +220,10 @@ class InterpretedProgram:
 
 
 def memory_near(machine: Machine, arrays: Sequence[Any], passing: bool = False) -> Memories:
-    """Return the memory of the GPU that `arrays` are on, for allocations and copies.
+    """Return the Memories of the GPU that `arrays` are on: the object that allocates and copies tensors there.
 
-    `machine` is the described GPU. Work goes to the stream of the arrays, if they follow one. `passing` says that the
-    memory is used only during one call.
+    `machine` is the described GPU. If the arrays follow a stream, work goes to that stream. `passing` says that tensors
+    allocated from it are used only during one call.
     """
     target, number = gpu(f"gpu:{machine.name}", None), common_device("the call", list(arrays))
     return target.backend.memory(target.machine, number, passing, followed_stream(arrays))
@@ -237,19 +238,19 @@ class GpuDevice:
         self.target, self.made_for = target, ""
 
     def prepare(self, program: Program, params: Mapping[str, int]) -> GpuProgram:
-        """Check `program`, bind its parameters to `params`, {name: value}, and return it compiled for the GPU that it
-        names.
+        """Check `program`, bind its parameters to `params`, {name: value}, and return it compiled for a GPU.
 
-        Also record that GPU, for `near`.
+        The GPU is the one that the program names. Its name is recorded in `self.made_for`, for `near`.
         """
         prepared = GpuProgram(self, *ready(program, params))
         self.made_for = prepared.kernel.target.machine.name
         return prepared
 
     def near(self, arrays: Sequence[Any], passing: bool = False) -> Memories:
-        """Return the memory of the GPU that `arrays` are on.
+        """Return the Memories of the GPU that `arrays` are on: the object that allocates and copies tensors there.
 
-        `passing` says that the memory is used only during one call. A program must have been prepared before.
+        `passing` says that tensors allocated from it are used only during one call. A program must have been prepared
+        before.
         """
         return memory_near(machine_named(self.made_for), arrays, passing)
 
@@ -265,8 +266,8 @@ class GpuProgram:
     def launch(self, arrays: list[Any], workers: int | None, params: Mapping[str, int] | None) -> Callable[[], None]:
         """Return a function that starts the code on `arrays`, with tasks shared by `workers` workgroups.
 
-        None, or the machine's number of cores, means as many workgroups as fit on the GPU at a time. `params` is {name:
-        value} of open parameters that no shape gives.
+        `workers` None means as many workgroups as fit on the GPU at a time; so does the machine's number of cores.
+        `params` is {name: value} of open parameters that no shape gives.
         """
         all_cores = workers == self.kernel.target.machine.limits.cores
         return self.kernel.launch(arrays, None if all_cores else workers, params)

@@ -28,10 +28,10 @@ if TYPE_CHECKING:  # a kernel from the cache needs no planner
 
 
 def key_for(program: Program, sizes: Mapping[str, int], shapes: Sequence[tuple[int, ...]], options: str) -> str:
-    """Return the disk-cache key of a kernel on this CPU: a hash of the program, `sizes` by name, and the arguments'
-    `shapes`.
+    """Return the disk-cache key of a kernel on this CPU: a hash of all inputs of its compilation.
 
-    `options` is a text of all other inputs of the compilation. The key also has the CPU and the compiler's version.
+    These are the program, the ranges of its symbols, `sizes` by name, the arguments' `shapes`, and `options`, a text of
+    all other inputs. The CPU and the compiler's version are in it too.
     """
     ranges = sorted((s.name, str(s.lo), str(s.hi)) for s in program_symbols(program))
     inputs = (f"{ranges}", f"{sorted(sizes.items())}", f"{list(shapes)}", options)

@@ -214,8 +214,8 @@ def _dynamic_symbols(
 ) -> list[Symbol]:
     """Return the symbols that `dynamic` (symbols or names of sizes) leaves open until each call.
 
-    Raise ArgumentError for one that has a value in `known` or is no size of an argument, and for any if `target` is the
-    executor, where every size is dynamic.
+    Raise ArgumentError for one that has a value in `known`, or is no size of an argument. For the target `executor`,
+    every entry is an error, as every size is dynamic there.
     """
     if dynamic and target == EXECUTOR:
         raise ArgumentError(f"dynamic=: with target={target!r} every size is; leave it out")
@@ -370,10 +370,11 @@ def _warn_of_aliasing(program: Program) -> None:
 
 
 def _require_bound(program: Program, known: Mapping[Symbol, Expr]) -> None:
-    """Raise UnboundSymbol if an operation uses a symbol that gets no value: from `known`, shapes, loops or set_symbol.
+    """Raise UnboundSymbol if an operation uses a symbol that has no value.
 
-    Constraints are checked too in grid programs. In other programs the planner chooses tile sizes that have no value,
-    unless a loop's result depends on its tile size.
+    Values come from `known` ({symbol: value}), from the shapes of arguments, from loops and from set_symbol. In grid
+    programs, the symbols in constraints need a value too. In other programs a tile size may have none, as the planner
+    then chooses it, unless a loop's result depends on its tile size.
     """
     memory = [a.type for a in program.args if isinstance(a.type, MemoryType)]
     free = {s for memory_type in memory for d in memory_type.sizes if d is not None for s in d.symbols}
@@ -443,7 +444,8 @@ def _require_bound_symbols(needed: set[Symbol], known: Mapping[Symbol, Expr], fr
     """Raise UnboundSymbol if a symbol in `needed` gets no value; `op`, which uses the symbols, has the line for the
     message.
 
-    Symbols in `free` get values later, as do workgroup ids; `known` is {symbol: value or expression of other symbols}.
+    `known` is {symbol: value, or expression of other symbols}; these others need a value too. Symbols in `free` get
+    values later, as do workgroup ids.
     """
     for s in sorted(needed, key=lambda s: s.name):
         if s in WORKGROUPS or s.name.startswith("GET_ITER_ARG_") or s in free:
@@ -533,9 +535,10 @@ class Executable:
         return None
 
     def _repeat_remembered(self, args: tuple[Any, ...]) -> Any:
-        """Return `UNLIKE`: no call is remembered here. Executables with machine code override this.
+        """Return `UNLIKE`: this executable remembers no call.
 
-        They repeat a remembered call whose arguments had the same form as `args`, and return the outputs that it makes.
+        Executables with machine code override this. They repeat an earlier call whose arguments had the same form as
+        `args`, and return the outputs that it allocates; `UNLIKE` if there was no such call.
         """
         return UNLIKE
 
@@ -556,11 +559,12 @@ class Executable:
         return tuple([None if n is None else args[n] if type(n) is int else named[n] for n in order])
 
     def _run(self, args: tuple[Any, ...], logs: dict[str, Any] | None) -> Any:
-        """Run the program in numpy on `args`, the call's arguments by position, and return the outputs that the call
-        left out.
+        """Run the program in numpy on `args`, the call's arguments by position; return the outputs that the call left
+        out.
 
-        Arguments are checked first, and outputs that were passed are filled in place. `logs` receives what debug_log
-        records; None: nothing is recorded, unless an author's hook needs it.
+        Arguments are checked first. Outputs that were passed are filled in place. `logs` receives what debug_log
+        records; None: nothing is recorded, unless an author's hook needs it. Executables with machine code override
+        this.
         """
         bound = Arguments(self.program, self.outputs, self.known, args, self.lenient)
         if bound.in_place:
@@ -575,10 +579,11 @@ class Executable:
         return bound.finish()
 
     def _aliased_executable(self, bound: Arguments) -> Self:
-        """Return the executable of a variant of the program, in which each output and the inputs that share its array
-        are one argument.
+        """Return the executable of a variant of the program, for a call in which an output has the same array as
+        inputs.
 
-        `bound` are the checked arguments, which say which these are. Variants are cached.
+        In the variant, such an output and these inputs are one argument. `bound` are the checked arguments, which say
+        which these are. Variants are cached.
         """
         key = tuple(bound.in_place.items())
         alias = self._in_one_array.get(key)

@@ -70,8 +70,8 @@ class NativeExecutor(EntryExecutor, HostExecutor):
                 program.make()
 
     def member(self, arrays: Sequence[Array], params: Mapping[str, int] | None = None) -> EntryMember | None:
-        """Return the module's machine-code entry for the sizes of `arrays`; None if it has none and launches run one by
-        one.
+        """Return the module's machine-code entry for the sizes of `arrays`; None if its launches run one by one
+        instead.
 
         `params` is {name: value} of sizes that no shape determines. Raise an error if shapes or types of the arrays are
         not those of the arguments.
@@ -79,16 +79,15 @@ class NativeExecutor(EntryExecutor, HostExecutor):
         return None if self.why_script is not None else self._members(self.sizes(arrays, params))
 
     def member_of_closed_sizes(self) -> EntryMember | None:
-        """Return the machine-code entry of a module without dynamic sizes; None if it has none and launches run one by
-        one.
-        """
+        """Return the machine-code entry of a module without dynamic sizes; None if launches run one by one instead."""
         return None if self.why_script is not None else self._members(())
 
     def _member_of_sizes(self, sizes: Sizes) -> EntryMember:
-        """Return the machine-code entry (the native function that runs the whole module) for `sizes`, (name, number)
-        pairs.
+        """Return the module's EntryMember for `sizes`, (name, number) pairs: its machine code, and what a call must
+        know of it.
 
-        Raise an error if a program of one of its launches does not take the arrays that it is launched on.
+        The machine code is one native function that runs the whole module. Raise an error if a program of one of its
+        launches does not take the arrays that it is launched on.
         """
         script = self.script_of(sizes)
         self._check_launches(script, dict(sizes))

@@ -96,11 +96,11 @@ class NativeExecutable(Executable):
             self._drop_compiled()
 
     def _report_plan(self, realised: Realised) -> None:
-        """Warn of contractions without atoms and of a slow plan in `realised`, the result of the passes; once per
-        executable.
+        """Warn, once per executable, if a contraction of the kernel has no atoms, or if its plan is slow.
 
-        There is no warning of what a plan of the author's asks for. A property that `compile` was told to require
-        raises an error instead.
+        `realised` is the result of the passes, with the plan. There is no warning about a plan that the author gave:
+        not of atoms if that plan has none, and not of slowness. If `compile` was told to require one of the two
+        properties, its absence raises an error instead.
         """
         warn_of = Required.NOTHING
         if not self._reported:
@@ -138,7 +138,7 @@ class NativeExecutable(Executable):
         logs: bool = False,
         opened: OpenSizes | None = None,
     ) -> Request:
-        """Return the compilation request (the passes' input) of the program for these sizes and argument shapes.
+        """Return the Request (input of the passes) that compiles the program for these sizes and argument shapes.
 
         `extents` is {size: number or expression of open sizes}, `shapes` is {argument: shape}. `opened` are the open
         sizes (known only at the call); None: there are none. With `logs` the kernel records debug_log.
@@ -164,11 +164,12 @@ class NativeExecutable(Executable):
     def compiled(
         self, symbols: Mapping[Symbol, int], shapes: Mapping[Value, tuple[int, ...]], *, logs: bool = False
     ) -> Compiled:
-        """Return the kernel for these sizes, {symbol: number}, and {argument: shape}; planned and compiled once for
-        each.
+        """Return the kernel for these sizes, {symbol: number}, and {argument: shape}; it is planned and compiled once
+        for each.
 
-        If there are dynamic sizes, it is the kernel for all their values, unless `logs` is set or that kernel does not
-        cover these. With `logs` the kernel records debug_log. The result becomes the `last` kernel.
+        If there are dynamic sizes, it is one kernel for all their values. In two cases it is a kernel for these numbers
+        alone: with `logs` (the kernel records debug_log); and if the general kernel does not accept the numbers. The
+        result becomes the `last` kernel.
         """
         if self.dynamic and not logs:
             longer_argument = self._request_for(symbols, shapes).longer() if self.lenient else None
@@ -221,8 +222,8 @@ class NativeExecutable(Executable):
     def _load_or_plan(self, key: str | None, recipe: tuple[Any, ...], plan: Callable[[], PlannedKernel]) -> Compiled:
         """Return the kernel that the disk cache has under `key`; otherwise plan it now and store it there.
 
-        `key` None: the kernel is not cached, and is planned later, on first use. `recipe` is (executable, sizes,
-        shapes, logs) for pickling; `plan()` plans the kernel.
+        `key` None means that the kernel is not cached: it is then planned on first use. `recipe` is (executable, sizes,
+        shapes, logs), from which a pickled kernel is restored; `plan()` plans the kernel.
         """
         stored = None if key is None else kept.find(key, self.program)
         kernel = Compiled(self.target, recipe, plan, stored)
@@ -233,19 +234,20 @@ class NativeExecutable(Executable):
     def _recipe(
         self, symbols: Mapping[Symbol, int], shapes: Mapping[Value, tuple[int, ...]] | None, logs: bool
     ) -> tuple[Any, ...]:
-        """Return what a pickled kernel is made from again: (this executable, {size name: number}, shapes, logs).
+        """Return the arguments from which a pickled kernel is restored: (this executable, {size name: number}, shapes,
+        logs).
 
-        `symbols` is {size: number}. `shapes` is {argument: shape}, which becomes a list in the order of the arguments,
-        or None if sizes are dynamic. `logs` is whether the kernel records debug_log.
+        `symbols` is {size: number}. `shapes` is {argument: shape}, and becomes a list in the order of the arguments; it
+        is None if sizes are dynamic. `logs` is whether the kernel records debug_log.
         """
         size_of = {s.name: n for s, n in symbols.items()}
         return self, size_of, None if shapes is None else [shapes[a] for a in self.program.args], logs
 
     def remake(self, named: Mapping[str, int], shapes: list[tuple[int, ...]] | None, logs: bool) -> Compiled:
-        """Return the kernel for sizes `named`, {size name: number}, and argument shapes, from the cache or compiled;
-        for unpickling.
+        """Return the kernel for sizes `named`, {size name: number}, and argument shapes; unpickling calls this.
 
-        `shapes` None: the kernel for all values of the dynamic sizes. `logs` is whether the kernel records debug_log.
+        It comes from the cache or is compiled. `shapes` None means the kernel for all values of the dynamic sizes.
+        `logs` is whether the kernel records debug_log.
         """
         symbols = {s: named[s.name] for s in (program_symbols(self.program) | set(self.known)) if s.name in named}
         if shapes is None:
@@ -253,10 +255,10 @@ class NativeExecutable(Executable):
         return self.compiled(symbols, dict(zip(self.program.args, shapes, strict=True)), logs=logs)
 
     def _compiled_open(self, symbols: Mapping[Symbol, int]) -> Compiled:
-        """Return the kernel for all values of the dynamic sizes, which is planned for the values in `symbols`, {size:
-        number}.
+        """Return the kernel for all values of the dynamic sizes; it becomes the `last` kernel.
 
-        It is compiled once for each set of the other sizes, and becomes the `last` kernel.
+        It is planned for the values in `symbols`, {size: number}, and compiled once for each set of the sizes that are
+        not dynamic.
         """
         static = {s: e for s, e in self.known.items() if s not in self.dynamic}
         fixed = {s: n for s, n in symbols.items() if s not in self.dynamic and not static.get(s, ONE).symbols}
@@ -269,10 +271,10 @@ class NativeExecutable(Executable):
         return kernel
 
     def _open_request(self, symbols: Mapping[Symbol, int]) -> Request:
-        """Return the compilation request (the passes' input) in which sizes are expressions of the dynamic ones.
+        """Return the Request (input of the passes) for a kernel with dynamic sizes: extents are expressions of these.
 
-        The kernel is planned for typical values: that of a dynamic size is the one in a plan of the author's, or else
-        the one in `symbols`, {size: number}, but at least 2.
+        The kernel is planned for a typical value of each dynamic size. It is the value in a plan that the author gave,
+        if there is one; else the value in `symbols`, {size: number}, but at least 2.
         """
         from tilewright.lower.block.symbolic_shapes import opened as opened_sizes
 
@@ -400,12 +402,11 @@ class NativeExecutable(Executable):
     def _bind_kernel(
         self, bound: Arguments, kernel: Compiled, logged: list[Array], passing: bool = False
     ) -> tuple[Callable[[], None], Whole | None]:
-        """Return (a function that runs `kernel` on the call's arguments, a Whole that describes its launches for a
-        launch cache).
+        """Return (a function that runs `kernel` on the call's arguments, a Whole or None).
 
-        The second item is None if the function does more than copies and launches. `bound` are the checked arguments;
-        `logged` are the arrays for logs, which follow them. `passing` promises that the function is called exactly
-        once, right away.
+        A Whole describes the launches of the call, for a launch cache; None if the function does more than copies and
+        launches. `bound` are the checked arguments; `logged` are the arrays for logs, which follow them. `passing`
+        promises that the function is called exactly once, right away.
         """
         arrays: list[Any] = [
             value
@@ -485,12 +486,13 @@ class NativeExecutable(Executable):
     def _run(
         self, args: tuple[Any, ...], logs: dict[str, Any] | None, caller: tuple[Self, Arguments] | None = None
     ) -> Any:
-        """Run the kernel for the sizes of `args`, the call's arguments by position, and return the outputs that the
-        call left out.
+        """Run the kernel for the sizes of `args`, the call's arguments by position; return the outputs that the call
+        left out.
 
         Arguments are checked first, and the call is remembered unless it logs. `logs` receives what debug_log records;
-        None: nothing is recorded, unless an author's hook needs it. `caller` is (executable, checked arguments) of the
-        call to remember, if this executable is the variant in which an input and an output are one array.
+        None: nothing is recorded, unless an author's hook needs it. If this executable is the variant in which an input
+        and an output are one array, `caller` is (executable, checked arguments) of the call itself, which is remembered
+        instead.
         """
         bound = Arguments(
             self.program, self.outputs, self.known, args, self.lenient, self._memory_of_gpu(), self._fully_written
@@ -513,10 +515,10 @@ class NativeExecutable(Executable):
         return bound.finish()
 
     def _run_aliased(self, bound: Arguments, logs: dict[str, Any] | None) -> Any:
-        """Run a call in which inputs are the arrays of outputs, by the variant of the kernel for that; return the
-        outputs left out.
+        """Run a call in which some inputs are the arrays of outputs; return the outputs that the call left out.
 
-        `bound` are the checked arguments; `logs` receives what debug_log records.
+        A variant of the kernel runs it, in which such an input and output are one argument. `bound` are the checked
+        arguments; `logs` receives what debug_log records.
         """
         alias = self._aliased_executable(bound)
         results = alias._repeat_remembered(bound.apart) if logs is None else UNLIKE
@@ -529,9 +531,9 @@ class NativeExecutable(Executable):
         """Remember a successful call in the launch cache of its device, so that later calls of the same form repeat its
         launch.
 
-        `bound` are its checked arguments, `made` the outputs that it allocated, `launch` the function that it called,
-        and `whole` the description of its launches. Nothing is remembered if the call cannot be repeated, for example
-        if only some outputs were left out.
+        `bound` are its checked arguments, `made` the outputs that it allocated, `launch` the function that it called.
+        `whole` describes its launches. Nothing is remembered if the call cannot be repeated, for example if it left out
+        some outputs but not all.
         """
         args = self.program.args
         passed = [v for v, argument in zip(args, bound.given, strict=True) if argument is not None]
@@ -609,11 +611,12 @@ def _executable_from(
     constant: Collection[str],
     machine: Machine | None,
 ) -> NativeExecutable:
-    """Return the executable of `program` with these options, also for unpickling; nothing is compiled before it is
-    called.
+    """Return the executable of `program` with these options; nothing is compiled before it is called.
 
-    `dynamic` are names of sizes, `constant` names of arguments that do not change once bound. With `machine` its
-    kernels are planned for that one and run on the interpreter.
+    Pickle also calls this function to restore an executable. `dynamic` are names of sizes known only at the call.
+    `constant` are names of arguments that do not change once bound. `required` are properties that the plan must have,
+    such as Required.ATOMS. With `lenient`, arrays may be larger than the program says. With `machine`, the kernels are
+    planned for that one and run on the interpreter. `plan` is a plan to follow, or None.
     """
     known = resolve(program.bindings)
     symbol_of = {s.name: s for a in program.args for d in getattr(a.type, "dims", ()) for s in d.symbols}

@@ -40,9 +40,7 @@ class PlannedKernel:
 
     @property
     def member(self) -> EntryMember | None:
-        """The machine-code entry of a kernel without dynamic sizes; None if it has none and its launches run one by
-        one.
-        """
+        """The machine-code entry of a kernel without dynamic sizes; None if its launches run one by one instead."""
         executor = self.executor
         return executor.member_of_closed_sizes() if isinstance(executor, NativeExecutor) else None
 

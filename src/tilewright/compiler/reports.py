@@ -37,8 +37,8 @@ def _report_missing_atoms(
     """Warn of the first contraction in `lost` for whose types the machine has atoms. Return True if there was a
     warning.
 
-    `lost` is {contraction that runs without atoms: reason}. If `required` has ATOMS, raise NoAtoms for the first one
-    instead, whatever the machine has. If `warns` is False, nothing is warned of.
+    `lost` is {contraction that runs without atoms: reason}. If `warns` is False, there is no warning. If `required` has
+    ATOMS, NoAtoms is raised for the first contraction in `lost`, whether the machine has atoms for it or not.
     """
     for product, reason in lost.items():
         atoms = atoms_for(product, machine)

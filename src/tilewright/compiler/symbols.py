@@ -17,9 +17,9 @@ from tilewright.limits import did_you_mean
 def known_names(program: Program, kernel: Any, bindings: Mapping[Expr, Any]) -> list[str]:
     """Return the sorted names of the symbols that `compile` may bind, given `bindings` of some of them.
 
-    They are the symbols of the program and of the kernel's Python text, and those in expressions bound to these. The
-    Python text counts because a symbol that is only a hint (`elements_per_thread=LOADS`) is not in the program.
-    Iterators and address spaces are left out.
+    They are the symbols of the program, the symbols in the kernel's Python text, and symbols in expressions that are
+    bound to any of these. The Python text counts because a symbol that is only a hint (`elements_per_thread=LOADS`) is
+    not in the program. Iterators and address spaces are left out.
     """
     iterators = {s for op in program.walk() for e in op.attrs.get("over", ()) for s in e.symbols}
     iterators |= {s for op in program.walk() for s, _ in op.attrs.get("lookups", ())}

@@ -57,9 +57,13 @@ def compile_text(
 
     The text has one block or loop program, or a host program and those that it launches. `params` binds the first
     program's parameters; those with a range (`param M in 1..65536`) may stay open until a call, whose arrays give their
-    values. `target` is "cpu", machine code for this CPU; "cpu:NAME", for a machine by name, whose text can be read
-    everywhere and which can be called where it runs; "gpu", the GPU in use ("cuda" if it is NVIDIA's), and "gpu:NAME"
-    likewise; or "interpreter", which finds races and reads of unwritten memory, and runs programs for every machine.
+    values. Targets are:
+
+    - "cpu": machine code for this CPU;
+    - "cpu:NAME": for a machine by name; its text can be read everywhere, and it can be called where it runs;
+    - "gpu" (or "cuda", if it is NVIDIA's): the GPU in use; "gpu:NAME": for a GPU by name;
+    - "interpreter": finds races and reads of unwritten memory, and runs programs for every machine.
+
     `workers` is the number of workgroups that share the tasks (None: two on the interpreter, one per core on a CPU). On
     the interpreter, `seed` chooses the order in which waves run; correct programs give the same results for all. Errors
     in the text raise ProgramError.
@@ -257,9 +261,9 @@ class TextExecutable:
     ) -> tuple[dict[str, Any], list[str]]:
         """Return (arrays, left_out): {argument name: array} of a call, and the names of the outputs that it left out.
 
-        For the latter new arrays are allocated. `args` are the arguments by position, `named` those by name; `params`
-        is {name: value} of open parameters that no shape gives. Raise ArgumentError if an argument is missing or
-        invalid.
+        For outputs that are left out, new arrays are allocated. `args` are the arguments by position, `named` those by
+        name; `params` is {name: value} of open parameters that no shape gives. Raise ArgumentError if an argument is
+        missing or invalid.
         """
         names = [a.name or "" for a in self.main.args]
         if named:
@@ -291,8 +295,8 @@ class TextExecutable:
         return arrays, [a.name or "" for a in left_out]
 
     def _array(self, argument: Any, where: str) -> Any:
-        """Return `argument` as a DeviceArray or numpy array that shares its memory; only numpy arrays unless the target
-        is a GPU.
+        """Return `argument` as an array that shares its memory: a DeviceArray or numpy array on a GPU, else a numpy
+        array.
 
         Raise ArgumentError if it is no such array; `where` names it in the message.
         """
@@ -319,12 +323,11 @@ class TextExecutable:
     def _bind_arrays(
         self, arrays: dict[str, Any], params: Mapping[str, int] | None, passing: bool = False
     ) -> tuple[Any, Whole | None]:
-        """Return (a function that runs the program on `arrays`, a Whole that describes its launches for a launch
-        cache).
+        """Return (a function that runs the program on `arrays`, a Whole or None).
 
-        The second item is None if the function does more than copies and launches, and on the interpreter. `arrays` is
-        {argument name: array}; `params` is {name: value} of open parameters that no shape gives. `passing` promises
-        that the function is called exactly once, right away.
+        A Whole describes the launches of the call, for a launch cache; None on the interpreter, or if the function does
+        more than copies and launches. `arrays` is {argument name: array}; `params` is {name: value} of open parameters
+        that no shape gives. `passing` promises that the function is called exactly once, right away.
         """
         if params and not self._has_open_sizes:
             raise ArgumentError(f"params: {self.name} has no open parameters; compile_text binds the others")
@@ -344,11 +347,11 @@ class TextExecutable:
         return launch, Whole(names, tuple(ordered_arrays), written, ((launch, tuple(range(len(ordered_arrays)))),))
 
     def member(self, *args: Any, params: Mapping[str, int] | None = None) -> tuple[EntryMember, dict[str, Any]]:
-        """Return (the machine-code entry for a call with these arrays, {argument name: array} with new arrays for
-        outputs left out).
+        """Return (machine-code entry for a call with these arrays, {argument name: array}); for CPUs only.
 
-        CPUs only. Nothing is run and no element is read. `params` is {name: value} of open parameters that no shape
-        gives. Raise ArgumentError if calls copy arrays or launch programs one by one, so that there is no entry.
+        Outputs that are left out get new arrays. Nothing is run and no element is read. `params` is {name: value} of
+        open parameters that no shape gives. Raise ArgumentError if there is no entry, because calls copy arrays or
+        launch programs one by one.
         """
         arrays, _ = self._arguments(args, params, {})
         ordered_arrays = [arrays[a.name or ""] for a in self.main.args]
@@ -361,8 +364,9 @@ class TextExecutable:
     def parameters(self) -> dict[str, int | range | None]:
         """Return {name: value} of the first program's parameters.
 
-        The value is the declared one, and for a parameter with a range the one that was bound, or the range if it is
-        still open.
+        A parameter with a range may have been bound when the text was compiled: its value is that number. If it is
+        still open, its value is the range. Any other parameter has the value in the program's text; None if the text
+        gives none.
         """
         all_parameters = parameters(self.programs[self.main.name])
         return {
@@ -380,9 +384,7 @@ class TextExecutable:
 
 
 def _without_traceback(action: Callable[[], None]) -> Callable[[], None]:
-    """Return a function that calls `action` and removes the interpreter's frames from the traceback of its
-    ProgramErrors.
-    """
+    """Return a function that calls `action`; its ProgramErrors have a traceback without the interpreter's frames."""
 
     def run() -> None:
         try:

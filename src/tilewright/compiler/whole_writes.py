@@ -17,9 +17,9 @@ from tilewright.ir.tile import TILE, loose
 def with_whole_writes(program: Program, known: Mapping[Symbol, Expr]) -> Program:
     """Return the program with a broadcast before each write of a tile that lacks dimensions of its memory.
 
-    Nothing is added for dimensions that constraints tile to a single coordinate: the write is at that coordinate. Raise
-    DimensionMismatch for any other operation with a dimension on one side only that is not tiled so. `known` is
-    {symbol: value}. The program itself is returned if nothing is to be added.
+    A dimension that constraints tile to a single coordinate needs none: the write is at that coordinate. Raise
+    DimensionMismatch for any other operation with a dimension on one side only, unless constraints tile it so too.
+    `known` is {symbol: value}. The program itself is returned if nothing is to be added.
     """
     if all(loose(op) is None for op in program.walk()):
         return program
@@ -29,9 +29,9 @@ def with_whole_writes(program: Program, known: Mapping[Symbol, Expr]) -> Program
 
 
 def _single_coordinate_dims(program: Program, known: Mapping[Symbol, Expr], name: str) -> set[Expr]:
-    """Return the dimensions that the constraint records called `name` ("workgroup" or "tiling") give a tile size of 1.
+    """Return the dimensions for which the author's constraints give a tile size of 1.
 
-    `known` is {symbol: value}.
+    `name` is the kind of constraint, "workgroup" or "tiling". `known` is {symbol: value}.
     """
     bound = Substitution(known)
     return {

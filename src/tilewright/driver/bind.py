@@ -56,10 +56,11 @@ from tilewright.rewrite.tile_between_gemms import has_only_tile, in_a_loop, summ
 def bind_plan(forms: RequestForms, plan: Schedule, choose: ChoosePlan) -> tuple[Request, Kernels]:
     """Apply ("bind") a plan to a request; return (the request, perhaps with its program rewritten, its kernels).
 
-    `forms` is the request over digits (mixed-radix parts) of its dimensions, then over whole dimensions; or only one of
-    the two. The plan's lines decide which kernels there are: one; two with a value in memory between them; kernels that
-    repack operands and one on the copies; or a kernel over parts of K and one that merges them. `choose` plans those of
-    which the plan says nothing. Raise an ArgumentError if the plan does not fit the program.
+    `forms` has the same request in one or two forms: with dimensions split into digits (mixed-radix parts, such as
+    image row and column), and with whole dimensions. The plan's lines decide which kernels there are: one; two with a
+    value in memory between them; kernels that repack operands and one on the copies; or a kernel over parts of K and
+    one that merges them. `choose` plans those of which the plan says nothing. Raise an ArgumentError if the plan does
+    not fit the program.
     """
     request = forms[0]
     if plan.whole is not None:
@@ -162,11 +163,11 @@ def _bind_one(forms: RequestForms, plan: Schedule) -> tuple[Request, OneKernel]:
 
 
 def _named_form(forms: RequestForms, plan: Schedule) -> Request:
-    """Return the form of the request whose dimensions the plan's axes name; the first form if both or neither are
-    named.
+    """Return the form of a request that has the dimensions which the plan's axes name.
 
-    `forms` is the request over digits (mixed-radix parts) of its dimensions, then over whole dimensions. The last form
-    is returned only if the plan names dimensions that it alone has, and none that the first form alone has.
+    `forms[0]` is the request with dimensions split into digits (mixed-radix parts, such as image row and column).
+    `forms[-1]` is the request with whole dimensions. `forms[-1]` is returned if some axis has the name of a dimension
+    that only this form has, and no axis has the name of one that only `forms[0]` has. Otherwise `forms[0]` is returned.
     """
     over_digits, over_whole = forms[0], forms[-1]
     names = {axis.name for axis in plan.axes}

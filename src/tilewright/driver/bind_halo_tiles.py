@@ -59,11 +59,12 @@ class HaloKernel:
 
     @classmethod
     def of(cls, request: Request, plan: Schedule) -> HaloKernel:
-        """Return the HaloKernel of a request and its plan: the program with M split into digits (image, row, column),
-        which are dimensions.
+        """Return the HaloKernel of a request and its plan: the program, with M split into digits (image, row and
+        column), each of which becomes a dimension.
 
-        Raises an ArgumentError if the program does not have exactly one MMA, if the plan names another one, or if M has
-        no digits.
+        The program's loops over K are removed first, except for those over filter taps, as the plan has them. Raise an
+        ArgumentError if the program does not have exactly one MMA with M, N and K, if the plan names another one, or if
+        M cannot be split into digits.
         """
         without_loops, _ = without_k_loops(
             request.program, request.free

@@ -67,10 +67,11 @@ def _in_phases(request: Request) -> Request:
 
 
 def _names_dims(plan: Schedule, program: Program, rewritten: Program) -> bool:
-    """True if the author's plan is over the dimensions of the author's `program`, so that none of them may be merged.
+    """True if the author's `plan` names dimensions of the author's `program`, so that none of them may be merged.
 
-    It is if its axes name all dimensions of `program`. A CPU plan with axes `rows`, `columns` and `depth` names digits
-    (mixed-radix parts) instead: it is if dimensions were merged in `rewritten`, and no digit belongs to a merged one.
+    A plan without an atom names them if its axes include all dimensions of `program`. A CPU plan with an atom has the
+    axes `rows`, `columns` and `depth`, made of digits (mixed-radix parts). It names them if `rewritten` (the program
+    with dimensions merged) has merged dimensions, and no digit's name begins with the name of a merged dimension.
     """
     if plan.atom is None:
         named = {axis.name for axis in plan.axes}

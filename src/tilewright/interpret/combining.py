@@ -71,8 +71,9 @@ def _products(
     added.
 
     `arrays` are the elements of A and B, at coordinates `parts`, {dimension: (first, end)}; `tiles` are A, B and the
-    accumulator. If the mma `op` has the attribute `blocks`, only blocks with the same number are multiplied, and others
-    are 0. Raise ExecutionError if `blocks` does not divide a dimension.
+    accumulator. If the mma `op` has the attribute `blocks`, B is block-diagonal: N (the accumulator's last dimension)
+    and K (the last reduced dimension of A) are split into so many equal blocks, and block i of N sums over block i of K
+    only. Raise ExecutionError if `blocks` does not divide the extents of N and K.
     """
     blocks = op.attrs.get("blocks", 1)
     a, b, acc = tiles

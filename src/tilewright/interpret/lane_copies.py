@@ -22,8 +22,9 @@ Array = np.ndarray[Any, np.dtype[Any]]
 def copy_lanes(agent: Agent, op: Op) -> Steps:
     """Start a `copy_lanes` of the wave `agent`: each lane asynchronously copies a contiguous run to shared memory.
 
-    The copy is done later, when the scheduler chooses; the next `land` names the barrier that waits for it. Elements
-    out of bounds become zeros. Raise OutOfBoundsFault, or ProtocolFault if a lane's elements are no aligned run. A
+    The copy is done later, when the scheduler chooses; the next `land` names the barrier that waits for it. Where the
+    attribute `when` is false, nothing is copied; where `inside` is false, a zero is written. Raise OutOfBoundsFault if
+    any other element lies outside of the source tensor, and ProtocolFault if a lane's elements are no aligned run. A
     generator that yields where other waves may run.
     """
     yield None

@@ -60,8 +60,9 @@ class Instruction:
     arguments: Arguments
 
     def run(self, source: Array, target: Array) -> None:
-        """Execute the instruction: read `source`, write `target` in place. Memory is a flat array; registers are an
-        array indexed [lane, value].
+        """Execute the instruction: read the array `source`, write the array `target` in place.
+
+        Memory is a flat array; registers are an array indexed [lane, value].
         """
         self.atom.run(source, target, **self.arguments)
 
@@ -121,8 +122,8 @@ class CopyAtom:
         self.meaning(self.layout(source.dtype.itemsize, arguments), source, target, **arguments)
 
     def answer(self, request: CopyRequest) -> tuple[Instruction, ...] | CopyRefusal:
-        """Return the instructions that do the copy `request`, in order. If this atom cannot do it, return a CopyRefusal
-        with the reason.
+        """Return the instructions that do the copy `request`, in order; or a CopyRefusal with the reason if this atom
+        cannot do it.
         """
         try:
             self._need_spaces(request)
@@ -131,12 +132,11 @@ class CopyAtom:
             return CopyRefusal(self.name, str(refused))
 
     def conditions(self, request: ViewRequest) -> tuple[Condition, ...] | CopyRefusal:
-        """Return the conditions on open sizes (known only at the call) under which this atom does `request`, a copy
-        between views.
+        """Return the conditions on open sizes (known only at the call) under which this atom can copy between the views
+        of `request`.
 
-        They hold for all loop iterations; () means that the atom always does the copy. If the atom cannot do it, return
-        a CopyRefusal with the reason. One reason is a padding value other than 0 for elements that may be out of
-        bounds.
+        They hold for all loop iterations. () means that the atom always can. If it never can, return a CopyRefusal with
+        the reason; one reason is a padding value other than 0 for elements that may be out of bounds.
         """
         try:
             self._need_spaces(request)
@@ -150,7 +150,7 @@ class CopyAtom:
     def _need_spaces(self, request: CopyRequest | ViewRequest) -> None:
         """Raise Refused unless the request copies between the atom's memory spaces, and its elements are whole bytes.
 
-        An atom for global memory also takes the spaces in `self.alike`. Elements of type bool are always accepted.
+        An atom for global memory also takes the spaces in `self.alike`. Elements of type bool count as whole bytes.
         """
         for side, atom_space, requested in (
             ("from", self.source, request.source.space),

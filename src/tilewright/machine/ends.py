@@ -27,11 +27,12 @@ def both_ends(coordinate: Expr, extent: Expr) -> tuple[Expr, Expr]:
 
 
 def ends_within(ends: Iterable[Expr], coordinates: Iterable[Expr], shape: Iterable[Expr]) -> tuple[Expr, ...]:
-    """Return those of `ends` that must still be checked: neither always >= 0, nor implied by the tensor's bounds or
-    each other.
+    """Return the expressions in `ends` that a bounds check of a view must still test.
 
-    An end is an expression that is negative exactly for elements out of bounds of a view. `coordinates` and `shape`
-    have one entry for each dimension of the tensor.
+    An end is an expression that is negative for elements out of bounds of the view at one side, such as `39 - c` for
+    indices c > 39, and >= 0 for all others. An end is left out in three cases: it is always >= 0; the tensor's own
+    bounds imply it; or another end that is returned implies it. The tensor's bounds are those of `coordinates` in
+    `shape`, which have one entry for each dimension.
 
     >>> from tilewright.algebra import as_expr, index
     >>> g, c = index("g", 3), index("c", 64)
@@ -54,8 +55,10 @@ def with_ends(view: MemoryView, axes: tuple[Symbol, ...]) -> MemoryView:
     """Return a view of the same elements in a reshaped tensor whose own bounds are the view's ends, so that no end is
     left.
 
-    An end is an expression that is negative out of bounds of the view. `axes` are the axes of the copied box. Raise
-    Refused if there is no such tensor. New dimensions come first, and the view's name shows the new shape:
+    An end is an expression that is negative out of bounds of the view. The example is a view of 40 channels, of which
+    each group ends before the tensor of 120 does: the reshaped tensor has groups and channels as two dimensions. New
+    dimensions come first, and the view's name shows the new shape. `axes` are the axes of the copied box. Raise Refused
+    if there is no such tensor.
 
     >>> from tilewright.algebra import as_expr, index
     >>> g, i, c, one = index("g", 3), index("i", 8), index("c", 64), as_expr(1)
@@ -81,12 +84,12 @@ def with_ends(view: MemoryView, axes: tuple[Symbol, ...]) -> MemoryView:
 
 
 def _with_bound(view: MemoryView, end: Expr, d: int, axes: tuple[Symbol, ...]) -> MemoryView | None:
-    """Return the view in a tensor whose dimension `d` ends where `end` becomes negative, without this end in its
+    """Return the view in a tensor whose dimension `d` ends where `end` becomes negative; that end is no longer in
     `ends`.
 
-    For an end at a fixed position, dimension `d` is made shorter. For an end in every block, such as the last of 40
-    channels of each group, it is split into (blocks, elements of a block). Return None if neither is possible, or if
-    the position depends on `axes`, the axes of the copied box.
+    There are two ways. If the end is at a fixed position, dimension `d` is made shorter. If it repeats, such as after
+    40 channels of each group, dimension `d` is split into (blocks, elements of a block). Return None if neither is
+    possible, or if the position depends on `axes`, the axes of the copied box.
     """
     last = view.coordinates[d] + end
     constant, terms = linear(last)

@@ -19,11 +19,10 @@ from tilewright.machine.views import Condition, MemoryView, RegisterView, ViewRe
 
 
 def register_conditions(request: ViewRequest, width: int, wave: int) -> Iterator[Condition]:
-    """Yield the conditions on open sizes (known only at the call) under which lanes do `request`, a copy to or from
-    registers.
+    """Yield the conditions on open sizes (known only at the call) under which lanes can do `request`.
 
-    The other side is memory. Each lane moves `width` bytes with one instruction; `wave` is the number of lanes of a
-    wave. Nothing is yielded if the copy is always possible. Raise Refused if no sizes allow it.
+    `request` is a copy between memory and registers. Each lane moves `width` bytes with one instruction; `wave` is the
+    number of lanes of a wave. Nothing is yielded if the copy is always possible. Raise Refused if no sizes allow it.
     """
     registers, memory = request.sides()
     count = run_length(request, width)
@@ -38,11 +37,11 @@ def register_conditions(request: ViewRequest, width: int, wave: int) -> Iterator
 
 
 def transfer_conditions(request: ViewRequest, width: int) -> Iterator[Condition]:
-    """Yield the conditions on open sizes (known only at the call) under which lanes do `request`, a copy to shared
-    memory.
+    """Yield the conditions on open sizes (known only at the call) under which lanes can do `request`.
 
-    Source and target are memory; each lane moves `width` bytes with one instruction. Elements past the end of the
-    source arrive as zeros; the target must be in bounds everywhere. Raise Refused if no sizes allow the copy.
+    `request` is a copy from memory to shared memory. Each lane moves `width` bytes with one instruction. Elements past
+    the end of the source arrive as zeros; the target must be in bounds everywhere. Raise Refused if no sizes allow the
+    copy.
     """
     source, target = request.source, request.target
     assert isinstance(source, MemoryView)
@@ -100,11 +99,12 @@ def _run_conditions(
 
     A run is the `count` elements, `width` bytes together, that one lane moves with one instruction. `view` is the
     memory side of `request`. `axis` is the number of the box axis along which runs lie, or None for runs of one
-    element. In the dimension along the runs, each run must begin at a multiple of `count`; if `whole`, and that
-    dimension may be out of bounds, its extent must be such a multiple too. Offsets in each other dimension must be
-    multiples of `count` elements.
+    element.
 
-    Raise Refused if no sizes allow it: the tensor's alignment is too small, or the swizzle tears runs apart.
+    In the dimension along the runs, each run must begin at a multiple of `count`. With `whole`, no run may be cut off
+    at the end: if that dimension may be out of bounds, its extent must be a multiple of `count`. Offsets in each other
+    dimension must be multiples of `count` elements. Raise Refused if no sizes allow it: the tensor's alignment is too
+    small, or the swizzle tears runs apart.
     """
     what = f"{width} bytes a lane"
     if view.alignment % width:
@@ -146,11 +146,11 @@ def _run_conditions(
 
 
 def _dimension_along(request: ViewRequest, view: MemoryView, axis: int, count: int) -> Generator[Condition, None, int]:
-    """Return the dimension of `view` along which runs of `count` elements lie, as the generator's return value.
+    """Return the dimension of `view` along which runs of `count` elements lie, as the return value of this generator.
 
-    It is the only dimension whose coordinate depends on axis number `axis` of the box of `request`, and grows by 1 with
-    it. If its stride is symbolic, yield the condition that it is 1. Raise Refused if there is no such dimension, or if
-    its stride is another number.
+    It is the only dimension whose coordinate depends on axis number `axis` of the box of `request`; the coordinate
+    grows by 1 with the axis. Its stride must be 1. If the stride is symbolic, the condition that it is 1 is yielded.
+    Raise Refused if there is no such dimension, or if its stride is another number.
     """
     symbol = request.axes[axis]
     steps: list[tuple[int, Expr | None]] = [

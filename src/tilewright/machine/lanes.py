@@ -105,11 +105,10 @@ def _layout(wave: int, width: int, size: int) -> Layout:
 
 
 def _addresses(layout: object, lanes: int) -> tuple[Array, Array]:
-    """Return two arrays indexed [lane, value]: the lane whose address is used, and the element's distance from that
-    address.
+    """Return two arrays indexed [lane, value]: (lane whose address is used, distance of the element from that address).
 
-    `layout` maps the (lane, value) of one wave to elements, numbered lane after lane. It is repeated, wave after wave,
-    for all `lanes` lanes.
+    A value may be at the address of another lane than its own. `layout` maps the (lane, value) of one wave to elements,
+    numbered lane after lane. It is repeated, wave after wave, for all `lanes` lanes.
     """
     elements = table(layout)
     wave, count = elements.shape
@@ -127,11 +126,11 @@ def _load(
     active: tuple[bool, ...],
     value: int,
 ) -> None:
-    """Execute a lane load: lane i reads a run of elements of the flat array `source`, from offsets[i] on, into `target`
-    in place.
+    """Execute a lane load: each lane reads a run of elements from memory into its registers.
 
-    `target` is indexed [lane, value]; the run goes to the values from number `value` on. Lanes that are not `active`
-    get zeros. `layout` maps the (lane, value) of a wave to elements, and so says how long a run is.
+    Lane i reads from offsets[i] of the flat array `source` on. `target` is indexed [lane, value] and written in place:
+    the run goes to the values from number `value` on. Lanes that are not `active` get zeros. `layout` maps the (lane,
+    value) of a wave to elements, and so says how long a run is.
     """
     owner, step = _addresses(layout, target.shape[0])
     active_lanes = np.array(active)
@@ -149,10 +148,11 @@ def _store(
     active: tuple[bool, ...],
     value: int,
 ) -> None:
-    """Execute a lane store: lane i writes a run of its values to the flat array `target`, from offsets[i] on, in place.
+    """Execute a lane store: each active lane writes a run of its values to memory.
 
-    `source` is indexed [lane, value]; the run begins at value number `value`. Lanes that are not `active` store
-    nothing. `layout` maps the (lane, value) of a wave to elements, and so says how long a run is.
+    Lane i writes from offsets[i] of the flat array `target` on, in place. `source` is indexed [lane, value]; the run
+    begins at value number `value`. Lanes that are not `active` store nothing. `layout` maps the (lane, value) of a wave
+    to elements, and so says how long a run is.
     """
     owner, step = _addresses(layout, source.shape[0])
     active_lanes = np.array(active)
@@ -168,10 +168,11 @@ def _transfer(
     targets: tuple[int, ...],
     counts: tuple[int, ...],
 ) -> None:
-    """Execute a lane transfer between two flat arrays: lane i copies counts[i] elements, and writes `target` in place.
+    """Execute a lane transfer: each lane copies a run of elements from one flat array to another.
 
-    It reads `source` from sources[i] on and writes from targets[i] on. The rest of its run in `target` becomes zero.
-    `layout` maps the (lane, value) of a wave to elements, and so says how long a run is.
+    Lane i copies counts[i] elements: from sources[i] of `source` on, to targets[i] of `target` on, in place. The rest
+    of its run in `target` becomes zero. `layout` maps the (lane, value) of a wave to elements, and so says how long a
+    run is.
     """
     owner, step = _addresses(layout, len(sources))
     values = np.zeros(step.shape, source.dtype)
@@ -193,9 +194,9 @@ def _register_arguments(request: CopyRequest, width: int, wave: int) -> Iterable
     """Return the arguments of the lane loads or stores that do `request`: one dictionary for each instruction, in
     order.
 
-    `width` is the bytes that a lane moves with one instruction, `wave` the lanes of a wave. Raise Refused if the
-    registers are not whole waves, if a lane's values are not aligned, contiguous runs in memory, or if a bound cuts a
-    run.
+    `width` is the bytes that a lane moves with one instruction, `wave` the lanes of a wave. Raise Refused in three
+    cases: the registers are not whole waves; the values that a lane moves at once are not contiguous and aligned in
+    memory; or a bound of the tensor cuts them apart.
     """
     numbers, count = request.registers(), _run_length(request, width)
     lanes, values = numbers.shape

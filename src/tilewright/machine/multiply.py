@@ -54,31 +54,31 @@ class MultiplyAtom:
 
     @cached_property
     def forms(self) -> tuple[tuple[bool, int] | None, tuple[bool, int] | None]:
-        """(form of A, form of B); a form is (True if the operand is contiguous along K, stride of its other dimension
-        in elements).
+        """(form of A, form of B): how each operand lies in memory.
 
-        The flag is False for an operand that is contiguous along M or N; its other dimension is then K. A form is None
-        for an operand in registers, or one that is contiguous along neither dimension.
+        A form is (is contiguous along K, stride in elements of its other dimension). An operand that is contiguous
+        along M or N has (False, stride of K). A form is None for an operand in registers, or one that is contiguous
+        along neither dimension.
         """
         return _form(self.a, 0, 1), _form(self.b, 1, 0)
 
     @cached_property
     def slab(self) -> int | None:
-        """The leading dimension, in elements, of the operands in memory: the stride of their dimension that is not
+        """The leading dimension, in elements, of the operands in memory: the stride of the dimension that is not
         contiguous.
 
-        It is that of A and B, which must be equal, or of B alone if A is in registers. None if B is in registers, if
-        the two differ, or if an operand is contiguous along neither dimension.
+        A and B must have the same; if A is in registers, it is that of B. None if B is in registers, if the two differ,
+        or if an operand is contiguous along neither dimension.
         """
         forms = [f for f, x in zip(self.forms, (self.a, self.b), strict=True) if isinstance(x, MemoryOperand)]
         lengths = {None if form is None else form[1] for form in forms}
         return lengths.pop() if len(lengths) == 1 and isinstance(self.b, MemoryOperand) else None
 
     def taken(self, operand: Array) -> Array:
-        """Return the matrix `operand` with its elements as the instruction uses them: f32 truncated to tf32 if the atom
-        does so.
+        """Return the matrix `operand` with its elements rounded as the instruction rounds them.
 
-        For other atoms it is returned unchanged.
+        An atom that multiplies in tf32 truncates f32 elements to tf32. For other atoms the matrix is returned
+        unchanged.
         """
         if self.rounds != "tf32":
             return operand
@@ -98,7 +98,7 @@ class MultiplyAtom:
 
 
 def _form(operand: RegisterOperand | MemoryOperand, rows: int, k: int) -> tuple[bool, int] | None:
-    """Return (True if `operand` is contiguous along K, stride of its other dimension in elements).
+    """Return (is `operand` contiguous along K, stride in elements of its other dimension).
 
     `rows` and `k` are the indices (0 or 1) of its M or N dimension and of its K dimension. If it is contiguous along M
     or N, return (False, stride of K). Return None for an operand in registers, and for one that is contiguous along

@@ -33,19 +33,19 @@ class Table:
     parts: dict[Expr, Array]
 
     def at(self, entries: tuple[int, ...]) -> Expr:
-        """Return the value of one element of the box as an expression: `self.base` + the sum of weight * entry.
+        """Return the value of one element of the box as an expression: `self.base` plus the sum of weight * entry.
 
-        `self.parts` is {weight: table of integers, one for each element}. `entries` are the element's integers in these
-        tables, in order.
+        `self.parts` is {weight: table of integers, with one entry for each element}. `entries` are the element's
+        entries in these tables, in order.
         """
         return weighted_sum(0, [(self.base, 1), *zip(self.parts, map(int, entries), strict=True)])
 
     def rows(self, elements: Array) -> list[tuple[int, ...]]:
-        """Return the distinct combinations of table entries of the given elements: tuples with one integer for each
-        table.
+        """Return which combinations of table entries the given elements have, each once: tuples with one integer for
+        each table.
 
-        The tables are those of `self.parts`, {weight: table of integers, one for each element}. `elements` is an array
-        of element numbers of the box, first dimension fastest. Without tables the result is [()].
+        The tables are those of `self.parts`, {weight: table of integers, with one entry for each element}. `elements`
+        is an array of element numbers of the box, first dimension fastest. Without tables the result is [()].
         """
         if not self.parts:
             return [()]
@@ -95,11 +95,11 @@ class Offsets:
 
     @classmethod
     def of(cls, view: MemoryView, axes: tuple[Symbol, ...]) -> Offsets:
-        """Return the tables of the coordinates and of the offset of `view`, over the elements of a box with these
-        `axes`.
+        """Return the Offsets of `view` for a box with these `axes`: tables of each coordinate and of the offset, by
+        element.
 
         Dimensions of the view are joined first where possible (`MemoryView.joined`). Raise Refused if a coordinate
-        divides (// or %) an axis of the box together with other symbols.
+        divides (// or %) a sum of an axis and of other symbols, such as (m + i) // 5 with axis i.
         """
         view = view.joined(axes)
         tables = []
@@ -113,11 +113,12 @@ class Offsets:
         return cls(view, tuple(tables), offset_table)
 
     def require_steps(self, some: Array, others: Array, steps: Array, reason: str) -> Iterator[Condition]:
-        """Yield the conditions on open sizes (known only at the call) under which offset[some] - offset[others] equals
-        `steps`.
+        """Yield the conditions on open sizes (known only at the call) under which elements have given distances in
+        memory.
 
-        `some` and `others` are arrays of element numbers of the box, `steps` of distances in elements. The conditions
-        cover all loop iterations. Raise Refused with the message `reason` if no sizes satisfy them.
+        `some` and `others` are arrays of element numbers of the box; offset[some] - offset[others] must equal `steps`,
+        in elements. The conditions cover all loop iterations. Raise Refused with the message `reason` if no sizes
+        satisfy them.
         """
         differences = [t[some] - t[others] for t in self.offset.parts.values()]
         shape = np.broadcast_shapes(some.shape, others.shape, np.shape(steps))
@@ -131,11 +132,11 @@ class Offsets:
             yield Condition(eq(error, 0), reason)
 
     def aligned(self, elements: Array, count: int, size: int) -> Iterator[Condition]:
-        """Yield the conditions on open sizes (known only at the call) under which these elements' offsets are multiples
-        of `count`.
+        """Yield the conditions on open sizes (known only at the call) under which the offsets of `elements` are
+        multiples of `count`.
 
-        `elements` are element numbers of the box. Each dimension's contribution, coordinate * stride, must be a
-        multiple; a symbolic stride must be one itself. `size` is the bytes of an element, for the message.
+        `elements` are element numbers of the box. The product coordinate * stride of each dimension must be a multiple;
+        a symbolic stride must be one itself. `size` is the bytes of an element, for the message.
         """
         for d, (coordinate, stride) in enumerate(zip(self.coordinates, self.view.strides, strict=True)):
             for row in coordinate.rows(elements):
@@ -154,9 +155,9 @@ class Offsets:
         """Yield the conditions on open sizes (known only at the call) under which all elements of the box are in
         bounds.
 
-        A dimension that is provably in bounds gives none. One whose coordinate is below the extent rounded up to
-        `count` gives the condition that the extent is a multiple of `count`. Raise Refused, with a message that ends in
-        `reason`, if elements may be out of bounds otherwise, or if the view has `ends`.
+        A dimension that is provably in bounds gives none. Another may only be out of bounds because its extent is
+        rounded up to `count`: it gives the condition that the extent is a multiple of `count`. Raise Refused, with a
+        message that ends in `reason`, if elements may be out of bounds in any other way, or if the view has `ends`.
         """
         self.need_no_ends(reason)
         for d, (coordinate, extent) in enumerate(zip(self.view.coordinates, self.view.shape, strict=True)):

@@ -70,10 +70,11 @@ class Place:
         return self.start or (0,) * len(box)
 
     def offsets(self, box: tuple[int, ...]) -> tuple[Array, Array]:
-        """Return (offsets, in_bounds) for memory: two flat arrays with an entry for each element of a box of shape
-        `box`.
+        """Return (offsets, in_bounds), two flat arrays with an entry for each element of a box of shape `box` in
+        memory.
 
-        Elements are numbered first dimension fastest. The offset of an out-of-bounds element is 0.
+        `offsets` are distances in elements from the start of the memory, `in_bounds` are booleans. Elements are
+        numbered first dimension fastest. The offset of an out-of-bounds element is 0.
         """
         extents, begin = self.extents(), self.begin(box)
         number = np.arange(prod(box))

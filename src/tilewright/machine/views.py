@@ -61,9 +61,9 @@ class MemoryView:
         """Return a view of the same elements in a tensor with fewer dimensions, so that no coordinate divides a box
         axis by // or %.
 
-        `axes` are the axes of the copied box. Adjacent dimensions that one axis runs through are joined. If a division
-        of an axis is left even so, the view is returned unchanged. For instance row x of a matrix of pixels, at
-        coordinates [x//(P*Q), x//Q%P, x%Q], is one dimension if the pixels are packed:
+        `axes` are the axes of the copied box. Adjacent dimensions over which one axis runs are joined. If some
+        coordinate still divides an axis afterwards, the view is returned unchanged. The example is row x of a matrix of
+        packed pixels, at coordinates [x//(P*Q), x//Q%P, x%Q]: it becomes one dimension.
 
         >>> from tilewright.algebra import index
         >>> x, one = index("x", 64), as_expr(1)
@@ -270,8 +270,7 @@ def multiple(e: Expr, of: int, reason: str) -> list[Condition]:
 
 
 def weight(e: Expr, axis: Symbol) -> Expr | None:
-    """Return the coefficient of `axis` in `e`: the growth of `e` when `axis` grows by 1, or 0 if `e` does not contain
-    it.
+    """Return the coefficient of `axis` in `e`: how much `e` grows when `axis` grows by 1; 0 if `e` does not contain it.
 
     Return None if `e` is not linear in `axis`.
     """

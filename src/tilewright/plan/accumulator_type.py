@@ -13,9 +13,14 @@ from tilewright.machine import Machine
 def accumulator_type(op: Op, machine: Machine | None) -> DType:
     """Return the type of the accumulator in which a machine computes the mma `op`.
 
-    It is f16 if `op` asks for that and the machine has an atom with f16 operands and accumulator; else f64 if A or B is
-    f64; else it follows from the type of C: f32 for floats, i32 for integers, or the 64-bit type if C has 64 bits. If
-    `machine` is None, no atom is assumed, so that it is not f16.
+    The first case that applies decides:
+
+    - f16 if `op` asks for it, and the machine has an atom whose operands and accumulator are f16;
+    - f64 if A or B is f64;
+    - the type of C if C has 64 bits;
+    - f32 for floats, i32 for integers.
+
+    If `machine` is None, no atom is assumed, so that the first case does not apply.
     """
     a, b, c = (v.type.dtype for v in op.operands)
     if op.attrs.get("accumulate") == dtypes.f16.name and machine is not None and _has_f16_accumulator(machine):

@@ -27,10 +27,10 @@ def needs_division(op: Op, size: Size) -> bool:
 def elements_per_load(op: Op, size: Size, machine: Machine) -> int:
     """Return the number of contiguous elements that one vector load of a lane can fetch for the read `op`; at least 1.
 
-    It is the greatest common divisor of the elements in the machine's widest vector load, the extent of the innermost
-    memory dimension, and every number by which a coordinate of `op` is divided: 4 for 8 elements a load, extent 28 and
-    i//4. It is 1 if a coordinate is divided by an expression that is not constant. `op` must have explicit coordinates.
-    `size(d)` evaluates the extent of a dimension d.
+    It is the greatest common divisor of three kinds of numbers: the elements in the machine's widest vector load; the
+    extent of the innermost memory dimension; and every number by which a coordinate of `op` is divided. With 8 elements
+    a load, extent 28 and i//4 it is 4. It is 1 if a coordinate is divided by an expression that is not constant. `op`
+    must have explicit coordinates. `size(d)` evaluates the extent of a dimension d.
     """
     memory: MemoryType = op.operands[0].type
     elements_per_word = max(1, machine.lane_access.vector_bytes // element_bytes(memory.dtype))

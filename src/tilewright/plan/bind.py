@@ -24,9 +24,9 @@ from tilewright.plan.schedule import Schedule
 def bind(kernel: KernelProgram, plan: Schedule) -> BoundKernel:
     """Check `plan` against `kernel` and return both as a BoundKernel, in which every MMA has a statement.
 
-    An MMA's statement gives its atom (MMA instruction) and accumulator tile; if the plan has no pipeline, missing
+    An MMA's statement gives its atom (MMA instruction) and accumulator tile. If the plan has no pipeline, missing
     statements are added. Raise an ArgumentError that quotes the first statement of the plan that is illegal for this
-    kernel; `atom` always is.
+    kernel. A line `atom` is always illegal, as it belongs to another kind of plan: a single contraction on a CPU.
     """
     if plan.atom is not None:
         raise refused(f"atom {plan.atom}", "only a single contraction on a CPU has this line; others say `mma by ATOM`")
@@ -66,11 +66,11 @@ def _bind_without_pipeline(bound: BoundKernel) -> BoundKernel:
 
 
 def _refuse_foreign_statements(plan: Schedule) -> None:
-    """Raise an ArgumentError if `plan` has a statement that is legal only in other kinds of plans.
+    """Raise an ArgumentError if `plan`, which has no pipeline, has a statement that only other kinds of plans may have.
 
-    `plan` has no pipeline. Illegal are, in the order of the checks: `overlap`, a raster group above 1, a statement that
-    places a value (for example, an operand to be packed), `loops`, and an MMA statement that says `transposed`. The
-    error quotes the first of them.
+    These statements are illegal here: `overlap`; a raster group above 1; a statement that places a value (for example,
+    an operand to be packed); `loops`; and an MMA statement that says `transposed`. They are checked in this order, and
+    the error quotes the first one.
     """
     if plan.overlap != "none":
         raise refused(plan.line("overlap"), "nothing overlaps without a line `producer`")
@@ -86,9 +86,9 @@ def _check_waves(plan: Schedule, products: Mapping[Op, Microkernel | None], kern
     """Raise an ArgumentError if the plan's number of waves (warps) that compute one task is illegal.
 
     A task is one workgroup's tile. The number must be from 1 to the largest that a workgroup can have. More than 1 wave
-    is also illegal on a CPU, and if an MMA has an atom (atoms decide the number of waves). `products` maps each MMA to
-    its microkernel, or to None if it has no atom; an MMA without atom allows several waves only if lanes compute it
-    (SIMT).
+    is illegal on a CPU, and if an MMA has an atom, as atoms decide the number of waves. An MMA without an atom allows
+    several waves only if lanes compute it (SIMT). `products` maps each MMA to its microkernel; None means that it has
+    no atom.
     """
     machine = kernel.machine
     atom_decides = any(microkernel is not None for microkernel in products.values()) or (
@@ -103,9 +103,9 @@ def _check_waves(plan: Schedule, products: Mapping[Op, Microkernel | None], kern
 def _check_loop_tiles(bound: BoundKernel, plan: Schedule) -> None:
     """Raise an ArgumentError if a loop tile of the plan is longer than the dimension that it splits.
 
-    The dimension's extent is first rounded up to whole accumulator tiles (M, N) or whole atoms (K). On a GPU also raise
-    an error for a loop tile along M or N that differs from the accumulator tile. `bound` has the plan completed with a
-    statement for every MMA; `plan` is the plan as it was given, whose MMA statements errors quote.
+    Before the comparison, the dimension's extent is rounded up to whole accumulator tiles (M, N) or whole atoms (K). On
+    a GPU, raise an ArgumentError too if a loop tile along M or N differs from the accumulator tile. `bound` has the
+    plan with a statement for every MMA; `plan` is the plan as it was given, whose MMA statements errors quote.
     """
     kernel, axes, blocks = bound.kernel, bound.axes, bound.blocks
     units = dict.fromkeys(axes, 1)

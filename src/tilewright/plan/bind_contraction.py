@@ -75,8 +75,8 @@ class _ContractionPlan:
     def _check_axis_names(self) -> None:
         """Raise an ArgumentError unless this plan has exactly the axes that the contraction has, in any order.
 
-        The contraction has the axes rows, columns and depth (K), an axis `lanes` if vectors run along channels that A,
-        B and the result share, and one axis for each batch digit and each outer digit (mixed-radix part) of M.
+        The axes are rows, columns and depth (K), and one for each batch digit and each outer digit (mixed-radix part)
+        of M. If vectors run along channels that A, B and the result share, there is also an axis `lanes`.
         """
         wanted, given_axes = [*self.singles, *self.axes], {axis.name: axis for axis in self.plan.axes}
         for name, axis in given_axes.items():
@@ -193,10 +193,11 @@ class _ContractionPlan:
             raise refused(f"overlap {overlap}", f"only tile registers need it; {unit_name} are stored as they are")
 
     def _check_digits(self, blocking: Blocking) -> None:
-        """Raise an ArgumentError unless each axis of this plan has the digits (mixed-radix parts) that follow for it.
+        """Raise an ArgumentError if an axis of this plan has other digits than the contraction needs.
 
-        Names, extents and padded extents of the digits follow from the contraction and from `blocking`, the tile sizes
-        that the plan states: an axis is padded to whole accumulator tiles.
+        Digits are the mixed-radix parts of an axis, such as image row and column. Their names, extents and padded
+        extents follow from the contraction and from `blocking`, the tile sizes that the plan states: an axis is padded
+        to whole accumulator tiles.
         """
         expected = {axis.name: axis for axis in plan_of(self.contraction, blocking).axes}
         for axis in self.plan.axes:

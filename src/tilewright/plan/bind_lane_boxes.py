@@ -19,7 +19,8 @@ def lane_box_of(plan: Schedule, rows: str) -> dict[str, int] | None:
     """Return the box of results that one lane computes, as {digit of M: extent}; None if the plan has no boxes.
 
     A box is a rectangle of neighbouring results; digits are the mixed-radix parts of M. `rows` is the name of M's axis
-    in the plan; its splits `unit` that name a digit are the sides of the box. None too if the plan has no such axis.
+    in the plan. The sides of the box are the splits of this axis at level `unit` that name a digit: `unit p 2, unit q
+    4` gives {p: 2, q: 4}. None too if the plan has no such axis.
     """
     axis = next((a for a in plan.axes if a.name == rows), None)
     units = {} if axis is None else {c.digit: c.size for c in axis.splits if c.level == "unit" and c.digit is not None}

@@ -116,8 +116,9 @@ class _PipelinedKernel:
     def _check_statements(self) -> None:
         """Raise an ArgumentError if the machine cannot run the plan's pipeline, or if a statement does not fit it.
 
-        Four statements do not fit: `waves` greater than 1 (the line `producer` has the number of waves), and three that
-        need halo tiles (input tiles with their surroundings): `halo stages`, the placement of a value, and `loops`.
+        `waves` greater than 1 does not fit, as the line `producer` has the number of waves. Three statements do not fit
+        because they need halo tiles (input tiles with their surroundings): `halo stages`, the placement of a value, and
+        `loops`.
         """
         check_pipeline(self.pipeline, self.kernel.machine)
         if self.pipeline.halo_stages:
@@ -132,9 +133,9 @@ class _PipelinedKernel:
     def _microkernel(self, statement: ProductUnit, op: Op) -> Microkernel:
         """Return the Microkernel (atom, accumulator tile, wave groups, K step) that `statement` gives for the mma `op`.
 
-        `statement` is the plan's line for `op`. Raise an ArgumentError that quotes it if it names no atom or an unknown
-        one, if the atom reads no operand from shared memory, or if the atom cannot compute `op` with this tile, this K
-        step or these waves.
+        `statement` is the plan's line for `op`. Raise an ArgumentError that quotes it in three cases: it names no atom
+        or an unknown one; the atom reads no operand from shared memory; or the atom cannot compute `op` with this tile,
+        this K step or these waves.
         """
         machine = self.kernel.machine
         if statement.atom is None:
@@ -222,12 +223,12 @@ class _PipelinedKernel:
                 raise refused(axis, f"no loop iterates over {d}: a task has all of its part")
 
     def _check_tile(self, op: Op, microkernel: Microkernel) -> None:
-        """Raise an ArgumentError unless the accumulator tile of the mma `op` is exactly a task's extents along M and N.
+        """Raise an ArgumentError unless the accumulator tile of the mma `op` has exactly a task's extents along M and
+        N.
 
-        A task is one workgroup's tile. If a loop around the MMAs is over M or N, the tile must have the loop tile's
-        extent instead. Along N there are two exceptions: a task may loop over whole accumulator tiles, and the tile may
-        be wider than an N that is not split. Dimensions of the accumulator besides M and N must have one element in a
-        task.
+        A task is one workgroup's tile. If a loop around the MMAs is over M or N, the loop tile counts instead of the
+        task. There are two exceptions along N: a task may loop over whole accumulator tiles; and if N is not split, the
+        tile may be wider than N. Other dimensions of the accumulator must have one element in a task.
         """
         bound, axes, size = self.bound, self.bound.mma_axes[op], self.kernel.size
         for d in axes.around:

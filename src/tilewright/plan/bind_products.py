@@ -50,9 +50,13 @@ def check_orientation(statement: ProductUnit) -> None:
 def _bind_statement(statement: ProductUnit, op: Op, machine: Machine) -> Microkernel:
     """Return the Microkernel (atom, accumulator tile) that a plan's MMA `statement` gives for the mma `op`.
 
-    Raise an ArgumentError that quotes the statement if the machine lacks the atom, if `op` has no accumulator tile, if
-    the atom does not take the operands' types, if the tile is not whole atoms, if accumulators and operands do not fit
-    the registers (or the tile has more rows than the atom allows), or if it says `transposed`.
+    Raise an ArgumentError, which quotes the statement, in these cases:
+
+    - the machine lacks the atom, or `op` has no accumulator tile;
+    - the atom does not take the operands' types;
+    - the statement says `transposed`;
+    - the tile is not whole atoms, or has more rows than the atom allows;
+    - accumulators and operands do not fit the registers.
     """
     try:
         atom = machine.multiply_atom(statement.atom or "")

@@ -78,9 +78,9 @@ def blockings(space: Contraction, unit: BlockUnit, machine: Machine, fixed: Fixe
 def _orders(unit: BlockUnit, is_single: bool) -> tuple[tuple[str, ...], ...]:
     """Return the loop orders over accumulator tiles to try, each a tuple of loop names, outermost first.
 
-    They are (columns, rows) and (rows, columns). With `is_single` (a task has one accumulator tile along N) it is the
-    first of these only. It is (rows, lanes, columns) only, if `unit` has vectors along a digit that A, B and the result
-    share.
+    Usually these are (columns, rows) and (rows, columns). With `is_single` (a task has one accumulator tile along N)
+    only the first of them is tried. If `unit` has vectors along a digit that A, B and the result share, there is one
+    order: (rows, lanes, columns).
     """
     if unit.by_lanes:
         return (BY_LANES,)
@@ -90,10 +90,10 @@ def _orders(unit: BlockUnit, is_single: bool) -> tuple[tuple[str, ...], ...]:
 def _row_extents(space: Contraction, unit: BlockUnit, block_rows: int, stage: str, fixed: Fixed) -> list[int]:
     """Return the extents of a task (one core's tile) along M to try; [] if the author's extent does not fit.
 
-    Extents are in image lines if a task spans several digits (mixed-radix parts) of M, else in rows. `fixed` may have
-    the author's extent: it is then the only one, and must be whole accumulator tiles of `block_rows` rows, or whole
-    lines. Without it there is one extent for each number of tasks along M in `unit`. `stage` is the way A is staged; ""
-    means in place. `space` is the contraction.
+    Extents are in image lines if M has several digits (mixed-radix parts) and tasks span lines, else in rows. If
+    `fixed` has the author's extent, only that is tried; it must be whole accumulator tiles of `block_rows` rows, or
+    whole lines. Otherwise there is one extent for each number of tasks along M in `unit`. `stage` is the way A is
+    staged; "" means in place. `space` is the contraction.
     """
     line = size(space.rows[-1])
     if unit.by_lanes and fixed.rows is not None:
@@ -138,9 +138,9 @@ def _streamed_operand(
 ) -> str:
     """Return "a" or "b": the operand whose loads bypass the L1 cache; "" if the unit's loads have no such hint.
 
-    `order` are the loops over accumulator tiles, outermost first. The inner loop keeps the columns of B (or the rows of
-    A) of one accumulator tile, and changes the other operand. If L1 holds the kept operand, the other one bypasses it;
-    otherwise the kept one does. `tile` is (rows, columns) of an accumulator tile, `space` the contraction.
+    The inner loop over accumulator tiles keeps one operand (a tile's columns of B, or its rows of A) and changes the
+    other. If L1 holds the operand that is kept, the other one bypasses L1. Otherwise the one that is kept does. `order`
+    are the loops, outermost first. `tile` is (rows, columns) of an accumulator tile, `space` the contraction.
     """
     if not is_tile_atom(unit.atom):
         return ""

@@ -71,11 +71,11 @@ def _tile_instructions(space: Contraction, blocking: Blocking) -> int:
 
 
 def _step_count(space: Contraction, split: Split, blocking: Blocking) -> int:
-    """Return the number of iterations of one unrolled `split` of K: the copies of its body in the code.
+    """Return the number of copies of the body in the code for one unrolled `split` of K: the number of its iterations.
 
-    For a digit (mixed-radix part of K) other than the last, it is the digit's extent. For the last it is the number of
-    atoms along K: within one tile of the loop around it, if `blocking` splits the digit twice, else in the whole digit.
-    `space` is the contraction.
+    K has several digits (mixed-radix parts), such as filter taps and channels. For a digit other than the last, it is
+    the digit's extent. For the last it is the number of atoms along K: in one tile of the loop around it, if `blocking`
+    splits the digit twice, else in the whole digit. `space` is the contraction.
     """
     last, depth = space.depth[-1], blocking.atom.shape[2]
     if split.digit != last.name:

@@ -128,9 +128,9 @@ def required_lane_digit(contraction: Contraction) -> Symbol:
 def single_digits(contraction: Contraction, by_lanes: bool) -> list[Symbol]:
     """Return the digits of a contraction of which a task (one core's tile) usually has one value: batch, then outer M.
 
-    Digits are mixed-radix parts of dimensions. The outer digits of M are all but its last two (image line and pixel),
-    which a task's tile spans. With `by_lanes` (vectors run along a digit of the batch, which A, B and the result share)
-    the tile spans only the last digit of M, and the vectorised digit is left out of the batch.
+    Digits are mixed-radix parts of dimensions. A task's tile spans the last two digits of M (image line and pixel); the
+    others are the outer ones. With `by_lanes`, vectors run along a digit of the batch that A, B and the result share.
+    The tile then spans only the last digit of M, and the vectorised digit is left out of the batch.
     """
     return [
         *(d for d in contraction.batch if not by_lanes or d is not lane_digit(contraction)),
@@ -139,8 +139,7 @@ def single_digits(contraction: Contraction, by_lanes: bool) -> list[Symbol]:
 
 
 def axes_in_order(contraction: Contraction, by_lanes: bool) -> dict[str, tuple[Symbol, ...]]:
-    """Return {axis name: its digits} of the axes rows (M), columns (N) and depth (K) of a contraction's plan, in this
-    order.
+    """Return {axis name: its digits} of a contraction's plan, in the order rows (M), columns (N), depth (K).
 
     Digits are mixed-radix parts of dimensions: M of a convolution may have the digits n, h and w, and `rows` then is
     (h, w). With `by_lanes` (vectors run along a digit that A, B and the result share), an axis `lanes` with that digit

@@ -117,9 +117,9 @@ class BoundKernel:
     def loop_tiles(self) -> dict[Expr, int]:
         """The tile sizes of the program's loops that stay loops: {dimension of the loop: tile size in elements}.
 
-        Without a pipeline, a loop over a dimension that the grid may split is left out. With a pipeline, a loop that
-        the K loop of an MMA replaces is left out. Its tile size must not change the result, and it must only add up
-        MMAs or have no tile size from the author.
+        Without a pipeline, a loop over a dimension that the grid may split does not stay. With a pipeline, a K loop of
+        the program does not stay, as the MMA's own K loop replaces it. A K loop here is a loop whose tile size does not
+        change the result, and that only adds up MMAs or has no tile size from the author.
         """
         kernel = self.kernel
         if self.plan.pipeline is None:
@@ -136,8 +136,8 @@ class BoundKernel:
     def tiles(self) -> dict[Op, int]:
         """The tile sizes of the loops whose tile size does not change the result: {loop operation: elements}.
 
-        With a pipeline, all these loops are listed: one without a tile has its whole extent. Without a pipeline, a loop
-        that `loop_tiles` lacks is left out, and the lowering chooses its tile size.
+        With a pipeline, all these loops are listed: one without a tile has its whole extent. Without a pipeline, only
+        those in `loop_tiles` are listed; the lowering chooses the tile sizes of the others.
         """
         loops = {op: d for op, d in self.kernel.loops.items() if op in self.kernel.free}
         if self.plan.pipeline is not None:  # K loops go over all of K: their tile is the K step of an MMA
@@ -148,9 +148,9 @@ class BoundKernel:
     def blocks(self) -> dict[Expr, int]:
         """The loops of a task over its own tile: {dimension of a result: loop tile in elements}, outermost first.
 
-        A task is one workgroup's tile. The order is that of the plan's `loops`. If the plan has no `loops` and all MMAs
-        have the same M and N, the order is N, M, other dimensions of the accumulators, then the rest; otherwise it is
-        the order of axes. With a pipeline, a task loops over N only.
+        A task is one workgroup's tile. With a pipeline, a task loops over N only. Otherwise the order is that of the
+        plan's `loops`. Without `loops` it depends on the MMAs: if all have the same M and N, it is N, M, other
+        dimensions of the accumulators, then the rest; else it is the order of axes.
         """
         if self.plan.pipeline is not None:
             columns = {axes.n: loop_tile_size(self.axes[axes.n]) for axes in self._columns_in_grid()}
@@ -179,10 +179,11 @@ class BoundKernel:
         return [(self.kernel.dims[name], int(number or 1)) for name, _, number in entries]
 
     def _is_k(self, d: Expr, number: int) -> bool:
-        """True if a loop over the dimension `d` is a K loop of an MMA, and no loop over accumulator tiles.
+        """True if the loop number `number` over the dimension `d` is a K loop of an MMA, not a loop over accumulator
+        tiles.
 
-        `number` is 1 for the first loop over `d` in the plan. It is a K loop unless it is the first loop over a
-        dimension of an accumulator. Only accumulators of MMAs with packed B count.
+        `number` is 1 for the first loop over `d` in the plan. A first loop is over accumulator tiles if an accumulator
+        has the dimension `d`; all other loops are K loops. Only accumulators of MMAs with packed B count.
         """
         return number > 1 or not any(d in op.operands[2].type.dims for op in self.packed_b)
 
@@ -209,10 +210,13 @@ class BoundKernel:
     def padded(self) -> dict[Expr, int]:
         """The dimensions whose ragged tail is padded: {dimension: padded to a multiple of this number of elements}.
 
-        Elements past the end are never stored. With a pipeline, an N shorter than its accumulator tile is padded to the
-        tile. If B is packed, N is padded to whole accumulator tiles, and the dimension of vectors to whole vectors.
-        Otherwise, if sizes are known only at the call, the outermost loop of a task is padded, so that one code serves
-        all of its tiles.
+        Elements past the end are never stored. The first case that applies decides:
+
+        - with a pipeline, an N shorter than its accumulator tile is padded to the tile;
+        - if B is packed, N is padded to whole accumulator tiles, and the dimension of vectors to whole vectors;
+        - if sizes are known only at the call, the outermost loop of a task is padded, so that one code serves all of
+          its tiles;
+        - else no dimension is padded.
         """
         if self.plan.pipeline is not None:
             columns = {axes.n: self.products[op] for op, axes in self.mma_axes.items()}
@@ -309,13 +313,16 @@ class BoundKernel:
     def k_step_rows(self, op: Op, atom: MultiplyAtom) -> int:
         """Return the length of a K step of the mma `op`, in rows of shared memory; 0 if `op` has no K loop of its own.
 
-        A row is `atom.slab` elements of K side by side, as the atom reads them. At 0, all of K is in shared memory at
-        once, or all of its tile in a loop around the MMAs. Otherwise the K step is the loop tile that K's axis states:
-        - if the axis states none, the result is 0, but with filter taps as further reduction dimensions the step is all
-          of K;
-        - if the axis states all of K, inside a loop and without filter taps, the result is 0;
-        - if the plan has no axis of K, the step is one row. Raise an ArgumentError, which quotes the plan, if the K
-          step is no whole number of rows or is longer than K.
+        A row is `atom.slab` elements of K side by side, as the atom reads them. 0 means that all of K is in shared
+        memory at once, or all of its tile in a loop around the MMAs. Otherwise the K step is the loop tile that K's
+        axis states. There are three special cases:
+
+        - the axis states no loop tile: the result is 0; but with filter taps as further reduction dimensions, the step
+          is all of K;
+        - the axis states all of K, inside a loop and without filter taps: the result is 0;
+        - the plan has no axis of K: the step is one row.
+
+        Raise an ArgumentError, which quotes the plan, if the K step is no whole number of rows or is longer than K.
         """
         axes, row, size = self.mma_axes[op], atom.slab or 1, self.kernel.size
         if axes.k in self.loop_tiles:
@@ -334,8 +341,8 @@ class BoundKernel:
         """Return the extents of a K step along reduction dimensions other than K, such as filter taps; () if all are 1.
 
         An extent is the loop tile that the plan's axis states; all of the dimension if the axis states none; 1 if the
-        plan has no axis of it. Raise an ArgumentError if an extent does not divide its dimension, or if it is above 1
-        although `atom` can read only one tap at a time; the second error quotes the plan's line for the mma `op`.
+        plan has no axis of it. Raise an ArgumentError if an extent does not divide its dimension. Raise one too, which
+        quotes the plan's line for the mma `op`, if an extent is above 1 and `atom` can read only one tap at a time.
         """
         taps = []
         for d in self.mma_axes[op].deep:
@@ -372,8 +379,8 @@ class BoundKernel:
     def packed(self) -> bool:
         """True if operands B that are arguments are packed into the atom's layout before the program runs.
 
-        It is so if the plan packs any operand, or if some size is known only at the call (except with a pipeline and in
-        grid programs).
+        They are if the plan packs any operand. They also are if some size is known only at the call, except with a
+        pipeline and in grid programs.
         """
         is_open = bool(self.kernel.opened) and self.plan.pipeline is None and not self.kernel.in_grid
         return is_open or any(line.form == PACKED for line in self.plan.values)
@@ -432,9 +439,10 @@ class BoundKernel:
     def halo_taps(self) -> int | None:
         """The number of filter taps of operand B that one copy to shared memory brings; None if A is not a halo tile.
 
-        A halo tile is an input tile with its surroundings. The number is 0 if all of B is copied once, before the first
-        task. It is 1 if B is copied for each step of the last loop in the plan's `loops`, or if that loop has no axis.
-        Otherwise it is the padded extent of that loop's axis: all of its taps.
+        A halo tile is an input tile with its surroundings. 0 means that all of B is copied once, before the first task.
+        Otherwise the plan's statement on B says when it is copied. At each step of the innermost loop, a copy brings 1
+        tap (also if that loop has no axis). At an outer loop, it brings all taps of the innermost loop: the padded
+        extent of its axis.
         """
         if not self.has_halo:
             return None

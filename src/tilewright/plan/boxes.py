@@ -195,13 +195,15 @@ def _separately_written_dims(
 ) -> list[Expr]:
     """Return those of `dims` along which different coordinates write different elements of one memory argument.
 
-    `writes` and `reads` are all accesses of that argument. `size(d)` evaluates the extent of a dimension d; sizes in
-    `opened` are known only at the call. The first rule that applies gives the result:
+    `writes` and `reads` are all accesses of that argument. The first rule that applies gives the result:
+
     - [] if the writes are of several kinds (write, atomic add and so on);
     - all of `dims` if the writes are atomics and there is no read;
-    - all of `dims` if there is one write, all reads have its coordinates, and its addresses or coordinates are proved
-      to be distinct;
-    - otherwise the dimensions that alone index one memory coordinate, in the same way in all writes and reads.
+    - all of `dims` if there is one write, all reads have its coordinates, and its elements are proved to have different
+      addresses;
+    - otherwise each dimension that alone indexes one memory coordinate, in the same way in all writes and reads.
+
+    `size(d)` evaluates the extent of a dimension d; sizes in `opened` are known only at the call.
     """
     names = {op.name for op in writes}
     if len(names) > 1:
@@ -249,10 +251,10 @@ def own_coordinate(op: Op, dim: Expr) -> tuple[int, object] | None:
 def _strides_prove_distinct(op: Op, size: Size, opened: Opened) -> bool:
     """True if the strides prove that the write `op` stores all its elements at different addresses.
 
-    The flat address must be a linear sum of stride * index in which each stride exceeds the largest sum of the smaller
-    terms. Divisions of a flat index may cancel in it: [i//56, i%56, j] is linear in i and j. False if coordinates
-    depend on data or a memory extent is not known. Sizes in `opened` (known only at the call) stay expressions;
-    `size(d)` evaluates the extent of any other dimension d.
+    The flat address must be a sum of stride * index. Ordered by size, each stride must exceed the largest value of the
+    terms with smaller strides: 10*i + j with j below 10 is proved. Divisions of a flat index may cancel: [i//56, i%56,
+    j] is linear in i and j. False if coordinates depend on data or a memory extent is not known. Sizes in `opened`
+    (known only at the call) stay expressions; `size(d)` evaluates the extent of any other dimension d.
     """
     memory: MemoryType = op.operands[1].type
     if "at" not in op.attrs or op.attrs.get("lookups") or None in memory.sizes:
@@ -284,9 +286,10 @@ def _strides_prove_distinct(op: Op, size: Size, opened: Opened) -> bool:
 def _coordinates_prove_distinct(op: Op, size: Size) -> bool:
     """True if the coordinates of the write `op` prove that different indices write different elements.
 
-    It is proved if each index with several values is determined by one coordinate, even out of bounds: the coordinate
-    is a mixed-radix number of some indices, or of digits of an index. An example is [i//56, 2*(i%56) + p, c] with p
-    below 2. False if coordinates depend on data. `size(d)` evaluates the extent of a dimension d.
+    Each index with several values must follow from one coordinate alone. It does if that coordinate is a mixed-radix
+    number of indices, or of digits of an index, such as 2*(i%56) + p with p below 2. An example is [i//56, 2*(i%56) +
+    p, c]. Elements out of bounds count too. False if coordinates depend on data. `size(d)` evaluates the extent of a
+    dimension d.
     """
     if "at" not in op.attrs or op.attrs.get("lookups"):
         return False
@@ -325,9 +328,9 @@ def _strides_exceed_reach(steps: Sequence[tuple[Expr, Expr]], reach: Expr) -> bo
 def _enumeration_proves_distinct(op: Op, size: Size) -> bool:
     """True if computing every address shows that the write `op` stores all its elements at different addresses.
 
-    Only elements in bounds count. False if `op` has more than TABLED (4 Mi) elements, if a memory extent is not known,
-    if coordinates depend on data, or if `op` has no explicit coordinates. `size(d)` evaluates the extent of a dimension
-    d.
+    Only elements in bounds count. False without a computation in four cases: `op` has more than TABLED (4 Mi) elements;
+    a memory extent is not known; coordinates depend on data; or `op` has no explicit coordinates. `size(d)` evaluates
+    the extent of a dimension d.
     """
     if "at" not in op.attrs or op.attrs.get("lookups"):
         return False
@@ -384,10 +387,10 @@ def why_whole(program: Program, dim: Expr) -> str:
 def _widths_without_products(program: Program, dims: tuple[Expr, ...], size: Size, room: Room) -> dict[Expr, int]:
     """Choose the tile of a task of a program without MMAs: return {dimension in `dims`: extent in elements}.
 
-    A task is one tile of the grid; its extents divide the dimensions. Contiguous dimensions first get at least RUN (16)
-    elements. Then each dimension grows, contiguous ones first, as far as the elements of a task allow; `room` (a Room:
-    goals for the number and size of tasks) limits these. If a task then does not cover the first contiguous dimension,
-    no other dimension grows. `size(d)` evaluates the extent of a dimension d.
+    A task is one tile of the grid; its extents divide the dimensions. First, contiguous dimensions get at least RUN
+    (16) elements. Then the dimensions grow one after the other, contiguous ones first, as far as `room` (a Room: goals
+    for the number and size of tasks) allows. If the first contiguous dimension does not fit in whole, no other
+    dimension grows after it. `size(d)` evaluates the extent of a dimension d.
     """
     spaces = [_tile_dims(op) for op in program.walk()]
     limits = room.elements
@@ -415,9 +418,10 @@ def _widths_without_products(program: Program, dims: tuple[Expr, ...], size: Siz
 def width_choices(extent: int, radices: Collection[int]) -> list[int]:
     """Return the extents of a task (tile of the grid) to try along a dimension of `extent` elements, largest first.
 
-    The first is `extent`, the last is 1, and each is a quarter to a half of the one before. `radices` are the numbers
-    by which accesses divide the dimension's index i. Preferred are, in this order, extents that keep the digits (such
-    as i//56, i%56) whole, that are a multiple of ROWS (16) or far above it, that divide `extent`, and that are larger.
+    The first is `extent`, the last is 1, and each is a quarter to a half of the one before. Which number it is there
+    depends on four preferences, the strongest first: it keeps the digits (such as i//56, i%56) of the dimension's index
+    i whole; it is a multiple of ROWS (16) or far above it; it divides `extent`; it is large. `radices` are the numbers
+    by which accesses divide i.
 
     >>> width_choices(1000, ()), width_choices(3136, (56,))
     ([1000, 500, 250, 125, 48, 16, 8, 4, 2, 1], [3136, 1568, 784, 392, 112, 56, 28, 14, 7, 4, 2, 1])
@@ -431,11 +435,11 @@ def width_choices(extent: int, radices: Collection[int]) -> list[int]:
 
 
 def _best_width(least: int, most: int, extent: int, radices: Collection[int]) -> int:
-    """Return the extent of a task, from `least` to `most`, that `width_choices` prefers; the largest if several.
+    """Return the extent of a task, from `least` to `most`, that `width_choices` prefers; the largest of equal ones.
 
-    A task is one tile of the grid. `extent` is the extent of the dimension that it splits, and `radices` are the
-    numbers by which accesses divide the dimension's index. The search ends early at an extent that has every preferred
-    property.
+    A task is one tile of the grid. `extent` is the extent of the dimension that it splits; `radices` are the numbers by
+    which accesses divide the dimension's index. The search goes down from `most` and ends early at an extent that has
+    every preferred property.
     """
     best, best_score = most, -1
     for top in range(most, least - 1, -WIDTHS_AT_ONCE):

@@ -127,8 +127,8 @@ def _row_dims(op: Op) -> list[Expr]:
 def _has_wide_value(program: Program, m: Expr, grid_dims: Collection[Expr], size: Size) -> bool:
     """True if a computed value has two or more dimensions besides M in a task, so that it is no matrix.
 
-    A task is one workgroup's tile. `m` is the dimension M. Only dimensions of extent above 1 count, and none in
-    `grid_dims` (those that the grid splits). Reads and constants are no computed values. `size(d)` evaluates the extent
+    A task is one workgroup's tile. `m` is the dimension M. Dimensions in `grid_dims` (those that the grid splits) and
+    dimensions of one element do not count. Reads and constants are no computed values. `size(d)` evaluates the extent
     of a dimension d.
     """
     for value in (v for op in program.walk() if op.name not in ("read", "fill", "scalar") for v in op.results):

@@ -64,9 +64,9 @@ class ComputedFactor:
 def computed_factor(program: Program, factor: Value) -> ComputedFactor | str | None:
     """Return the operations and reads that compute an MMA operand elementwise, as a ComputedFactor.
 
-    `factor` is the operand. Return None if it is a plain read. Return text, why it cannot be computed elementwise, if
-    an operation is not elementwise, if a read depends on data or gives another number than 0 out of bounds, or if the
-    operand depends on a value that a loop carries.
+    `factor` is the operand. Return None if it is a plain read. Return text, why it cannot be computed elementwise, in
+    these cases: an operation is not elementwise; a read depends on data; a read gives another number than 0 out of
+    bounds; or the operand depends on a value that a loop carries.
     """
     makers = program.makers()
     pending, ops, reads = [factor], list[Op](), list[Op]()
@@ -93,8 +93,8 @@ def computed_factor(program: Program, factor: Value) -> ComputedFactor | str | N
 def equal_neighbours(at: Sequence[Expr], k: Expr, step: int) -> int:
     """Return the number of neighbours along K that read the same element, such as 2 for a read at k//2; 1 if none do.
 
-    It is the largest divisor n of `step` (the elements of a K step) for which every aligned group of n neighbours reads
-    one element. `at` are the coordinates of the read in terms of the index `k`.
+    A K step has `step` elements; it is split into groups of n neighbours, and n is the largest divisor of `step` for
+    which each group reads one element. `at` are the coordinates of the read in terms of the index `k`.
 
     >>> from tilewright.algebra.expr import symbol
     >>> k = symbol("k", 0)

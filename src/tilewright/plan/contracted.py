@@ -45,9 +45,13 @@ def contraction_of(facts: Facts, machine: Machine | None = None) -> Contraction 
 def _why_not_plain(facts: Facts, product: ProductFacts, write: ValueFacts) -> str:
     """Return text: why a program is more than an MMA of two plain reads and a write; empty text if it is no more.
 
-    `product` is the MMA, `write` the write, `facts` the analysed program. Reasons are a loop that carries values, a
-    block-diagonal MMA, operands that are not reads, an accumulator that does not start from a number, a read of the
-    written memory, gathers and divided indices, accesses with bounds of their own, and gaps between rows of a tensor.
+    `product` is the MMA, `write` the write, `facts` the analysed program. These are the reasons:
+
+    - a loop carries values, or the MMA is block-diagonal;
+    - an operand is no read, or the accumulator does not start from a number;
+    - the written memory is read too;
+    - an access gathers, divides an index, or has bounds of its own;
+    - a tensor has gaps between its rows.
     """
     node = facts.nodes[product.node]
     start = facts.nodes[node.args[2]].source
@@ -241,8 +245,8 @@ class _ProductSpace:
     def _unit_digit(self, dims: Sequence[Expr]) -> tuple[Symbol, ...]:
         """Make a digit of extent 1 for M, N or K, which has one element, and return (digit,); () if `dims` is empty.
 
-        `dims` are the program's dimensions of M, N or K. Digits are mixed-radix parts of dimensions. The new digit
-        belongs to the last of `dims`: it is recorded in `self.units` and `self.digits`, and named after that dimension.
+        Digits are mixed-radix parts of dimensions. `dims` are the program's dimensions of M, N or K. The new digit
+        belongs to the last of these and has its name. It is also recorded in `self.units` and `self.digits`.
         """
         if not dims:
             return ()
@@ -298,8 +302,9 @@ class _ProductSpace:
         """Return an expression to add to one memory coordinate of the read or write `node`: its digits of extent 1.
 
         Digits are mixed-radix parts of dimensions; the analysed program leaves out digits of extent 1. They are needed
-        because register tiles may run past the end of such a digit: the coordinate is then out of bounds, and nothing
-        is stored. `coordinate` is the number of the memory dimension. The result is 0 if there is no such digit.
+        because a register tile may extend past the end of such a digit: with the digit in it, the coordinate is then
+        out of bounds, and nothing is stored. `coordinate` is the number of the memory dimension. The result is 0 if
+        there is no such digit.
         """
         if node.source is None:
             return ZERO

@@ -177,9 +177,10 @@ def dimension(digit: Symbol) -> Symbol:
 def merge_rows(contraction: Contraction) -> Contraction:
     """Return the contraction with all digits of M (such as n, p, q) merged into one: a 1x1 convolution becomes a GEMM.
 
-    Digits are mixed-radix parts of dimensions. The contraction is returned unchanged if M has one digit, if an extent
-    of M is known only at the call, or if it is marked `apart` (its plan must also fit sizes known only at the call). So
-    it is if the digits are not contiguous in every tensor that has them, or if a tensor would get two shapes.
+    Digits are mixed-radix parts of dimensions. The contraction is returned unchanged in these cases: M has one digit;
+    an extent of M is known only at the call; it is marked `apart` (its plan must also fit sizes known only at the
+    call); the digits are not contiguous in a tensor that has them; or a tensor that is accessed twice would get two
+    shapes.
     """
     return (
         contraction
@@ -191,8 +192,8 @@ def merge_rows(contraction: Contraction) -> Contraction:
 def merge_columns(contraction: Contraction) -> Contraction:
     """Return the contraction with all digits of N merged into one digit.
 
-    Digits are mixed-radix parts of dimensions. The contraction is returned unchanged if N has one digit, if the digits
-    are not contiguous in every tensor that has them, or if a tensor would get two shapes.
+    Digits are mixed-radix parts of dimensions. The contraction is returned unchanged in three cases: N has one digit;
+    the digits are not contiguous in a tensor that has them; or a tensor that is accessed twice would get two shapes.
     """
     return contraction if len(contraction.columns) < 2 else _merge_digits(contraction, contraction.columns, "columns_0")
 
@@ -201,8 +202,8 @@ def merge_taps(contraction: Contraction) -> Contraction:
     """Return the contraction with the last two digits of K (filter tap and channel) merged into one.
 
     Digits are mixed-radix parts of dimensions. A tap w and its few channels c become one index: x[w, c] is x at C*w +
-    c. The contraction is returned unchanged if K has one digit, if the two digits are not contiguous in A and B, or if
-    a tensor would get two shapes.
+    c. The contraction is returned unchanged in three cases: K has one digit; the two digits are not contiguous in A and
+    B; or a tensor that is accessed twice would get two shapes.
     """
     return contraction if len(contraction.depth) < 2 else _merge_digits(contraction, contraction.depth[-2:], "taps_0")
 
@@ -238,9 +239,10 @@ def _merge_digits(contraction: Contraction, digits: tuple[Symbol, ...], name: st
 def _merge_in_operand(operand: Operand, digits: tuple[Symbol, ...], merged_digit: Symbol) -> Operand | None:
     """Return the operand with the memory dimensions that `digits` index merged into one; None if that is impossible.
 
-    Digits are mixed-radix parts of dimensions; `merged_digit` indexes the merged dimension. An operand without `digits`
-    is returned unchanged. Otherwise `digits` must be the coordinates of adjacent memory dimensions, in order, and each
-    but the first must have the extent of its dimension. The first coordinate may have an offset.
+    Digits are mixed-radix parts of dimensions; `merged_digit` indexes the merged dimension. It is possible if `digits`
+    are the coordinates of adjacent memory dimensions, in order, and each but the first has the extent of its dimension.
+    The first coordinate may have an offset: [n + 1, p] becomes [P + np], where P is the extent of p. An operand without
+    `digits` is returned unchanged.
     """
     used = [d for d, e in enumerate(operand.coordinates) if e.symbols & set(digits)]
     if not used:
@@ -260,8 +262,9 @@ def _merge_in_operand(operand: Operand, digits: tuple[Symbol, ...], merged_digit
 def pad_k(contraction: Contraction, group: int) -> Contraction:
     """Return the contraction with the last digit of K zero-padded in A and B to a multiple of `group` elements.
 
-    Digits are mixed-radix parts of dimensions. The contraction is returned unchanged if `group` divides that digit, if
-    A or B has no memory dimension that this digit alone indexes, or if A or B is the same tensor as another operand.
+    Digits are mixed-radix parts of dimensions. The contraction is returned unchanged in three cases: `group` divides
+    that digit; A or B has no memory dimension that this digit alone indexes; or A or B is the same tensor as another
+    operand.
     """
     last = contraction.depth[-1]
     if size(last) % group == 0:
@@ -307,8 +310,8 @@ def merged_digit_table(
     """Return a contraction's table of digits per program dimension, with `digits` merged into `merged_digit`.
 
     Digits are mixed-radix parts of dimensions. `over` is the table before: pairs (program dimensions, their digits).
-    All pairs with a digit in `digits` become one pair, at the end; in it the last of `digits` is replaced by
-    `merged_digit`, and the others are deleted.
+    All pairs with a digit in `digits` become one pair, at the end. Its second item has `merged_digit` in place of
+    `digits`.
     """
     merged_entries = [entry for entry in over if set(entry[1]) & set(digits)]
     dims = tuple(d for entry in merged_entries for d in entry[0])

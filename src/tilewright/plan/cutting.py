@@ -15,11 +15,11 @@ from tilewright.plan.tile_register_tasks import LineLayout
 
 
 def in_lines(contraction: Contraction, blocking: Blocking) -> Contraction:
-    """Return the contraction with the last two digits of M merged into one; unchanged if A is read in place.
+    """Return the contraction with the last two digits of M merged into one, if a task copies lines of A to a buffer.
 
-    The digits (mixed-radix parts of M) are image line and pixel in the line. They are merged if a task (one core's
-    tile) copies lines of A to a buffer, as `blocking` says; the merged digit counts the padding pixels between lines
-    too. The contraction is returned unchanged too if M has one digit.
+    The digits (mixed-radix parts of M) are image line and pixel in the line. The merged digit counts the padding pixels
+    between lines too. `blocking` says whether a task (one core's tile) copies lines. If A is read in place, or if M has
+    one digit, the contraction is returned unchanged.
     """
     walk = _staged_lines(contraction, blocking)
     if walk is None or len(contraction.rows) == 1:

@@ -53,8 +53,8 @@ def fixed_by(program: Program, contraction: Contraction, sizes: Mapping[Symbol, 
 def wave_parts(program: Program, sizes: Mapping[Symbol, int]) -> dict[str, int]:
     """Return how the author's wave constraints split a workgroup's tile: {dimension: number of waves along it}.
 
-    A dimension without a workgroup tile is left out, and so is one whose wave tile is no positive number. `sizes` maps
-    size symbols to numbers.
+    A workgroup tile of 128 with a wave tile of 32 gives 4. A dimension without a workgroup tile is left out, and so is
+    one whose wave tile is no positive number. `sizes` maps size symbols to numbers.
     """
     images, (workgroups, _) = Substitution(dict(sizes)), tiles_of(program, sizes)
     parts = {}

@@ -189,9 +189,9 @@ def _tiling_notes(followed: Followed, constraint: Op) -> Iterator[str]:
 def _wave_notes(followed: Followed, constraint: Op) -> Iterator[str]:
     """Yield a note (text for the author) unless the plan's waves split a task as `constraint` states.
 
-    A task is one workgroup's tile. A note is yielded too if the plan does not determine how waves split a task, if the
-    constraint's tile evaluates to no number, and if its dimension has no workgroup tile. `followed` has the program and
-    its plan.
+    A task is one workgroup's tile. In three cases the two cannot be compared, and a note is yielded too: the plan does
+    not determine how waves split a task; the constraint's tile evaluates to no number; or its dimension has no
+    workgroup tile. `followed` has the program and its plan.
     """
     dim = constraint.attrs["dim"]
     wanted_parts, parts = wave_parts(followed.program, followed.sizes).get(str(dim)), followed.wave_splits()

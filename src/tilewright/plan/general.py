@@ -51,10 +51,12 @@ def blocks_of(
     """Return a task's loops that keep the accumulators of its MMAs in registers: {dimension: loop tile in elements}.
 
     A task is one tile of the grid. The loops are, outermost first: N by the columns of the accumulator tile, M by its
-    rows, and each batch dimension with several elements by 1. `products` maps each MMA to its microkernel (atom,
-    accumulator tile), `dims` are the dimensions that the grid splits. `width(d)` evaluates a task's extent along a
-    dimension d. The result is {} if an MMA has no atom, if M or N is not in `dims`, if the MMAs differ in M, N or
-    accumulator tile, or if registers do not hold the tiles of all of them at once.
+    rows, and each batch dimension with several elements by 1. The result is {} in these cases: an MMA has no atom; M or
+    N is not in `dims`; the MMAs differ in M, N or accumulator tile; or registers do not hold the tiles of all of them
+    at once.
+
+    `products` maps each MMA to its microkernel (atom, accumulator tile), `dims` are the dimensions that the grid
+    splits. `width(d)` evaluates a task's extent along a dimension d.
     """
     axes = [axes_in(op, width) for op in products]
     kernels = [microkernel for microkernel in products.values() if microkernel is not None]

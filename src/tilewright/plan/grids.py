@@ -64,8 +64,9 @@ class Grid:
     def __post_init__(self) -> None:
         """Set `tasks` and `loops` to the tiles of the author's constraints, and `tiles` to the tile of each free loop.
 
-        A free loop, of known extent, has its whole extent as its tile up to WHOLE (512) elements; beyond, CHOSEN (256).
-        If another loop over its dimension is not free, it has the author's tile, as that loop does.
+        A free loop is one whose tile size does not change the result. Its tile is its whole extent, up to WHOLE (512)
+        elements; beyond that CHOSEN (256). It gets no entry in `tiles` if its extent is known only at the call, or if a
+        loop over the same dimension is not free: the author's tile then holds for both.
         """
         self.tasks, self.loops = tiles_of(self.program, self.sizes)
         self._bound = Substitution(dict(self.sizes))
@@ -165,10 +166,10 @@ def _grid_plan(grid: Grid, blocks: Mapping[Expr, int], products: Mapping[Op, Mic
 def _choose_k_tile(grid: Grid, sums: Sequence[Op]) -> tuple[bool, dict[Op, Microkernel | None]]:
     """Choose the K loop of the MMAs `sums`, all in one loop: return (stay in registers?, {mma: microkernel}).
 
-    The first is True if the accumulators stay in registers over all of K. It is True on a GPU. It is True if no K loop
-    whose tile size is free is around the MMAs. On a CPU with such a loop, the cheaper way by the cost model is chosen.
-    False means that the accumulators lie in memory between K tiles; the cheapest K tile is then stored in `grid.tiles`.
-    A microkernel is an atom and its accumulator tile.
+    A microkernel is an atom and its accumulator tile. The first item is True if the accumulators stay in registers over
+    all of K. They do on a GPU, and if the MMAs are in no K loop whose tile size is free. On a CPU with such a loop, the
+    way with the fewest predicted cycles is chosen. False means that the accumulators lie in memory between K tiles; the
+    best K tile is then stored in `grid.tiles`.
     """
     loop = grid.loop_around(sums[0])
     axis = None if loop is None else loop.attrs["axis"]
@@ -203,8 +204,8 @@ def _gemm_cost(
 
     `op` is the MMA, `axes` are its M, N and K, `k` is K's extent, `microkernel` its atom and accumulator tile; None
     gives (0, True). `k_part` is the K tile if the accumulator lies in memory between K tiles; 0 if it stays in
-    registers. The cycles are the sum of the MMAs, the reads that MMAs do not hide, and the copies of A (if its type is
-    converted) and of the accumulator (with `k_part`).
+    registers. The cycles are the sum of three: the MMAs; the reads that MMAs do not hide; and copies. A is copied if
+    its type is converted, the accumulator if there is a `k_part`.
     """
     if microkernel is None:
         return 0.0, True

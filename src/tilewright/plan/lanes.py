@@ -108,9 +108,9 @@ def _fits_registers(
 def default_steps(contraction: Contraction) -> tuple[Split, ...]:
     """Return the splits of K for vectors along a digit that A, B and the result share: one Split per digit of K.
 
-    A digit is a mixed-radix part of a dimension, such as the filter's width. Each Split has size 1, and its digit is
-    unrolled or a loop. It is unrolled if a bounds check of A depends on both this digit and the position in an image
-    line, or if it is K's last digit and has at most WRITTEN (16) filter taps.
+    A digit is a mixed-radix part of a dimension, such as the filter's width. Each Split has size 1; it is a loop, or it
+    is unrolled. Two kinds of digits are unrolled: one that a bounds check of A depends on together with the position in
+    an image line; and the last digit of K, if it has at most WRITTEN (16) filter taps.
     """
     last = contraction.depth[-1]
     unrolled = [t for t in contraction.depth if t in contraction.coupled or (t is last and size(t) <= WRITTEN)]
@@ -131,8 +131,9 @@ def registers(rows: int, vectors: int) -> int:
 def out_of_bounds_blocks(contraction: Contraction, rows: int) -> tuple[int, int]:
     """Return (count at the start, count at the end) of an image line's blocks in which a read may be out of bounds.
 
-    A block is `rows` neighbouring positions of the line; the reads are those of operand A by filter taps. Only whole
-    blocks are counted. If every block may be out of bounds, all count at the start.
+    A block is `rows` neighbouring positions of the line; the reads are those of operand A by filter taps. A shorter
+    block at the end of the line does not count. If every block may be out of bounds, all count at the start. In the
+    example, 3 taps with padding 1 read past both ends of a line of 20.
 
     >>> from tilewright.ir.dtypes import f32
     >>> from tilewright.plan.contraction import Operand
@@ -181,10 +182,10 @@ def unrolled_tap_count(contraction: Contraction, steps: tuple[Split, ...]) -> in
 def input_window(contraction: Contraction, rows: int, steps: tuple[Split, ...]) -> tuple[int, int]:
     """Return (number of distinct inputs that `rows` positions of an image line read, most inputs kept in registers).
 
-    All unrolled filter taps are counted together. An input that several taps read counts once; it is kept in a register
-    from the first of these taps to the last, and the second number is the most that are kept at once. With 4 positions
-    and 3 taps of stride 1 these are (6, 3). `steps` are the splits of K. If the coordinates of A are not linear, no
-    input is shared: (rows * taps, 0).
+    All unrolled filter taps are counted together. An input that several taps read counts once, and is kept in a
+    register from the first of these taps to the last. The second number is the most inputs that are kept at once. With
+    4 positions and 3 taps of stride 1 these are (6, 3). `steps` are the splits of K. If the coordinates of A are not
+    linear, no input is shared: (rows * taps, 0).
     """
     line, tap = contraction.rows[-1], contraction.depth[-1]
     taps = unrolled_tap_count(contraction, steps)
@@ -212,9 +213,10 @@ def input_window(contraction: Contraction, rows: int, steps: tuple[Split, ...]) 
 def block_cycles(contraction: Contraction, blocking: Blocking, machine: Machine, rows: int, vectors: int) -> float:
     """Return the cycles of one core for one block (accumulator tile, `rows` rows by `vectors` vectors), over all of K.
 
-    `blocking` has the splits of K of `contraction`. An iteration of the loops over filter taps takes the larger of its
-    multiply-add cycles and its load cycles, plus half of the smaller; but at least the latency that too few
-    accumulators expose. The result is the sum of the iterations, each with the loop overhead, and the stores.
+    `blocking` has the splits of K of `contraction`. The result is the sum of all iterations of the loops over filter
+    taps, each with the loop overhead, and the stores. An iteration takes the larger of its multiply-add cycles and its
+    load cycles, plus half of the smaller. If there are too few accumulators to hide the latency, it takes at least the
+    latency.
     """
     unrolled_taps, costs = unrolled_tap_count(contraction, blocking.steps), machine.costs.lanes
     loads = input_window(contraction, rows, blocking.steps)[0]

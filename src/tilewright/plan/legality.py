@@ -113,12 +113,14 @@ def check_registers(
     machine: Machine,
     loop_registers: int | None = None,
 ) -> None:
-    """Raise an ArgumentError if the register file is too small for all waves, or a lane's registers for its operands.
+    """Raise an ArgumentError if a pipeline's waves, or the accumulators of one lane, need more registers than there
+    are.
 
-    A lane of a consumer needs the accumulators of the largest MMA if `loop_registers` is None: no loop is around the
-    MMAs. Otherwise it needs the accumulators of all MMAs, plus `loop_registers` for operands that stay in registers
-    during the loop. `products` maps each MMA to its microkernel. `mma_statements` are the plan's statements for the
-    MMAs, which the second error quotes.
+    There are two checks. All waves together must fit the register file; that error quotes the pipeline. And a lane of a
+    consumer must have more registers than it needs for accumulators. If no loop is around the MMAs (`loop_registers` is
+    None), it needs those of the largest MMA. Otherwise it needs those of all MMAs, plus `loop_registers` for operands
+    that stay in registers during the loop. `products` maps each MMA to its microkernel. `mma_statements` are the plan's
+    statements for the MMAs, which the second error quotes.
     """
     microkernel = next(iter(products.values()))
     file_bytes, unit = machine.spaces["register"].bytes, machine.register_file.role_unit
@@ -204,9 +206,9 @@ def check_overlap(plan: Schedule, looped: bool, products: Mapping[Op, Microkerne
     """Raise an ArgumentError if the plan's statement `overlap` (MMAs beside other work) does not fit a pipeline.
 
     A plan without overlap is legal. A delayed store is illegal: only tile registers (on CPUs) have it. Any other
-    overlap needs a loop around two or more MMAs (`looped` says whether there is one), each with all of its K in shared
-    memory at once, and a pipeline that is not `joint` (one barrier for all operands). The overlap `ordered` (wave
-    groups take turns) also needs two wave groups. `products` maps each MMA to its microkernel.
+    overlap needs three things: a loop around two or more MMAs (`looped` says whether there is one); all of each MMA's K
+    in shared memory at once; and a pipeline that is not `joint` (one barrier for all operands). The overlap `ordered`
+    (wave groups take turns) also needs two wave groups. `products` maps each MMA to its microkernel.
     """
     if plan.overlap == "none":
         return

@@ -378,10 +378,11 @@ def atoms_for(
 ) -> list[MultiplyAtom]:
     """Return the atoms that a kernel without a pipeline can use to multiply types `a` and `b` and accumulate in `c`.
 
-    If no atom has exactly these types, the result is the atoms whose operands and accumulator all have the type `c`,
-    provided that `c` holds `a` and `b` losslessly. An atom that rounds operands is included only if `precision` names
-    its rounding. An atom that reads A and B from shared memory is included only if K is contiguous in its rows there;
-    with `any_rows`, M or N may be. [] if no atom is left.
+    These are the atoms with exactly these types. If there are none, they are the atoms whose operands and accumulator
+    all have the type `c`, provided that `c` holds `a` and `b` losslessly. [] if no atom is left.
+
+    Two kinds of atoms are left out: an atom that rounds operands, unless `precision` names its rounding; and an atom
+    that reads A and B from shared memory, unless K is contiguous there or `any_rows` is set.
     """
     fitting = [x for x in _usable_atoms(machine, any_rows) if x.rounds in (None, precision)]
     same = [x for x in fitting if (x.a.dtype, x.b.dtype, x.c.dtype) == (a, b, c)]
@@ -443,9 +444,9 @@ def shared_atoms(
 def can_multiply_blocks(atom: MultiplyAtom, blocks: int, n: int, k: int) -> bool:
     """True if an atom can multiply each diagonal block of a block-diagonal B separately, or if B has one block only.
 
-    B has `n` x `k` elements in all and `blocks` blocks. A block must be as wide as the atom's N. Its K must be a
-    multiple of the atom's K, and must divide a slab or be whole slabs: a slab is the elements side by side in shared
-    memory, as the atom reads them. The K of all blocks together must fit one slab or be whole slabs.
+    B has `n` x `k` elements in all and `blocks` blocks. A slab is the elements side by side in shared memory, as the
+    atom reads them. A block must be as wide as the atom's N. Its K must be a multiple of the atom's K, and must divide
+    a slab or be whole slabs. The K of all blocks together must fit one slab or be whole slabs.
     """
     if blocks == 1:
         return True
@@ -535,9 +536,9 @@ def mma_cycles(
 ) -> float:
     """Return the predicted cycles of one core for a whole MMA: all accumulator tiles, plus the packing of B.
 
-    `sizes` are the extents M, N and K, `row_stride` is the number of bytes between rows of A. B is packed once if the
-    atom needs several neighbours along K side by side. It is packed again for every row of tiles if N is a part of a
-    longer dimension (`is_part`) and no whole number of tiles.
+    `sizes` are the extents M, N and K, `row_stride` is the number of bytes between rows of A. If N is a part of a
+    longer dimension (`is_part`) and no whole number of tiles, B is packed once for every row of tiles. Otherwise B is
+    packed once if the atom needs several neighbours along K side by side, else not at all.
     """
     m, n, k = sizes
     packings = -(-m // microkernel.rows) if is_part and n % microkernel.columns else int(microkernel.k_pack > 1)
@@ -582,8 +583,8 @@ def _one_tile_cycles(
     """Return the cycles of one core for one accumulator tile of `rows` x `columns` elements, over all of K.
 
     K has `k` elements; `row_stride` is the number of bytes between rows of A. Each K step takes the larger of the
-    cycles of its MMAs and the cycles of the loads that feed them; with a vector atom, at least the latency if there are
-    too few accumulators to hide it. The load and the store of C are added once.
+    cycles of its MMAs and the cycles of the loads that feed them. With a vector atom and too few accumulators to hide
+    the latency, it takes at least the latency. The load and the store of C are added once.
     """
     m, n, depth = microkernel.atom.shape
     row_atoms, column_atoms, steps = rows // m, columns // n, ceil(k / depth)

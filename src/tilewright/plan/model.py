@@ -94,8 +94,9 @@ def l2(limits: Limits) -> float:
 def stays_in_l1(limits: Limits, rows: int, row_bytes: int, stride_bytes: int) -> bool:
     """True if the L1 cache holds `rows` rows of `row_bytes` bytes at once, at a distance of `stride_bytes` bytes.
 
-    A stride of a large power of two reaches only a part of the cache's sets: rows of 64 bytes with a stride of 256 use
-    a quarter of the sets, and rows with a stride as long as one line of every set use a single set.
+    Rows may compete for the same sets of the cache, if the stride has a large power of two as a factor. Rows of 64
+    bytes with a stride of 256 use a quarter of the sets. If the stride is as long as one line of every set, all rows
+    use the same set.
     """
     line = limits.line_bytes
     lines_per_row, lines_between = -(-row_bytes // line), max(1, stride_bytes // line)

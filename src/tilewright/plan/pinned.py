@@ -23,9 +23,10 @@ def quote_lines(
 ) -> ArgumentError:
     """Return the error `refusal` about a plan that the caller gave, with the plan's faulty statements quoted.
 
-    These are the axes that the error names; else the statements that `chosen_plan` (the plan that the search chose)
-    does not have. An error that quotes a statement already is returned unchanged. With `known` (the names that exist)
-    and `chosen_plan`, a misspelt name gets a suggestion, and a plan for other sizes gets an error that says so instead.
+    The faulty statements are the axes that the error names. If it names none, they are the statements that
+    `chosen_plan` (the plan that the search chose) does not have. An error that quotes a statement already is returned
+    unchanged. With `known` (the names that exist) and `chosen_plan`, a misspelt name gets a suggestion, and a plan for
+    other sizes gets an error that says so instead.
 
     >>> from tilewright.plan.text import parse_plan
     >>> plan = parse_plan("axis m = (m 8): task 3; axis n = (n 9): whole; grid m")

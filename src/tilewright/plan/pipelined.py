@@ -35,9 +35,9 @@ def why_no_pipeline(program: Program, size: Size, free: Collection[Op]) -> str:
 def pipelined_mma(program: Program, size: Size, free: Collection[Op]) -> tuple[Op, Axes] | str:
     """Return (a program's single mma, its Axes M, N, K); or text: why producer and consumer waves cannot compute it.
 
-    The text says that the program has no or several MMAs, that the MMA has no accumulator tile, or that a write is
-    atomic or at coordinates that depend on data. `free` are the loops whose tile size does not change the result; a
-    program with any other loop is refused. `size(d)` evaluates the extent of a dimension d.
+    They cannot in four cases: the program has no or several MMAs; the MMA has no accumulator tile; a write is atomic or
+    at coordinates that depend on data; or a loop is not in `free`, the loops whose tile size does not change the
+    result. `size(d)` evaluates the extent of a dimension d.
     """
     products = mmas_by_name(program)
     if len(products) != 1:
@@ -63,10 +63,10 @@ def why_no_overrun(program: Program) -> str:
 
 
 def task_dims(program: Program, op: Op, size: Size, opened: Opened = NOTHING) -> tuple[Expr, ...]:
-    """Return the dimensions that the grid may split in a program whose MMA is `op`, the accumulator's dimensions last.
+    """Return the dimensions that the grid may split in a program with the MMA `op`.
 
-    Dimensions of the accumulator with extent 1 are included. `size(d)` evaluates the extent of a dimension d; for
-    `opened` sizes (known only at the call) it is a typical number.
+    Dimensions of the accumulator come last, and those of them with one element are included. `size(d)` evaluates the
+    extent of a dimension d; for `opened` sizes (known only at the call) it is a typical number.
     """
     parallel = cut_dims(program, size, opened=opened)
     accumulator: tuple[Expr, ...] = op.operands[2].type.dims

@@ -61,10 +61,10 @@ def task_widths_and_waves(
 def _dims_beside_rows(program: Program, widths: Mapping[Expr, int], size: Size) -> list[Expr]:
     """Return the parallel dimensions along which neighbouring rows are adjacent in memory; [] if there are none.
 
-    A row is the part of a task (tile of the grid) along the dimensions that the grid does not split. The keys of
-    `widths` are the parallel dimensions (the grid may split them); `size(d)` evaluates the extent of a dimension d. If
-    no memory access is contiguous across rows, but rows are windows that slide along the innermost memory coordinate,
-    it is the dimensions along which they slide.
+    Parallel dimensions are those that the grid may split: the keys of `widths`. A row is the part of a task (tile of
+    the grid) along all other dimensions. If no access is contiguous along a parallel dimension, windows may still slide
+    along the innermost memory coordinate, as in a pooling over x[2*p + r]; the result then has the dimensions (p) along
+    which they slide. `size(d)` evaluates the extent of a dimension d.
     """
     across = [d for d in _contiguous_across_rows(program, widths, size) if d in widths]
     return across or [d for d in _window_dims(program, widths) if d in _last_dims(program)]
@@ -157,11 +157,11 @@ def contiguous_row_widths(
 ) -> tuple[dict[Expr, int], int]:
     """Return ({parallel dimension: extent of a task}, number of waves per task) for rows that are contiguous in memory.
 
-    A task (tile of the grid) is several short rows, or one long row with as many waves (warps) as hold it in registers.
-    A row that no number of waves holds there waits in shared memory; it has as many waves as let other tasks run
-    beside it. The number of waves is halved while lanes would be idle. A row has `row_elements` elements, the smallest
-    of `element_size` bytes. `traffic` is (bytes read, bytes written) per element. `extents` maps each parallel
-    dimension to its whole extent.
+    A task (tile of the grid) is several short rows; or one long row, with as many waves (warps) as hold it in
+    registers. If no number of waves can hold it there, the row stays in shared memory, and the task has so few waves
+    that other tasks can run on the same core. The number of waves is halved while lanes would be idle. A row has
+    `row_elements` elements, the smallest of `element_size` bytes. `traffic` is (bytes read, bytes written) per element.
+    `extents` maps each parallel dimension to its whole extent.
     """
     tasks, (read_bytes, written_bytes) = machine.row_tasks, traffic
     wave_elements = _elements_per_wave(machine, row_elements, element_size, written_bytes)
@@ -186,11 +186,12 @@ def contiguous_row_widths(
 
 
 def _waves_beside_others(machine: Machine, row_bytes: int, waves: int) -> int:
-    """Return the number of waves per task, at most `waves`, with which a core runs all tasks whose rows it can keep.
+    """Return the number of waves per task (at most `waves`) with which a core can run as many tasks as it has room for
+    rows.
 
-    The row of a task has `row_bytes` bytes and stays in shared memory; so a core keeps a few rows, and runs one task
-    for each, so that some load while others compute. On a machine without figures of what a core runs at a time it is
-    `waves`.
+    The row of a task has `row_bytes` bytes and stays in shared memory. A core keeps a few such rows and runs one task
+    for each, so that some load while others compute. `waves` is halved while that would be more lanes than a core runs
+    at a time. It is returned unchanged on a machine without figures of what a core runs at a time.
     """
     at_a_time, shared = machine.costs.resident.lanes // (machine.lanes or 1), machine.spaces["shared"].bytes or 0
     while at_a_time and waves > machine.row_tasks.fewer_waves and waves * (shared // row_bytes) > at_a_time:
@@ -199,11 +200,12 @@ def _waves_beside_others(machine: Machine, row_bytes: int, waves: int) -> int:
 
 
 def _elements_per_wave(machine: Machine, row_elements: int, element_size: int, written_bytes: int) -> int:
-    """Return the number of elements that the lanes of one wave (warp) hold in registers at a time.
+    """Return the number of elements that the lanes of one wave (warp) together hold in registers at a time.
 
-    A row has `row_elements` elements, and `element_size` is the number of bytes of the smallest element. Each element
-    takes a whole register if the program writes (`written_bytes` is not 0) and the bytes of a row of several elements
-    are no multiple of a register: such elements are loaded one by one.
+    It is bounded by the machine's elements per lane and bytes per lane. A row has `row_elements` elements;
+    `element_size` is the number of bytes of the smallest element. Usually an element takes `element_size` bytes. It
+    takes a whole register if elements are loaded one by one: that is so if the program writes (`written_bytes` is not
+    0), and a row has several elements, but not a whole number of registers.
     """
     tasks, word = machine.row_tasks, machine.register_file.word_bytes
     register_bytes = word if written_bytes and row_elements > 1 and row_elements * element_size % word else element_size
@@ -223,10 +225,12 @@ def _without_idle_waves(machine: Machine, waves: int, elements: int) -> int:
 
 
 def _waves_per_task(wave_elements: int, element_traffic: int, machine: Machine) -> int:
-    """Return the number of waves (warps) per task (tile of the grid): fewer than usual if a task moves many bytes.
+    """Return the number of waves (warps) per task: the machine's usual number, or a smaller one if a task moves many
+    bytes.
 
-    The machine gives both numbers. Bytes are many if their transfer takes at least LONGER (3) times as long as starting
-    a workgroup. A wave has `wave_elements` elements, each with `element_traffic` bytes of reads and writes.
+    A task is one tile of the grid. Bytes are many if a task of the smaller number of waves takes at least LONGER (3)
+    times as long to move them as a workgroup takes to start. A wave has `wave_elements` elements, each with
+    `element_traffic` bytes of reads and writes.
     """
     start_bytes = machine.limits.start_cycles * machine.limits.far_rate * cores(machine)
     tasks = machine.row_tasks
@@ -261,9 +265,9 @@ def _bytes_per_element(program: Program, size: Size) -> tuple[int, int]:
 def _rows_per_task(size: int, most: int) -> int:
     """Return the number of rows per task (tile of the grid) along a dimension of `size` rows, at most `most`.
 
-    A power of two that splits the dimension evenly is preferred. With p the largest power of two up to `most`, it is p
-    if p divides `size` or the dimension has at least MANY (8) times p rows; else p/2 if that divides `size`; else
-    `dividing_width(size, most)`.
+    A power of two that splits the dimension evenly is preferred. Let p be the largest power of two up to `most`. The
+    result is p if p divides `size`, or if the dimension has at least MANY (8) times p rows. Otherwise it is p/2 if that
+    divides `size`. Otherwise it is a divisor of `size` near `most` (`dividing_width`).
 
     >>> [_rows_per_task(size, 16) for size in (65536, 83886, 12, 24)], _rows_per_task(100, 40)
     ([16, 16, 12, 8], 25)
@@ -279,10 +283,10 @@ def widths_across_rows(
 ) -> dict[Expr, int]:
     """Return {dimension: extent of a task} if memory is contiguous across rows; {} if it is contiguous along rows.
 
-    A row is the part of a task (tile of the grid) along the dimensions that the grid does not split. `widths` has the
-    other dimensions, which it may split. A task has as much of the contiguous one as one load of a wave (warp) covers;
-    this is halved while there are fewer than `tasks_per_core` tasks per core, down to a cache line. Other dimensions
-    have extent 1. `size(d)` evaluates the extent of a dimension d.
+    A row is the part of a task (tile of the grid) along the dimensions that the grid does not split; `widths` has the
+    dimensions that it may split. A task has as many elements of the contiguous dimension as one load of a wave (warp)
+    covers, and one element of the others. The number is halved while there are fewer than `tasks_per_core` tasks per
+    core, down to a cache line. `size(d)` evaluates the extent of a dimension d.
     """
     contiguous = [d for d in _contiguous_across_rows(program, widths, size) if d in widths]
     element_size, line, vector = (
@@ -304,8 +308,8 @@ def widths_across_rows(
 def _even_width(size: int, most: int, word_elements: int) -> int:
     """Return the extent of a task (tile of the grid) along a dimension of `size` elements: about `most`.
 
-    It divides `size` if possible, and is a multiple of `word_elements` if `size` is. If no extent near `most` divides
-    `size`, it is all of `size` if `size` is at most twice `most`; else `most`, and the last task is smaller.
+    The first choice is a divisor of `size` near `most`; it is a multiple of `word_elements` if `size` is. Without one
+    it is all of `size`, if `size` is at most twice `most`; else `most`, and the last task is smaller.
 
     >>> _even_width(3000, 64, 8), _even_width(8192, 256, 8), _even_width(333, 256, 8), _even_width(333, 128, 8)
     (64, 256, 333, 111)

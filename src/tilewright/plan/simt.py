@@ -39,11 +39,13 @@ def match_simt_product(
 ) -> SimtMatch | str:
     """Return a SimtMatch: the parameters of a program's single MMA if lanes can compute it without an atom (SIMT).
 
-    Return text, why not, otherwise. The MMA must be in a loop over K that only accumulates, have only one row or one
-    column besides dimensions that A, B and the result share, and read its larger operand from memory. That operand must
-    be contiguous along a shared dimension; without shared dimensions, lanes run along its rows, which must be one
-    dimension. `free` are the loops whose tile size does not change the result. `size(d)` evaluates the extent of a
-    dimension d, `numbers(e)` replaces the sizes in an expression e by numbers.
+    Otherwise return text: why not. Lanes can compute it under these conditions. The MMA is in a loop over K that only
+    accumulates. Besides dimensions that A, B and the result share, its M or its N has only one element. Its larger
+    operand is read from memory, contiguous along a shared dimension; without shared dimensions, its rows must be one
+    dimension, along which lanes run.
+
+    `free` are the loops whose tile size does not change the result. `size(d)` evaluates the extent of a dimension d,
+    `numbers(e)` replaces the sizes in an expression e by numbers.
     """
     loops = [op for op in program.body.ops if op.name == "iterate" and op in free and only_adds(op)]
     products = list(mmas_by_name(program).values())

@@ -185,10 +185,12 @@ def box_tasks(terms: SimtProduct, size: Size, element_size: int, machine: Machin
 
 
 def _vectors_per_row(vectors: int, line_vectors: int) -> int:
-    """Return the number of vectors of a row in one task (tile of the grid); neighbouring lanes take one vector each.
+    """Return the number of vectors of a row that one task (tile of the grid) has; neighbouring lanes take one vector
+    each.
 
-    A row has `vectors` vectors, a cache line `line_vectors`. The number is at most a cache line and at least 3/8 of one
-    (or the whole row). Of these numbers it is the largest that keeps at least 0.9 as many lanes busy as the best.
+    A row has `vectors` vectors, a cache line `line_vectors`. Numbers from 3/8 of a cache line (or the whole row) up to
+    a cache line are compared. Powers of two keep all lanes busy; other numbers, and a rest at the end of the row, leave
+    lanes idle. The largest number that keeps at least 0.9 as many lanes busy as the best one is returned.
 
     >>> [_vectors_per_row(n, 8) for n in (16, 12, 18, 65, 3)]
     [8, 4, 4, 8, 3]

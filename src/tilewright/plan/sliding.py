@@ -134,9 +134,9 @@ def _compute_halo(contraction: Contraction) -> Halo | None:
 def _line_pitch(slide: Slide, image_width: int) -> int:
     """Return the number of positions (pixels) from the start of one staged image line to the start of the next.
 
-    It is the line with its zero padding; zeros between two lines serve as the right padding of one and the left padding
-    of the other. `slide` is the coordinate along a line, `image_width` the tensor's extent along it. A line of 56 with
-    3 taps and padding 1 gives 57.
+    It is the length of the line plus the zeros between two lines. These serve as the right padding of one line and the
+    left padding of the next: a line of 56 with 3 taps and padding 1 gives 57. `slide` is the coordinate along a line,
+    `image_width` the tensor's extent along it.
     """
     window_width, left_padding = size(slide.digit) + slide.reach, max(0, -slide.shift)
     right_padding = max(0, window_width - left_padding - image_width)

@@ -33,8 +33,8 @@ def why_no_k_loop(program: Program, dim: Expr) -> str | None:
 def _why_not_by_tiles(value: Value, dim: Expr, makers: Mapping[Value, Op]) -> str | None:
     """Return text: why `value`, an MMA operand, cannot be computed one tile of `dim` at a time; None if it can.
 
-    A value without `dim` can. A value with `dim` must be read, or computed elementwise, by accesses that do not depend
-    on the size of `dim`; so must the values that it is computed from. `makers` maps each value of the program to the
+    A value without `dim` can. A value with `dim` can if it is read by an access that does not depend on the size of
+    `dim`, or if it is computed elementwise from values that can. `makers` maps each value of the program to the
     operation that computes or reads it.
     """
     if not isinstance(value.type, TileType) or dim not in value.type.dims:

@@ -162,10 +162,11 @@ Statement = Axis | ValuePlacement | ProductUnit | Pipeline | LaneTile | Occupanc
 
 
 def _parse_kernel(statements: list[str]) -> Schedule:
-    """Return the Schedule (plan) of one kernel from its statements; raise an ArgumentError for an illegal statement.
+    """Return the Schedule (plan) of one kernel from its statements.
 
-    Raise one too for a repeated statement, a plan without an axis, a pipeline without an MMA statement, `raster`
-    without `grid`, and an unknown axis in `grid`, in `loops` or as the point (time) of a copy.
+    Raise an ArgumentError for an illegal or repeated statement, and for an unknown axis in `grid`, in `loops` or as the
+    point (time) of a copy. Raise one too for a plan without an axis, for a pipeline without an MMA statement, and for
+    `raster` without `grid`.
     """
     axes: dict[str, Axis] = {}
     values: dict[str, ValuePlacement] = {}
@@ -256,8 +257,8 @@ def _check_axis_names(plan: Schedule, lines: dict[str, str]) -> None:
 def _parse_or_suggest(statement: str) -> list[Statement]:
     """Parse one statement of a plan; return a list of statement objects, usually of one.
 
-    If the statement is illegal, raise an ArgumentError with a suggestion: the most similar legal statement that differs
-    in one word, if there is one, written in version 2 of the plan language.
+    Raise an ArgumentError for an illegal statement. Its message suggests the most similar legal statement that differs
+    in one word, if there is one. The suggestion is written in version 2 of the plan language, the present one.
     """
     try:
         return _parse_statement(statement)
@@ -447,8 +448,8 @@ def _add_once(known: dict[str, Any], name: str, value: Any, statement: str) -> N
 def _parse_axis(name: str, digits: str, splits: str) -> Axis:
     """Return the Axis with this name from the texts of its digits (mixed-radix parts) and of its splits.
 
-    Raise an ArgumentError for an illegal digit or split, for a split that names no digit of the axis, and for a box
-    whose number of sides is not the number of digits.
+    Raise an ArgumentError for an illegal digit or split, and for a split that names no digit of the axis. Raise one too
+    for a box that does not have one side for each digit.
     """
     peel = _PEEL.fullmatch(splits)
     peeled = (_parse_size(peel[2], splits), _parse_size(peel[3], splits)) if peel else (0, 0)

@@ -55,14 +55,12 @@ class LineLayout:
         return -(-self.total_lines // self.lines) * self.width
 
     def valid_position(self, rows: int | None = None) -> Expr:
-        """Return an expression, pitch * line + place, whose values are all positions (rows of M) in image lines.
+        """Return an expression of two new index symbols whose values are all positions (rows of M) that lie in image
+        lines.
 
-        It has new index symbols. Positions in the padding between lines are no values of it; bounds checks use it.
-        `rows` is the number of positions if M is one digit (mixed-radix part). If the last task runs past `rows`, and
-        lines have no padding, the expression is a single index below `rows` instead.
-
-        >>> LineLayout(1, 2, 64, 64).valid_position(100).hi, LineLayout(3, 7, 5, 6).valid_position(54).hi
-        (99, 40)
+        It is `pitch * line + place`: `line` is the number of an image line, `place` a position within it. Positions in
+        the padding between lines are no values of it; bounds checks use it. `rows` is the extent of M, or None. If
+        lines have no padding and the last task runs past `rows`, the result is one new index below `rows` instead.
         """
         if rows is not None and rows < self.extent and self.pitch == self.length:
             return index("place", rows)

@@ -43,8 +43,8 @@ def tile_unit(space: Contraction, atom: MultiplyAtom, machine: Machine, fixed: F
 def _accumulator_tiles(contraction: Contraction, atom: MultiplyAtom, machine: Machine) -> Iterator[tuple[int, int]]:
     """Yield (rows, columns), in elements, of each accumulator tile to try; tile and operands fit the tile registers.
 
-    These are the tiles with the most MMAs per load, the tiles whose columns just cover all of N, and those whose rows
-    just cover all of M. A tile has at most three registers on each side.
+    A tile has at most three registers on each side. Three kinds are yielded: tiles with the most MMAs per load; tiles
+    whose columns just cover all of N; and tiles whose rows just cover all of M.
     """
     m, n, _ = atom.shape
     tile_registers = machine.limits.tile_registers
@@ -82,10 +82,13 @@ def staging_choices(contraction: Contraction, atom: MultiplyAtom) -> list[str]:
 def _k_splits(contraction: Contraction, atom: MultiplyAtom, fixed: Fixed) -> tuple[Split, ...]:
     """Return the splits of K for tile registers, outermost first: which parts of K are loops, and which are unrolled.
 
-    The first case that holds decides. If the author's K tile in `fixed` is a multiple of the atom's K and less than the
-    channels: a loop of that tile, the rest unrolled. At most WRITTEN (72) K steps: all unrolled. More filter taps than
-    WRITTEN, or one K step per tap: all loops. Otherwise: a loop over channels, with at most WRITTEN steps unrolled
-    within it.
+    The first case that holds decides:
+
+    - the author's K tile in `fixed` is a multiple of the atom's K and less than the channels: a loop of that tile, the
+      rest unrolled;
+    - at most WRITTEN (72) K steps: all unrolled;
+    - more filter taps than WRITTEN, or one K step per tap: all loops;
+    - otherwise a loop over channels, with at most WRITTEN steps unrolled within it.
     """
     last, depth = contraction.depth[-1], atom.shape[2]
     chunks, taps = -(-size(last) // depth), contraction.extent(contraction.depth[:-1])

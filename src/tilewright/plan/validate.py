@@ -185,8 +185,8 @@ def atom_of_plan(name: str, contraction: Contraction, machine: Machine) -> Multi
 def validate(plan: Schedule, contraction: Contraction, machine: Machine) -> Blocking:
     """Check a plan for a contraction and return the Blocking (tile sizes, loop order, staging) that it states.
 
-    Raise an ArgumentError, which says why, if a statement breaks a rule, if a size of the plan is open (known only at
-    the call), if the plan names no atom, or if the blocking is illegal on the machine or too large for it.
+    Raise an ArgumentError with the reason in these cases: a statement breaks a rule; a size of the plan is open (known
+    only at the call); the plan names no atom; or the blocking is illegal on the machine or too large for it.
     """
     if plan.open:
         raise ArgumentError(f"plan: {', '.join(sorted(plan.open))}: no size is open here")

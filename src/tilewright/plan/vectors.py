@@ -69,11 +69,12 @@ def why_no_vectors(contraction: Contraction, atom: MultiplyAtom) -> str | None:
 
 
 def registers(rows: int, vectors: int, atom: MultiplyAtom) -> int:
-    """Return the number of vector registers for a block of `rows` rows by `vectors` vectors, and its operands.
+    """Return the number of vector registers for a block (accumulator tile) of `rows` rows by `vectors` vectors, and its
+    operands.
 
-    A block is an accumulator tile. An atom that broadcasts one element of A needs one register for it, and one for each
-    vector of B. An atom that picks an element of A by its lane number needs one register of A per row, and twice the
-    registers of B, for the next K step too.
+    There are two kinds of atoms. One broadcasts a single element of A: it needs a register for that element, and one
+    for each vector of B. The other picks an element of A from a register by its lane number: it needs a register of A
+    per row, and two for each vector of B, as those of the next K step are loaded meanwhile.
     """
     return rows * vectors + (vectors + 1 if atom.picks == 1 else 2 * vectors + rows)
 
@@ -100,10 +101,10 @@ def step_cycles(
 ) -> float:
     """Return the cycles of one core for one K step of a block (accumulator tile) of `rows` rows by `vectors` vectors.
 
-    It is the longer of multiply-adds and the loads that feed them, plus the exposed share of the shorter; at least the
-    latency if there are too few accumulators to hide it. `row_stride` is the number of bytes between rows of A: if L1
-    does not keep one cache line of each row, loads count at the rate of L2. If L2 does not hold the block's B for a K
-    of `k_extent` elements, B counts at the rate of memory; None leaves this out.
+    It is the longer of the multiply-adds and the loads that feed them, plus the exposed share of the shorter. Too few
+    accumulators cannot hide the latency: the result is then at least the latency. `row_stride` is the number of bytes
+    between rows of A: if L1 does not keep one cache line of each row, loads count at the rate of L2. If L2 does not
+    hold the block's B for a K of `k_extent` elements, B counts at the rate of memory; None leaves this out.
     """
     limits, (_, lanes, group) = machine.limits, atom.shape
     multiplying, loading = rows * vectors * atom.cycles, (rows / atom.picks + vectors) * limits.load_cycles
@@ -118,10 +119,11 @@ def step_cycles(
 
 
 def _row_choices(line: int, most_rows: int) -> list[int]:
-    """Return the numbers of rows of a block (accumulator tile) to try along `line` rows, each at most `most_rows`.
+    """Return the numbers of rows, in ascending order, to try for a block (accumulator tile) on a line of `line` rows.
 
-    They are `most_rows`, and the numbers that split the line almost evenly into b, b + 1, b + 2 or b + 3 blocks, where
-    b is the least number of blocks: for 14 rows, at most 6 each, they are 3, 4, 5 and 6.
+    Each is at most `most_rows`. One is `most_rows` (or `line`, if that is smaller). The others split the line almost
+    evenly into b, b + 1, b + 2 or b + 3 blocks, where b is the fewest blocks possible. For 14 rows, at most 6 each, b
+    is 3 and the result is [3, 4, 5, 6].
     """
     most_rows = max(1, min(line, most_rows))
     fewest_blocks = {-(-line // count) for count in range(-(-line // most_rows), -(-line // most_rows) + 4)}
@@ -131,10 +133,12 @@ def _row_choices(line: int, most_rows: int) -> list[int]:
 def _k_splits(contraction: Contraction, atom: MultiplyAtom, fixed: Fixed) -> tuple[Split, ...]:
     """Return the splits of K for vectors along N, outermost first: filter taps, then channels, then the atom's K.
 
-    Each digit (mixed-radix part of K) of the taps has a split of size 1. It is unrolled if a bounds check of A depends
-    on both the digit and the position in an image line, and if its taps times the unrolled channel steps are at most
-    WRITTEN (16); otherwise it is a loop. The channels have a loop, whose tile is the author's in `fixed` if that
-    divides them; else a few atom steps: up to UNROLLED (4), or as many as one load of A feeds.
+    Each digit (mixed-radix part of K) of the taps has a split of size 1, usually a loop. It is unrolled under two
+    conditions: a bounds check of A depends on both the digit and the position in an image line; and its taps times the
+    unrolled channel steps are at most WRITTEN (16).
+
+    The channels have a loop. Its tile is the author's in `fixed`, if that divides them. Otherwise it is a few atom
+    steps: up to UNROLLED (4), or as many as one load of A feeds.
     """
     last, group = contraction.depth[-1], atom.shape[2]
     unroll_limit = max(UNROLLED, atom.picks)  # use all of a load of A

@@ -41,9 +41,9 @@ def coordinates_by_digits(op: Op, size: Size) -> tuple[list[Expr], dict[Symbol, 
 def writes_every_element(op: Op, size: Size) -> bool:
     """True if the write `op` is proved to store to every element of its tensor; it may store out of bounds too.
 
-    It is proved if no index (or mixed-radix digit of one) is in two coordinates, and each coordinate takes all values
-    of its dimension. These values are enumerated, at most TABLED (4 Mi). False if coordinates depend on data, or if
-    `op` has no explicit coordinates. `size(d)` evaluates the extent of a dimension d.
+    The proof enumerates the values of each coordinate, at most TABLED (4 Mi). Each must take all values of its
+    dimension, and no index (or mixed-radix digit of one) may be in two coordinates. False if coordinates depend on
+    data, or if `op` has no explicit coordinates. `size(d)` evaluates the extent of a dimension d.
     """
     memory: MemoryType = op.operands[1].type
     if "at" not in op.attrs or op.attrs.get("lookups") or None in memory.sizes:

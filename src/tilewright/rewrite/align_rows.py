@@ -102,10 +102,11 @@ def aligned(
     """Return a Copied: the program on copies of its MMA operands that bulk copies can read, and the programs that make
     the copies. Or return text: why there is none. The program must have exactly one MMA.
 
-    `form` is PANELS (each row of a copy has all of K, im2col), PADDED (K is padded with zeros), K_ROWS (a dimension of
-    K becomes the last of memory), or anything else (taps and channels become one dimension, or rows are padded).
+    `form` says how a copy differs from its operand. PANELS: each row has all of K (im2col). PADDED: K, the last
+    dimension, is padded with zeros. K_ROWS: a dimension of K becomes the last of memory. Any other text: filter taps
+    and channels become one dimension; or, if they cannot, rows stay as they are but start further apart in memory.
     `sizes` and `shapes` have the extents of dimensions and arguments. `free` holds the loops whose result does not
-    depend on the tile size. `reading` has the pitches that bulk copies need.
+    depend on the tile size. `reading` has the pitches (distances of rows) that bulk copies need.
     """
     products = [op for op in program.walk() if op.name == "mma"]
     if len(products) != 1:

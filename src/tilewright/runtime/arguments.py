@@ -73,8 +73,8 @@ class Arguments:
     def _made(self, shape: tuple[int, ...], value: Value) -> Any:
         """Allocate an array of this shape for the output `value`, and return it.
 
-        It is on the device of the first argument that is on one, else on the host. On the host it is filled with zeros,
-        unless the program writes all of it.
+        If an argument is on a GPU, the array is on the device of the first such argument. Otherwise it is on the host,
+        and filled with zeros unless the program writes all of it.
         """
         dtype: DType = value.type.dtype
         if self.near is not None:
@@ -112,10 +112,11 @@ class Arguments:
     # -- what was given -------------------------------------------------------------------------------
 
     def _fill_in(self, given: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return the call's arguments `given`, with None inserted for each output if the call left all outputs out.
+        """Return a tuple with one item for each argument of the program: the call's arguments `given`, None for an
+        output left out.
 
-        The result has one item for each argument of the program. Raise ArgumentError if their number is wrong, or if an
-        argument that is no output is None.
+        A call may pass all arguments, with None for some outputs; or only those that are no outputs. Raise
+        ArgumentError for any other number of arguments, and if an argument that is no output is None.
         """
         arguments = self.program.args
         if len(given) == len(arguments):
@@ -195,11 +196,11 @@ class Arguments:
     # -- sizes ----------------------------------------------------------------------------------------
 
     def _symbols(self, known: Mapping[Symbol, Expr]) -> dict[Symbol, int]:
-        """Return {symbol: value} of the program's symbols: those bound to numbers, and those solved from the arrays'
-        extents.
+        """Return {symbol: value} of the program's symbols.
 
-        `known` has the numbers or expressions to which symbols are bound. Expressions whose value stays unknown are
-        kept in `self.derived`. Raise ArgumentError for a value below its symbol's minimum.
+        `known` has the numbers or expressions to which symbols are bound. Other values are solved from the arrays'
+        extents: a dimension 2*K with 8 elements gives K = 4. Expressions in `known` whose value stays unknown are kept
+        in `self.derived`. Raise ArgumentError for a value out of its symbol's range.
         """
         numbers = {s: e.value for s, e in known.items() if isinstance(e, Const)}
         unsolved = {s: e for s, e in known.items() if not isinstance(e, Const)}
@@ -242,11 +243,11 @@ class Arguments:
             raise ArgumentError(f"{self.program.name}: {what} comes out as {number}; it must be at least {s.lo}")
 
     def _free_sizes(self, told: Set[Symbol]) -> list[tuple[Expr, int, Value]]:
-        """Return [(symbol, extent, argument)]: dimensions whose symbol takes its value from the extent of an array's
-        memory.
+        """Return [(symbol, extent, argument)]: dimensions whose symbol takes its value from the extent of an array.
 
-        They are dimensions whose memory has an extent of its own, which is free or constant; the extent of the array is
-        the second item. Symbols in `told`, whose value is found elsewhere, are left out.
+        Usually the extent of an argument's memory is an expression of symbols, from which these are solved. This is for
+        a dimension whose memory has an extent of its own instead: a free one, or a constant. Symbols in `told`, whose
+        value is found elsewhere, are left out.
         """
         return [
             (d, n, value)
@@ -334,8 +335,8 @@ class Arguments:
     def _why_not_shared(self, output: Value, other: Value) -> str | None:
         """Return the error text that says why `output` must not share memory with the argument `other`; None if it may.
 
-        It may if both are the same array, and every element is written only where the elements it is computed from are
-        read.
+        It may under two conditions. Both are the same array; and the program writes each element only where it reads
+        the elements from which it is computed. A grid program never may, as its workgroups run one after the other.
         """
         if not is_same_array(self.values[output], self.values[other]):
             return "they are not the same elements, in the same order"
@@ -345,9 +346,10 @@ class Arguments:
 
 
 def _laid_out(array: Any, kind: MemoryType) -> Any:
-    """Return `array` reshaped to the extents of its type `kind`, if these are constants with as many elements.
+    """Return `array` reshaped to the extents of its type `kind`, or unchanged.
 
-    Otherwise, and if it has the right rank or is not contiguous, return it unchanged.
+    It is reshaped if it has another rank than the type, the extents are all constants and have as many elements, and
+    the array is contiguous.
     """
     extents = [e.value for e in kind.sizes if isinstance(e, Const)]
     if array.ndim == len(kind.dims) or len(extents) != len(kind.dims) or prod(extents) != array.size:
@@ -358,8 +360,8 @@ def _laid_out(array: Any, kind: MemoryType) -> Any:
 def solve(e: Expr, number: int) -> tuple[Symbol, int] | None:
     """Return (symbol, value) for which `e` == `number`: `2*K + 1` and 7 give (K, 3).
 
-    None if `e` is not of this form (one symbol, times or exactly divided by a number, plus a constant), or if the value
-    would not be an integer.
+    `e` must be one symbol, perhaps times or exactly divided by a number, plus a constant. Return None for another form,
+    or if the value would not be an integer.
     """
     if isinstance(e, Symbol):
         return e, number

@@ -51,8 +51,8 @@ def key_of(*parts: str) -> str:
 def load(key: str) -> bytes | None:
     """Return the content of the cache entry `key`, and update its time of use; None if it cannot be used.
 
-    That is so if there is no cache or no such entry, if the entry is damaged, or if another user may have written it
-    (then a warning is given).
+    It cannot be used in three cases: there is no cache or no such entry; the entry is damaged; or another user may have
+    written it. In the last case a warning is given.
     """
     folder = _usable(environment.cache_folder(), key)
     if folder is None:
@@ -109,7 +109,8 @@ def store(key: str, payload: bytes) -> None:
 def why_not_used(folder: Path, key: str = "") -> str | None:
     """Return a text that says why `folder` is not used as the cache; None if it is.
 
-    It is not if it contains other files, or if another user owns or may write it or its subfolder for the entry `key`.
+    It is not used if it contains files that the cache did not write. It is not used either if another user owns it or
+    may write to it; the same holds for its subfolder with the entry `key`.
     """
     why = refusal(folder)
     for place in (folder, folder / key[:2]):
@@ -134,7 +135,8 @@ def _usable(folder: Path | None, key: str) -> Path | None:
 def _tidy(folder: Path, size: int) -> None:
     """Remove old entries of the cache if it has become too large, after an entry of `size` bytes was stored.
 
-    It is measured only at a process's first entry, and again when 1/32 of the allowed bytes were stored.
+    Measuring the folder takes time. It is done when a process stores its first entry, and again each time that 1/32 of
+    the allowed bytes were stored since.
     """
     global _stored
     limit = environment.cache_bytes()

@@ -36,7 +36,8 @@ def is_unfinished(path: Path) -> bool:
 
 
 def files(folder: Path) -> Iterator[os.DirEntry[str]]:
-    """Yield every file of the cache below `folder`: entries and temporary files.
+    """Yield an os.DirEntry for every file of the cache below `folder`: entries, and temporary files not yet renamed to
+    one.
 
     Links, and files with other names, are skipped.
     """
@@ -57,10 +58,10 @@ def _listed(folder: Path) -> list[os.DirEntry[str]]:
 
 
 def _is_own(file: os.DirEntry[str], shelf: str) -> bool:
-    """True if `file`, in the subfolder named `shelf`, has the name of a cache entry or of a temporary file, and is no
-    link.
+    """True if `file`, in the subfolder named `shelf`, is no link and has the name of a cache entry or of a temporary
+    file.
 
-    Entries are named by 64 hexadecimal digits, of which the first two are the subfolder's name.
+    The name of an entry is 64 hexadecimal digits, of which the first two are the subfolder's name.
     """
     named = _ENTRY.fullmatch(file.name) is not None and file.name.startswith(shelf)
     return (named or _UNFINISHED.fullmatch(file.name) is not None) and file.is_file(follow_symlinks=False)
@@ -114,7 +115,7 @@ def _is_marked(folder: Path) -> bool:
 
 
 def _foreign(folder: Path) -> str | None:
-    """Return the path, relative to `folder`, of the first file or folder in it that the cache did not write; None if
+    """Return the relative path of the first file or folder in `folder` that the cache did not write; None if there is
     none.
 
     The folder has no marker file.
@@ -131,10 +132,9 @@ def _foreign(folder: Path) -> str | None:
 
 
 def claim(folder: Path) -> None:
-    """Create `folder` if it does not exist, accessible to this user only, and write the cache's marker file if it lacks
-    it.
+    """Make `folder` the cache's: create it if it does not exist, and write the marker file if it lacks one.
 
-    This does not check what the folder contains: call `refusal` first.
+    A new folder is accessible to this user only. This does not check what the folder contains: call `refusal` first.
     """
     if not is_folder(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)

@@ -79,7 +79,8 @@ class Helper:
     def _exchange(self, request: dict[str, Any], data: bytes) -> tuple[dict[str, Any], bytes]:
         """Send a request to the helper process, and return (header, payload) of its answer; `data` is the LLVM IR.
 
-        A helper that ended is restarted, once. Raise CodeGenerationError if it ends again; the caller holds the lock.
+        If the helper ended, it is restarted and asked once more. Raise CodeGenerationError if it ends again. The caller
+        holds the lock.
         """
         for _ in range(2):
             self._start()

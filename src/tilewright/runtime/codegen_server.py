@@ -119,9 +119,9 @@ class _Child:
         self.request_out, self.answer_in = os.fdopen(request_out, "wb"), os.fdopen(answer_in, "rb")
 
     def answer(self, request: dict[str, Any], payload: bytes, out: PipeStream) -> None:
-        """Send a request to the child, wait until the child ends, and write one message to `out`.
+        """Send a request to the child, wait until the child ends, and write its answer to `out` as one message.
 
-        The message has the machine code, or else LLVM's error message or how the child crashed. `payload` is the LLVM
+        The message has the machine code; or LLVM's error message; or how the child crashed. `payload` is the LLVM
         module as text.
         """
         with contextlib.suppress(BrokenPipeError), self.request_out:

@@ -120,10 +120,11 @@ class DeviceArray:
 
     @property
     def coincides(self) -> bool:
-        """True if two elements may have the same address: a stride is below the reach of the smaller strides.
+        """True if two elements may have the same address: a stride is too small for the dimensions with smaller
+        strides.
 
-        The reach is the number of elements that the dimensions with smaller strides span. Negative strides are not
-        expected.
+        It is too small if it is less than the number of elements that these dimensions span. For a shape (3, 4) with
+        strides (s, 1), s must be at least 4. Negative strides are not expected.
 
         >>> [DeviceArray(0, (3, 4), (s, 1), np.dtype("f4"), None).coincides for s in (3, 4, 5)]
         [True, False, False]
@@ -137,9 +138,9 @@ class DeviceArray:
 
 
 def followed_stream(arrays: Sequence[Any]) -> int | None:
-    """Return the stream that all work on `arrays` must go to: that of the first DeviceArray with `follows_stream` set.
+    """Return the stream that all work on `arrays` must go to; None if no array demands one.
 
-    None if there is no such array.
+    It is the stream of the first DeviceArray whose `follows_stream` is set.
 
     >>> followed_stream([DeviceArray(0, (1,), (1,), np.dtype("f4"), None, stream=7, follows_stream=True)])
     7
@@ -254,9 +255,9 @@ def made_like(
     """Allocate an array of this shape and element type on the device of the first DeviceArray in `others`, and return
     it.
 
-    Without one, it is a numpy array of zeros. On a GPU the array is uninitialised: a torch tensor, as a DeviceArray, if
-    that first array is one; otherwise `near(others)`, the memory of their device, allocates it (without `near`: numpy
-    zeros).
+    Without a DeviceArray it is a numpy array of zeros. On a GPU it is uninitialised. If the first DeviceArray is a
+    torch tensor, the new one is a torch tensor too, wrapped as a DeviceArray. Otherwise `near(others)`, the memory of
+    their device, allocates it; without `near` it is a numpy array of zeros.
     """
     torch = sys.modules.get("torch")
     first = next((a for a in others if isinstance(a, DeviceArray)), None)

@@ -45,10 +45,10 @@ _pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
 
 
 def from_dlpack(argument: Any, where: str) -> Any:
-    """Return a numpy array that shares the memory of `argument`, an object with `__dlpack__` in host memory, also of
-    bf16.
+    """Return a numpy array that shares the memory of `argument`, an object with `__dlpack__` in host memory.
 
-    Raise ArgumentError if it is on another device or cannot be exported; `where` names it in the message.
+    Elements of bf16, which numpy lacks, get the type of ml_dtypes. Raise ArgumentError if it is on another device or
+    cannot be exported; `where` names it in the message.
 
     >>> from_dlpack(np.arange(3), "x")
     array([0, 1, 2])
@@ -205,19 +205,19 @@ _capsule = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p,
 
 
 def _release(description: int) -> None:
-    """Drop the owner of an array that was exported through DLPack; the library that took the array calls this at its
-    end.
+    """Drop the owner of an array that was exported through DLPack, so that its memory may be freed.
 
-    `description` is the address of the exported DLManagedTensor.
+    The library that took the array calls this when it needs the array no more. `description` is the address of the
+    exported DLManagedTensor.
     """
     _given.pop(description, None)
 
 
 def _release_untaken(capsule: int) -> None:
-    """Drop the owner of an exported array if no library took it; called when the capsule at address `capsule` is
-    deleted.
+    """Drop the owner of an exported array if no library took it, so that its memory may be freed.
 
-    A library that takes the array renames the capsule, so the first name shows that none did.
+    This is called when the capsule at address `capsule` is deleted. A library that takes the array renames the capsule;
+    a capsule with the first name was not taken.
     """
     if _is_named(capsule, _NAME):
         _release(_address(capsule, _NAME))

@@ -37,10 +37,10 @@ def eager(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def _disabled(function: Callable[P, R], disabled: list[Callable[P, R]]) -> Callable[P, R]:
-    """Return the function wrapped by torch._dynamo.disable, and append it to `disabled`, which caches it for the
-    caller.
+    """Return the function wrapped by torch._dynamo.disable, and append it to the list `disabled`.
 
-    Return the function itself while torch.compile is not fully imported.
+    The caller passes the list and finds the wrapped function there at the next call. While torch.compile is not fully
+    imported, the function itself is returned, and nothing is appended.
     """
     try:
         disable = getattr(modules.get(_DYNAMO), "disable", None)  # absent while it is being imported

@@ -51,9 +51,10 @@ class HostDevice(Protocol):
         """Compile `program` for the values `params` of its parameters, and return it ready to be bound to arrays."""
 
     def near(self, arrays: Sequence[Any], passing: bool = False) -> Memories:
-        """Return the memory of the device that `arrays` are on.
+        """Return the Memories of the device that `arrays` are on: the object that allocates, copies and fills tensors
+        there.
 
-        `passing` says that tensors from it are used only during one call.
+        `passing` says that tensors allocated from it are used only during one call.
         """
 
 
@@ -81,11 +82,11 @@ class _ScriptWriter:
         return int(evaluated(e, self.values))
 
     def _block(self, block: Block, once: bool) -> None:
-        """Append the steps of a block's operations to the script, as steps that run once if `once`, else as steps of
-        each launch.
+        """Append the steps of a block's operations to the script.
 
-        `once` is True inside the host program's `bind` block. Only the branch of an `if` that is taken adds steps; a
-        `return` ends the script. Workspaces and views add slots (numbered tensors) instead of steps.
+        With `once`, they are steps that run once (the block is inside the host program's `bind` block), else steps of
+        each launch. Of an `if`, only the branch that is taken adds steps; a `return` ends the script. Workspaces and
+        views add no steps, but slots (numbered tensors).
         """
         for op in block.ops:
             if self.ended:
@@ -218,9 +219,9 @@ class _ScriptWriter:
     def _check_written(self, arguments: int) -> None:
         """Raise UninitialisedFault if a step reads a workspace that no earlier step has written.
 
-        Also record in the script which arguments steps of the `bind` block use (`fixed`), which tensors they write
-        (`held`), and whether they write workspaces only (`lasting`). `arguments` is the number of the host program's
-        arguments, which have the first slots (numbers of tensors).
+        Three facts about steps of the `bind` block are recorded in the script: which arguments they use (`fixed`),
+        which tensors they write (`held`), and whether they write workspaces only (`lasting`). `arguments` is the number
+        of the host program's arguments, which have the first slots (numbers of tensors).
         """
         unwritten = {root for root in self.roots if root >= arguments}
         for once, op, uses in sorted(self._uses, key=lambda use: not use[0]):
@@ -289,10 +290,10 @@ class HostExecutor(ScriptExecutor):
         self._scripts: Callable[..., Script] = lru_cache(SCRIPTS)(self._written)
 
     def prepare(self) -> None:
-        """Compile the programs of all launches whose settings are constants; the others are compiled when arrays are
-        bound.
+        """Compile the programs of all launches whose settings are constants.
 
-        Settings that are passed at each launch do not count.
+        Programs of other launches are compiled when arrays are bound. Settings that are passed at each launch need not
+        be constants.
         """
         for op in self.module.host.walk():
             if op.name == "launch" and not any(e.symbols for _, e in self._closed(op)):
@@ -309,8 +310,9 @@ class HostExecutor(ScriptExecutor):
     def prepared(self, name: str, settings: Mapping[str, int]) -> tuple[Launchable, dict[str, int]]:
         """Return (the program `name` compiled for these settings, {name: value} of the settings passed at each launch).
 
-        The program is compiled at the first call with these values and then reused. Settings for its open parameters do
-        not count: they are the second item.
+        Settings of two kinds are told apart. Those of open parameters (known only at the call) are passed at each
+        launch: they are the second item. All others are compiled into the program. It is compiled at the first call
+        with these values, and then reused.
         """
         program = self.module.programs[name]
         passed = {s.name for s in open_parameters(program)}
@@ -326,11 +328,11 @@ class HostExecutor(ScriptExecutor):
         return _ScriptWriter(self, dict(values)).script
 
     def sizes(self, arrays: Sequence[Array], params: Mapping[str, int] | None = None) -> tuple[tuple[str, int], ...]:
-        """Return (name, value) of each open size (known only at the call) for `arrays`, a call's arguments; () without
-        any.
+        """Return a tuple of (name, value) pairs: the open sizes (known only at the call) for `arrays`, a call's
+        arguments.
 
-        `params` is {name: value} of sizes that no shape determines. Raise ArgumentError if the arrays do not fit the
-        program.
+        It is () for a program without open sizes. `params` is {name: value} of sizes that no shape determines. Raise
+        ArgumentError if the arrays do not fit the program.
         """
         self.require(arrays)
         if not self._open:
@@ -354,8 +356,9 @@ class HostExecutor(ScriptExecutor):
         return self._scripts(sizes)
 
     def near(self, arrays: Sequence[Any], passing: bool = False) -> Memories:
-        """Return the memory of the device that `arrays` are on.
+        """Return the Memories of the device that `arrays` are on: the object that allocates, copies and fills tensors
+        there.
 
-        `passing` says that the memory is used only during one call.
+        `passing` says that tensors allocated from it are used only during one call.
         """
         return self.device.near(arrays, passing)

@@ -95,8 +95,8 @@ class OutputPool:
         """Return a function that allocates: each call returns a new, uninitialised, page-aligned array of this shape
         and type.
 
-        Its block comes from the pool, or from the system if no unused block has the size. It returns to the pool when
-        the array and all its views are deleted.
+        Its memory is an unused block of the pool, or a new one from the system if the pool has none of the size. The
+        block returns to the pool when the array and all its views are deleted.
         """
         size = size_class(prod(shape) * dtype.itemsize)
         with self.lock:
@@ -119,11 +119,11 @@ class OutputPool:
         return make
 
     def take_back(self, block: _Block) -> None:
-        """Keep the block of a deleted array for a later array, and unmap other unused blocks if the pool would exceed
-        its limit.
+        """Keep the block of a deleted array for a later array.
 
-        The block itself is unmapped if it is larger than the limit or if the lock is taken. (Destructors call this at
-        any moment, perhaps while this thread holds the lock.)
+        If the pool would exceed its limit, other unused blocks are unmapped. The block itself is unmapped if it is
+        larger than the limit, or if another call holds the lock. (Destructors call this at any moment, perhaps while
+        this thread holds the lock.)
         """
         if block.size > self.most or not self.lock.acquire(blocking=False):
             return

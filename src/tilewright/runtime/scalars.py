@@ -67,9 +67,9 @@ def _exact(value: bool | float, wanted: DType) -> bool | int | None:
 
 
 def _rounded(value: bool | float, wanted: DType) -> float | None:
-    """Return `value` rounded to the nearest number of the float type `wanted`.
+    """Return `value` rounded to the nearest number of the float type `wanted`; None if the type cannot hold it.
 
-    None if it is beyond the type's largest number, or is an infinity or NaN that the type lacks.
+    The type cannot hold a number beyond its largest one, nor an infinity or NaN that it lacks.
     """
     try:
         number = float(value)

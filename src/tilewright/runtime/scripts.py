@@ -225,8 +225,9 @@ class Script:
     def places(self, arguments: int) -> list[tuple[int, ...]] | None:
         """Return a list of tuples, one for each launch: the slot numbers of its arrays, such as [(0, 3), (3, 1)].
 
-        None if any step is no launch. `arguments` is the number of the program's arguments, which have the first slots.
-        The slot of a view is replaced by the slot that it is a view of. Steps that run once (in `bind`) do not count.
+        A slot is the number of a tensor; `arguments` is the number of the program's arguments, which have the first
+        slots. For a view it is the slot of the tensor that is viewed. Steps that run once (in `bind`) do not count.
+        None if any other step is no launch.
         """
         roots = {n: n for n in range(arguments)}
         for slot_memory in self.memory:
@@ -250,10 +251,10 @@ class Kept:
     """Arguments that launches read besides, and that must not be changed by others."""
 
     def fits(self, script: Script) -> bool:
-        """True if this result can be used by `script`: the script has the same steps and workspaces in its `bind`
-        block.
+        """True if `script` can use this result, perhaps of a script for other sizes.
 
-        These steps must write workspaces only (`script.lasting`). The script may be for other sizes.
+        Two conditions must hold. The `bind` block of `script` has the same steps and workspaces. And these steps write
+        workspaces only (`script.lasting`), so that their result does not belong to one set of arguments.
         """
         if not script.lasting or self.steps != tuple(script.once):
             return False
@@ -292,9 +293,10 @@ class ScriptExecutor:
         raise NotImplementedError
 
     def near(self, arrays: Sequence[Any], passing: bool = False) -> Memories:
-        """Return the memory of the device that `arrays` are on. Subclasses implement this.
+        """Return the Memories of the device that `arrays` are on: the object that allocates, copies and fills tensors
+        there.
 
-        `passing` says that the memory is used only during one call.
+        Subclasses implement this. `passing` says that tensors allocated from it are used only during one call.
         """
         raise NotImplementedError
 
@@ -311,10 +313,10 @@ class ScriptExecutor:
                 raise ArgumentError(f"{arg.name} is {array.dtype} of shape {array.shape}; {self.name} takes {arg.kind}")
 
     def keep(self, arrays: Sequence[Array], params: Mapping[str, int] | None = None) -> Kept:
-        """Run the steps of the program's `bind` block on `arrays` and return their result, for later calls of `bind`.
+        """Do the work that later calls need not repeat, such as packing weights, and return its results as a Kept.
 
-        The result has the workspaces that these steps wrote, such as packed weights. `params` is {name: value} of sizes
-        that no shape determines.
+        This runs the steps of the program's `bind` block on `arrays`. The Kept has the workspaces that these steps
+        wrote; later calls of `bind` take it. `params` is {name: value} of sizes that no shape determines.
         """
         script, where = self.script(arrays, params), self.near(arrays)
         staged, _ = self._staged(arrays, where)
@@ -343,9 +345,9 @@ class ScriptExecutor:
         """Return a function that runs the program on `arrays`, with the contents that they have at each call.
 
         Steps of the program's `bind` block run now, unless `kept` has their result. Arrays that programs cannot use as
-        they are stored are copied before each launch, and copied back after it if they are written. `params` is {name:
-        value} of sizes that no shape determines. `passing` says that the function is called once, now, so that its
-        workspaces may be reused. Several threads may call the function.
+        they are stored are copied before each launch; those that are written are copied back after it. `params` is
+        {name: value} of sizes that no shape determines. `passing` promises that the function is called exactly once,
+        right away, so that its workspaces may be reused. Several threads may call the function.
         """
         return self.bind_whole(arrays, params, kept, passing=passing)[0]
 
@@ -359,12 +361,11 @@ class ScriptExecutor:
     ) -> tuple[Call, Whole | None]:
         """Return (call, whole): a function that runs the program on `arrays`, and a Whole that describes its launches.
 
-        Steps of the program's `bind` block run now, unless `kept` has their results. `params` is {name: value} of sizes
-        that no shape determines.
-        `kept` is the result of an earlier binding; it is ignored if it does not fit this script.
-        `passing` says that the function is called once, now, so that its workspaces may be reused.
-        `whole` is None if a step of each call is no launch, or if nothing is launched. Copies of arguments do not
-        count.
+        `whole` is None if the function does more than copies of arguments and launches, or if nothing is launched.
+        Steps of the program's `bind` block run now, unless `kept` has their results. `kept` is the result of an earlier
+        binding; it is ignored if it does not fit this script. `params` is {name: value} of sizes that no shape
+        determines. `passing` promises that the function is called exactly once, right away, so that its workspaces may
+        be reused.
         """
         script, where = self.script(arrays, params), self.near(arrays, passing)
         staged, copies = self._staged(arrays, where)
@@ -413,10 +414,10 @@ class ScriptExecutor:
         return memory, copies
 
     def _memory(self, script: Script, staged: list[Any], kept: Kept | None, where: Memories) -> list[Any]:
-        """Return all tensors of the script by slot number: the arguments, then the views and workspaces.
+        """Return the tensors of all slots of the script, by slot number: the arguments, then the views and workspaces.
 
-        `staged` is the list of arguments, to which the others are appended. A workspace is the one in `kept`, if that
-        has its slot; otherwise `where`, the device's memory, allocates a new one.
+        `staged` is the list of arguments, to which the others are appended. A workspace is taken from `kept` if that
+        has its slot; otherwise `where`, the device's memory, allocates it.
         """
         memory = staged
         for slot_memory in script.memory:

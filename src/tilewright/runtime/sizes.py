@@ -28,10 +28,12 @@ def sizes_of(
 ) -> dict[str, int]:
     """Return {name: value} of the program's open parameters and sizes (known only at the call).
 
-    A value comes from an extent of an array that is the parameter itself, from a stride of a device array (along a
-    dimension of several elements), or from `given`. `arrays` is {argument name: array}; arguments without an array are
-    not checked. Raise ArgumentError if a parameter gets no value or two different ones, if a value is out of its range,
-    or if an extent, a `require` of the program or one of `conditions` (which copy atoms need) does not hold.
+    A value comes from one of three: an extent of an array, if the declared extent is the parameter itself; a stride of
+    a device array, likewise, along a dimension of several elements; or `given`. `arrays` is {argument name: array};
+    arguments without an array are not checked.
+
+    Raise ArgumentError if a parameter gets no value or two different ones, if a value is out of its range, or if an
+    extent, a `require` of the program or one of `conditions` (which copy atoms need) does not hold.
 
     >>> from tilewright.ir.block import parse_block
     >>> program = parse_block('''block f(%x: in global f32 (M, 2*K), %y: out global f32 (M))
@@ -123,11 +125,11 @@ def _has_declared_rank(program: Program, name: str, array: Array, shape: tuple[A
 
 
 def _check_extents(program: Program, arrays: Mapping[str, Array], values: Mapping[str, int]) -> None:
-    """Raise ArgumentError if an extent of an array differs from its argument's declared one for `values` of the
-    parameters.
+    """Raise ArgumentError if an extent of an array is not the declared one of its argument.
 
-    `arrays` is {argument name: array}. Arguments without an array, and arrays of another rank, are skipped. At the loop
-    level, where memory is flat, differing extents are allowed.
+    `arrays` is {argument name: array}; `values` are the parameters' values, from which the declared extents follow.
+    Arguments without an array, and arrays of another rank, are skipped. At the loop level, where memory is flat,
+    differing extents are allowed.
     """
     for arg in program.args:
         array = arrays.get(arg.name or "")

@@ -49,8 +49,9 @@ def is_transforming(torch: Any) -> bool:
 
 
 def following_of(torch: Any) -> Callable[[], bool]:
-    """Return a function without arguments that returns `is_transforming(torch)`, faster than that one; `torch` is the
-    module.
+    """Return a function without arguments that returns what `is_transforming(torch)` returns, but faster.
+
+    It skips the look-up of the module's state. `torch` is the module.
     """
     return _torch_state(torch).is_transforming
 
@@ -87,11 +88,11 @@ def _proxy_of_torch(argument: Any) -> str | None:
 
 
 def _traced_by_torch(argument: Any, torch: Any, tensor: Any) -> str | None:
-    """Return the error text that says why a torch tensor is refused, with a way out; None for a plain tensor that
-    nothing records.
+    """Return the error text that says why a torch tensor is refused, with a way out; None if it is accepted.
 
-    It is refused if its class overrides torch's operations, if a function transform (vmap, grad) or a trace is at work,
-    or if it has a forward-mode tangent. `torch` is the module, `tensor` the class torch.Tensor.
+    A tensor is refused in four cases: its class overrides torch's operations; a function transform (vmap, grad) is at
+    work; a trace records calls; or it has a forward-mode tangent. `torch` is the module, `tensor` the class
+    torch.Tensor.
     """
     ask = _torch_state(torch)
     if type(argument) is not tensor:

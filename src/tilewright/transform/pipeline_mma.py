@@ -148,16 +148,17 @@ class _Rotation:
         return Op(self.loop.spec, (), attrs, (), (Block((), body),), self.loop.loc)
 
     def _parts(self) -> _Parts | None:
-        """Return the loop's body divided into _Parts, or None if it cannot be pipelined.
+        """Return the loop's body divided into _Parts, or None if it cannot be pipelined. Nothing is changed.
 
-        The parts are the operations up to the first MMA; those after it; the last MMA with the wait for its B and the
-        views of that stage; the release of the stage; and the allocations of the registers of its A. Nothing is
-        changed.
+        `last` is the last MMA, with the wait for its B and the views of that stage; `release` is the release of the
+        stage; `held` are the allocations of the registers of its A. Of the other operations, `first` are those from the
+        start of the body up to the first that is no alloc, fill, wait, view, let, mma or release; `rest` are the
+        operations from there on.
 
         None in these cases: fewer than two MMAs; loops, MMAs, waits or barriers inside branches; the last MMA's B does
         not come from a wait with one result, released exactly once; its A is not a whole register tensor allocated in
-        the body; later operations use its accumulator, A or B; the operations up to the first MMA have no MMA, or use
-        the accumulator or A; or any other operation uses its B.
+        the body; operations after it use its accumulator, A or B; `first` has no MMA, or uses the accumulator or A; or
+        any other operation uses its B.
         """
         ops = self.loop.blocks[0].ops
         mma_positions = [n for n, op in enumerate(ops) if op.name == "mma"]

@@ -27,9 +27,12 @@ Iterations = tuple[Expr, Expr]
 
 
 def without_empty_rounds(program: Program) -> None:
-    """Narrow the loops of a block program, in place, to the iterations in which no operand of their MMAs is all zeros,
-    because it lies out of bounds. Only loops of one range with step 1 that load tiles and multiply them are narrowed. A
-    nest of loops with nothing else in them, one of which was narrowed, becomes one loop over several ranges.
+    """Narrow the K loops of a block program, in place: iterations that would only add zeros are dropped.
+
+    In such an iteration an operand tile that all MMAs of the loop use lies out of bounds, so that it is all zeros. Only
+    loops of one range with step 1 and without `unroll` are narrowed, and only if they do nothing but load tiles and
+    multiply them. If a narrowed loop is part of a nest of loops with nothing else in them, the nest becomes one loop
+    over several ranges.
     """
     makers, roots = program.makers(), _roots(program)
     narrowed: set[Op] = set()

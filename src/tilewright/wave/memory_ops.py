@@ -37,9 +37,11 @@ def read(
     Without a `mapping` the tile has the memory's dimensions. A `mapping` gives the memory coordinates of each tile
     element; its dynamic values (indices that are data) are the tiles `mapping_dynamic_vals`. `source` (memory
     coordinates) and `target` (iterators) do the same by the kernel's IteratorBindings. `bounds` is {tile dimension:
-    size}: elements at or past the size are not accessed. `otherwise` is the value of out-of-bounds elements (padding);
-    without it no coordinate may be out of bounds. `elements_per_thread` is a hint to the planner; `flags` and `tag` are
-    ignored.
+    size}: elements at or past the size are not accessed.
+
+    `otherwise` is the value of out-of-bounds elements (padding). Without it no coordinate may be out of bounds, with
+    one exception: in a kernel traced by the rules of Wave (`as_wave`), a read with a mapping has 0 there.
+    `elements_per_thread` is a hint to the planner; `flags` and `tag` are ignored.
     """
     value = memory_of(memory, "read")
     memory_type: MemoryType = value.type

@@ -56,7 +56,8 @@ def bank_conflicts(offsets: Iterable[Any], element_bytes: int, bank_bytes: int =
 def layout_conflicts(
     layout: Layout | ComposedLayout, element_bytes: int, bank_bytes: int = 4, banks: int = 32
 ) -> Conflicts:
-    """Return (passes for a column, passes for a row): in how many passes a banked memory serves a whole one at once.
+    """Return Conflicts (passes for a column, passes for a row): how a banked memory serves a whole column or row at
+    once.
 
     Mode 0 varies in a column, mode 1 in a row. Both numbers are the worst over all columns and rows, at every
     coordinate of further modes. A layout of rank 1 is one row. Elements have `element_bytes`; the memory has `banks`

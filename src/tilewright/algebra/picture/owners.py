@@ -46,7 +46,8 @@ def owners_of(partition: Layout | ComposedLayout, shape: Any) -> list[list[Owner
 def owner_lines(owners: Sequence[Owner]) -> tuple[str, ...]:
     """Return the owners, (thread, value) pairs, of one element as two short texts; () if there are none.
 
-    They name the first thread and its value, each with how many more there are.
+    The texts name the first thread and its value. If there are several threads, or several values of that thread, the
+    number of the others follows.
 
     >>> owner_lines([Owner(3, 1)]), owner_lines([Owner(t, 1) for t in range(4)]), owner_lines([])
     (('T3', 'V1'), ('T0 +3', 'V1'), ())
@@ -71,11 +72,12 @@ def partition_conflicts(
     bank_bytes: int = 4,
     banks: int = 32,
 ) -> list[int]:
-    """Return, for each value number, how many passes it takes when all threads access their value of that number at
-    once.
+    """Return a list: for each value number, the passes of an access in which all threads read their value of that
+    number.
 
-    `partition` maps (thread, value) to the linear index in the tile; `memory` is the layout of the tile, in elements of
-    `element_bytes`, in a memory of `banks` banks, each `bank_bytes` wide.
+    A banked memory serves an access in several passes if words fall into the same bank. `partition` maps (thread,
+    value) to the linear index in the tile; `memory` is the layout of the tile, in elements of `element_bytes`, in a
+    memory of `banks` banks, each `bank_bytes` wide.
 
     >>> rows = Layout((32, 4), (1, 32))               # thread t holds row t of a tile of 32 x 4
     >>> partition_conflicts(rows, Layout((32, 4), (4, 1)), element_bytes=4)

@@ -259,11 +259,12 @@ class Workgroups:
         return reduce(mul, conditions, as_expr(1))
 
     def _workgroup(self, body: Callable[[], None], ids: tuple[Expr, ...], kind: int | None = None) -> None:
-        """Emit the program of the workgroup with the given `ids`: set its symbols and parts in the scope, then call
-        `body()`.
+        """Emit the program of the workgroup with the given `ids`, which `body()` emits once the scope describes this
+        workgroup.
 
-        `kind` is the number of its kind; workgroups of one kind have parts of equal widths. None: sizes are open (known
-        only at the call), and widths are expressions.
+        The scope gets the values of symbols, and for each dimension with a constraint the part that the workgroup has
+        of it: `scope.parts[dimension]` = (first index, width). `kind` is the number of its kind; workgroups of one kind
+        have parts of equal widths. None: sizes are open (known only at the call), and widths are expressions.
         """
         low, scope = self.low, self.low.scope
         known = self._meanings(ids, _substituted)

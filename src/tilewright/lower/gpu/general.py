@@ -211,9 +211,12 @@ class Rows:
         self.write(totals, lane, v, at, in_bounds)
 
     def _scan_row(self, lane: Symbol, v: Symbol, at: tuple[Expr, ...], in_bounds: Expr | None) -> None:
-        """Emit the scan of one row per lane: after each element the running total is stored there, or before it if
-        `exclusive`. `at` are the row's coordinates, as expressions of the symbols `lane` and `v` (index of a lane's
-        value); lanes work if `in_bounds` holds (None: always).
+        """Emit the scan of one row per lane. Each element of the result is the running total up to and including that
+        element.
+
+        If the scan is `exclusive`, it is the total of the elements before it. `at` are the row's coordinates, as
+        expressions of the symbols `lane` and `v` (index of a lane's value). Lanes work if `in_bounds` holds (None:
+        always).
         """
         low, function = self.low, self.op.attrs["with"]
         if not isinstance(function, str):

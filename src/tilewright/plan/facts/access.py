@@ -92,8 +92,7 @@ class AccessFacts:
     def rows_overlap(self) -> bool:
         """True if rows of this memory overlap: an outer dimension has a stride smaller than the length of a row.
 
-        The length of a row is the innermost extent. Outer dimensions with one element are left out; False if there are
-        no others.
+        The length of a row is the extent of the innermost dimension. Outer dimensions with one element do not count.
         """
         row_strides = [stride for stride, extent in zip(self.strides[:-1], self.shape, strict=False) if extent > 1]
         return bool(row_strides) and min(row_strides) < self.shape[-1]

@@ -154,8 +154,8 @@ class _Builder:
     def facts(self, grid_dims: tuple[Expr, ...]) -> Facts:
         """Build the graph of the program and return it as Facts (the analysed program).
 
-        `grid_dims` are the dimensions that the grid may split. Those whose extent is above 1 become `parallel`, split
-        into digits (mixed-radix parts).
+        `grid_dims` are the dimensions that the grid may split. Those with more than one element become `parallel` in
+        the Facts; a dimension that accesses divide is listed there by its digits (mixed-radix parts).
         """
         self._add_block(self.program.body)
         parallel = [name for d in grid_dims for name in self._digit_names(d) if name in self.extents]
@@ -182,9 +182,9 @@ class _Builder:
     def _online_loops(self) -> dict[str, LoopFacts]:
         """Return {dimension: LoopFacts} of loops that the program does not have but could have, for online softmaxes.
 
-        Along such a dimension the program computes a whole softmax between MMAs, which a loop could compute tile by
-        tile. It is {} if the program has fewer than two MMAs. A dimension whose size is known only at the call is left
-        out.
+        Along such a dimension the program computes a whole softmax between MMAs. A loop could compute it tile by tile.
+        The result is {} if the program has fewer than two MMAs. A dimension whose size is known only at the call is
+        left out.
         """
         ops = self.program.body.ops
         dims = dict.fromkeys(op.attrs["dim"] for op in ops if op.name == "max" and self._has_several_mmas())

@@ -156,9 +156,9 @@ class Facts:
 
     @cached_property
     def passes(self) -> dict[str, int]:
-        """The number of times that a task (tile of the grid) must go over each dimension: {dimension: passes}.
+        """The number of passes over each dimension that a task (tile of the grid) needs: {dimension: passes}.
 
-        One pass suffices for x * 2; two are needed for x / sum(x).
+        One pass suffices for x * 2; two are needed for x / sum(x): one for the sum, one for the quotients.
         """
         return {d: self._passes(d) for d in self.extents}
 
@@ -224,8 +224,8 @@ class Facts:
     def trips(self, axis: str, tile: int, tiles: Mapping[str, int]) -> Trips:
         """Count the iterations of a loop that masks do not skip: return {(kept, partly masked): number of tasks}.
 
-        The loop is over `axis`, `tile` elements per iteration. `kept` is the number of iterations of a task with an
-        unmasked element, `partly masked` how many of them also have a masked one. A task is one tile of the grid;
+        The loop is over `axis`, `tile` elements per iteration. A task is one tile of the grid. `kept` is the number of
+        its iterations that have an unmasked element; `partly masked` is how many of these also have a masked one.
         `tiles` maps dimensions to a task's extents (1 if missing). Only tasks along dimensions of the masks are
         counted. If no mask depends on `axis`, the result is {(all iterations, 0): 1}.
         """
@@ -242,11 +242,12 @@ class Facts:
 
     @cached_property
     def masked_product(self) -> MaskedProduct | None:
-        """A MaskedProduct: the masks that make the same work of all MMAs unnecessary; None if there are none.
+        """The masks that let a kernel skip tasks or K iterations of all its MMAs, as a MaskedProduct; None if there are
+        none.
 
-        An example is a triangular operand. None if no mask on coordinates applies to all MMAs, or one applies to some
-        of them, if accesses divide a dimension of the masks, if a loop of the program has masks, and for half of a
-        split program.
+        An example is a triangular operand, whose zeros need not be multiplied. All MMAs must have the same masks, and
+        the same K. None also in three further cases: the program splits a dimension of the masks into digits
+        (mixed-radix parts); a loop of the program has masks of its own; or the program is half of a split program.
         """
         sources = {p: self.nodes[p.node].source for p in self.products}
         if self.part or any(self.masks.values()):  # what hides a result may be in another kernel
@@ -275,9 +276,10 @@ class Facts:
         return shares
 
     def unmasked_share(self, dims: Dims) -> float:
-        """Return the fraction (0 to 1) of the elements over the dimensions `dims` that masks of loops do not skip.
+        """Return the fraction (0 to 1) of the elements over the dimensions `dims` that masks of loops, as a causal
+        mask, do not skip.
 
-        A causal mask is an example. The fraction is the product over all loops over a dimension in `dims`; 1 if there
-        is no such loop.
+        It is the product of the loops' fractions, over all loops over a dimension in `dims`; 1 if there is no such
+        loop.
         """
         return prod(share for axis, share in self.unmasked_shares.items() if axis in dims)

@@ -49,9 +49,9 @@ def masks_of(loop: Op) -> tuple[Op, ...]:
 def changes_nothing(loop: Op, masked: Op, value: float | None = None) -> bool:
     """True if an iteration of `loop` leaves all its carried values unchanged when one value is `value` everywhere.
 
-    That value is the result of `masked`, an operation of the loop's body. If `value` is None, `masked` is a select that
-    gives its last operand for every element: a tile that is wholly masked. Values about which nothing is known are
-    taken to be finite.
+    That value is the result of `masked`, an operation of the loop's body. `value` may be None: `masked` is then a
+    select, and its result is its last operand for every element, as in a tile that is wholly masked. The proof takes
+    values about which nothing is known to be finite.
     """
     (body,) = loop.blocks
     known: dict[Value, Known] = {arg: arg for arg in body.args}
@@ -149,10 +149,12 @@ NEUTRAL_TERMS = {"sum": 0.0, "max": -inf, "min": inf}
 def neutral_values(loop: Op) -> Mapping[Value, float] | None:
     """Return {value of a loop's body: number to set past the end of the loop's axis}; None if there are none.
 
-    With these numbers, such as -inf, elements past the end of a ragged tile leave all carried values of the loop
-    unchanged. It is one value with -inf if that suffices; else each value that a sum, max or min reduces into a carried
-    value, with 0, -inf or inf. None if a carried value is computed in another way (such as by an MMA), if its reduction
-    reduces no value of the body, or if two reductions need different numbers for one value.
+    Past the end are the elements of a ragged last tile. With these numbers they leave all carried values of the loop
+    unchanged. If -inf for a single value suffices, the result has only that. Otherwise it has each value that a sum,
+    max or min reduces into a carried value, with 0, -inf or inf.
+
+    None if a carried value is computed in another way (such as by an MMA), if its reduction reduces no value of the
+    body, or if two reductions need different numbers for one value.
     """
     last = last_maskable(loop)
     if last is not None:
@@ -204,10 +206,11 @@ def count_trips(
 ) -> Trips:
     """Count the iterations of a loop that masks leave to each task: return {(kept, partly masked): number of tasks}.
 
-    The loop is over `axis`, `tile` elements per iteration. `kept` is the number of iterations with an unmasked element,
-    `partly masked` how many of them also have a masked one. A task is one tile of the grid; `rows` maps each dimension
-    of the masks except `axis` to a task's extent. `size(d)` evaluates the extent of a dimension d. Conditions are taken
-    to be linear, and evaluated at the corners of a tile; a condition that depends on data masks nothing.
+    The loop is over `axis`, `tile` elements per iteration. A task is one tile of the grid. `kept` is the number of its
+    iterations that have an unmasked element; `partly masked` is how many of these also have a masked one. `rows` maps
+    each dimension of the masks except `axis` to a task's extent. `size(d)` evaluates the extent of a dimension d.
+    Conditions are taken to be linear, and evaluated at the corners of a tile; a condition that depends on data masks
+    nothing.
     """
     dims = [*rows, axis]
     steps = [min(max(1, step), size(d)) for d, step in rows.items()] + [tile]

@@ -39,9 +39,9 @@ class OnlineSoftmax:
 def online_softmax(program: Program, dim: Expr) -> OnlineSoftmax | str:
     """Return an OnlineSoftmax if a loop can compute the program's softmax along `dim` tile by tile; else text: why not.
 
-    The loop rescales its sums whenever the running maximum grows. An OnlineSoftmax lists operations of the program: all
-    whose result has `dim`, the maximum over `dim`, the first exponential of a difference to it, and the sums and MMAs
-    that reduce `dim`.
+    The loop rescales its sums whenever the running maximum grows. An OnlineSoftmax lists operations of the program:
+    those whose result has `dim`; the maximum over `dim`; the first exponential of a difference to it; and the sums and
+    MMAs that reduce `dim`.
     """
     ops = program.body.ops
     reductions = [op for op in ops if op.name in REDUCTIONS and op.attrs["dim"] is dim]
@@ -84,8 +84,8 @@ def _weights(along: tuple[Op, ...], maximum: Op) -> set[Value] | str:
     dimension. A weight that is cast, broadcast, or multiplied by a value that is no weight, is a weight too. `along`
     are the operations whose results have that dimension, in order.
 
-    A text is returned if m, t - m or a weight is used in any other way in `along`, and if neither or both of exp and
-    exp2 are used.
+    A text is returned if `along` uses m, t - m or a weight in any other way. It is also returned if there is no
+    exponential, or if both exp and exp2 are used.
     """
     differences, weights, kinds = set[Value](), set[Value](), set[str]()
     for op in along:
@@ -109,7 +109,7 @@ def _weights(along: tuple[Op, ...], maximum: Op) -> set[Value] | str:
 
 
 def _dependents(ops: list[Op], values: set[Value], along: tuple[Op, ...]) -> set[Value]:
-    """Return the set of `values` and of all values that depend on them, except through the operations in `along`.
+    """Return the set of `values` and of all values computed from them, where operations in `along` are not followed.
 
     `ops` are the program's operations, in order. `along` are the operations whose results have the softmax's dimension.
     """

@@ -91,11 +91,11 @@ def _operand_facts(nodes: Sequence[ValueFacts], value: int) -> OperandFacts:
 
 
 def _accumulated_mma(nodes: Sequence[ValueFacts], start: int, dims: Dims) -> int | None:
-    """Return the node number of the earlier MMA whose result is the accumulator input of an MMA; None if there is none.
+    """Return the node number of the earlier MMA to whose result this MMA adds its own; None if there is none.
 
-    `start` is the node number of the accumulator input, `dims` are its dimensions, `nodes` the values of the program's
-    graph. If `start` is no MMA (the result may have been rescaled), the search goes on to its first operand that has
-    exactly `dims`.
+    `start` is the node number of this MMA's accumulator input, `dims` are its dimensions, `nodes` the values of the
+    program's graph. The earlier result may have been rescaled before: from a node that is no MMA, the search goes on to
+    its first operand that has exactly `dims`.
     """
     value: int | None = start
     while value is not None and nodes[value].op != "mma":

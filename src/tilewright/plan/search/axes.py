@@ -26,18 +26,25 @@ class DimClass:
 
     @property
     def is_batch(self) -> bool:
-        """True if no MMA has these dimensions as M, N or K: each MMA has them as batch dimensions or not at all."""
+        """True if these dimensions are M, N or K of no MMA: each MMA has them as batch dimensions, or does not have
+        them.
+        """
         return set(self.roles) <= {BATCH, NONE}
 
 
 def classes_of(facts: Facts, flips: tuple[bool, ...]) -> tuple[DimClass, ...]:
     """Group the program's dimensions into classes, each tiled as one axis; return a tuple of DimClass.
 
-    Two dimensions are in one class if they agree in three respects: their role (row, column, K, batch or none) in every
-    MMA; whether the grid may split them; and whether one pass over them, tile by tile, suffices. Two are needed for x /
-    sum(x); scanned dimensions (those of a `scan`) need more, too. Order: dimensions that the grid may split, then the
-    memory order of the first write, then of the reads, then all others. `flips` has an entry for each MMA: True if N
-    lies on the atom's rows, which swaps the roles row and column.
+    Two dimensions are in one class if they agree in three respects:
+
+    - their role (row, column, K, batch or none) in every MMA;
+    - whether the grid may split them;
+    - whether one pass over them, tile by tile, suffices. It does for x * 2, but not for x / sum(x), nor for the
+      dimension of a `scan`.
+
+    Classes that the grid may split come first. Then follow the memory order of the first write, then that of the reads,
+    then all others. `flips` has an entry for each MMA: True if N lies on the atom's rows, which swaps the roles row and
+    column.
     """
     order = [dim for n in (*facts.writes[:1], *facts.reads) for form in n.place.coords for dim, _ in form]
     sides = [(*p.side(flip)[:2], p.k, p.batch) for p, flip in zip(facts.products, flips, strict=True)]

@@ -23,10 +23,12 @@ from tilewright.plan.vectors import vector_unit
 def choose(space: Contraction, machine: Machine, fixed: Fixed = FREE) -> RankedBlocks:
     """Rank all legal blockings (tile sizes, loop orders) of the contraction `space` on a CPU; return RankedBlocks.
 
-    A unit is an MMA atom, or the SIMD unit with vectors along a dimension that A, B and C share. The result also has
-    the units that do not fit, with reasons, and the roofline: lower bounds of the cycles, None if no unit fits. If N of
-    `space` is not exactly one dimension, there are no candidates and no roofline. Blockings follow the author's
-    constraints `fixed`, unless no blocking does: then the constraints are ignored.
+    All units of the machine are tried. A unit is an MMA atom, or the SIMD unit with vectors along a dimension that A, B
+    and C share. The result also has the units that do not fit, with reasons, and the roofline: lower bounds of the
+    cycles, None if no unit fits. Without exactly one dimension of N in `space`, there are no candidates and no
+    roofline.
+
+    `fixed` are the author's constraints. If no blocking meets them, they are ignored.
     """
     space = merge_rows(space)
     if len(space.columns) != 1:
@@ -57,9 +59,9 @@ def choose(space: Contraction, machine: Machine, fixed: Fixed = FREE) -> RankedB
 def variant(space: Contraction, atom: MultiplyAtom | LaneUnit) -> Contraction:
     """Return the index space in which `atom` computes a product: `space`, perhaps with taps merged into channels.
 
-    The last filter dimension and the channels become one dimension of K if the atom uses tile registers, and its K is
-    at least twice the number of channels. Otherwise `space` (M, N, K and the operands of the product) is returned
-    unchanged.
+    `space` has M, N, K and the operands of the product. Its last filter dimension and its channels become one dimension
+    of K if the atom uses tile registers and its K is at least twice the number of channels: 3 taps of 8 channels become
+    24. Otherwise `space` is returned unchanged.
     """
     in_tiles = isinstance(atom, MultiplyAtom) and isinstance(atom.c, OpaqueOperand)
     return merge_taps(space) if in_tiles and 2 * size(space.depth[-1]) <= atom.shape[2] else space

@@ -61,12 +61,12 @@ def _task_mma_cycles(space: Contraction, blocking: Blocking, machine: Machine, s
     """Return one core's cycles for the MMAs of one task, for one batch element, with the loads that feed them.
 
     A task is one core's tile. `shape` has its numbers of accumulator tiles, `blocking` the size of one. `space` is the
-    product's index space. The ragged tile at the end of each line (run of rows) costs only its own rows.
+    product's index space. A line (run of rows) ends in a ragged tile, which costs only its own rows.
 
-    With `blocking.by_lanes`, vectors run along a dimension that A, B and the result share (such as the channels of a
-    depthwise convolution). Then the cycles are multiplied by the extent of N, and the ragged last tile of the shared
-    dimension costs only its own vectors if one task has the whole dimension. All other tiles along N are charged as
-    full.
+    If `blocking.by_lanes` is set, vectors run along a dimension that A, B and the result share, such as the channels of
+    a depthwise convolution. The cycles are then multiplied by the extent of N. The last tile of the shared dimension
+    may be ragged; it costs only its own vectors if one task has the whole dimension. All other tiles along N are
+    charged as full.
     """
 
     def line(vectors: int) -> float:
@@ -132,9 +132,9 @@ def _task_read_cycles(space: Contraction, blocking: Blocking, machine: Machine, 
     """Return one core's cycles to read operands and write results for one task and batch element.
 
     A task is one core's tile; `shape` has its numbers of accumulator tiles. `space` is the product's index space. Bytes
-    come from the nearest cache that holds them, or from memory. The order of the loops over accumulator tiles
-    (`blocking.order`) decides how many bytes are read before an operand is read again. Loads that bypass L1 take no
-    room there.
+    come from the nearest cache that holds them, or from memory. An operand is read again for later accumulator tiles.
+    Whether a cache still holds it depends on the bytes read in between, and so on the order of the loops over
+    accumulator tiles (`blocking.order`).
     """
     limits = machine.limits
     a_bytes, tile_a = _a_bytes(space, blocking, shape)
@@ -164,9 +164,10 @@ def _task_read_cycles(space: Contraction, blocking: Blocking, machine: Machine, 
 def _a_bytes(space: Contraction, blocking: Blocking, shape: TaskShape) -> tuple[float, float]:
     """Return (bytes of A that one task and batch element reads, bytes of A that one accumulator tile reads).
 
-    A task is one core's tile. If A is staged (copied to scratch memory), the first is the staged bytes. Neighbouring
-    rows of a convolution share elements along the last filter dimension: unless A is staged as a panel, an accumulator
-    tile counts them once. `shape` has the task's numbers of accumulator tiles.
+    A task is one core's tile; `shape` has its numbers of accumulator tiles. If A is staged (copied to scratch memory),
+    the first number is the staged bytes. In a convolution, neighbouring rows share elements along the last filter
+    dimension. An accumulator tile counts a shared element once, unless A is staged as a panel, which has a copy for
+    each row.
     """
     element, share_of_a = element_bytes(space.a.dtype), operand_bytes(space.a) / shape.a_parts
     if blocking.by_lanes:

@@ -75,10 +75,10 @@ class Variant:
 def product_space(facts: Facts, machine: Machine) -> Contraction | str:
     """Return the index space (a Contraction: M, N, K, operands) of a program's only product; or text: why it has none.
 
-    All digits (mixed-radix parts) of N are merged into one, if they are contiguous in every tensor. Text is returned in
-    three cases: the program is not one product with elementwise work after it; an access of B or of the result may be
-    out of bounds; or out-of-bounds elements of A are read as another value than zero. `machine` is the one it is
-    planned for.
+    `machine` is the machine for which the program is planned. All digits (mixed-radix parts) of N are merged into one,
+    if they are contiguous in every tensor. Text is returned in three cases: the program is not one product with
+    elementwise work after it; an access of B or of the result may be out of bounds; or out-of-bounds elements of A are
+    read as another value than zero.
     """
     space = contraction_of(facts, machine)
     if isinstance(space, str):
@@ -195,9 +195,12 @@ def _padded_variant(space: Contraction, padded: Contraction, machine: Machine) -
 def _open_kernels(facts: Facts, space: Contraction, machine: Machine, ranking: Ranking) -> Iterator[PlanCandidate]:
     """Yield CPU candidates for a product with extents of M known only at the call: one per blocking in tile registers.
 
-    Nothing is yielded, and `ranking` (the search's result) gets the reason, in these cases: the machine has no tile
-    registers; no extent of M is known only at the call, or one of its two innermost dimensions is; or the fastest
-    blocking at typical sizes does not use tile registers. `space` is the product's index space.
+    `space` is the product's index space. Nothing is yielded, and `ranking` (the search's result) gets the reason, in
+    these cases:
+
+    - the machine has no tile registers;
+    - no extent of M is known only at the call, or one of the two innermost extents of M is;
+    - the fastest blocking at typical sizes does not use tile registers.
     """
     if not machine.limits.tile_registers or not space.open or {*space.open} & {*space.rows[-2:]}:
         ranking.reject(WHAT, "rows that are open are planned as such in tile registers only")
@@ -234,11 +237,11 @@ def space_for(plan: Schedule, space: Contraction, machine: Machine) -> Variant:
 
 
 def blocking_of_plan(facts: Facts, space: Contraction, machine: Machine, plan: Schedule) -> tuple[Variant, Blocking]:
-    """Return (the Variant of a product that a given plan computes, the plan's Blocking); raise if it is illegal.
+    """Return (Variant, Blocking) of a product and a given plan; raise ArgumentError if the plan is illegal.
 
-    A Variant is the index space `space` with operands prepared; a Blocking has tile sizes and loop order. If extents of
-    M are known only at the call, the Blocking is for typical sizes, and the plan must use tile registers. An illegal
-    plan raises an ArgumentError. `facts` is the analysed program.
+    The Variant is the index space `space` with operands prepared as the plan's atom takes them. The Blocking has the
+    plan's tile sizes and loop order. If extents of M are known only at the call, the Blocking is for typical sizes, and
+    the plan must use tile registers. `facts` is the analysed program.
     """
     chosen = space_for(plan, space, machine)
     if not space.open:
@@ -254,9 +257,9 @@ def blocking_of_plan(facts: Facts, space: Contraction, machine: Machine, plan: S
 def rate_blocks(facts: Facts, machine: Machine, plan: Schedule) -> PlanCandidate | str:
     """Return a given CPU plan of one product as a PlanCandidate with its predicted cycles; or text: why it has none.
 
-    The text says why the program is not one product that this rule covers. Raise ArgumentError for an illegal plan.
-    Open sizes (known only at the call) are replaced by typical ones for the prediction. `facts` is the analysed
-    program.
+    `facts` is the analysed program. The text is returned if the program is not one product that this rule covers, and
+    says why. Raise ArgumentError if the plan is illegal. Open sizes (known only at the call) are replaced by typical
+    ones for the prediction.
     """
     space = product_space(facts, machine)
     if isinstance(space, str):

@@ -30,11 +30,13 @@ def kernels_with_atoms(
 ) -> Iterator[PlanCandidate]:
     """Yield candidates that run a program as one GPU kernel: all MMAs on atoms (MMA instructions), fed by a pipeline.
 
-    Candidates without split-K come first, then those with split-K (only if all sizes are known before the call). Tiles
-    of an author's loop other than the author's, and split-K of loops that carry more than sums, must take less than 0.9
-    of the time. Tilings slower than `best` cycles are skipped; `only_lowered` skips what the lowering (code generator)
-    cannot do. Yields nothing on a CPU, without an MMA, or if a result is not a plain store; `ranking` gets the reason,
-    except on a CPU and for one half of a split program.
+    Candidates without split-K come first, then those with split-K (only if all sizes are known before the call). Two
+    kinds must be predicted to take at most 0.9 of the time of the plain ones: candidates that give an author's loop
+    another tile size, and split-K of a loop that carries more than sums. Tilings slower than `best` cycles are skipped.
+    `only_lowered` skips what the lowering (code generator) cannot do.
+
+    Yields nothing on a CPU, without an MMA, or if a result is not a plain store. `ranking` gets the reason, except on a
+    CPU and for one half of a split program.
     """
     if machine.lanes is None:
         return

@@ -60,7 +60,7 @@ def cause_of(candidate: PlanCandidate, facts: Facts, machine: Machine) -> Cause:
 def _work_of(kernel: CandidateKernel) -> tuple[Work, Timed] | None:
     """Return (the kernel's Work, a function that predicts the cycles of any such Work); None if it cannot be counted.
 
-    A Work has counts of cycles and bytes. The caller sets a count to 0 and asks the function how much faster that is.
+    A Work has counts of cycles and bytes. A caller can set one count to 0 and ask the function how many cycles remain.
     """
     if isinstance(kernel, SimtKernelSchedule):
         machine = kernel.program.machine
@@ -79,10 +79,11 @@ def _work_of(kernel: CandidateKernel) -> tuple[Work, Timed] | None:
 
 
 def _without(work: Work, machine: Machine) -> Iterator[tuple[str, Work]]:
-    """Yield (name of a count, `work` with this count set to 0) for each count of a kernel's work that may take time.
+    """Yield (name of a count, copy of `work` with this count set to 0) for each count of a kernel's work that may take
+    time.
 
-    Counts are MMA cycles ("mma"), copied bytes ("copied") and so on. "tasks", yielded if there are fewer tasks than
-    cores, is the same work spread over as many tasks as cores.
+    Counts are MMA cycles ("mma"), copied bytes ("copied") and so on. If there are fewer tasks than cores, the pair
+    ("tasks", work) comes last: there the same work is spread over as many tasks as cores.
     """
 
     def phases(**none: float) -> tuple[Phase, ...]:

@@ -35,9 +35,9 @@ def choice_of(
     """Return the Choice of a candidate of the search: its plan, its predicted time, and what it was compared with.
 
     `plan` is the candidate's plan, `facts` the analysed program, and `ranking` the search's result, which has the
-    roofline and the other candidates. `refused` are the better candidates, which could not be lowered. A kernel of
-    blocks on a CPU (accumulator tiles that stay in registers over K) is compared with the other blockings of its
-    product; any other kernel with the other candidates of the ranking.
+    roofline and the other candidates. `refused` are the candidates that were better but could not be lowered. One kind
+    of kernel is compared with the other blockings (tile sizes) of its product: CPU kernels whose accumulator tiles stay
+    in registers over K. Any other kernel is compared with the other candidates of the ranking.
     """
     kernel, name, bound = candidate.kernel, facts.program.name, ranking.roofline
     find_cause = partial(cause_of, candidate, facts, machine)
@@ -58,8 +58,10 @@ def choice_of(
 def _compare_rates(
     candidate: PlanCandidate, plan: Schedule, bound: float, machine: Machine, refused: tuple[Refusal, ...]
 ) -> Comparison:
-    """Return the Comparison of a candidate's plan with the roofline `bound`, with what limits it on a machine with
-    lanes, and with the plans `refused`.
+    """Return the Comparison of a candidate: its predicted time, the roofline `bound`, and the refused plans.
+
+    On a GPU it also says which resources limit the candidate. `plan` is the candidate's plan, `refused` the plans that
+    were not chosen, with reasons.
     """
     limits: list[str] = []
     if machine.lanes is not None:
@@ -69,11 +71,14 @@ def _compare_rates(
 
 
 def _first_candidates(ranking: Ranking) -> tuple[Candidate, ...]:
-    """Return the best candidates of a ranking that have a plan, at most SHOWN (24), the best first."""
+    """Return up to SHOWN (24) candidates of a ranking, the fastest first, each with its cycles and its plan.
+
+    Candidates that the lowering (code generator) does not support have no plan and are left out.
+    """
     plans = ((each.cycles, plan) for each in ranking.candidates if not isinstance(plan := as_plan(each), Rejected))
     return tuple(_written(cycles, plan) for cycles, plan in islice(plans, SHOWN))
 
 
 def _written(cycles: float, plan: Schedule) -> Candidate:
-    """Return a plan that is written already as a Candidate with its predicted cycles."""
+    """Return a Candidate (predicted cycles, and a function that returns the plan) for a `plan` that exists already."""
     return Candidate(cycles, lambda: plan)

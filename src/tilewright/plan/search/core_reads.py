@@ -34,8 +34,9 @@ def missing_share(needed: float, room: float) -> float:
 def cycles_beyond_l1(limits: Limits, moved: float, needed: float, slower: float = 1.0) -> float:
     """Return the cycles of one core to move `moved` bytes that L1 does not hold, to or from L2 and memory.
 
-    `needed` is the number of bytes that use L2 in turn: it decides which share misses L2 and goes to memory. The bytes
-    that L2 holds take `slower` times as long as L2's rate says. `limits` has the machine's rates.
+    `needed` is the number of bytes that are used in turn, and so compete for L2: it decides which share of `moved`
+    misses L2 and goes to memory. Bytes that L2 holds move at L2's rate divided by `slower`. `limits` has the machine's
+    rates.
     """
     misses = missing_share(needed, l2(limits))
     return moved * (misses / limits.far_rate + (1 - misses) * slower / limits.l2_rate)
@@ -59,9 +60,9 @@ class OperandReads:
 def slower_rows(machine: Machine, atom: MultiplyAtom, rows: int, stride: int, *, streams: bool = False) -> float:
     """Return the factor (1 or more) by which loads of A into tile registers are slower than L2's rate.
 
-    A load of `atom` reads `rows` separate rows of A, which start `stride` bytes apart. Loads are slower still if these
-    rows fall into so few sets of L1 that it cannot hold a cache line of each, and if they bypass L1 (`streams`). It is
-    1 for atoms without tile registers.
+    A load of `atom` reads `rows` separate rows of A, which start `stride` bytes apart. Loads are slower still in two
+    cases: the rows fall into so few sets of L1 that it cannot hold a cache line of each; and loads bypass L1
+    (`streams`). The factor is 1 for atoms without tile registers.
     """
     if not isinstance(atom.c, OpaqueOperand):
         return 1.0
@@ -73,9 +74,9 @@ def slower_rows(machine: Machine, atom: MultiplyAtom, rows: int, stride: int, *,
 def operand_cycles(limits: Limits, reads: OperandReads, held: float = 0.0) -> float:
     """Return the cycles of one core to read an operand in one task (one thread's work), from caches or memory.
 
-    `reads` has the bytes of first reads and of repeated reads. Repeated ones come from the nearest cache that holds all
-    bytes used in between. `held` is the size of the task's scratch memory, which uses the same caches. `limits` has the
-    machine's rates.
+    `reads` has the bytes of first reads and of repeated reads. A repeated read finds its bytes in the nearest cache
+    that holds everything used since the read before. `held` is the size of the task's scratch memory, which uses the
+    same caches. `limits` has the machine's rates.
     """
     repeated = reads.again * missing_share(reads.between, l1(limits))
     return cycles_beyond_l1(limits, reads.first, reads.core + held, reads.slower) + cycles_beyond_l1(

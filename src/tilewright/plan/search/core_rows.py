@@ -20,11 +20,12 @@ from tilewright.plan.search.uniform_kernel import UniformKernelSchedule
 
 
 def vector_cycles(kernel: UniformKernelSchedule, n: ValueFacts) -> float:
-    """Return the cycles of a CPU core for one element of the value `n`, computed, loaded or stored with vectors.
+    """Return the cycles of a CPU core for one element of the value `n`, which is computed, loaded or stored with
+    vectors.
 
-    Vectors run along the last dimension of the value's tile. An element takes longer in vectors that are not full, in
-    scans, and if elements are loaded or stored one by one. An element of a topk takes the time to walk its row. 0 if no
-    operation of the program computes the value.
+    Vectors run along the last dimension of the value's tile. An element takes longer if vectors are not full, in scans,
+    and if elements are loaded or stored one by one. An element of the result of a topk takes as long as a walk over its
+    row. 0 if no operation of the program computes the value.
     """
     machine, source = kernel.machine, n.source
     if source is None:
@@ -47,11 +48,11 @@ def vector_cycles(kernel: UniformKernelSchedule, n: ValueFacts) -> float:
 
 
 def _access_cycles(kernel: UniformKernelSchedule, n: ValueFacts, vector: int) -> float:
-    """Return the extra cycles of a CPU core per element of the read or write `n`, if elements are accessed one by one.
+    """Return the extra cycles of a CPU core per element of the read or write `n`; 0 if it moves whole vectors.
 
-    They are if the tile's last dimension has a stride other than 0 or 1 in memory, or if the address divides that
-    dimension's index or looks it up in a tensor. 0 if whole vectors are loaded or stored. `vector` is the number of
-    elements in a vector.
+    Elements are accessed one by one, and take extra cycles, in three cases: the tile's last dimension has a stride
+    other than 0 or 1 in memory; the address divides that dimension's index; or it looks the index up in a tensor.
+    `vector` is the number of elements in a vector.
     """
     costs, source = kernel.machine.costs, n.source
     assert source is not None
@@ -73,8 +74,8 @@ def again_cycles(kernel: UniformKernelSchedule) -> float:
     """Return the cycles of a CPU core for the bytes that one task (one thread's tile) moves a second time.
 
     A tile that is read, reduced and used again counts its bytes once for each use after the first. The input of a scan,
-    other than top-k, counts its bytes twice. Only the share of these bytes that misses L1 takes cycles: it comes from
-    L2, or from memory if all these tiles together do not fit in L2. `kernel` has the tile sizes and the machine.
+    other than top-k, counts its bytes twice. Bytes that L1 still holds take no cycles. The others come from L2, or from
+    memory if all these tiles together do not fit in L2. `kernel` has the tile sizes and the machine.
     """
     program, limits = kernel.facts.program, kernel.machine.limits
     users, again, between = program.users(), 0.0, 0.0

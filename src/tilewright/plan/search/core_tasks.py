@@ -72,12 +72,15 @@ def kernels_of_cores(
 def _k_tiles(
     facts: Facts, machine: Machine, products: Mapping[Op, Microkernel | None], loops: dict[Expr, int]
 ) -> Iterator[dict[Expr, int]]:
-    """Yield choices of {loop dimension: elements per iteration}: `loops`, with the K tile of one MMA made shorter.
+    """Yield choices of {loop dimension: elements per iteration}: copies of `loops` in which the K tile of one MMA is
+    shorter.
 
-    In a shorter tile, B of a column of accumulator tiles takes half of L1 or all of it, or a quarter or half of L2; the
-    loop keeps at least FEWEST_K_TILES (4) tiles. MMAs without a K loop get one if their operands can be computed by
-    tiles. Loops that carry more than accumulators, that have a stated tile, or whose extent is known only at the call
-    stay as they are, and so do MMAs that reduce further dimensions. `products` maps each MMA to its microkernel (atom
+    Tiles are chosen for the caches: B of one column of accumulator tiles then takes half of L1 or all of it, or a
+    quarter or half of L2. The loop keeps at least FEWEST_K_TILES (4) iterations. An MMA without a K loop gets one, if
+    its operands can be computed tile by tile.
+
+    Some MMAs are left as they are: those whose loop carries more than accumulators, has a stated tile, or has an extent
+    known only at the call; and those that reduce further dimensions. `products` maps each MMA to its microkernel (atom
     and tile).
     """
     size = numbers_of(facts.sizes)
@@ -170,9 +173,9 @@ def keeps_cores_busy(candidate: PlanCandidate | None, machine: Machine) -> bool:
 def _cpu_kernel(kernel: UniformKernelSchedule, *, holds: bool, chooses: bool) -> UniformKernelSchedule:
     """Return `kernel` with microkernels (atoms and accumulator tiles) that fit its task widths, on a CPU.
 
-    If `holds` is set and registers hold the accumulator tiles of all MMAs at once, the kernel loops over such tiles,
-    which stay in registers over all of K, and widths are rounded up to whole tiles. Tasks that the author states
-    smaller than a tile prevent that. Otherwise microkernels are chosen anew if `chooses` is set, or if a task is
+    With `holds`, the kernel loops over accumulator tiles that stay in registers over all of K, if registers hold the
+    tiles of all MMAs at once. Its widths are then rounded up to whole tiles. That is not done if the author states
+    tasks smaller than a tile. Without such loops, microkernels are chosen anew if `chooses` is set, or if a task is
     smaller than its tile.
     """
     facts, machine = kernel.facts, kernel.machine

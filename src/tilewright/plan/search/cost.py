@@ -54,8 +54,8 @@ class CopyRate:
 def copy_rate(machine: Machine, w: Work) -> CopyRate:
     """Return a CopyRate (fraction of cores at work, latency of a copy in cycles) for a kernel with the work `w`.
 
-    The more bytes the kernel moves, the fewer of its operands L2 still holds since the launch before, and the longer
-    the latency: from that of L2 up to that of memory.
+    The latency depends on how many operands L2 still holds since the launch before: few if the kernel moves many bytes.
+    It lies between the latency of L2 and that of memory.
     """
     limits, cores = machine.limits, machine.limits.cores or 1
     kept_below, lost_above = (share * limits.l2_bytes for share in limits.operands_kept)
@@ -156,11 +156,11 @@ def step_cycles(machine: Machine, p: Phase, o: Overlap, rate: CopyRate, extra_co
 
 
 def _stage_wait(limits: Limits, p: Phase, o: Overlap, cycles: float) -> float:
-    """Return the average cycles per iteration that waves wait for pipeline stages, because iterations are too short.
+    """Return the average cycles per iteration that waves wait for a pipeline stage, because iterations are too short.
 
-    Handing a stage back to the copies takes a minimum time. `cycles` is the length of an iteration without the wait.
-    The first iterations of a task find all stages free and do not wait. `p` (a Phase) is the work of an iteration, `o`
-    (an Overlap) has the number of stages. 0 if no operand has stages.
+    A stage that was used goes back to the copies, which takes a minimum time. `cycles` is the length of an iteration
+    without the wait. The first iterations of a task find all stages free and do not wait. `p` (a Phase) is the work of
+    an iteration, `o` (an Overlap) has the number of stages. 0 if no operand has stages.
     """
     if not p.per_stage:
         return 0.0
@@ -180,9 +180,10 @@ def _copy_cycles(limits: Limits, p: Phase, share: float) -> float:
 def _exposed_share(limits: Limits, p: Phase, o: Overlap) -> float:
     """Return the fraction (0 to 1) of the shorter of MMA and ALU (lane) cycles that stays exposed in an iteration.
 
-    Exposed cycles overlap neither other wave groups nor MMAs that start one iteration ahead. If MMAs wait for another
-    MMA of the iteration, they start ahead only with two or more stages. `p` (a Phase) is the iteration's work, `o` (an
-    Overlap) has wave groups and stages.
+    Exposed cycles overlap nothing else. With one wave group all of them are exposed; g groups overlap each other, and
+    expose 1/g. MMAs that start one iteration ahead leave nothing exposed. If MMAs wait for another MMA of the
+    iteration, g groups expose 1/g**2, and starting ahead needs two or more stages; a single group then still exposes a
+    constant share. `p` (a Phase) is the iteration's work, `o` (an Overlap) has wave groups and stages.
     """
     ahead = o.ahead and o.stages > 1
     if not p.is_dependent:
@@ -211,11 +212,12 @@ def end_cycles(machine: Machine, e: TaskEnd, o: Overlap) -> float:
 
 
 def kernel_time(machine: Machine, w: Work, o: Overlap) -> KernelTime:
-    """Predict the time of a kernel; return a KernelTime: cycles with and without the bound of memory bandwidth.
+    """Predict the time of a kernel; return a KernelTime (cycles, unbounded).
 
-    Both include the launch (the fixed cycles to start a kernel): the first the shortest launch that the machine has,
-    the second a plain launch. `w` is the kernel's work. `o` (an Overlap) has the pipeline: with stages, copies overlap
-    MMAs; with zero stages, all waves run the same code, and the cycles of MMAs, lanes and loads add up.
+    `cycles` is the prediction: at least the time to move the kernel's bytes to and from memory, plus the shortest
+    launch that the machine has. `unbounded` ignores the limit of memory bandwidth, and has a plain launch. A launch is
+    the fixed cycles to start a kernel. `w` is the kernel's work. `o` (an Overlap) has the pipeline: with stages, copies
+    overlap MMAs; with zero stages, all waves run the same code, and the cycles of MMAs, lanes and loads add up.
     """
     limits = machine.limits
     if o.stages:
@@ -232,7 +234,7 @@ def _unpipelined_cycles(machine: Machine, w: Work) -> tuple[float, float]:
     """Return (busy cycles, bandwidth cycles) of a kernel without a pipeline, whose waves all run the same code.
 
     Busy cycles are those of arithmetic and loads, bandwidth cycles those of memory traffic. Both are for all tasks (one
-    workgroup's tile each), without the launch (the fixed cycles to start a kernel), and include waits for memory. If a
+    workgroup's tile each) and include waits for memory, but not the launch (the fixed cycles to start a kernel). If a
     core runs several tasks at a time, the waits of one task overlap the memory traffic of the others.
     """
     limits, cores = machine.limits, machine.limits.cores or 1
@@ -303,9 +305,10 @@ def _pipelined_cycles(machine: Machine, w: Work, o: Overlap) -> float:
 def _loop_cycles(w: Work, steps: list[float], share: float, masked: float) -> float:
     """Return the cycles of all iterations of one task (one workgroup's tile): the sum over its phases (loop nests).
 
-    `w` is the kernel's work, `steps` are the cycles per iteration of each phase. `share` is the fraction (0 to 1) of
-    iterations that this task does not skip because of masks; it applies to phases with masks, and to phases in which
-    MMAs wait for each other. `masked` is the number of the task's partly masked iterations, which take longer.
+    `w` is the kernel's work, `steps` are the cycles per iteration of each phase. Masks let a task skip iterations:
+    `share` is the fraction (0 to 1) that it does. It applies to phases with masks, and to phases in which MMAs wait for
+    each other; other phases do all iterations. `masked` is the number of the task's partly masked iterations, which
+    take longer.
     """
     total = 0.0
     for p, step in zip(w.phases, steps, strict=True):
@@ -349,7 +352,8 @@ def _uneven_tasks_cycles(machine: Machine, w: Work, steps: list[float], end: flo
 
 
 def _edge_cycles(machine: Machine, w: Work, o: Overlap, rate: CopyRate) -> float:
-    """Return the extra cycles per core because tiles at the edges of C also copy out-of-bounds rows; 0 if none does.
+    """Return the extra cycles per core for tiles at the edges of C, which copy out-of-bounds rows too; 0 if there are
+    none.
 
     An edge tile extends past the end of M or N; the cycles are summed over all edge tiles of the core. `rate` (a
     CopyRate) says how fast copies are. `w` is the kernel's work, `o` (an Overlap) has its wave groups and stages.

@@ -41,10 +41,10 @@ def count_work(
 ) -> Work | None:
     """Count the work of a pipelined kernel; return a Work: cycles and bytes per iteration, per epilogue and in all.
 
-    None if the result of no MMA is written. `t` (a Tiling) has the tile sizes, `mmas` are the MMA tiles. `live` has the
+    None if no MMA's result is written. `t` (a Tiling) has the tile sizes, `mmas` are the MMA tiles. `live` has the
     registers live in a lane and the MMAs whose results are written. `placed` has the bytes copied for operands.
-    `phases` maps each MMA (node number) to the loops around it. `copying_waves` waves copy operands by lanes, if bulk
-    copies do not.
+    `phases` maps each MMA (node number) to the loops around it. `copying_waves` is the number of waves whose lanes copy
+    operands, if bulk copies do not.
     """
     lanes = LaneCycles(t)
     last = next((m for m in mmas if m.node == live.results[-1]), None) if live.results else None
@@ -107,8 +107,9 @@ def task_end(t: Tiling, last: MmaTile, result: ResultRows, lanes: float, blocks:
 def _lane_store_cycles(t: Tiling, result: ResultRows, outputs: float) -> float:
     """Return the cycles of a core's lanes to store `outputs` elements of a task to global memory, one by one.
 
-    0 if the machine has no bulk stores, or if they store the elements: the bytes between rows of `result` are then a
-    multiple of the row alignment of bulk copies. `t` is the Tiling; a task is one workgroup's tile.
+    0 if bulk stores write the elements instead: they do if the bytes between rows of `result` are a multiple of the row
+    alignment of bulk copies. 0 also on a machine without bulk stores. `t` is the Tiling; a task is one workgroup's
+    tile.
     """
     machine = t.machine
     pitches = [a.pitch for a in machine.copies_between("shared", "global") if a.asynchronous and a.rows]
@@ -139,7 +140,8 @@ def _phase_work(
 
     Loop nests with fewer loops come first. `lanes` has the ALU cycles of elementwise work, `live` the MMAs that wait
     for each other, `placed` the bytes copied for operands. `t` is the Tiling, `mmas` are the MMA tiles; `phases` maps
-    each MMA (node number) to the loops around it. `copying_waves` waves copy operands by lanes, if bulk copies do not.
+    each MMA (node number) to the loops around it. `copying_waves` is the number of waves whose lanes copy operands, if
+    bulk copies do not.
     """
     limits = t.machine.limits
     nests = {*phases.values(), *(operand for operand, n in placed.copied.items() if n), *lanes.by_phase, *lanes.serial}
@@ -185,9 +187,9 @@ def _phase_work(
 def _slabs_of_stage(placed: OperandPlacement, mmas: tuple[MmaTile, ...], phases: dict[int, Loops], loops: Loops) -> int:
     """Return the number of slabs (rows of shared memory along K) that one pipeline stage of the loop nest `loops` has.
 
-    If all MMAs are in this nest, these are the K steps of its MMAs. Otherwise they are the slabs of all operands of the
-    nest: other nests have stages of their own, which are filled meanwhile. `placed` has the slabs of operands, `mmas`
-    are the MMA tiles; `phases` maps each MMA (node number) to the loops around it.
+    If all MMAs are in this nest, it is the sum of their K steps. If some are in other nests, it is the number of slabs
+    of all operands that this nest loads. `placed` has the slabs of operands, `mmas` are the MMA tiles; `phases` maps
+    each MMA (node number) to the loops around it.
     """
     if loops and set(phases.values()) == {loops}:
         return sum(ceil(m.depth / (m.atom.slab or 1)) for m in mmas)
@@ -213,9 +215,9 @@ def _share_of_k_in_bounds(t: Tiling, nest_mmas: list[MmaTile]) -> float:
 def _edge_copies(t: Tiling, mmas: tuple[MmaTile, ...]) -> tuple[float, int]:
     """Return (out-of-bounds operand rows that an edge tile copies per K step, edge tiles of the busiest core).
 
-    A tile is the part of C that one workgroup computes; an edge tile extends past the end of M or N. (0, 0) if lanes
-    copy operands without bulk copies, if a workgroup does more than sum one tile of C, or if MMAs have different K: the
-    rows count for one K loop. `t` (a Tiling) has the tile sizes, `mmas` are the MMA tiles.
+    A tile is the part of C that one workgroup computes; an edge tile extends past the end of M or N. `t` (a Tiling) has
+    the tile sizes, `mmas` are the MMA tiles. The rows count for one K loop. So the result is (0, 0) if lanes copy
+    operands without bulk copies, if a workgroup does more than sum one tile of C, and if MMAs have different K.
     """
     if t.o.by_threads or t.o.is_chained or any(m.oriented.product.k != mmas[0].oriented.product.k for m in mmas):
         return 0.0, 0
@@ -262,9 +264,9 @@ def state_bytes(t: Tiling, class_index: int) -> float:
     """Return the bytes of all values that one loop carries from iteration to iteration, summed over all tasks.
 
     It is the loop over the dimensions of class number `class_index` (a class has dimensions with the same role, such as
-    M or K, in every MMA). If the program itself has a loop over one of them, the values are those that it carries; else
-    they are the accumulators of MMAs that reduce one of them. Each element takes one register word. `t` (a Tiling)
-    gives the program, its classes and the machine; its tile sizes do not matter.
+    M or K, in every MMA). If that is a loop of the program itself, its carried values count. Otherwise the accumulators
+    of MMAs that reduce one of the dimensions count. Each element takes one register word. `t` (a Tiling) gives the
+    program, its classes and the machine; its tile sizes do not matter.
     """
     facts, dims = t.facts, set(t.o.classes[class_index].dims)
     loop = next((x for axis, x in facts.loops.items() if axis in dims), None)

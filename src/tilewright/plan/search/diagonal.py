@@ -15,11 +15,11 @@ from tilewright.plan.search.row_copies import Repacked, RowCopy, copy_cycles, ro
 
 
 def block_diagonal(candidate: PlanCandidate, machine: Machine, constant: Collection[str]) -> PlanCandidate:
-    """Return the candidate with operand B copied to block-diagonal form before its kernel, if its tiles need that.
+    """Return the candidate, with a copy of operand B to block-diagonal form before its kernel if its tiles need that.
 
     Tiles need it if they hold several GEMMs of a batch, which then run as one GEMM. The cycles of the copy are added,
-    unless B is named in `constant`: such arguments are repacked once, before any call. Any other candidate is returned
-    unchanged.
+    except for a B that is named in `constant`: such arguments are repacked once, before any call. A candidate whose
+    tiles need no copy is returned unchanged.
     """
     kernel = candidate.kernel
     if not isinstance(kernel, KernelSchedule) or kernel.tiling.batch == 1:
@@ -40,13 +40,13 @@ def padded_blocks(
 ) -> Iterator[Repacked]:
     """Yield at most one Repacked: the program with K zero-padded, so that one slab holds K of several GEMMs of a batch.
 
-    A slab is a row of shared memory; a Repacked is the rewritten program with the cost of its copy. K is padded to a
-    power of two times the atom's K. `p` is the MMA, `reads` its A and B. A copy of an argument in `constant` costs
-    nothing, since it is made once.
+    A slab is a row of shared memory; a Repacked is the rewritten program with the cost of its copy. K is padded to the
+    atom's K, doubled until it fits: with an atom of 16, K of 20 becomes 32. `p` is the MMA, `reads` its A and B. A copy
+    of an argument in `constant` costs nothing, since it is made once.
 
-    Yields nothing in these cases: no atom takes the type of A; A or B is not contiguous along K; K of the next GEMM of
-    the batch does not follow K of this one in A; K is a multiple of the atom's K already; or two padded K do not fit in
-    a slab.
+    Yields nothing in these cases: no atom takes the type of A; A or B is not contiguous along K; in A, K of the next
+    GEMM of the batch does not follow that of the GEMM before; K is a multiple of the atom's K already; or two padded K
+    do not fit in a slab.
     """
     a, b = reads
     k = a.place.contiguous

@@ -15,9 +15,9 @@ from tilewright.plan.search.work import Phase
 def kept_rounds(t: Tiling) -> tuple[float, float]:
     """Return (mean fraction of K iterations that a task does not skip, the largest such fraction of any task).
 
-    An iteration is skipped if the whole tile of an operand that all MMAs share is out of bounds along some memory
-    coordinate, as at the padded edge of an image. Both are 1 if none is skipped. `t` is the Tiling (tile sizes); a task
-    is one workgroup's tile.
+    An iteration is skipped if an operand's whole tile is out of bounds along some memory coordinate, as at the padded
+    edge of an image. Only operands that all MMAs share count. Both fractions are 1 if no iteration is skipped. `t` is
+    the Tiling (tile sizes); a task is one workgroup's tile.
     """
     mean = longest = 1.0
     for read, k in _shared_operands(t.facts):
@@ -58,8 +58,8 @@ def busiest_share(t: Tiling) -> float:
 def _uniform(t: Tiling, place: AccessFacts, k: frozenset[str]) -> Iterator[np.ndarray]:
     """Yield boolean arrays of shape (tasks, K iterations): True where a coordinate of an operand's tile is in bounds.
 
-    There is one array per memory coordinate of the access `place` that depends on K (the dimensions `k`) and has the
-    same value for all elements of a tile. Other coordinates are left out. `t` is the Tiling (tile sizes).
+    There is one array for each memory coordinate of the access `place` that meets two conditions: it depends on K (the
+    dimensions `k`), and all elements of a tile have the same value of it. `t` is the Tiling (tile sizes).
     """
     offsets = place.offsets or (0,) * len(place.coords)
     # a tile of a flat index may span two values of a digit

@@ -90,11 +90,11 @@ def _tile_text(m: MmaTile, *, transposed: bool) -> str:
 
 
 def _merge_by_resource(rejected: list[Rejected]) -> list[Rejected]:
-    """Merge the refusals in `rejected` for the same exhausted resource into one Rejected each; return the new list.
+    """Merge refusals for the same exhausted resource into one Rejected; return the new list.
 
-    A Rejected is a choice of the search with the reason why it was not made. The resource (registers, shared memory) is
-    the text before the colon of a reason. A merged Rejected has the text of the first and the number of the others.
-    Refusals for a feature that the lowering lacks, and reasons without a colon, are not merged.
+    A Rejected is a choice of the search with the reason why it was not made. The resource is the text before the colon
+    of a reason: "registers: 300 of 240" -> "registers". A merged Rejected has the text of the first refusal and the
+    number of the others. Reasons without a colon, and reasons that the lowering lacks a feature, are not merged.
     """
     by_resource: dict[str, list[Rejected]] = {}
     for refusal in rejected:

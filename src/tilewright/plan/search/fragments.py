@@ -57,11 +57,13 @@ def _fragment_kernel(
     narrowed: bool,
     holds: bool,
 ) -> UniformKernelSchedule:
-    """Return the kernel (a UniformKernelSchedule) with `widths` elements per workgroup and `loops` per iteration.
+    """Return the kernel (a UniformKernelSchedule) with `widths` elements per workgroup and `loops` elements per
+    iteration.
 
-    If `holds` is set and registers hold the accumulator tiles of all MMAs at once, `widths` are replaced: a workgroup
-    gets one such tile, unless that exceeds a width that the author states. `narrowed` means that `widths` were halved
-    to save shared memory: only atoms of one wave are then used, which read operands from registers.
+    With `holds`, a workgroup has the extents of one accumulator tile instead of `widths`, and the tile stays in
+    registers. That is not done if registers cannot hold the tiles of all MMAs at once, or if a tile exceeds a width
+    that the author states. `narrowed` means that `widths` were halved to save shared memory: only atoms of one wave are
+    then used, which read operands from registers.
     """
     size = numbers_of(facts.sizes)
 
@@ -108,8 +110,8 @@ def _smaller_k_tiles(facts: Facts, tiles: dict[Expr, int]) -> Iterator[dict[Expr
 def _smaller_tasks(widths: dict[Expr, int]) -> Iterator[dict[Expr, int]]:
     """Yield NARROWED (6) smaller and smaller choices of {dimension: elements per workgroup}, to save shared memory.
 
-    Each choice halves, rounding up, the widest dimension of the choice before it; the first choice halves `widths`.
-    Yields nothing if `widths` is empty.
+    Each choice halves, rounding up, the widest dimension of the one before; the first starts from `widths`: {m: 64, n:
+    32} gives {m: 32, n: 32}, then {m: 16, n: 32}. Yields nothing if `widths` is empty.
     """
     for _ in range(NARROWED if widths else 0):
         widest = max(widths, key=lambda d: widths[d])

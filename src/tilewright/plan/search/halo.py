@@ -28,8 +28,8 @@ class HaloWindow:
     def tile_extents(self, box: Mapping[str, int]) -> tuple[int, ...]:
         """Return the extents of the halo tile (input patch, for all filter taps) of `box`, a rectangle of positions.
 
-        There is one extent per memory coordinate of A, without the last coordinate, the channels. `box` maps each
-        output dimension to its extent in the rectangle.
+        There is one extent per memory coordinate of A; the last coordinate, the channels, is left out. `box` maps each
+        output dimension to its extent in the rectangle: 8 output columns and 3 filter taps need 10 input columns.
         """
         forms = zip(self.access.coords[:-1], self.reach, strict=True)
         return tuple(1 + far + sum(box[d] - 1 for d, _ in form if d in box) for form, far in forms)
@@ -52,13 +52,15 @@ class HaloWindow:
 
 @lru_cache
 def halo_window(o: Orientation, c: DimClass) -> HaloWindow | None:
-    """Return the HaloWindow: how a sliding window reads A along the dimensions of `c`; None if there is no halo tile.
+    """Return the HaloWindow of A along the dimensions of `c`: how a sliding window reads A. None if there is no halo
+    tile.
 
-    With it, a workgroup can load a halo tile: the input patch of a box (rectangle) of output positions, once for all
-    filter taps. None if A does not slide along `c`, if addresses are not sums of output positions and filter taps, if
-    lanes and not bulk copies load A, if atoms are synchronous, if an operand is computed, or if the kernel has
-    another MMA. `o` (an Orientation) says which of M and N lies on the atom's rows; `c` is a class of dimensions (same
-    role, such as M or K, in every MMA).
+    With a HaloWindow, a workgroup can load a halo tile: the input patch of a box (rectangle) of output positions, once
+    for all filter taps. `o` (an Orientation) says which of M and N lies on the atom's rows; `c` is a class of
+    dimensions (same role, such as M or K, in every MMA).
+
+    None in these cases: A does not slide along `c`; addresses are not sums of output positions and filter taps; lanes
+    and not bulk copies load A; atoms are synchronous; an operand is computed; or the kernel has another MMA.
     """
     window = _window_or_reason(o, c)
     return None if isinstance(window, str) else window
@@ -78,11 +80,15 @@ def why_no_halo(o: Orientation) -> str:
 
 
 def _window_or_reason(o: Orientation, c: DimClass) -> HaloWindow | str:
-    """Return the HaloWindow (how a sliding window reads A) along the dimensions of `c`; or text: why there is none.
+    """Return the HaloWindow of A along the dimensions of `c`; or text: why there is none.
 
-    With it, a workgroup can load a halo tile: an input patch, once for all filter taps. `o` (an Orientation) says which
-    of M and N lies on the atom's rows; `c` is a class of dimensions (same role, such as M or K, in every MMA). The text
-    is empty if A does not slide along `c`, if `c` is not M on the atom's rows, or if an operand is computed.
+    A HaloWindow says how a sliding window reads A. With it, a workgroup can load a halo tile: an input patch, once for
+    all filter taps. `o` (an Orientation) says which of M and N lies on the atom's rows; `c` is a class of dimensions
+    (same role, such as M or K, in every MMA).
+
+    The text is empty if halo tiles are out of the question: A does not slide along `c`, `c` is not M on the atom's
+    rows, or an operand is computed. Otherwise it names what stands in the way: another MMA, an operand that is not
+    copied in bulk, or coordinates that are no sums of output positions and filter taps.
     """
     if set(c.roles) != {ROWS} or any(o.flips):
         return ""

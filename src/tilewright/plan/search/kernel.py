@@ -109,9 +109,10 @@ def candidates_of_tiling(t: Tiling, ranking: Ranking, best: float) -> Iterator[t
 def _can_store_rows(t: Tiling, mmas: tuple[MmaTile, ...], live: Liveness) -> bool:
     """True if a workgroup can store its rows of the result, by bulk copies or by lanes.
 
-    Bulk copies can if the bytes of a row are a multiple of the machine's row bytes. Lanes can if the tile has exactly
-    all columns, and if a write past the last column would be in bounds, so that a bulk copy would not drop it. `t` (a
-    Tiling) has the tile sizes, `mmas` are the MMA tiles; the last MMA in `live.results` computes the result.
+    Bulk copies can if the bytes of a row are a multiple of the machine's row bytes. Lanes can under two conditions: the
+    tile has exactly all columns; and elements past the last column would be in bounds of memory, so that padding could
+    not be dropped. `t` (a Tiling) has the tile sizes, `mmas` are the MMA tiles; the last MMA in `live.results` computes
+    the result.
     """
     last = next(m for m in mmas if m.node == live.results[-1])
     result = result_rows(t, last)
@@ -204,11 +205,11 @@ def work_of(kernel: KernelSchedule) -> Work | None:
 def _with_pipeline(work: Work, kernel: KernelSchedule, placed: OperandPlacement) -> Work:
     """Return `work`, which was counted from the tiling alone, adjusted to the kernel's pipeline and raster.
 
-    A raster (order in which the grid visits tiles of C) that is worse than the best makes copies longer. If A stays in
-    registers, it is not read from shared memory again. Skipped iterations (an operand is out of bounds) are subtracted,
-    unless the kernel has ping-pong or halo tiles. Ping-pong does masked iterations too. With a halo tile (input patch)
-    of A, a stage of B has several filter taps, or all of B is copied once per core. `placed` has the operands in shared
-    memory.
+    These are the adjustments. A raster (order in which the grid visits tiles of C) that is worse than the best makes
+    copies longer. An A that stays in registers is not read from shared memory again. Iterations that are skipped
+    because an operand is out of bounds are subtracted, except with ping-pong or halo tiles. With ping-pong, tasks also
+    do the iterations that masks would skip. With a halo tile (input patch) of A, a stage of B has several filter taps,
+    or all of B is copied once per core. `placed` has the operands in shared memory.
     """
     pipeline, t = kernel.pipeline, kernel.tiling
     phases = work.phases
@@ -244,8 +245,8 @@ def _with_pipeline(work: Work, kernel: KernelSchedule, placed: OperandPlacement)
 def _share_read_alone(kernel: KernelSchedule) -> float:
     """Return the fraction (0 to 1) of the copied bytes that no other core reads at about the same time.
 
-    It is 0 if lanes copy operands, if rows of an operand overlap in memory (L2 then has most of them), and if the grid
-    has a batch: workgroups of neighbouring batch entries read the rest of the same cache lines.
+    It is 0 if lanes copy operands, and if rows of an operand overlap in memory, as L2 then has most of them. It is also
+    0 if the grid has a batch, because workgroups of neighbouring batch entries read the rest of the same cache lines.
     """
     t, products = kernel.tiling, [m.oriented for m in kernel.mmas]
     reads = [t.facts.nodes[read].place for p in products for read in (*p.a.reads, *p.b.reads)]

@@ -112,10 +112,11 @@ class KernelPlan:
         return [*(d for d in cut if d not in result), *result]
 
     def _dims_of_some_states(self) -> set[Expr]:
-        """Return the dimensions that some, but not all, carried values of the loop have that split-K splits.
+        """Return the dimensions that the grid cannot split because only some of a loop's carried values have them.
 
-        The grid cannot split these dimensions: each workgroup writes all carried values of its part of the loop. The
-        set is empty without split-K, and if the program itself has no such loop.
+        The loop is the one that split-K splits: each workgroup writes all carried values of its part of the loop. For a
+        loop that carries `m[i]` and `acc[i, j]`, the result is {j}. The set is empty without split-K, and if the
+        program itself has no such loop.
         """
         loop = None if self.kernel.parts is None else self.facts.loops.get(self.kernel.parts.dim)
         if loop is None or loop.source is None:
@@ -136,8 +137,8 @@ class KernelPlan:
     def _grid_order(self, tasks: list[Expr]) -> list[Expr]:
         """Return the grid dimensions `tasks` in the order in which the grid visits them, outermost first.
 
-        It is the memory order of the result if memory bandwidth limits the kernel, if the grid splits M and N of all
-        MMAs, and if a workgroup has whole rows of their results. Otherwise it is the order of `tasks`.
+        It is the memory order of the result if three conditions hold: memory bandwidth limits the kernel; the grid
+        splits M and N of all MMAs; and a workgroup has whole rows of C. Otherwise it is the order of `tasks`.
         """
         columns = [axes.n for axes in self.axes.values() if isinstance(axes, Axes)]
         has_rows = all(self._task_extent(n) >= self.size(n) for n in columns)
@@ -181,8 +182,8 @@ class KernelPlan:
     def _unsplit_extent(self, d: Expr) -> int:
         """Return the number of elements of the plan's axis of `d` over the whole problem, as if there were no split-K.
 
-        With a block-diagonal B, the axes of N and K have the columns and rows of all GEMMs of a tile together, and the
-        axis of the batch dimension has one element per tile.
+        A block-diagonal B has the columns and rows of several GEMMs of a batch. The axes of N and K then count those of
+        all GEMMs of a tile, and the axis of the batch dimension has one element per tile.
         """
         extent = prod(self.facts.extents.get(name, 1) for name in self.facts.digit_names(d))
         (axes, *_) = self.axes.values()
@@ -216,10 +217,10 @@ class KernelPlan:
         return self._loop_of_linking_dim(d)
 
     def _loop_of_linking_dim(self, d: Expr) -> tuple[Split, ...]:
-        """Return a loop Split, as a tuple of one, with which B of the last MMA is loaded in steps along `d`; or ().
+        """Return a loop Split of `d`, as a tuple of one, if `d` is N of one MMA and K of the next; else ().
 
-        It is for a `d` that is N of one MMA and K of the next: a workgroup has all of `d` in an accumulator, but loads
-        B one slab (row of shared memory) at a time. () if one step suffices, as for all other dimensions. () also if
+        A workgroup then has all of `d` in the accumulator of the first MMA. The second MMA loads its B in steps along
+        `d`, one slab (row of shared memory) at a time: the loop is over these steps. () also if one step suffices, if
         the program itself loops over `d`, or if operands that a workgroup loads once have two stages.
         """
         looped = any(op.name == "iterate" and op.attrs["axis"] is d for op in self.facts.program.walk())
@@ -245,10 +246,10 @@ class KernelPlan:
         return ()
 
     def _has_k_steps(self, d: Expr, tile: AxisTile) -> bool:
-        """True if a loop over K dimensions, with the tile `tile`, takes its steps along `d`.
+        """True if a loop over K, with the tile `tile`, advances along `d` by whole K steps.
 
-        It does along `d` if `d` is the only dimension of the tile, or the innermost K dimension of an MMA; other
-        dimensions of the tile advance by whole elements.
+        It does if `d` is the only dimension of the tile, or the innermost K dimension of an MMA. Along other
+        dimensions, such as filter taps, the loop advances one element at a time.
         """
         inner = [axes.k for axes in self.axes.values() if isinstance(axes, Axes)]
         return len(tile.box) == 1 or d in inner
@@ -292,8 +293,8 @@ class KernelPlan:
     def _atom_name(self, m: MmaTile) -> str:
         """Return the name of the atom that the plan states for the MMA `m`.
 
-        It is the atom of the same shape that takes A from registers, if the pipeline loads A to registers once and
-        keeps it there over the loop; else the atom of `m`.
+        Usually it is the atom of `m`. If the pipeline loads A to registers once and keeps it there over the loop, it is
+        the atom of the same shape that takes A from registers.
         """
         if self.kernel.pipeline.keeps_a and m.oriented.kept_atoms and not m.oriented.a_in_registers:
             kept = [x for x in m.oriented.kept_atoms if x.shape == m.atom.shape]
@@ -304,11 +305,11 @@ class KernelPlan:
     # -- halo tiles -----------------------------------------------------------------------------------------------
 
     def _halo_plan(self) -> Schedule | Rejected:
-        """Return the plan (a Schedule) of a convolution that loads A as halo tiles: input patches, for all filter taps.
+        """Return the plan (a Schedule) of a convolution that loads A as halo tiles.
 
-        Each workgroup computes a box (rectangle) of output positions. B is loaded in stages of some filter taps each,
-        or once if B is resident. Return a Rejected if a stage has several taps along a dimension that is no axis of the
-        plan.
+        A halo tile is an input patch, loaded once for all filter taps; a workgroup computes the box (rectangle) of
+        output positions that it serves. B is loaded in stages of some filter taps each, or once if B is resident.
+        Return a Rejected instead if a stage has several taps along a dimension that is no axis of the plan.
         """
         windows = ((halo_window(self.t.o, c), tile) for c, tile in self.t.pairs() if tile.level == GRID)
         read, box = next((window.read, dict(tile.box)) for window, tile in windows if window is not None)

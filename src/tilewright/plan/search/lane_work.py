@@ -41,10 +41,10 @@ class LaneCycles:
         """Add the ALU cycles of the value `n` to at most one field of this object. The first case that applies decides:
 
         - `n` is in a loop, over a dimension that is N of one MMA and K of the next: the cycles of an iteration go to
-          `masked`   if `is_mask` (the value is part of a mask), else to `by_phase`;
+          `masked` if `is_mask` (the value is part of a mask), else to `by_phase`;
         - the operation takes no ALU cycles, or `n` has one element per row within a loop: nothing is added;
-        - `feeds_mma` (an operand is computed from `n`): to `serial` if `n` depends on an MMA, else to `by_phase`; the
-          loop nest is then also noted in `self.computing`;
+        - `feeds_mma` (an operand is computed from `n`): to `serial` if `n` depends on an MMA, else to `by_phase`; in
+          the second case the loop nest is also noted in `self.computing`;
         - `n` is a reduction: nothing is added, but outside of loops `reduces_at_end` is set;
         - `n` has all dimensions of some accumulator: the cycles per workgroup go to `end`.
         """

@@ -25,10 +25,12 @@ from tilewright.plan.search.uniform_kernel import UniformKernelSchedule
 def kernels_of_lanes(facts: Facts, machine: Machine, ranking: Ranking) -> Iterator[PlanCandidate]:
     """Yield GPU candidates of one kernel for a program without MMAs (elementwise, or reductions of rows).
 
-    There is one candidate, and a second one with larger tasks (workgroups' tiles) if starting the tasks of the first
-    takes longer than moving their bytes. Yields nothing if the program has MMAs, or on a machine without lanes (a CPU).
-    For one half of a program that is split into two kernels, it also yields nothing if the half has loops, no dimension
-    that the grid cannot split, or an access that is not contiguous along such a dimension.
+    There is one candidate. If starting its tasks (workgroups' tiles) takes longer than moving their bytes, there is a
+    second one with larger tasks. Yields nothing if the program has MMAs, or on a machine without lanes (a CPU).
+
+    For one half of a program that is split into two kernels, it yields nothing in three more cases: the half has loops;
+    the grid can split all of its dimensions; or an access is not contiguous along a dimension that the grid cannot
+    split.
     """
     if facts.products or machine.lanes is None:
         return
@@ -89,7 +91,7 @@ def _writes(facts: Facts) -> list[Op]:
 
 
 def _kernel_of_half(facts: Facts, machine: Machine) -> Iterator[PlanCandidate]:
-    """Yield at most one candidate: the kernel of one half, without MMAs, of a program that is split into two kernels.
+    """Yield at most one candidate: the kernel of one half of a program that is split into two; the half has no MMAs.
 
     A row is all elements along the dimensions that the grid cannot split (such as reduced ones). A workgroup has as
     many rows as the registers of its lanes hold. Yields nothing if there are no such dimensions, if the half has loops,

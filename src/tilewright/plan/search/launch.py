@@ -42,11 +42,11 @@ def raster_of(t: Tiling) -> int:
 
 
 def _rows_read(t: Tiling, sides: tuple[Side, Side], group: int) -> int:
-    """Return the number of distinct rows of A and B (their sum) that all concurrently running tiles of C read.
+    """Return the number of distinct rows of A and B together that all concurrently running tiles of C read.
 
-    `sides` has, for the first and for the second side of C in grid order, the pair (tile size in elements, number of
-    tiles). `group` is the raster group: the grid visits `group` tiles along the first side before it steps along the
-    second. `t` (a Tiling) has the machine.
+    C has two sides. `sides` has a pair (tile size in elements, number of tiles) for each, the first side in grid order
+    first. `group` is the raster group: the grid visits `group` tiles along the first side, then steps along the second.
+    `t` (a Tiling) has the machine.
     """
     (tile, tall), (width, wide) = sides
     running = min(t.machine.limits.cores or 1, tall * wide)
@@ -55,12 +55,14 @@ def _rows_read(t: Tiling, sides: tuple[Side, Side], group: int) -> int:
 
 
 def raster_factor(t: Tiling, raster: int, columns_first: bool) -> float:
-    """Return the factor (1 or more) by which copies take longer with the raster group `raster` than with the best.
+    """Return the factor (1 or more) by which copies take longer with the raster group `raster` than with the best one.
 
-    A raster group is the number of tiles of C along M that the grid visits before it steps along N; with
-    `columns_first`, M and N are swapped. The factor grows with the number of rows that concurrent tiles read. If all
-    tiles run at once, it is 1, unless neighbouring tiles share A where the best group shares B, or the reverse. `t` is
-    the Tiling (tile sizes).
+    A raster group is the number of tiles of C along M that the grid visits before it steps along N; `columns_first`
+    swaps M and N. The more rows the concurrent tiles read, the larger the factor.
+
+    If all tiles run at once, they read the same rows in any order. The factor then depends only on which operand
+    neighbouring tiles share: it is above 1 if they share A where the best group shares B, or the reverse; 1 if C has as
+    many tiles along M as along N, or a single one along either. `t` is the Tiling (tile sizes).
     """
     best = raster_of(t)
     if raster == best and not columns_first:
@@ -78,10 +80,10 @@ def raster_factor(t: Tiling, raster: int, columns_first: bool) -> float:
 def share_read_alone(t: Tiling, raster: int, columns_first: bool, order: str) -> float:
     """Return the fraction (0 to 1) of a tile's operand rows that no other core reads at about the same time.
 
-    Neighbouring tasks (workgroups' tiles) share an operand and load its rows once. If only distant tasks share it, each
-    loads it, but at most one load per part of L2 counts. `raster` is the raster group (tiles along M before a step
-    along N), `columns_first` swaps M and N. `order` is how cores take tasks: in contiguous order, neighbours run on one
-    core, one after another, and share less. `t` is the Tiling (tile sizes).
+    If neighbouring tasks (workgroups' tiles) share an operand, its rows are loaded once for all of them. If only
+    distant tasks share it, each loads it; but at most one load per part of L2 counts. `raster` is the raster group
+    (tiles along M before a step along N), `columns_first` swaps M and N. `order` is how cores take tasks: in contiguous
+    order, neighbours run on one core, one after another, and share less. `t` is the Tiling (tile sizes).
     """
     rows, columns = _grid_tiles_of_c(t)
     (tile, tall), (width, wide) = (columns, rows) if columns_first else (rows, columns)
@@ -118,9 +120,9 @@ def _grid_tiles_of_c(t: Tiling) -> tuple[Side, Side]:
 def _distinct_tasks(t: Tiling, tile: AxisTile) -> int:
     """Return the number of workgroups, along the dimensions of the grid tile `tile`, that read different elements.
 
-    Neighbouring workgroups along a sliding window read nearly the same elements. They count as one if the tile has one
-    position along each dimension of a sliding window; otherwise all workgroups count. `t` (a Tiling) has the sliding
-    windows.
+    Neighbouring workgroups along a sliding window read nearly the same elements. They count as one if the tile has a
+    single position along each dimension of a sliding window. Otherwise every workgroup counts. `t` (a Tiling) has the
+    sliding windows.
     """
     windows = t.o.window_dims
     sliding = [d for d, n in tile.box if d in windows and n == 1]
@@ -132,9 +134,10 @@ def _distinct_tasks(t: Tiling, tile: AxisTile) -> int:
 def batch_entries_per_group(t: Tiling, outer_dims: list[str]) -> int:
     """Return the number of batch entries (such as attention heads) whose workgroups the grid visits together.
 
-    It is for workgroups of different lengths, and the larger of two numbers: the most entries whose operands stay in
-    L2, and the fewest entries that have two workgroups per core, so that all cores stay busy if the longest come first.
-    `outer_dims` names the grid dimensions before M. `t` (a Tiling) has the kernel's tile sizes.
+    It is for kernels whose workgroups differ in length. It is the larger of two numbers: the most entries whose
+    operands stay in L2 together; and the fewest entries that together have two workgroups per core, so that all cores
+    stay busy if the longest workgroups come first. `outer_dims` names the grid dimensions before M. `t` (a Tiling) has
+    the kernel's tile sizes.
     """
     limits, facts = t.machine.limits, t.facts
     cores = limits.cores or 1

@@ -68,8 +68,7 @@ def _live_accumulators(facts: Facts, order: list[int], n: int, into: dict[int, i
 
     `order` has all MMAs in program order. MMA number `n` is live itself. An earlier MMA is live if its result is
     written, or if an MMA after number `n` reads its result or adds to it. `into` maps an MMA to the MMA whose
-    accumulator it adds to; such a pair may be in the result twice, though it shares registers. `facts` is the analysed
-    program.
+    accumulator it adds to; both may be in the result, though they share registers. `facts` is the analysed program.
     """
     later = [p for p in facts.products if p.node in order[n + 1 :]]
     written = {x for w in facts.writes for x in facts.behind(w.args[0], ("read", "mma")) if facts.nodes[x].op == "mma"}

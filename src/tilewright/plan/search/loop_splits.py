@@ -68,9 +68,9 @@ def _loop_to_split(kernel: UniformKernelSchedule) -> Op | None:
 def _parts(kernel: UniformKernelSchedule, loop: Op, tile: int) -> Iterator[Parts]:
     """Yield a Parts (dimension, count, width) for each number of parts into which `loop` may be split.
 
-    Each workgroup does one part, of whole iterations of `tile` elements. On a GPU, up to three counts are tried: for
-    half a workgroup, one or CROWDED (2) per core; on a CPU, one count. Counts that do not divide the loop are left out,
-    unless elements past its end can leave the carried values unchanged.
+    Each workgroup does one part, of whole iterations of `tile` elements. On a GPU, up to three counts are tried: they
+    give each core about half a workgroup, one, or CROWDED (2). On a CPU, one count is tried. A count that does not
+    divide the loop is left out if elements past the loop's end cannot be made neutral (such as 0 for a sum).
     """
     facts, cores, axis = kernel.facts, kernel.machine.limits.cores or 1, str(loop.attrs["axis"])
     extent, size = facts.extents[axis], numbers_of(facts.sizes)

@@ -23,7 +23,9 @@ LACKING = "lowering lacks it"
 def why_not_oriented(o: Orientation) -> str:
     """Return text: why the lowering (code generator) cannot do an orientation; empty if it can.
 
-    An orientation (`o`) says for each MMA which of M and N lies on the atom's rows.
+    An orientation (`o`) says for each MMA which of M and N lies on the atom's rows. Four things are refused: a value
+    between MMAs that changes its layout; several MMAs, some with N on the rows; an asynchronous atom beside one that
+    lanes issue; and an M or N of one element that a result lacks.
     """
     if o.through_shared:
         return "values between products that change their layout"
@@ -37,8 +39,8 @@ def why_not_oriented(o: Orientation) -> str:
 def _why_not_one_row_or_column(o: Orientation) -> str:
     """Return text: why the lowering (code generator) cannot do an MMA whose M or N has one element; empty if it can.
 
-    It cannot if some result of the program lacks that dimension. The text is about the first such MMA. `o` (an
-    Orientation) says which of M and N lies on the atom's rows.
+    It cannot if the program writes a result without that dimension, such as `y[n]` for an M of 1. The text is about the
+    first such MMA. `o` (an Orientation) says which of M and N lies on the atom's rows.
     """
     size = numbers_of(o.facts.sizes)
     for p in o.facts.products:
@@ -104,9 +106,14 @@ def _why_not_class_tile(o: Orientation, c: DimClass, tile: AxisTile) -> str:
 def _why_not_tile_shape(o: Orientation, c: DimClass, tile: AxisTile) -> str:
     """Return text: why the lowering (code generator) cannot do a tile of this shape; empty if it can.
 
-    It can do all of a class, a run (contiguous flat indices) of one program dimension, a box (rectangle) that is a halo
-    tile, and a box that extends along one dimension only, as that is a run. `c` is the tile's class of dimensions (same
-    role, such as M or K, in every MMA); `o` (an Orientation) says which of M and N lies on the atom's rows.
+    `c` is the tile's class of dimensions (same role, such as M or K, in every MMA); `o` (an Orientation) says which of
+    M and N lies on the atom's rows. A tile that has all of `c`, or a run (contiguous flat indices) along the last
+    dimension of `c`, is always possible. Three shapes are refused:
+
+    - a tile with several elements along more than one dimension of the program;
+    - a box (rectangle) without a halo tile, if it extends along several dimensions, or if `c` is one dimension of the
+      program and has a different number of such boxes than of runs of the same size;
+    - a run over several dimensions of the program, unless it lies within the innermost one and divides its extent.
     """
     if tile.level == WHOLE or tile.fold == INNER_RUN:
         return ""
@@ -131,9 +138,10 @@ def _why_not_tile_shape(o: Orientation, c: DimClass, tile: AxisTile) -> str:
 def _why_not_step_size(o: Orientation, c: DimClass, tile: AxisTile) -> str:
     """Return text: why the lowering (code generator) cannot do K steps of the size of `tile`; empty if it can.
 
-    It cannot if the last step reads past the end of K and finds elements of another sliding window instead of zeros.
-    Empty also for tiles that are no K steps of bulk copies. `c` is the tile's class of dimensions (same role, such as M
-    or K, in every MMA); `o` (an Orientation) says which of M and N lies on the atom's rows.
+    It cannot if the last step reads past the end of K and finds elements of another sliding window in memory instead of
+    zeros. Only K steps that bulk copies load are checked; for other tiles the text is empty. `c` is the tile's class of
+    dimensions (same role, such as M or K, in every MMA); `o` (an Orientation) says which of M and N lies on the atom's
+    rows.
     """
     if tile.level != LOOP or DEPTH not in c.roles or o.by_threads:
         return ""
@@ -154,9 +162,10 @@ def _why_not_step_size(o: Orientation, c: DimClass, tile: AxisTile) -> str:
 
 
 def why_not_beside(facts: Facts, what: str) -> str:
-    """Return text: that the lowering (code generator) cannot do `what` for two MMAs of one kernel; empty for one MMA.
+    """Return text, if a program has several MMAs, that the lowering (code generator) cannot do `what` for the first
+    two.
 
-    It names the first two. `facts` is the analysed program of the kernel.
+    Empty for a program with one MMA. `facts` is the analysed program.
     """
     for first, second in pairwise(facts.products):
         return f"{what} of {first.name} beside {second.name}"
@@ -166,8 +175,9 @@ def why_not_beside(facts: Facts, what: str) -> str:
 def _can_be_block_diagonal(t: Tiling) -> bool:
     """True if the GEMMs of a batch in one tile can run as one GEMM, with a block-diagonal B.
 
-    They can if M lies on the atom's rows, each GEMM has all of its columns and is one atom wide, and all GEMMs of the
-    tile together are not wider than the widest atom. `t` (a Tiling) has the kernel's tile sizes.
+    Four conditions must hold: M lies on the atom's rows; a tile has all columns of each GEMM; each GEMM is one atom
+    wide; and all GEMMs of the tile together are not wider than the widest atom. `t` (a Tiling) has the kernel's tile
+    sizes.
     """
     whole = all(tile.size == c.extent for c, tile in t.pairs() if COLUMNS in c.roles)
     return whole and not any(t.o.flips) and all(_are_one_atom_wide(t, p) for p in t.o.products)
@@ -190,8 +200,8 @@ def _program_dim(facts: Facts, name: str) -> str:
 def why_not_split(facts: Facts) -> str:
     """Return text: why the lowering (code generator) cannot do split-K (workgroups share K); empty if it can.
 
-    It can if the program has a single MMA and no loop of its own that carries more than an accumulator, or if it has
-    one loop around all MMAs whose partial results merge. `facts` is the analysed program.
+    It can in two cases. The program has a single MMA, and its loops only add to the accumulator. Or it has one loop
+    around all MMAs, and the partial results of that loop merge. `facts` is the analysed program.
     """
     if not facts.loops and len(facts.products) == 1:
         return ""

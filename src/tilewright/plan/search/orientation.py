@@ -94,9 +94,9 @@ class Orientation:
 def orientations(facts: Facts, machine: Machine, ranking: Ranking) -> Iterator[Orientation]:
     """Yield an Orientation for each way to put M or N of every MMA on the rows of its atom.
 
-    MMAs whose results have the same dimensions get the same rows, as these results may be combined elementwise. A
-    choice that no atom of the machine allows is skipped, and noted in `ranking` (the search's result). `facts` is the
-    analysed program.
+    MMAs whose results have the same dimensions get the same dimensions on the rows, as these results may be combined
+    elementwise. A choice that no atom of the machine allows is skipped, and noted in `ranking` (the search's result).
+    `facts` is the analysed program.
     """
     for flips in combinations((False, True), repeat=len(facts.products)):
         sides = [(facts.nodes[p.node].dims, p.side(flip)[0]) for p, flip in zip(facts.products, flips, strict=True)]
@@ -109,9 +109,9 @@ def orientations(facts: Facts, machine: Machine, ranking: Ranking) -> Iterator[O
 def orient(facts: Facts, machine: Machine, flips: tuple[bool, ...], ranking: Ranking) -> Orientation | None:
     """Return the Orientation with M or N of each MMA on the atom's rows, as `flips` says; None if it is impossible.
 
-    `flips` has one entry per MMA: True if N lies on the atom's rows. It is impossible if no atom takes the operands of
-    some MMA in this orientation, or if lanes compute an operand A from reads and bulk copies cannot load some operand.
-    The reason is noted in `ranking` (the search's result). `facts` is the analysed program.
+    `flips` has one entry per MMA: True if N lies on the atom's rows. It is impossible in two cases: no atom takes the
+    operands of some MMA in this orientation; or lanes compute an operand A from reads, and bulk copies cannot load some
+    operand. The reason is noted in `ranking` (the search's result). `facts` is the analysed program.
     """
     rows_of = {p.node: p.side(flip)[0] for p, flip in zip(facts.products, flips, strict=True)}
     products: list[OrientedProduct] = []
@@ -194,9 +194,9 @@ def _rows_run_along_k(facts: Facts, operand: OperandFacts, p: ProductFacts, side
 def _why_not_bulk_copied(facts: Facts, machine: Machine, p: OrientedProduct) -> str:
     """Return text: why bulk copies cannot load the tensors from which the operands of `p` come; empty if they can.
 
-    If an operand is computed, some of the reads that it is computed from are not checked, as lanes load them: reads
-    without K, reads without the operand's M or N, and reads of one element per row and K step. `facts` is the analysed
-    program.
+    If an operand is computed, lanes may load some of the reads that it is computed from. These reads are not checked:
+    reads without K, reads without the operand's M or N, and reads of one element per row and K step. `facts` is the
+    analysed program.
     """
     k, slab = p.product.k, p.atoms[0].slab or 1
     for operand, side in ((p.a, p.rows), (p.b, p.columns)):
@@ -214,9 +214,10 @@ def _why_not_bulk_copied(facts: Facts, machine: Machine, p: OrientedProduct) -> 
 def _why_not_within_row(facts: Facts, access: AccessFacts, dims: Dims, slab: int, machine: Machine) -> str:
     """Return text: why bulk copies cannot stop at the end of K inside a row of memory; empty if they can, or need not.
 
-    They need to stop there if a row of memory has several batch entries one after another and K is not a multiple of
-    `slab` (K elements in a row of shared memory). The copy then needs one more tensor dimension than bulk copies may
-    have. `dims` are K and M (or N) of the operand, `access` is its read, `facts` the analysed program.
+    They need to stop there if a row of memory has several batch entries one after another, and K is not a multiple of
+    `slab` (K elements in a row of shared memory). The copy then has one tensor dimension more than usual; it is
+    impossible if that exceeds the number of dimensions that bulk copies have. `dims` are K and M (or N) of the operand,
+    `access` is its read, `facts` the analysed program.
     """
     has_batch = any(d not in dims for d, _ in access.row)
     is_ragged = access.contiguous is not None and facts.extents[access.contiguous] % slab
@@ -229,9 +230,9 @@ def _why_not_within_row(facts: Facts, access: AccessFacts, dims: Dims, slab: int
 def reads_one_element_per_step(facts: Facts, p: OrientedProduct, access: AccessFacts, slab: int) -> bool:
     """True if `access` reads the same element for a whole K step, so that lanes can load it without bulk copies.
 
-    It does if its address does not depend on the contiguous K dimension of `p`, and K steps of `slab` elements (a row
-    of shared memory) divide that dimension. `access` belongs to an operand of the MMA `p`; `facts` is the analysed
-    program.
+    Two conditions must hold: its address does not depend on the contiguous K dimension of `p`; and K steps of `slab`
+    elements (a row of shared memory) divide that dimension. `access` belongs to an operand of the MMA `p`; `facts` is
+    the analysed program.
     """
     inner = contiguous_k(facts, p)
     return access.linear and inner is not None and inner not in access.dims and facts.extents[inner] % slab == 0

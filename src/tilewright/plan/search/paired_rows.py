@@ -22,9 +22,10 @@ def paired_rows(facts: Facts, p: ProductFacts, reads: list[ValueFacts], machine:
     """Yield at most one Repacked (rewritten program): several rows of operand A become one row of as many GEMMs.
 
     It is for a K so short that a slab (row of shared memory) has room for several rows of A. Operands are not copied:
-    the rewrite costs nothing. `p` is the MMA, `reads` are its A and B. Yields nothing if the MMA has a batch or several
-    K dimensions, if rows of A are not contiguous, if the number of rows would not divide M, or if other values with
-    these rows prevent it (see `_rows_stay_independent`).
+    the rewrite costs nothing. `p` is the MMA, `reads` are its A and B.
+
+    Yields nothing in these cases: the MMA has a batch or several K dimensions; rows of A are not contiguous; the number
+    of rows would not divide M; or other values with these rows prevent it (see `_rows_stay_independent`).
     """
     a, b = reads
     k = a.place.contiguous
@@ -45,10 +46,10 @@ def paired_rows(facts: Facts, p: ProductFacts, reads: list[ValueFacts], machine:
 
 
 def _rows_stay_independent(facts: Facts, p: ProductFacts, row: str, a: int) -> bool:
-    """True if neighbours along `row` may become separate GEMMs of a batch.
+    """True if neighbours along `row`, a dimension of M, may become separate GEMMs of a batch.
 
-    They may if every value with the dimension `row`, except operand A (node `a`), also has N and is no reduction other
-    than the MMA `p`. `facts` is the analysed program.
+    Operand A (node `a`) and the MMA `p` do not count. Every other value with the dimension `row` must have N too, and
+    must be no reduction. `facts` is the analysed program.
     """
     others = [n for n in facts.nodes if row in n.dims and n.id != a]
     return all(p.n <= n.dims and (not n.reduces or n.id == p.node) for n in others)

@@ -62,9 +62,10 @@ def _reduced_dim(reduction: ValueFacts) -> str:
 def _single_reduction(facts: Facts) -> ValueFacts | None:
     """Return the program's only reduction if different workgroups can each reduce a part of it; else None.
 
-    They can if it reduces one dimension, accumulates in its own type, and reduces values that are computed elementwise
-    from plain reads in bounds and that nothing else uses. None also if the program has loops, scans or constraints of
-    the author, or is half of a split program. `facts` is the analysed program.
+    They can under these conditions: it reduces one dimension and accumulates in its own type; the values that it
+    reduces are computed elementwise from plain reads in bounds; and nothing else uses these values. None also if the
+    program has loops, scans or constraints of the author, or is half of a split program. `facts` is the analysed
+    program.
     """
     reductions = [n for n in facts.nodes if n.reduces]
     if len(reductions) != 1 or facts.loops or facts.stated_tasks or facts.stated_loops or facts.part or facts.scanned:
@@ -88,9 +89,10 @@ def _single_reduction(facts: Facts) -> ValueFacts | None:
 def _best_part_count(kernel: UniformKernelSchedule, reduction: ValueFacts) -> int:
     """Return the number of parts into which to split a reduction, so that reading its input takes the least time.
 
-    `kernel` is the kernel without a split, `reduction` the reduction. On a GPU it is 1 if the kernel without a split
-    takes no longer than a perfectly split one plus a launch; otherwise parts are limited, so that each has enough
-    elements and cores do not get too many tasks. On a CPU it is the number of cores per present task.
+    `kernel` is the kernel without a split, `reduction` the reduction. On a CPU it is the number of cores divided by
+    that of the kernel's tasks. On a GPU it is 1 if a split would save less time than the launch that it adds. Otherwise
+    the best number is searched, up to a limit: each part must have enough elements, and cores must not get too many
+    tasks.
     """
     facts, machine, limits = kernel.facts, kernel.machine, kernel.machine.limits
     size, cores = numbers_of(facts.sizes), limits.cores or 1

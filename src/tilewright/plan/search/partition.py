@@ -43,10 +43,10 @@ class GraphCut:
 def two_kernel_splits(facts: Facts, ranking: Ranking, times: int = TIMES) -> Iterator[GraphCut]:
     """Yield a GraphCut (the facts of both kernels) for each choice of a value at which to split a program in two.
 
-    The value goes through memory from the first kernel to the second. If several values leave the same MMAs, reductions
-    and scans to the first kernel, the value with the fewest bytes is used. A value with more than `times` times the
-    bytes of all arguments is not used, but noted in `ranking` (the search's result). Last come splits whose first
-    kernel has no MMA: it computes what an MMA's operand or epilogue needs. `facts` is the analysed program.
+    The value goes through memory from the first kernel to the second. Several values may leave the same MMAs,
+    reductions and scans to the first kernel; of these the value with the fewest bytes is used. A value with more than
+    `times` times the bytes of all arguments is not used, but noted in `ranking` (the search's result). Last come splits
+    whose first kernel has no MMA: it computes what an MMA's operand or epilogue needs. `facts` is the analysed program.
     """
     best: dict[frozenset[int], tuple[float, int]] = {}
     heavy = {n.id for n in facts.nodes if n.op == "mma" or n.reduces or n.op in SCANS}
@@ -117,8 +117,9 @@ def _reductions_beside(facts: Facts, mma: int) -> list[int]:
 
 
 def _has_first_mmas(facts: Facts, first: Facts) -> bool:
-    """True if the MMAs of the first of two kernels are the program's first ones, and so have the same names in plans.
+    """True if the first of two kernels has the program's first MMAs, in the same order.
 
+    An MMA is named by its position, so that it then has the same name in a plan of the kernel as in one of the program.
     `facts` is the analysed program, `first` that of the first kernel.
     """
     every = [facts.nodes[p.node].source for p in facts.products]
@@ -170,9 +171,9 @@ def _feeds_heavy_node(facts: Facts, value: int, heavy: set[int]) -> bool:
 def _can_split_after(facts: Facts, value: int, first: set[int]) -> bool:
     """True if a program can be split in two kernels, with only the value of node number `value` between them.
 
-    No other computed value may go from the first kernel to the second; reads and renamings (such as broadcasts) may be
-    used in both. `first` has the node numbers of the first kernel. False if both kernels would have values that loops
-    carry. `facts` is the analysed program.
+    `first` has the node numbers of the first kernel. No other value that it computes may be used in the second kernel;
+    reads and renamings (such as broadcasts) may be done in both. False also if both kernels would have values that
+    loops carry. `facts` is the analysed program.
     """
     carried = any(facts.nodes[i].carried for i in range(len(facts.nodes)) if i not in first)
     if any(facts.nodes[i].op == STATE for i in first) and carried:

@@ -84,10 +84,10 @@ def _fit_registers(
 ) -> tuple[tuple[int, int], tuple[int, int]] | str:
     """Divide the registers of a workgroup between producer and consumer waves; or return text if they do not fit.
 
-    The result is ((waves, registers per lane) of the producer, (waves, registers per lane) of the consumer). It is text
-    if the consumer needs more registers than it gets. `choice` is (A stays in registers over the loop, ping-pong), two
-    booleans. `t` is the Tiling, `mmas` are the MMA tiles; `live` has the live registers per lane, `placed` the operands
-    in shared memory.
+    The producer copies operands, the consumer multiplies. The result is ((waves, registers per lane) of the producer,
+    (waves, registers per lane) of the consumer). It is text if the consumer needs more registers than it gets. `choice`
+    is two booleans: A stays in registers over the loop; and ping-pong. `t` is the Tiling, `mmas` are the MMA tiles;
+    `live` has the live registers per lane, `placed` the operands in shared memory.
     """
     keeps, pingpong = choice
     limits, atom = t.machine.limits, mmas[0].atom

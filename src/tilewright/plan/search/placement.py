@@ -101,10 +101,11 @@ def place_operands(t: Tiling, mmas: tuple[MmaTile, ...], phases: dict[int, Loops
 
 
 def _reduced_bytes(t: Tiling) -> float:
-    """Return the bytes of shared memory per workgroup of computed values that are reduced beside the MMAs.
+    """Return the bytes of shared memory per workgroup for values that are reduced beside the MMAs.
 
-    Such a value depends on no MMA, and no MMA on its reduction: squares of elements whose sum the epilogue uses. It is
-    computed for a workgroup's tile and all of the reduced dimensions. `t` (a Tiling) has the tile sizes.
+    An example is the squares of elements whose sum the epilogue uses. Such a value is computed, depends on no MMA, and
+    no MMA depends on its reduction. It counts the elements of a workgroup's tile, with all of the reduced dimensions.
+    `t` (a Tiling) has the tile sizes.
     """
     facts, reduced = t.facts, 0.0
     for n in facts.reductions_beside_mmas:
@@ -117,11 +118,12 @@ def _reduced_bytes(t: Tiling) -> float:
 
 @lru_cache
 def _joint_loops(o: Orientation, node: int) -> tuple[Op, ...] | None:
-    """Return the author's loops around the MMA `node`, as a key: MMAs with equal keys share copies of operands.
+    """Return a key by which MMAs are compared: those with equal keys share copies of the operands that they have in
+    common.
 
-    Loops over K that only add to accumulators are left out of the key. None if one of the MMAs in the same loops has a
-    computed operand, or if lanes, not bulk copies, load operands: then nothing is shared. `o` (an Orientation) has the
-    program's MMAs. The result is cached.
+    The key of the MMA `node` is the tuple of the author's loops around it. Loops over K that only add to accumulators
+    are left out. It is None (nothing is shared) if an MMA in the same loops has a computed operand, or if lanes, not
+    bulk copies, load operands. `o` (an Orientation) has the program's MMAs. The result is cached.
     """
     facts = o.facts
     around = loops_around(facts.program)
@@ -206,10 +208,10 @@ def _count_read(
 
 
 def _needs_halo(t: Tiling) -> bool:
-    """True if some grid tile of `t` (a Tiling) is a box (rectangle) of output positions whose sliding windows read
-    overlapping input.
+    """True if a workgroup computes a box (rectangle) of output positions that a sliding window reads.
 
-    A kernel with such tiles needs a halo tile: the input patch of the box, loaded once for all filter taps.
+    The inputs of neighbouring positions then overlap, and the kernel needs a halo tile: the input patch of the box,
+    loaded once for all filter taps. `t` (a Tiling) has the tile sizes.
     """
     return any(tile.fold == BOX and halo_window(t.o, c) is not None for c, tile in t.pairs() if tile.level == GRID)
 
@@ -245,9 +247,9 @@ def halo_taps(halo: HaloTile) -> int:
 def _equal_neighbours(t: Tiling, m: MmaTile, read: int, slab: int) -> int:
     """Return how many neighbours along K, in a K step of `slab` elements, read the same element of memory.
 
-    It is a count, 1 if each reads another element: `scale[k // 32]` gives 32. `read` is the node number of a read for
-    the MMA `m`. It is 1 too if the address is linear, or does not depend on the K dimension of the steps. `t` is the
-    Tiling.
+    The read `scale[k // 32]` gives 32. The result is 1 if each neighbour reads another element, if the address is
+    linear, or if it does not depend on the K dimension of the steps. `read` is the node number of a read for the MMA
+    `m`. `t` is the Tiling.
     """
     n = t.facts.nodes[read]
     inner = t.o.inner_k[m.node]

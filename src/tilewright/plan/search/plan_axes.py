@@ -53,8 +53,8 @@ class PlanAxes:
 def plan_axes(facts: Facts, plan: Schedule) -> PlanAxes | str:
     """Find the axis of a given plan for each dimension of the program; return a PlanAxes, or text: what the plan lacks.
 
-    It lacks something if a dimension with several elements has no axis. If the plan splits a reduction over K into
-    parts, it also needs the axes `K_split`, which counts parts, and `K_part`, within a part. `facts` is the analysed
+    Each dimension with several elements needs an axis. If the plan splits a reduction over K into parts, it needs two
+    axes instead of that of K: `K_split`, which counts parts, and `K_part`, within a part. `facts` is the analysed
     program.
     """
     parts, parts_of_task = None, 1

@@ -16,10 +16,10 @@ from tilewright.plan.microkernel import axes_in
 def task_widths(facts: Facts, machine: Machine, loops: Mapping[Expr, int]) -> dict[Expr, int]:
     """Return {dimension that the grid splits: elements per workgroup} for a kernel with MMAs and without a pipeline.
 
-    Dimensions start whole and are narrowed until all cores have workgroups and caches hold each value of a workgroup:
-    first batch dimensions, then others, last M and N, to no less than ROWS (16) elements. If the MMAs have dimensions
-    in common, only these are narrowed. A width that the author states is used as it is. `loops` maps looped dimensions
-    to elements per iteration; `facts` is the analysed program.
+    A workgroup starts with whole dimensions. They are narrowed until all cores have workgroups, and caches hold each
+    value of a workgroup: first batch dimensions, then others, last M and N, which keep at least ROWS (16) elements. If
+    the MMAs have dimensions in common, only these are narrowed. A width that the author states is used as it is.
+    `loops` maps looped dimensions to elements per iteration; `facts` is the analysed program.
     """
     size, room = numbers_of(facts.sizes), room_of(machine)
     products = [facts.nodes[p.node] for p in facts.products]

@@ -59,10 +59,11 @@ class RankedBlocks:
 
 
 def compare_blocks(ranked: RankedBlocks) -> Comparison:
-    """Return the Comparison of the best of ranked blockings, of which there must be one, with its roofline and others.
+    """Return the Comparison of the fastest of the ranked blockings (tile sizes): how it compares with the roofline and
+    others.
 
-    Close plans are those that may be as fast. Refused are illegal variants of the best blocking, slower blockings, and
-    units that do not fit.
+    There must be one. The Comparison names up to three blockings that may be as fast. It has refusals, with reasons,
+    for illegal variants of the best blocking, for clearly slower blockings, and for units that do not fit.
     """
     best, bound, machine = ranked.best, ranked.bound, ranked.machine
     assert best is not None
@@ -111,10 +112,10 @@ def _illegal_variants(best: CostedBlocking, machine: Machine) -> Iterator[Refusa
 
 
 def _larger_tiles(blocking: Blocking, contraction: Contraction, extra: int) -> Iterator[Blocking]:
-    """Yield two blockings with a larger accumulator tile: by `extra` atoms along the rows, then along the columns.
+    """Yield two copies of `blocking` with a larger accumulator tile: by `extra` atoms along M, then along N.
 
-    A blocking is a choice of tile sizes and loop order for `contraction`. A task's extent (one core's tile) is rounded
-    up to whole accumulator tiles; along the rows this is left out if a task is made of whole image lines.
+    A blocking is a choice of tile sizes and loop order for `contraction`. The extent of a task (one core's tile) is
+    rounded up to whole accumulator tiles. Along M it stays as it is if a task is made of whole image lines.
     """
     m, n, _ = blocking.atom.shape
     rows, columns = blocking.rows + extra * m, blocking.columns + extra * n
@@ -136,9 +137,9 @@ def _all_unrolled(steps: tuple[Split, ...]) -> tuple[Split, ...]:
 def _slower_plans(ranked: Sequence[CostedBlocking], machine: Machine) -> Iterator[Refusal]:
     """Yield a Refusal (alternative, and why not) for plans that are predicted clearly slower than the best plan.
 
-    `ranked` are the blockings, the best first. Clearly slower is above CLEARLY (1.4) times its cycles. Only plans are
-    yielded that have an atom, an accumulator tile, a number of tasks, or a staging of A that no faster plan has; at
-    most SHOWN (2) for each of these four properties.
+    `ranked` are the blockings, the best first. Clearly slower is above CLEARLY (1.4) times its cycles. A plan is
+    yielded only if it has a property that no faster plan has: its atom, its accumulator tile, its number of tasks, or
+    its staging of A. At most SHOWN (2) plans are yielded for each of these four.
     """
     best, *others = ranked
     seen = set(_properties(best))

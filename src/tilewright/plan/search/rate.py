@@ -28,8 +28,9 @@ def rate_plan(facts: Facts, machine: Machine, plan: Schedule, constant: Collecti
     """Predict the time of a given plan; return it as a PlanCandidate with cycles, or text: why it cannot be timed.
 
     `facts` is the whole analysed program, even if the plan splits it into two kernels. Arguments named in `constant`
-    are repacked once, when they are bound, at no cost. Text is returned if the loop of the plan's line `whole` cannot
-    be removed, if no layout to try has the forms of its `repack` lines, or if the kernel itself cannot be timed.
+    are repacked once, when they are bound, at no cost. Text is returned in three cases: the loop of the plan's line
+    `whole` cannot be removed; the search knows no layout with the forms of the plan's `repack` lines; or the kernel
+    itself cannot be timed.
     """
     if plan.whole is not None:
         one_iteration = "nobody can tell" if facts.without_loop is None else facts.without_loop()
@@ -64,8 +65,8 @@ def rate_plan(facts: Facts, machine: Machine, plan: Schedule, constant: Collecti
 def _with_diagonal_b(kernel: PlanCandidate | str, machine: Machine, constant: Collection[str]) -> PlanCandidate | str:
     """Return the candidate `kernel` with operand B repacked to block-diagonal form, if its tiles have several GEMMs.
 
-    Anything else is returned unchanged: a candidate with one GEMM per tile, and text (why there is no candidate).
-    Arguments named in `constant` are repacked once, at no cost.
+    A candidate with one GEMM per tile is returned unchanged. So is a text (why there is no candidate). Arguments named
+    in `constant` are repacked once, at no cost.
     """
     return kernel if isinstance(kernel, str) else block_diagonal(kernel, machine, constant)
 

@@ -26,8 +26,8 @@ def rate_pipeline(
 
     `facts` is the analysed program, `pipeline` the plan's pipeline, `axes` has the plan's axis of each program
     dimension. `batch` is the number of GEMMs per tile, the blocks of a block-diagonal B; 1 if B is not block-diagonal.
-    Text if an MMA has no statement with an atom of the machine, if these atoms cannot take the operands, or if the
-    kernel's work cannot be counted.
+    Text is returned in three cases: an MMA has no statement with an atom of the machine; these atoms cannot take the
+    operands; or the kernel's work cannot be counted.
     """
     statement_of = {line.name: line for line in plan.products}
     statements = [statement_of.get(p.name) for p in facts.products]
@@ -60,9 +60,9 @@ def rate_pipeline(
 def _orientation(facts: Facts, machine: Machine, units: list[ProductUnit], pipeline: Pipeline) -> Orientation | str:
     """Return the Orientation (M or N on the atom's rows) that a plan's `mma` statements `units` give; or text: why not.
 
-    Text if no atom takes the operands in that orientation, if the stated atom does not, or if `pipeline` has one
-    producer wave, which issues bulk copies, and bulk copies cannot load the operands. With several producer waves,
-    their lanes load operands. `facts` is the analysed program.
+    Text is returned in three cases. No atom takes the operands in that orientation. The stated atom does not take them.
+    Or bulk copies cannot load the operands, though `pipeline` has a single producer wave, which issues bulk copies.
+    (The lanes of several producer waves load operands themselves.) `facts` is the analysed program.
     """
     ranking = Ranking()
     o = orient(facts, machine, tuple(line.transposed for line in units), ranking)
@@ -97,8 +97,9 @@ def _wave_groups(machine: Machine, units: list[ProductUnit], pipeline: Pipeline,
 def _mma_tile(t: Tiling, p: OrientedProduct, line: ProductUnit) -> MmaTile:
     """Return the MmaTile (atom, and extents in elements) of the MMA `p` that its statement `line` in a plan describes.
 
-    Its atom is the statement's atom. But if the statement's atom takes A from registers, though A is read from memory,
-    it is the atom of the same shape that reads A from shared memory. `t` (a Tiling) has the plan's tile sizes.
+    Usually its atom is the statement's atom. That atom may take A from registers although A is read from memory: the
+    MmaTile then has the atom of the same shape that reads A from shared memory. `t` (a Tiling) has the plan's tile
+    sizes.
     """
     rows, columns = (line.columns, line.rows) if line.transposed else (line.rows, line.columns)
     stated = t.machine.multiply[line.atom or ""]
@@ -136,8 +137,8 @@ def _columns_first(facts: Facts, plan: Schedule, axes: PlanAxes) -> bool:
 def _taps_per_stage(plan: Schedule, pipeline: Pipeline) -> int | None:
     """Return the number of filter taps per pipeline stage of B in a plan with halo tiles of A.
 
-    A halo tile is an input patch of a convolution; `pipeline` is the plan's pipeline. 0 if all of B is resident in
-    shared memory; None if the plan has no halo tiles, or no statement that places B in shared memory.
+    A halo tile is an input patch of a convolution; `pipeline` is the plan's pipeline. 0 means that all of B is resident
+    in shared memory. None means that the plan has no halo tiles, or no statement that places B in shared memory.
     """
     panel = next((line for line in plan.values if line.form == "panel"), None)
     if panel is None or not pipeline.halo_stages:

@@ -68,9 +68,9 @@ class PlanTiles:
     def _is_whole_between_mmas(self, c: DimClass, loops: dict[Expr, int]) -> bool:
         """True if a workgroup holds all of `c` between two MMAs, so that `loops` are only K steps of the second MMA.
 
-        `c` is a class of dimensions (same role in all MMAs); False unless it is N of one MMA and K of another. `loops`
-        has the plan's loop tiles along `c`, in elements: they are K steps of the second MMA if none is as wide as the
-        tile of an MMA with `c` as N.
+        `c` is a class of dimensions (same role in all MMAs), and `loops` has the plan's loop tiles along it, in
+        elements. False unless `c` is N of one MMA and K of another. A loop tile as wide as an MMA's tile along N is a
+        loop around both MMAs, and gives False; narrower ones are K steps.
         """
         columns = {n for role, n in zip(c.roles, self.columns, strict=True) if role == COLUMNS}
         return DEPTH in c.roles and bool(columns) and not columns & set(loops.values())
@@ -89,8 +89,9 @@ class PlanTiles:
     def _halo_box(self, c: DimClass, d: Expr) -> AxisTile:
         """Return the grid AxisTile of the class `c` for which the plan gives a box: a rectangle over the digits of `d`.
 
-        Digits are the mixed-radix parts of `d`, such as image, row and column. A digit that the plan does not split has
-        one element in the box; but all of its elements if the plan pads some digit of `d`.
+        Digits are the mixed-radix parts of `d`, such as image, row and column. If the plan does not split a digit, the
+        box has one element of it. If the plan pads some digit of `d`, so that rows run on from line to line, the box
+        has all elements of such a digit instead.
         """
         task_sizes, extents = self.axes.digit_sizes(d, "task"), self.facts.extents
         runs_on = any(digit.padded_extent != digit.extent for digit in self.axes.axes[d].digits)
@@ -117,9 +118,9 @@ class PlanTiles:
     def _loop_tile(self, c: DimClass, owners: list[Expr], loops: dict[Expr, int]) -> AxisTile:
         """Return the loop AxisTile of the class `c` of dimensions; its count is the number of iterations per workgroup.
 
-        Iterations of all passes over `c` count. `owners` are the program dimensions of `c`; `loops` maps them to
-        elements per iteration. An iteration has all elements of an owner without a loop, and one element of an axis of
-        filter taps.
+        `owners` are the program dimensions of `c`; `loops` maps them to elements per iteration. An owner without a loop
+        has all of its elements in an iteration, an axis of filter taps has one. If the program needs several passes
+        over `c`, the iterations of all passes count.
         """
         taps = {d for d in owners if d in self.axes.axes and self.axes.axes[d].name in self.taps}
         sizes = {d: 1 if d in taps else loops.get(d, self._extent(d)) for d in owners}

@@ -89,10 +89,10 @@ def _k_row_copies(
 ) -> Iterator[Repacked]:
     """Yield at most one Repacked: operands are copied to a layout whose innermost dimension is a dimension of K.
 
-    It is for operands whose rows in memory run along a K dimension shorter than a slab (row of shared memory), and for
-    operands that are not contiguous along K, if atoms are faster along K. `p` is the MMA of the program `facts`,
-    `reads` are its A and B. Operands named in `constant` are copied once, at no cost. If such a layout is impossible,
-    the reason is noted in `ranking` (the search's result).
+    It is for two kinds of operands. Rows in memory run along a K dimension that is shorter than a slab (row of shared
+    memory). Or an operand is not contiguous along K, and atoms are faster if it is. `p` is the MMA of the program
+    `facts`, `reads` are its A and B. Operands named in `constant` are copied once, at no cost. If such a layout is
+    impossible, the reason is noted in `ranking` (the search's result).
     """
     slab = max((x.slab or 0 for x in machine.multiply.values() if x.a.dtype == reads[0].dtype), default=0)
     has_short_rows = any(_has_short_rows(facts, p, n.place, slab) for n in reads)
@@ -144,9 +144,9 @@ def _has_short_rows(facts: Facts, p: ProductFacts, place: AccessFacts, slab: int
 def padded_length(machine: Machine, extent: int, element_bytes: int, shared_row: int) -> int:
     """Return the number of elements to which a row of `extent` elements is padded, so that bulk copies read it fast.
 
-    Its bytes are a multiple of `shared_row` (the bytes of the widest row of shared memory that atoms read) if the row
-    grows by at most 1/8 (SLACK); else a multiple of the machine's memory sector. `element_bytes` is the number of bytes
-    per element.
+    The row's bytes become a multiple of `shared_row`, the bytes of the widest row of shared memory that atoms read. If
+    the row would grow by more than 1/8 (SLACK), they become a multiple of the machine's memory sector instead.
+    `element_bytes` is the number of bytes per element.
     """
     pitch = bulk_pitch(machine)
     sectors, lines = (
@@ -175,9 +175,9 @@ def _pad_k(
 ) -> tuple[Facts, list[RowCopy]] | str:
     """Zero-pad K of both operands; return (Facts of the new program, RowCopies of A and B), or text: why not.
 
-    Facts are an analysed program, `facts` the one before; a RowCopy has the size of a copy. `p` is the MMA, `reads` are
-    its A and B. K cannot be padded if no dimension of K is a whole row of memory in both operands, or if a value other
-    than the reads and the MMA has that dimension.
+    `facts` is the analysed program; the new Facts describe it with the longer K. A RowCopy has the size of a copy. `p`
+    is the MMA, `reads` are its A and B. K cannot be padded if no dimension of K is a whole row of memory in both
+    operands, or if a value other than the reads and the MMA has that dimension.
     """
     k = next((d for d in p.k if all(_is_whole_row(n.place, d, facts) for n in reads)), None)
     if k is None:
@@ -203,11 +203,11 @@ def _is_whole_row(place: AccessFacts, k: str, facts: Facts) -> bool:
 
 
 def _pad_rows(facts: Facts, reads: list[ValueFacts], machine: Machine) -> tuple[Facts, list[RowCopy]] | str:
-    """Pad row strides of operands for bulk copies; return (Facts of the new program, RowCopies), or text: why not.
+    """Pad rows of operands in memory, so that bulk copies can read them; return (Facts of the new program, RowCopies).
 
-    Facts are an analysed program, `facts` the one before; a RowCopy has the size of a copy. An operand is padded, and
-    has a RowCopy, if bulk copies cannot read its row stride. Text if they can read the row strides of both. `reads` are
-    A and B of the MMA.
+    An operand is padded, and has a RowCopy (the size of a copy), if bulk copies cannot read its row stride. If they can
+    read those of both operands, text is returned instead. `facts` is the analysed program; the new Facts describe it on
+    the padded operands. `reads` are A and B of the MMA.
     """
     accesses, copies = {}, []
     for n in reads:
@@ -234,8 +234,9 @@ def _merge_tap(
     """Merge a filter dimension and the channels into one K dimension; return (Facts of that program, RowCopies).
 
     Elements along the merged dimension are contiguous in memory: all channels of the first filter tap, then all of the
-    second. Channels are padded until row strides suit bulk copies. `p` is the MMA of a convolution `facts`, `reads` are
-    its A and B. None if no filter dimension is next to the channels in both operands. A RowCopy has the size of a copy.
+    second. Channels are padded until bulk copies can read the row strides. `facts` is an analysed convolution, `p` its
+    MMA, `reads` are its A and B; a RowCopy has the size of a copy. None if no filter dimension is next to the channels
+    in both operands.
     """
     pitch = bulk_pitch(machine)
     for tap in (d for d in p.k if all(len(n.place.coords) > 1 for n in reads)):
@@ -261,8 +262,8 @@ def _with_merged_k(
     """Return (Facts of the program with the K dimensions `tap` and `channel` as one, RowCopies of both operands).
 
     The merged dimension has `channels` elements for each index of `tap` (a filter dimension) and keeps the name of
-    `channel`: 3 taps of 8 channels -> 24 elements. `reads` are A and B of the MMA, both of which are copied. `facts` is
-    the analysed program before; a RowCopy has the size of a copy.
+    `channel`: 3 taps of 8 channels -> 24 elements. `facts` is the analysed program before the merge. `reads` are A and
+    B of the MMA, both of which are copied; a RowCopy has the size of a copy.
     """
     length, pitch = facts.extents[tap] * channels, bulk_pitch(machine)
     accesses, copies = {}, []
@@ -299,10 +300,11 @@ def _with_merged_k(
 def _im2col(
     facts: Facts, p: ProductFacts, reads: list[ValueFacts], machine: Machine
 ) -> tuple[Facts, list[RowCopy]] | str:
-    """Copy operands as im2col does, with all of K contiguous in a row; return (Facts of that program, RowCopy list).
+    """Copy operands as im2col does: each row of a copy has all of K; return (Facts of the new program, RowCopies).
 
-    Return text (why not) if K has one dimension only, or if the copies move more than MOST_COPIED (2) times the bytes
-    that the program `facts` moves. `p` is its MMA, `reads` are A and B. A RowCopy has the size of a copy.
+    `facts` is the analysed program, `p` its MMA, `reads` are A and B; a RowCopy has the size of a copy. Return text
+    (why not) if K has one dimension only, or if the copies move more than MOST_COPIED (2) times the bytes that the
+    program moves.
     """
     k_dims = [d for d in map(str, facts.order) if d in p.k]
     if len(k_dims) < 2:

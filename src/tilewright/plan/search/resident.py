@@ -20,10 +20,15 @@ from tilewright.plan.search.work import Work
 def with_resident_tasks(kernel: UniformKernelSchedule, work: Work) -> Work:
     """Return the `work` of a GPU kernel without MMAs, with the counts filled in that resident workgroups determine.
 
-    These are: workgroups per core at a time; cycles to exchange partial reductions between waves; bytes moved again
-    (spills, rows read again); shared memory traffic of rows and windows; cycles for partly used cache lines; waits of
-    scans by one lane; and arithmetic that overlaps nothing, if all workgroups of a core run at once. `work` is returned
-    unchanged if the machine's description has no such costs.
+    Several workgroups are resident on a core at a time. They determine these counts:
+
+    - workgroups per core at a time, and cycles to exchange partial reductions between waves;
+    - bytes moved again: spills, and rows that are read again;
+    - shared memory traffic of rows and windows, and cycles for partly used cache lines;
+    - waits of scans by one lane;
+    - arithmetic that overlaps nothing, if all workgroups of a core run at once.
+
+    `work` is returned unchanged if the machine's description has no such costs.
     """
     machine, facts, costs = kernel.machine, kernel.facts, kernel.machine.costs.resident
     if not costs.lanes:
@@ -81,11 +86,10 @@ def _row_bytes(kernel: UniformKernelSchedule, reads: Sequence[RowRead], lanes: i
 
 
 def _bytes_read_again(machine: Machine, reads: Sequence[RowRead], tasks: int) -> float:
-    """Return the bytes of rows that a workgroup reads again after their first use, in bytes of memory traffic.
+    """Return the bytes of rows that a workgroup reads again after their first use, as bytes of memory traffic.
 
-    `reads` are reads that a workgroup reduces and uses again; only those that it does not keep count. `tasks`
-    workgroups run at a time. If L2 holds the rows of all of them, bytes are scaled down by the ratio of memory to L2
-    bandwidth.
+    `reads` are reads that a workgroup reduces and uses again; only rows that it keeps nowhere count. `tasks` workgroups
+    run at a time. If L2 holds the rows of all of these, each byte counts less: the ratio of memory to L2 bandwidth.
     """
     limits, not_kept = machine.limits, [row for row in reads if row.keeper == "nobody"]
     near = tasks * sum(row.task_bytes for row in not_kept) <= limits.l2_bytes
@@ -96,8 +100,9 @@ def _bytes_read_again(machine: Machine, reads: Sequence[RowRead], tasks: int) ->
 def _line_cycles(kernel: UniformKernelSchedule, tasks: int, reads: Sequence[RowRead]) -> float:
     """Return the cycles of one core for the loads and stores of one task (workgroup): one cycle per cache line.
 
-    A wave's load takes a cycle for each line that it touches, even if it needs a part of the line only. The kernel has
-    `tasks` tasks. `reads` are reads that a task reduces and uses again; those that are not kept count for each use.
+    A line that a wave's load touches takes a cycle, even if the wave needs only a part of it. The kernel has `tasks`
+    tasks. `reads` are reads that a task reduces and uses again; rows that it does not keep in between are loaded for
+    each use.
     """
     facts, line, size = kernel.facts, kernel.machine.lane_access.line_bytes, numbers_of(kernel.facts.sizes)
     dims = {str(d): d for d in facts.order}
@@ -132,8 +137,9 @@ def _do_waves_share_rows(kernel: UniformKernelSchedule, padded_rows: int) -> boo
     """True if several waves reduce parts of the same row, so that they combine their results through shared memory.
 
     `padded_rows` is the number of rows of a workgroup, rounded up to a power of two. If rows are contiguous in memory,
-    each row has lanes of its own: waves share rows if there are more waves than rows. If memory is contiguous across
-    rows, lanes are distributed across rows first, each with a vector of neighbouring rows.
+    waves share them if there are more waves than rows. If neighbouring rows are contiguous instead (column-major),
+    lanes are first distributed across rows, a vector of rows each. Waves then share rows if lanes are left over, and
+    the reduced dimensions have more elements than the lanes of one wave that work on a row.
     """
     facts, machine = kernel.facts, kernel.machine
     lanes = machine.lanes or 1
@@ -147,7 +153,8 @@ def _do_waves_share_rows(kernel: UniformKernelSchedule, padded_rows: int) -> boo
 
 
 def _result_elements(kernel: UniformKernelSchedule) -> float:
-    """Return the number of elements of the largest result that all workgroups together compute in one loop iteration.
+    """Return the number of elements of the kernel's largest result that one loop iteration computes, over all
+    workgroups.
 
     Without loops it is the number of elements of the whole result.
     """

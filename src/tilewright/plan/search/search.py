@@ -163,9 +163,9 @@ def _add_two_kernels(
 ) -> None:
     """For each possible split of the program into two kernels, add the fastest candidate to `ranking`.
 
-    `before` are rewrites that led to this program (`facts`). A split is noted as rejected if a lower bound shows that
-    it is slower than the best candidate, if it is not clearly faster on a CPU, or, with `only_lowered`, if the lowering
-    (code generator) cannot do it. A split is skipped if the search has no kernel for one of the halves.
+    `before` are rewrites that led to this program (`facts`). A split is noted as rejected in three cases: a lower bound
+    shows that it is slower than the best candidate; on a CPU, it is not clearly faster; or, with `only_lowered`, the
+    lowering (code generator) cannot do it. A split is skipped if the search has no kernel for one of the halves.
     """
     share = CLEARLY_FASTER if machine.lanes is None else 1.0
     for cut in two_kernel_splits(facts, ranking, TIMES_WHOLE if before else TIMES):

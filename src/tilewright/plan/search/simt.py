@@ -82,9 +82,9 @@ class SimtKernelSchedule:
 def simt_candidates(facts: Facts, machine: Machine, ranking: Ranking) -> Iterator[PlanCandidate]:
     """Yield GPU candidates in which lanes compute the program's single MMA by plain multiply-adds (SIMT).
 
-    `facts` is the analysed program, `ranking` counts the kernels that are timed. Yields nothing if `simt_program`
-    returns None: for example if both M and N have dimensions (a plain GEMM), if an operand is computed, or on a machine
-    without lanes (a CPU).
+    `facts` is the analysed program, `ranking` counts the kernels that are timed. Yields nothing if lanes cannot compute
+    the MMA (`simt_program` returns None). Examples are an MMA with both M and N (a plain GEMM), a computed operand, and
+    a machine without lanes (a CPU).
     """
     program = simt_program(facts, machine)
     if program is None:
@@ -107,8 +107,9 @@ def simt_candidate(kernel: SimtKernelSchedule) -> PlanCandidate:
 def simt_program(facts: Facts, machine: Machine) -> SimtProgram | None:
     """Return a SimtProgram if lanes can compute the program's MMAs without atoms; else None.
 
-    All of these must hold: the machine is no CPU; the analysed program `facts` has MMAs, no loops, and is no half of a
-    split program; all MMAs can be computed so. The result is for the first; see `_simt_program_of`.
+    They can if the machine is no CPU, and the analysed program `facts` has MMAs, no loops, and is no half of a split
+    program. Also, each MMA must be one that lanes can compute (see `_simt_program_of`). The result is that of the first
+    MMA.
     """
     if facts.loops or facts.part or machine.lanes is None:
         return None
@@ -155,8 +156,8 @@ def _simt_program_of(facts: Facts, machine: Machine, p: ProductFacts) -> SimtPro
 def extent_function_of(kernel: SimtKernelSchedule) -> Size:
     """Return a function that maps a dimension of the SIMT kernel `kernel` to its extent, an int.
 
-    It knows the program's dimensions, the flattened K (all K dimensions as one index) and, if lanes compute boxes
-    (rectangles) of results, the dimension that counts boxes and the dimensions within a box.
+    It knows the program's dimensions and the flattened K (all K dimensions as one index). If lanes compute boxes
+    (rectangles) of results, it also knows the dimension that counts boxes and the dimensions within a box.
     """
     boxes = [] if kernel.outer is None else [d for d in kernel.terms.grid_dims if d is not kernel.outer]
     inner: dict[Expr, int] = {d: n for d in boxes for name, n in kernel.sizes.items() if str(d) == f"{name}_box"}
@@ -202,8 +203,9 @@ def _box_kernels(program: SimtProgram) -> Iterator[SimtKernelSchedule]:
     """Yield SIMT kernels in which each lane computes a box (rectangle of neighbouring results): one per box and K step.
 
     A box extends along the last two digits (mixed-radix parts, such as line and column of an image) of M. It must fit a
-    lane's registers, leave registers for enough waves per core, and have results that share inputs. Boxes cover M
-    exactly, or extend past its end if writes drop the elements there. Yields nothing if M has fewer than two digits.
+    lane's registers and leave registers for enough waves per core, and its results must share inputs. Boxes cover M
+    exactly; or they extend past its end, if writes drop the elements there. Yields nothing if M has fewer than two
+    digits.
     """
     facts, machine = program.facts, program.machine
     file, waves, most_bytes = machine.register_file, machine.row_tasks.waves, machine.lane_access.own_bytes
@@ -295,8 +297,8 @@ def _box_kernel(program: SimtProgram, terms: SimtProduct, box: dict[str, int]) -
 def count_simt_work(kernel: SimtKernelSchedule) -> Work:
     """Count the work of a SIMT kernel; return a Work: cycles per workgroup, latency per core, bytes of memory traffic.
 
-    The latency is the cycles that one core takes for all of its waves, with their waits for memory: if the K steps are
-    unrolled, a wave waits once for all loads, else once per step.
+    The latency is the cycles that one core takes for all of its waves, with their waits for memory. If the K steps are
+    unrolled, a wave waits once, for all of its loads. Otherwise it waits once per step.
     """
     terms, machine, size = kernel.terms, kernel.program.machine, extent_function_of(kernel)
     limits, costs, lanes, values = machine.limits, machine.costs.terms, machine.lanes or 1, terms.vector_elements

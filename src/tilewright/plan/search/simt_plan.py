@@ -43,8 +43,8 @@ def plan_of_simt(kernel: SimtKernelSchedule) -> Schedule:
 def name_of_k_axis(program: SimtProgram) -> str:
     """Return the name that a SIMT plan gives to its axis of K, which has all dimensions of K as one flat index.
 
-    It is the name of the first K dimension of `program`; if there are several, its part from the last `_` on is
-    dropped.
+    It is the name of the first K dimension of `program`. If there are several, its part from the last `_` on is
+    dropped: K_1 and K_0 give K.
     """
     first = str(program.k_dims[0])
     return first.rpartition("_")[0] if len(program.k_dims) > 1 else first

@@ -30,9 +30,9 @@ def split_k_candidates(wholes: list[tuple[PlanCandidate, Work]], ranking: Rankin
     """Yield split-K candidates, if the best kernel without split-K has fewer workgroups than the machine has cores.
 
     Split-K gives pieces of K (parts) to different workgroups. `wholes` has all candidates without split-K, each with
-    its work. A number of parts is skipped if even the kernel with the fewest workgroups would have more than CROWDED
-    (2) per core. A split is skipped if its lower bound exceeds the cycles of the best candidate so far, unless
-    `ranking` (the search's result) keeps all. Kernels with halo tiles or ping-pong are not split.
+    its work. Kernels with halo tiles or ping-pong are not split. A number of parts is skipped if the grid would get too
+    large: more than CROWDED (2) workgroups per core, even for the kernel with the fewest. A split is also skipped if
+    its lower bound exceeds the cycles of the best candidate so far, unless `ranking` (the search's result) keeps all.
     """
     best, _ = min(wholes, key=lambda x: x[0].key)
     first = best.kernel
@@ -160,9 +160,10 @@ def _shortens_grid(t: Tiling, parts: Parts) -> bool:
 
 
 def _is_outdone(t: Tiling, parts: Parts, others: list[Parts]) -> bool:
-    """True if one of `others` has more, and so shorter, parts than `parts`, and takes as many rounds of the grid.
+    """True if one of `others` is at least as good as `parts`: it has more parts, and takes as many rounds of the grid.
 
-    A round is one workgroup per core. `t` (a Tiling) has the number of workgroups without split-K.
+    More parts are shorter, so that its rounds are too. A round is one workgroup per core. `t` (a Tiling) has the number
+    of workgroups without split-K.
     """
     cores = t.machine.limits.cores or 1
     waves = ceil(t.tasks * parts.count / cores)
@@ -191,9 +192,11 @@ def flat_dim(facts: Facts, dims: Sequence[str]) -> str | None:
 
 
 def _class_of(t: Tiling, dim: str) -> int:
-    """Return the index of the class of dimensions that has `dim`, a dimension or a program dimension split into digits.
+    """Return the index of the class of dimensions that has `dim`; if `dim` was split into digits, of the class with a
+    digit.
 
-    A class is dimensions with the same role, such as M or K, in every MMA. `t` (a Tiling) has the classes.
+    A class is dimensions with the same role, such as M or K, in every MMA. Digits are mixed-radix parts of a dimension.
+    `t` (a Tiling) has the classes.
     """
     name = dim if dim in t.o.class_of else next(d for d in t.facts.digits[dim] if d in t.o.class_of)
     return t.o.class_of[name]

@@ -58,9 +58,9 @@ def tilings(o: Orientation) -> Iterator[tuple[tuple[AxisTile, ...], tuple[int, i
     An AxisTile is the tile of a class of dimensions (same role, such as M or K, in every MMA). Tiles meet the author's
     constraints. `o` (an Orientation) has the classes and says which of M and N lies on the atom's rows.
 
-    There are several wave groups (such as warpgroups) along columns only if some tile has all of N, in a workgroup or a
-    cluster; if each group has one atom of rows; and if no A is in registers. Choices are left out whose tile has more
-    rows than a bulk copy takes, or more than an atom's although no dimension lies on the rows.
+    Several wave groups (such as warpgroups) along columns need three things: some tile has all of N, in a workgroup or
+    a cluster; each group has one atom of rows; and no A is in registers. Tiles with more rows than a bulk copy takes
+    are left out. So are tiles with more rows than one atom, if no dimension lies on the rows.
     """
     unit = o.products[0].atoms[0].shape[0]
     a_in_registers = any(p.a_in_registers for p in o.products)
@@ -162,10 +162,10 @@ def _proposed_tiles(o: Orientation, c: DimClass, rows: int, columns: tuple[int, 
     """Return a list of AxisTiles (tile sizes) to try for the class `c` of dimensions.
 
     Dimensions of `c` have the same role (batch, M, N or K) in every MMA. `o` says which of M and N lies on the atom's
-    rows. `rows` is the tile size to try along the atom's rows, `columns` are those along its columns. K gets pipeline
-    stages and, if short, the whole extent. If MMAs have different roles for `c`, so that one may run in the loops of
-    another, blocks of N within a workgroup's tile and the whole of a short K are tried too; the latter also if the
-    epilogue reads several accumulators.
+    rows. `rows` is the tile size to try along the atom's rows, `columns` are those along its columns. K is tried in
+    steps. Two further tiles are tried if MMAs have different roles for `c`, so that one may run in the loops of
+    another: blocks of N within a workgroup's tile, and the whole of a short K. The whole of a short K is also tried if
+    the epilogue reads several accumulators, or if K cannot be processed in one pass.
 
     The author's constraints, and the overhang (how far the last tile may lie out of bounds), are checked later, by the
     caller.
@@ -200,10 +200,10 @@ def _proposed_tiles(o: Orientation, c: DimClass, rows: int, columns: tuple[int, 
 
 
 def _covering_widths(o: Orientation, c: DimClass, columns: tuple[int, ...]) -> list[int]:
-    """Return up to two of the extents `columns` that cover all of `c` (the dimensions of N); [] if none covers it.
+    """Return up to two of the atom extents `columns` that cover all of `c`, the dimensions of N; [] if none covers it.
 
-    `columns` are the extents of atoms along their columns, ascending. The first result is the narrowest that covers
-    `c`; the second is the narrowest for which bulk copies can store rows of the result, if that differs. `o` (an
+    `columns` are the extents of atoms along N, ascending. The first result is the narrowest that covers `c`. The
+    second, if it differs, is the narrowest of those whose rows of the result bulk copies can store. `o` (an
     Orientation) has the program and the machine.
     """
     element = max(w.bytes for w in o.facts.writes)
@@ -287,11 +287,12 @@ def _slab_elements(o: Orientation, c: DimClass) -> int:
 
 
 def _k_step_sizes(o: Orientation, c: DimClass, slab: int) -> list[int]:
-    """Return the K step sizes to try, in elements: `slab` (a row of shared memory in the MMA's type), and also more if
-    an operand is computed from narrower elements, so that their rows of shared memory are as wide: bf16 computed from
-    i8 gives [64, 128]. Longer steps have fewer waits of lanes for copies and of MMAs for lanes.
+    """Return the K step sizes to try, in elements: one slab, and perhaps a longer one.
 
-    `c` are the dimensions of K; `o` (an Orientation) has the MMAs.
+    A slab is a row of shared memory in the MMA's type, of `slab` elements. The longer size is for an operand that is
+    computed from narrower elements: their rows of shared memory are then as many bytes wide. bf16 computed from i8
+    gives [64, 128]. In longer steps, lanes wait less often for copies, and MMAs less often for lanes. `c` are the
+    dimensions of K; `o` (an Orientation) has the MMAs.
     """
     sizes = [slab]
     for p, role in zip(o.products, c.roles, strict=True):
@@ -322,7 +323,9 @@ def _steps_of_k(o: Orientation, c: DimClass, slab: int) -> Iterator[AxisTile]:
 
 
 def _are_digits_of_one(facts: Facts, dims: tuple[str, ...]) -> bool:
-    """True if all of `dims` are digits (mixed-radix parts) of one dimension of the program `facts`, in their order."""
+    """True if all of `dims` are digits (mixed-radix parts) of one dimension of the program `facts`, in the digits'
+    order.
+    """
     return any(tuple(d for d in digits if d in dims) == dims for digits in facts.digits.values())
 
 
@@ -391,11 +394,11 @@ def filled_box(
 def _tiles_of_size(o: Orientation, c: DimClass, size: int, level: str) -> Iterator[AxisTile]:
     """Yield AxisTiles of about `size` elements for the class `c`: a run (contiguous flat indices), then boxes.
 
-    `c` is a class of dimensions (same role in every MMA); a box is a rectangle of them; `level` is GRID or LOOP. If `c`
-    has one dimension, there is only the run. If it has several, the run is yielded only if copies can load it, and, if
-    masks depend on `c`, only if `size` divides the innermost dimension. If a sliding window reads `c` and `level` is
-    GRID, the boxes are those whose halo tile (input patch) one bulk copy loads. `o` (an Orientation) has the program
-    and its MMAs.
+    `c` is a class of dimensions (same role in every MMA); a box is a rectangle of them; `level` is GRID or LOOP. A
+    class of one dimension has only the run. For several dimensions the run is left out if copies cannot load it, or if
+    masks depend on `c` and `size` does not divide the innermost dimension. At level GRID, the run may then be one
+    within the innermost dimension of the program. If a sliding window reads `c` and `level` is GRID, the boxes are
+    those whose halo tile (input patch) one bulk copy loads. `o` (an Orientation) has the program and its MMAs.
     """
     facts, extents = o.facts, o.facts.extents
     if len(c.dims) == 1 or size >= c.extent:

@@ -105,9 +105,10 @@ class Tiling:
     def steps_between(self, dims: Dims, slab: int) -> int:
         """Return the number of K steps of the second of two MMAs, along a dimension that is N of the first; else 1.
 
-        A workgroup holds all of that dimension in the first MMA's accumulator; the second MMA loads its B one step of
-        `slab` elements (a row of shared memory) at a time: 256 elements in steps of 64 -> 4. It is 1 if `dims` has no
-        such dimension, if the program itself loops over it, or if `slab` does not divide it or is no shorter.
+        A workgroup holds all of that dimension in the first MMA's accumulator. The second MMA loads its B one step of
+        `slab` elements (a row of shared memory) at a time: 256 elements in steps of 64 -> 4. The result is 1 if `dims`
+        has no such dimension, if the program itself loops over it, if `slab` does not divide it, or if one step covers
+        it.
         """
         for c, tile in self.pairs():
             is_between = (

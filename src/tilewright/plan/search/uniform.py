@@ -46,9 +46,10 @@ def uniform_candidate(kernel: UniformKernelSchedule, *ties: float) -> PlanCandid
 def loop_tiles(facts: Facts) -> dict[Expr, int]:
     """Return {loop dimension: elements per iteration} for the loops that the author wrote in the program `facts`.
 
-    A tile that the author states is used. Otherwise a loop that carries more than an accumulator gets its whole extent;
-    a loop that adds up an MMA gets at most DEEPEST (4096) elements; any other loop gets its whole extent up to WHOLE
-    (512) elements, and CHOSEN (256) beyond. While loops, and loops over dimensions that the grid splits, are left out.
+    A tile that the author states is used. Otherwise there are three kinds of loops. One that carries more than an
+    accumulator gets its whole extent. One that adds up an MMA gets at most DEEPEST (4096) elements. Any other gets its
+    whole extent up to WHOLE (512) elements, and CHOSEN (256) beyond. While loops, and loops over dimensions that the
+    grid splits, are left out.
     """
     size, tiles = numbers_of(facts.sizes), {}
     for op in facts.program.walk():
@@ -126,8 +127,8 @@ def count_uniform_work(kernel: UniformKernelSchedule) -> Work:
 def _bytes_of_packed_b(kernel: UniformKernelSchedule) -> list[float]:
     """Return a list with the bytes of each operand B that another kernel packs before this one; [] if none is packed.
 
-    Packing copies B so that what one atom reads is contiguous. B is packed if its atom multiplies groups of K elements
-    and reads no shared memory, and if B is one read that is never out of bounds.
+    Packing copies B so that what one atom reads is contiguous. B is packed under three conditions: its atom multiplies
+    groups of K elements; the atom reads no shared memory; and B is one read that is never out of bounds.
     """
     facts, packed = kernel.facts, []
     for op, microkernel in kernel.products.items():
@@ -218,8 +219,8 @@ def _operand_waits(kernel: UniformKernelSchedule) -> tuple[int, int]:
     """Return (how often one workgroup waits for operands of its MMAs, iterations of the loops around its MMAs).
 
     Both are sums over all MMAs. Each accumulator tile of each iteration has its own K steps; an MMA without an atom has
-    one step per iteration. A step waits for A and for B, and, if the atom reads shared memory, a third time until both
-    are stored there.
+    one step per iteration. In each step the workgroup waits twice, for A and for B. If the atom reads shared memory, it
+    waits a third time, until both are stored there.
     """
     total = iterations = 0
     for op, microkernel in kernel.products.items():
@@ -236,10 +237,11 @@ def _operand_waits(kernel: UniformKernelSchedule) -> tuple[int, int]:
 
 
 def touched_bytes(facts: Facts, machine: Machine) -> float:
-    """Return an estimate of a program's bytes of memory traffic, in which each tensor counts at most once as a whole.
+    """Estimate a program's bytes of memory traffic.
 
-    Memory is moved in whole sectors (on CPUs whole cache lines), so that short rows and strided elements count more
-    than their own bytes. `facts` is the analysed program.
+    Each tensor counts the bytes of all its reads and writes, but at most its own size. Memory is moved in whole sectors
+    (on CPUs whole cache lines), so that short rows and strided elements count more than their own bytes. `facts` is the
+    analysed program.
     """
     unit = max(machine.limits.sector_bytes, 1 if machine.lanes is not None else machine.limits.line_bytes)
     touched: dict[str, tuple[float, int]] = {}
@@ -284,9 +286,9 @@ def plan_of_uniform(kernel: UniformKernelSchedule) -> Schedule:
 def _plan_in_parts(kernel: UniformKernelSchedule, parts: Parts, whole: list[Expr]) -> Schedule:
     """Return the plan (a Schedule) of a kernel with a split reduction or loop; the grid's first axis counts `parts`.
 
-    `parts` are the pieces of the reduced dimension, of which each workgroup reduces one or more. `whole` are the
-    dimensions that the grid does not split. One of them gets an axis only if a reduction has it: other dimensions
-    belong to the second kernel, which combines the partial results.
+    `parts` are the pieces of the reduced dimension; each workgroup reduces one or more. `whole` are the dimensions that
+    the grid does not split. Only those that a reduction has get an axis: the others belong to the second kernel, which
+    combines the partial results.
     """
     size, split = numbers_of(kernel.facts.sizes), f"{parts.dim}_split"
     tasks = [axis_of(str(d), size(d), (Split("task", n),)) for d, n in kernel.widths.items()]

@@ -57,8 +57,8 @@ class UniformKernelSchedule:
     def trips(self) -> dict[Op, int]:
         """Return {MMA: number of iterations of the loops around it within one task} for all MMAs of the program.
 
-        A task is one workgroup's tile. A loop that the kernel has and the program does not have counts for each MMA
-        with the loop's dimension.
+        A task is one workgroup's tile. The kernel may have a loop that the program does not have. Such a loop counts
+        for each MMA with the loop's dimension.
         """
         program, size = self.facts.program, numbers_of(self.facts.sizes)
         written = {op.attrs["axis"] for op in program.walk() if op.name == "iterate"}

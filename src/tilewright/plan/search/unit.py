@@ -69,9 +69,10 @@ def refusal_name(mmas: tuple[MmaTile, ...]) -> str:
 def mma_tile(t: Tiling, p: OrientedProduct) -> MmaTile | None:
     """Return the MmaTile (atom, and extents in whole atoms) of the MMA `p`; None if no atom can compute its tile.
 
-    The atom is the widest that divides the columns of one wave group, else the narrowest that covers them. None also if
-    wave groups cannot share the rows evenly, if K of one iteration must fill whole slabs (rows of shared memory) and
-    does not, or if the K loop is in a nest with a loop over tiles of C. `t` is the Tiling (tile sizes).
+    The atom is the widest that divides the columns of one wave group, else the narrowest that covers them. None in
+    these cases: no atom does; wave groups cannot share the rows evenly; K of one iteration must fill whole slabs (rows
+    of shared memory) and does not; or a loop over tiles of C is in the nest of the K loop. `t` is the Tiling (tile
+    sizes).
     """
     unit = p.atoms[0].shape[0]
     rows = max(1, ceil(t.span(p.rows) / unit)) * unit
@@ -102,9 +103,9 @@ def _atom_of_columns(o: Orientation, node: int, columns: float) -> MultiplyAtom 
 def iteration_k(t: Tiling, p: OrientedProduct) -> int:
     """Return the number of K elements of the MMA `p` per loop iteration.
 
-    `t` (a Tiling) has the kernel's tile sizes. It is the tile size of K. If a tile has several GEMMs of a batch (as a
-    block-diagonal B), it is the K of one GEMM: at most the extent of the longest dimension of K that is contiguous in A
-    or B.
+    It is the tile size of K. If a tile has several GEMMs of a batch (as a block-diagonal B), only K of one GEMM counts:
+    at most the extent of the longest dimension of K that is contiguous in A or B. `t` (a Tiling) has the kernel's tile
+    sizes.
     """
     facts, k = t.facts, t.span(p.product.k)
     if t.batch == 1:
@@ -124,9 +125,10 @@ def padded_k(t: Tiling, p: OrientedProduct, atom: MultiplyAtom) -> int:
 def _is_legal_k(t: Tiling, p: OrientedProduct, atom: MultiplyAtom, k: int) -> bool:
     """True if `k`, the number of K elements of the MMA `p` per iteration, is legal for the tiling `t` and `atom`.
 
-    It must fill whole slabs (rows of shared memory, as the atom reads K) if B is contiguous along K and either a loop
-    splits K, or the program itself loops over K, or A in registers comes from another MMA. No loop over tiles of C may
-    be in the same nest as the K loop: the kernel would have to keep several accumulator tiles.
+    There are two rules. First, `k` must sometimes fill whole slabs (rows of shared memory, as the atom reads K). It
+    must if B is contiguous along K and one of these holds: a loop splits K; the program itself loops over K; or A in
+    registers comes from another MMA. Second, no loop over tiles of C may be in the same nest as the K loop: the kernel
+    would have to keep several accumulator tiles.
     """
     facts, product = t.facts, p.product
     over_k = t.loops_over(product.k)

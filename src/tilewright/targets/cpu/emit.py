@@ -51,8 +51,11 @@ class EmittedNative:
 
 
 def emit(program: Program, machine: Machine) -> EmittedNative:
-    """Return the LLVM IR of `program`, a loop program (the IR level below the block program), as one function for
-    `machine`, with the memory that its caller must provide. The machine need not be the CPU at hand.
+    """Return an EmittedNative: the LLVM IR of `program` as one function, and the bytes of memory its caller must
+    provide.
+
+    `program` is a loop program (the IR level below the block program). The code is for `machine`, which need not be the
+    CPU at hand.
     """
     with building():
         return NativeEmitter(program, machine).run()

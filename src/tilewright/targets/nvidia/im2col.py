@@ -184,10 +184,13 @@ def _spatial_walks(access: Access, box: tuple[int, ...], channel: int, pixel: in
 def _axis_walk(
     access: Access, form: tuple[dict[Symbol, int], int], weights: dict[Symbol, int], positions: int
 ) -> _Walk:
-    """Return how the access moves along one spatial dimension of the image. `form` is its coordinate as a linear form
-    ({axis or digit: weight}, constant). `weights` is {digit: weight} of the pixel number's digits (mixed-radix parts of
-    the number). `positions` is the number of positions of all faster dimensions. Raise Refused if pixels are not
-    counted line by line.
+    """Return a _Walk (low, step, count, taps): how the access moves along one spatial dimension of the image.
+
+    It starts at coordinate `low` and visits `count` pixels, `step` apart. `taps` is {dimension of the copied box:
+    distance of neighbouring filter taps along it}. `form` is the coordinate as a linear form ({axis or digit: weight},
+    constant). `weights` is {digit: weight} of the pixel number's digits (mixed-radix parts of the number). `positions`
+    is the number of positions of all faster dimensions. Raise Refused if pixels are not counted line by line, or if a
+    filter tap's axis is divided into parts.
     """
     low, step, count, taps = form[1], 1, 1, {}
     for axis, weight in form[0].items():

@@ -42,7 +42,8 @@ def _load(
 ) -> None:
     """Copy `rows` x `columns` elements of the array `source` into `target`, an array [row, value] of a register tensor;
     the interpreter's version of a tile load. `start` and `stride` are the offset of the first element and the distance
-    of rows in `source`. The tile begins at column `value` of `target`; its other elements become zero.
+    of rows in `source`. The tile begins at column `value` of `target` and is as wide as a row of a tile register.
+    Before the copy, these columns become zero in all rows of `target`; its other columns keep their values.
     """
     width = min(target.shape[1], ROW_BYTES // source.dtype.itemsize)
     target[:, value : value + width] = 0
