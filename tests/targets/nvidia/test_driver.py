@@ -167,6 +167,15 @@ def test_a_map_of_one_dimension_gives_the_driver_an_address_of_strides() -> None
     assert (args[1], args[3], args[4]) == (1, [40], [16])
 
 
+@pytest.mark.parametrize(("elements", "bytes_at_once"), [(40, 128), (128, 128), (129, 256), (1024, 256)])
+def test_long_rows_are_read_ahead(elements: int, bytes_at_once: int) -> None:
+    """L2 reads beyond a short row what no stage of the pipeline asks for: decoding took up to 9 % longer."""
+    told, what = Told(), TensorMap(0, (elements, 8), (1, elements), (32, 8), 0)
+    tensor_map(loaded_on(told, "rows").device, what, 1 << 20, np.dtype(np.float32))
+    (args,) = [args for name, args in told.calls if name == "cuTensorMapEncodeTiled"]
+    assert args[-2] == f"CU_TENSOR_MAP_L2_PROMOTION_L2_{bytes_at_once}B"
+
+
 def test_a_cluster_is_launched_whole_and_no_more_than_there_is_room_for() -> None:
     told = Told()
     run, emitted = bound("gemm_hopper", told, M=4096, N=4096, K=1024, CLUSTER=2)
