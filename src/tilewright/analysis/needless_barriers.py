@@ -30,7 +30,7 @@ def needless(program: Program, chain: Places, dealt: Collection[Value]) -> set[O
     removable: set[Op] = set()
     for op in program.body.ops:
         if op.name == "tasks":
-            _Meetings(op.blocks[0], chain, dealt, removable).visit(op.blocks[0], True)
+            _Meetings(op.blocks[0], chain, dealt, removable).visit(op.blocks[0], True, is_task=True)
     return removable
 
 
@@ -65,27 +65,33 @@ class _Meetings:
             touched |= {self._chain.root(tensor) for access in accesses for tensor in access.operands}
         return loaded_first
 
-    def visit(self, block: Block, unmet: bool) -> bool:
+    def visit(self, block: Block, unmet: bool, *, is_task: bool = False) -> bool:
         """Add the barriers of `block` that are not needed to `self.found`; return True if the next barrier after it is
         needed.
 
-        A barrier is needed if protected memory was accessed since the last barrier. `unmet` says whether it was at the
-        start of the block; the result says so for its end. A nested block that accesses protected memory counts as if
-        it had been accessed before it.
+        Protected memory is what another wave may write. A barrier is needed if protected memory was accessed since the
+        last barrier; `unmet` says whether it was at the start of the block, the result whether it was at its end. A
+        nested block that accesses protected memory counts as if it had been accessed before it. Barriers of a nested
+        block without such accesses are not needed, unless protected memory is accessed before and behind the block
+        without another barrier. With `is_task`, `block` is a whole task, before which waves synchronise.
         """
+        waiting, accessed = set[Op](), not is_task  # barriers of nested blocks since the last barrier, after an access
         for op in block.ops:
             if op.name == "barrier":
                 if not unmet:
                     self.found.add(op)
-                unmet = False
-            elif not op.blocks:
-                unmet |= self._touches(op)
-            elif any(self._touches(nested) for nested in _nested_ops(op)):
+                unmet = accessed = False
+                waiting.clear()
+            elif any(self._touches(each) for each in (op, *_nested_ops(op))):
+                self.found -= waiting
                 for inner_block in op.blocks:
                     self.visit(inner_block, True)
-                unmet = True
+                unmet = accessed = True
             else:
-                self.found |= {nested for nested in _nested_ops(op) if nested.name == "barrier"}
+                barriers = {nested for nested in _nested_ops(op) if nested.name == "barrier"}
+                self.found |= barriers
+                waiting |= barriers if accessed else set()
+        self.found -= waiting
         return unmet
 
     def _touches(self, op: Op) -> bool:

@@ -142,9 +142,9 @@ def _rows_of_step(
     low: LoopLowering, c: Vectors, a: PlacedMemory | PlacedView, k: Step, depth: int, skip: bool
 ) -> list[_Row]:
     """Return the rows of A for one K step: for each row of the accumulator `c`, the addresses and bounds conditions of
-    its `depth` elements of `a` from index `k` on. Rows that are always out of bounds are left out. With `skip`, the
-    elements are multiplied only if they are in bounds; they may be loaded without a condition, from addresses clamped
-    into bounds.
+    its `depth` elements of `a` from index `k` on. A row is left out if one of its elements is always out of bounds.
+    `skip` says that the caller multiplies a row only if all of its elements are in bounds; they are then loaded without
+    a condition, if addresses can be clamped into bounds.
     """
     rows = []
     for i in sorted({key[0] for key in c.registers}):

@@ -44,8 +44,8 @@ class RegisterValues:
         return row_major_indices(self.coordinates, shape) + np.zeros(self.first.shape, np.int64)
 
     def selected(self, columns: Array, coordinates: tuple[Array, ...]) -> RegisterValues:
-        """Return only those of these values whose indices are in `columns`, with `coordinates` as the new coordinates
-        of their elements (such as those in a view of the tensor).
+        """Return some of these values, in a given order: those numbered `columns` (an array of indices into
+        `self.columns`). `coordinates` are the new coordinates of their elements, such as those in a view of the tensor.
         """
         chosen = tuple(self.columns[int(c)] for c in columns)
         return RegisterValues(self.fragment, chosen, coordinates, self.first[:, columns])
