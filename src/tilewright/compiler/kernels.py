@@ -441,11 +441,11 @@ def _require_topk_counts(program: Program, known: Mapping[Symbol, Expr]) -> None
 
 
 def _require_bound_symbols(needed: set[Symbol], known: Mapping[Symbol, Expr], free: set[Symbol], op: Op) -> None:
-    """Raise UnboundSymbol if a symbol in `needed` gets no value; `op`, which uses the symbols, has the line for the
-    message.
+    """Raise UnboundSymbol, at the source line of `op`, if a symbol in `needed` gets no value.
 
-    `known` is {symbol: value, or expression of other symbols}; these others need a value too. Symbols in `free` get
-    values later, as do workgroup ids.
+    `op` uses the symbols in `needed`. `known` maps symbols to numbers, or to expressions of other symbols. A symbol in
+    `known` gets a value if all symbols of its expression are in `free`. Symbols in `free` get values later, as do
+    workgroup ids and iteration arguments.
     """
     for s in sorted(needed, key=lambda s: s.name):
         if s in WORKGROUPS or s.name.startswith("GET_ITER_ARG_") or s in free:

@@ -79,9 +79,10 @@ def _report_slow_plan(program: Program, realised: Realised, required: Required, 
 
 
 def atoms_for(product: Op, machine: Machine) -> list[str]:
-    """Return the names of the machine's multiplication atoms for the operand types of the contraction `product`.
+    """Return the names of the multiplication atoms that the machine has for the types and precision of `product`.
 
-    Operands count as they are or converted to the accumulator's type.
+    These are the atoms for exactly the types of the operands and of the accumulator. If there are none, they are the
+    atoms for operands of the accumulator's type, provided that this type holds the operands losslessly.
     """
     return [
         atom.name

@@ -141,9 +141,11 @@ class HaloKernel:
     def _check_axes(self) -> None:
         """Raise an ArgumentError unless the plan splits each dimension as halo tiles need.
 
-        A workgroup must have the MMA's tile of N and one element of all other dimensions of C; filter taps and K must
-        be loops, or whole. Each axis must have the extent of its dimension. `grid` and `loops` must name the dimensions
-        in the right order, and the plan may have no line on overlap or waves.
+        - A workgroup has the MMA's tile of N, and one element of each dimension of C that is neither N nor in M.
+        - Filter taps and K are loops, or whole.
+        - Each axis has the extent of its dimension, and the axis of M has the digits of M. There are no other axes.
+        - `grid` has the axes with a task, in any order. `loops` has K before the filter taps, in their order.
+        - The plan has no line on overlap or waves.
         """
         plan, size = self.plan, numbers_of(self.sizes)
         named = {axis.name: axis for axis in plan.axes}

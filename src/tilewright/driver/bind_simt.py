@@ -102,11 +102,10 @@ class LaneRows:
         return replace(boxes, sizes={**self.sizes, **boxes.sizes}), boxed
 
     def with_dims(self, terms: SimtProduct) -> SimtProduct:
-        """Return `terms` (how lanes compute the MMA) with the dimensions of the program over boxes of M. `self` tells
-        which digits (mixed-radix parts) M has.
+        """Return `terms` (how lanes compute the MMA) with `box_dims` and `grid_dims` of the program over boxes of M.
 
-        Among the grid's dimensions, the digits of M are replaced by the dimension that counts boxes and those within a
-        box.
+        `box_dims` are the dimensions within a box. `grid_dims` are the dimensions that the grid may split; in place of
+        the digits (mixed-radix parts) of M, they have the dimension that counts boxes and the dimensions within a box.
         """
         cut, inner = [d for d in self.cut if d not in self.digits], tuple(inner_of(self.digits, terms.box_extents))
         first = next((n for n, d in enumerate(self.cut) if d in self.digits), len(cut))

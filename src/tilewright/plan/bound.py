@@ -80,9 +80,9 @@ class BoundKernel:
     def widths(self) -> dict[Expr, int]:
         """The extents of a task: {dimension that the grid splits: elements}, in the order of the plan's `grid`.
 
-        A task is one workgroup's tile. It is longer than the dimension only if it is padded: in a plan with a pipeline,
-        or if a loop is over the dimension. The result is {} for a grid program, whose tasks are the author's
-        workgroups.
+        A task is one workgroup's tile. In a plan with a pipeline, or along a dimension with a loop, an extent may
+        exceed the padded extent of the dimension's axis; otherwise it does not. The result is {} for a grid program,
+        because the author's workgroups are its tasks.
         """
         names = () if self.kernel.in_grid else self.plan.grid
         return {self.kernel.dims[name]: self._task_extent(self.kernel.dims[name]) for name in names}

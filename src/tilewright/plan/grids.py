@@ -164,12 +164,12 @@ def _grid_plan(grid: Grid, blocks: Mapping[Expr, int], products: Mapping[Op, Mic
 
 
 def _choose_k_tile(grid: Grid, sums: Sequence[Op]) -> tuple[bool, dict[Op, Microkernel | None]]:
-    """Choose the K loop of the MMAs `sums`, all in one loop: return (stay in registers?, {mma: microkernel}).
+    """Choose the K tile size of the MMAs `sums`; return (accumulators stay in registers?, {mma: microkernel}).
 
-    A microkernel is an atom and its accumulator tile. The first item is True if the accumulators stay in registers over
-    all of K. They do on a GPU, and if the MMAs are in no K loop whose tile size is free. On a CPU with such a loop, the
-    way with the fewest predicted cycles is chosen. False means that the accumulators lie in memory between K tiles; the
-    best K tile is then stored in `grid.tiles`.
+    A microkernel is an atom and its accumulator tile. On a GPU, accumulators stay in registers over all of K. They also
+    do unless all MMAs are in one loop over K whose tile size is free. On a CPU with such a loop, the choice has the
+    fewest predicted cycles: accumulators in registers, or in memory between K tiles of a certain size. In the second
+    case the first item is False, and the K tile size is stored in `grid.tiles`.
     """
     loop = grid.loop_around(sums[0])
     axis = None if loop is None else loop.attrs["axis"]

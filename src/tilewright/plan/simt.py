@@ -37,12 +37,16 @@ class SimtMatch:
 def match_simt_product(
     program: Program, free: Collection[Op], size: Size, numbers: Substitution, machine: Machine
 ) -> SimtMatch | str:
-    """Return a SimtMatch: the parameters of a program's single MMA if lanes can compute it without an atom (SIMT).
+    """Return a SimtMatch if lanes can compute the program's single MMA without an atom (SIMT); otherwise return text:
+    why not.
 
-    Otherwise return text: why not. Lanes can compute it under these conditions. The MMA is in a loop over K that only
-    accumulates. Besides dimensions that A, B and the result share, its M or its N has only one element. Its larger
-    operand is read from memory, contiguous along a shared dimension; without shared dimensions, its rows must be one
-    dimension, along which lanes run.
+    Lanes can compute it under these conditions:
+
+    - The MMA is in a loop over one dimension, K. The loop only adds up the MMA.
+    - Besides the dimensions that A, B and the result share, M or N has only one element.
+    - The loop reads the larger operand from memory.
+    - The read is contiguous along a shared dimension. Or there is no shared dimension, the read has a mapping, and the
+      rows are one dimension, along which lanes run.
 
     `free` are the loops whose tile size does not change the result. `size(d)` evaluates the extent of a dimension d,
     `numbers(e)` replaces the sizes in an expression e by numbers.

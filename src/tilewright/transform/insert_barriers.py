@@ -167,8 +167,10 @@ class _Ordering:
         return over, tuple(map(images, below))
 
     def _note(self, op: Op) -> None:
-        """Record which of the arguments that the program writes `op` reads and writes; nothing for views, allocations
-        and operations with blocks.
+        """Record in `_touched` the accesses of `op` to the arguments that the program writes.
+
+        `op` is recorded as a writer of the arguments that it writes, and as a reader of its other operands. Operations
+        that access no element (such as `view` and `alloc`) and operations with blocks are not recorded.
         """
         if op.name in NAMING or op.blocks:
             return

@@ -331,10 +331,11 @@ class PackedFunction:
         return solved
 
     def _load_sizes_from_extents(self, tensors: dict[Value, str | None]) -> None:
-        """Emit the values of the open sizes (known only at the call), solved from the extents of the tensors passed,
-        their stores, and checks of their ranges. Extent 7 of a dimension 2*N + 1 gives N = 3.
+        """Emit code that computes the open sizes (known only at the call) from the extents of the tensors passed.
 
-        `tensors` has {argument: LLVM name of the pointer to its DLTensor, or None if a number may be passed}.
+        For a dimension 2*N + 1, the extent 7 gives N = 3. The code also stores each size in the array of sizes, and
+        fails with a ValueError if a size is out of its range. `tensors` has {argument: LLVM name of the pointer to its
+        DLTensor, or None if a number may be passed}.
         """
         w = self.w
         for place, (size, (arg, dimension)) in enumerate(self.solved.items()):

@@ -156,10 +156,11 @@ def map_(agent: Agent, op: Op) -> Steps:
 
 
 def _sources(agent: Agent, op: Op) -> Steps:
-    """Return the source operands of `op`, a reduction or scan, as a list of whole arrays, for the wave `agent`.
+    """Read the source operands of `op`, a reduction or scan, for the wave `agent`; a generator.
 
-    If a source overlaps a target in memory, also wait until all waves have read the sources, so that no wave writes a
-    target before. Only these reads are ordered before the writes; other accesses are not ordered by the wait.
+    It yields where the wave must wait for other waves, and returns a list of whole arrays. If a source overlaps a
+    target in memory, it also waits until all waves have read the sources, so that no wave writes a target before. The
+    wait orders only these reads before the writes, and no other accesses.
     """
     half = len(op.operands) // 2
     handles = [agent.handles[v] for v in op.operands]

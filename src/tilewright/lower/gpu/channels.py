@@ -79,9 +79,7 @@ def _arrivals(low: WaveLowering, role: str) -> int:
 
 
 def _is_only_channel_copied_out(low: WaveLowering, op: Op) -> bool:
-    """True if bulk copies of the current role read the stages of the channel that `op` makes, and of no other
-    channel.
-    """
+    """True if the bulk copies of the current role read stages of exactly one channel, and `op` makes this channel."""
     return low.copied_out_channels() == {op.results[0]}
 
 

@@ -108,9 +108,11 @@ def near_tile(request: ViewRequest, view: MemoryView, most: int | None = None) -
 
 
 def _dimensions(request: ViewRequest, view: MemoryView) -> list[Dimension]:
-    """Return the dimensions of the tensor of `view` in global memory, each with the dimension of the box that runs
-    along it (None: none). Raise Refused if two box dimensions run along one of them, one runs along two, or in steps
-    other than 1.
+    """Return the dimensions of the tensor of `view` in global memory, each with the box dimension that runs along it
+    (None: none).
+
+    Raise Refused in four cases: two box dimensions run along one dimension of the tensor; one box dimension runs along
+    two of them; a step is not 1; or a coordinate is not linear in the box dimensions.
     """
     dimensions: list[Dimension] = []
     walked: set[int] = set()

@@ -26,10 +26,11 @@ Condition = tuple[Expr, tuple[Expr, ...]]
 
 
 def masks_on_product(low: Lowering, op: Op) -> tuple[Condition, ...]:
-    """Return ((expression, dimensions), ...), the masks of the MMA `op`: a mask is true where its expression is >= 0.
+    """Return the masks of the MMA `op`, each as (expression, dimensions); a mask is true where its expression is >= 0.
 
-    Where it is false, the MMA adds nothing, or its result is not used. () if the plan has no pipeline, or one in which
-    consumers take tasks in turn (ping-pong), or if a loop is around the MMAs, which skips masked iterations itself.
+    Where a mask is false, the MMA adds nothing, or its result is not used. The result is () in three cases: the plan
+    has no pipeline; consumers take tasks in turn (ping-pong); or the program's own loop is around the MMAs, because
+    that loop skips masked iterations itself.
     """
     roles = low.plan.pipeline
     if roles is None or roles.pingpong or low.bound.loop_tiles:
