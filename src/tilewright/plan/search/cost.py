@@ -221,8 +221,7 @@ def kernel_time(machine: Machine, w: Work, o: Overlap) -> KernelTime:
     """
     limits = machine.limits
     if o.stages:
-        idle = max(1.0, (limits.cores or 1) / (w.tasks * limits.far_alone))  # the fewer cores read, the less they get
-        total, bandwidth_cycles = _pipelined_cycles(machine, w, o), moving_cycles(machine, w.moved) * idle
+        total, bandwidth_cycles = _pipelined_cycles(machine, w, o), moving_cycles(machine, w.moved)
         bounded = overlapped_cycles(limits.sharpness, total, bandwidth_cycles)
     else:
         total, bandwidth_cycles = _unpipelined_cycles(machine, w)
