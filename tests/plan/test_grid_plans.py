@@ -166,8 +166,8 @@ def test_two_products_of_one_loop_are_exact(name: str) -> None:
     rng, sizes = np.random.default_rng(0), {"M": 37, "N": 40, "K": 100}
     a, b, e = (rng.integers(-2, 3, (sizes[rows], sizes["K"])).astype(np.float32) for rows in "MNN")
     c, d = (np.full((sizes["M"], sizes["N"]), np.nan, np.float32) for _ in range(2))
-    made = kernel_for(grid_pair(32), sizes, target="interpreter", machine=machine(name))
-    made.bind({"a": a, "b": b, "e": e, "c": c, "d": d})()
-    assert (made.plan.axis("M").split("loop") is not None) == (name == "hopper")
+    kernel = kernel_for(grid_pair(32), sizes, target="interpreter", machine=machine(name))
+    kernel.bind({"a": a, "b": b, "e": e, "c": c, "d": d})()
+    assert (kernel.plan.axis("M").split("loop") is not None) == (name == "hopper")
     np.testing.assert_array_equal(c, a @ b.T)
     np.testing.assert_array_equal(d, a @ e.T)

@@ -106,18 +106,18 @@ class Choice:
         tell them. If the program becomes two kernels, the text gives the sum of their times, and then the explanation
         of each kernel.
         """
-        found = self.comparison
-        about = self._split_text() if self.parts else f"with {cores(self.machine)} workers{found.how}"
+        compared = self.comparison
+        about = self._split_text() if self.parts else f"with {cores(self.machine)} workers{compared.how}"
         lines = () if self.parts else ("  " + line for line in self.plan.lines())
         return "\n".join(
             [
                 f"{self.name} on {self.machine.name} {about}",
                 *lines,
-                *(() if self.parts else found.times),
+                *(() if self.parts else compared.times),
                 *slow_lines(self.slow),
                 *self.notes,
-                *found.close,
-                *(f"refused  {r}" for r in found.refused),
+                *compared.close,
+                *(f"refused  {r}" for r in compared.refused),
                 *(part.explain() for part in self.parts),
             ]
         )

@@ -252,10 +252,10 @@ class Facts:
         sources = {p: self.nodes[p.node].source for p in self.products}
         if self.part or any(self.masks.values()):  # what hides a result may be in another kernel
             return None
-        found = {(masks_of_product(self.program, op), p.k) for p, op in sources.items() if op is not None}
-        for selects, k in found:
+        masked = {(masks_of_product(self.program, op), p.k) for p, op in sources.items() if op is not None}
+        for selects, k in masked:
             dims = tuple(dict.fromkeys(d for op in selects for d in op.operands[0].type.dims))
-            if dims and found == {(selects, k)} and all(str(d) in self.extents for d in dims):
+            if dims and masked == {(selects, k)} and all(str(d) in self.extents for d in dims):
                 return MaskedProduct(self.program, selects, dims, k, self.sizes)
         return None
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise
 from math import prod
 
 from tilewright.machine import Machine
@@ -95,7 +94,8 @@ def _window_or_reason(o: Orientation, c: DimClass) -> HaloWindow | str:
     sliding = [p for p in o.products if p.a.is_read and p.b.is_read and _slides(o.facts, p, c)]
     if not sliding:
         return ""
-    for first, second in pairwise(o.products):
+    if len(o.products) > 1:
+        first, second, *_ = o.products
         return f"lowering lacks halo tiles of {first.product.name} beside {second.product.name}"
     p = sliding[0]
     place = o.facts.nodes[p.a.reads[0]].place

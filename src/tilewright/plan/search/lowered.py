@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from itertools import pairwise
 from math import ceil
 
 from tilewright.plan.boxes import numbers_of, own_coordinate
@@ -162,12 +161,13 @@ def _why_not_step_size(o: Orientation, c: DimClass, tile: AxisTile) -> str:
 
 
 def why_not_beside(facts: Facts, what: str) -> str:
-    """Return text, if a program has several MMAs, that the lowering (code generator) cannot do `what` for the first
+    """Return text: the lowering (code generator) cannot do `what` for a program with several MMAs; it names the first
     two.
 
-    Empty for a program with one MMA. `facts` is the analysed program.
+    Empty for a program with one MMA or none. `facts` is the analysed program.
     """
-    for first, second in pairwise(facts.products):
+    if len(facts.products) > 1:
+        first, second, *_ = facts.products
         return f"{what} of {first.name} beside {second.name}"
     return ""
 
