@@ -306,10 +306,10 @@ class OnDevice(OnHost):
         from tilewright.targets.nvidia import driver
 
         super().__init__(given, written, begin)
-        found = driver.device()
-        assert not isinstance(found, str), found
-        self.memory = driver.OwnedMemory(self.zone.nbytes)
-        self.cu, self.check = found.cu, found.check
+        device = driver.device()
+        assert not isinstance(device, str), device
+        self.memory = driver.OwnedMemory(device, self.zone.nbytes, "a zone of memory")
+        self.cu, self.check = device.cu, device.check
         self._bring()
         steps = packed_steps(given.shape)
         self.array = DeviceArray(self.memory.pointer + GUARD, given.shape, steps, given.dtype, self.memory)
@@ -325,9 +325,9 @@ class OnDevice(OnHost):
     def read(self) -> Array:
         """All of it, guards too, when the device is done."""
         self.check(self.cu.cuCtxSynchronize(), "the kernel")
-        found = np.empty_like(self.zone)
-        self.check(self.cu.cuMemcpyDtoH(found.ctypes.data, self.memory.pointer, found.nbytes), "a copy")
-        return found
+        copy = np.empty_like(self.zone)
+        self.check(self.cu.cuMemcpyDtoH(copy.ctypes.data, self.memory.pointer, copy.nbytes), "a copy")
+        return copy
 
 
 def poison_workspaces() -> None:
@@ -337,10 +337,10 @@ def poison_workspaces() -> None:
     plain = DeviceMemory.empty
 
     def poisoned(self: Any, shape: tuple[int, ...], dtype: Any) -> Any:
-        found = plain(self, shape, dtype)
+        array = plain(self, shape, dtype)
         with self.device.entered():
-            self.device.check(self.device.cu.cuMemsetD8(found.pointer, marker(dtype), found.nbytes), "a fill")
-        return found
+            self.device.check(self.device.cu.cuMemsetD8(array.pointer, marker(dtype), array.nbytes), "a fill")
+        return array
 
     DeviceMemory.empty = poisoned  # type: ignore[method-assign]
 
