@@ -14,8 +14,9 @@ from rich.table import Table
 import tilewright
 from tilewright.algebra import symbol
 from tilewright.ir import dtypes
+from tilewright.ir.builder import Builder
 from tilewright.ir.core import Block, MemoryType, Op, Program, TileType, Value, building
-from tilewright.ir.tile import TILE, Builder, parse_tile
+from tilewright.ir.tile import TILE, parse_tile
 from tilewright.ir.verifier import verify
 from tilewright.wave.templates import get_igemm_conv2d
 
@@ -41,7 +42,7 @@ def raw(count: int) -> Block:
 def built(count: int) -> Program:
     """Operations made by the builder, which infers and checks types."""
     memory = Value(MemoryType(dtypes.f32, (M, N)), "x")
-    builder = Builder()
+    builder = Builder(TILE)
     body = Block()
     builder.blocks.append(body)
     value = builder.emit("read", (memory,), {}, (TileType(dtypes.f32, (M, N)),)).result

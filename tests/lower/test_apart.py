@@ -245,9 +245,9 @@ def refused(kernel, sizes, plan, row=None):
 
 def test_plans_of_two_programs_are_refused_by_their_line():
     text = kernel_for(product_and_softmax, ROWS, machine=machine("hopper")).text("plan")
-    assert "`split kernel after mma2`: the first kernel ends with the first product: `split" in refused(
-        product_and_softmax, ROWS, text.replace("split kernel after mma", "split kernel after mma2")
-    )
+    wrong = refused(product_and_softmax, ROWS, text.replace("split kernel after mma", "split kernel after mma2"))
+    assert "`split kernel after mma2`: no value computed from mma2 is all that the rest needs of it; allowed: " in wrong
+    assert "allowed: `split kernel after mma`" in wrong
     assert "`then` stands between two kernels, and no `split kernel after PRODUCT` says that there are two" in refused(
         product_and_softmax, ROWS, text.replace("split kernel after mma\n", "")
     )

@@ -318,3 +318,52 @@ def test_a_loop_of_a_grid_program_keeps_its_tile_beside_one_whose_tile_is_free()
         s="out",
         m="out",
     )
+
+
+def test_rows_of_a_batch_less_their_largest_had_no_batch_in_memory():
+    """An operand that is computed and padded goes through memory, which has no place for the batch."""
+    text = """tile rows(%x: global f32[B, M, P], %w: global bf16[B, Q, P], %y: global f32[B, M, Q])
+  symbols B, M, P, Q
+{
+  %0 = read %x : f32[B, M, P]
+  %1 = max %0 dim=(P) : f32[B, M]
+  %2 = sub %0, %1 : f32[B, M, P]
+  %3 = cast %2 dtype=bf16 : bf16[B, M, P]
+  %4 = read %w : bf16[B, Q, P]
+  %5 = fill value=2 : f32[B, M, Q]
+  %6 = mma %3, %4, %5 : f32[B, M, Q]
+  write %6, %y
+}
+"""
+    exact(text, {"B": 3, "M": 64, "P": 8, "Q": 1}, "hopper")
+
+
+def test_a_loop_over_one_element_carries_along_no_dimension():
+    """The facts leave that dimension out, and the search looked for its tiles: a KeyError."""
+    text = """tile c(%x: global bf16[B,M,K], %w: global bf16[B,K,N], %v: global bf16[B, N, P], %y: global f32[B, M, P])
+  symbols B, T, K, M, N, P
+  bind T = 1
+  tiling dim=(N) tile=(T)
+{
+  %0 = fill value=-9 : f32[B, M]
+  %1 = fill value=0 : f32[B, M, P]
+  %2, %3 = iterate %0, %1 axis=(N) (%4: f32[B, M], %5: f32[B, M, P]) {
+    %6 = fill value=0 : f32[B, M, N]
+    %7 = read %x : bf16[B, M, K]
+    %8 = neg %7 : bf16[B, M, K]
+    %9 = read %w : bf16[B, K, N]
+    %10 = mma %8, %9, %6 : f32[B, M, N]
+    %11 = max %10 dim=(N) : f32[B, M]
+    %12 = maximum %4, %11 : f32[B, M]
+    %14 = sub %10, %11 : f32[B, M, N]
+    %15 = minimum %14, %12 : f32[B, M, N]
+    %20 = cast %15 dtype=bf16 : bf16[B, M, N]
+    %21 = read %v : bf16[B, N, P]
+    %22 = mma %20, %21, %5 : f32[B, M, P]
+    yield %12, %22
+  } : f32[B, M], f32[B, M, P]
+  %23 = add %3, %2 : f32[B, M, P]
+  write %23, %y
+}
+"""
+    exact(text, {"M": 33, "K": 3, "N": 1, "P": 48, "B": 2}, "hopper")

@@ -16,6 +16,7 @@ from tilewright import kernels
 from tilewright.compiler.native import kernel_for
 from tilewright.errors import ArgumentError
 from tilewright.lang import f32
+from tilewright.rewrite.drop_loop import dissolved
 from tilewright.targets.registry import machine
 
 B, M, N, D, E = (getattr(tkl.sym, name) for name in "BMNDE")
@@ -108,6 +109,32 @@ def test_a_plan_that_goes_over_keys_tile_by_tile_is_exact() -> None:
         "tile 16x32; launch early"
     )
     require_exact(kernel_for(powers(True), SIZES["ragged"], machine=HOPPER, plan=plan), powers(True))
+
+
+def test_a_conditional_write_beside_the_loop_stays() -> None:
+    @tkw.wave([tkw.TilingConstraint(N, 32)])
+    def beside(
+        q: tkl.Memory[M, D, GLOBAL, f32],
+        k: tkl.Memory[N, D, GLOBAL, f32],
+        v: tkl.Memory[N, E, GLOBAL, f32],
+        y: tkl.Memory[M, E, GLOBAL, f32],
+        copy: tkl.Memory[M, D, GLOBAL, f32],
+    ) -> None:
+        @tkw.conditional(tkw.read(q) > 0.0)
+        def positive() -> None:
+            tkw.write(tkw.read(q), copy)
+
+        @tkw.iterate(N, init_args=[tkl.Register[M, f32](-64), tkl.Register[M, E, f32](0)])
+        def total(before: Any, acc: Any) -> Any:
+            scores = tkw.mma(tkw.read(q), tkw.read(k), tkl.Register[M, N, f32](0))
+            here = tkw.max(scores, before, dim=N)
+            return here, tkw.mma(tkw.exp2(scores - here), tkw.read(v), acc * tkw.exp2(before - here))
+
+        tkw.write(total[1], y)
+
+    at_once = dissolved(beside.trace())
+    assert not isinstance(at_once, str)
+    assert [op.name for op in at_once.walk()].count("write") == 2
 
 
 @pytest.mark.parametrize("head", [64, 128, 256])

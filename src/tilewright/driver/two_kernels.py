@@ -14,7 +14,6 @@ from tilewright.errors import ArgumentError
 from tilewright.ir.core import Program
 from tilewright.plan.choice import Choice
 from tilewright.plan.general import only_adds
-from tilewright.plan.microkernel import mmas_by_name
 from tilewright.plan.refusals import refused
 from tilewright.plan.schedule import LAUNCH, Schedule
 from tilewright.rewrite.rewriter import Halves
@@ -39,16 +38,13 @@ def bind_two(request: Request, plan: Schedule, choose: ChoosePlan) -> TwoKernels
     """Split a program into two kernels as the plan says; return the plans of both, bound (applied) to them.
 
     `choose` plans them; the second kernel gets the best plan if the plan has no lines for it. Raises an ArgumentError
-    if the program cannot be split there, if the plan names another MMA than the first kernel's last one, or if it
-    repacks operands.
+    if the program cannot be split there, or if the plan repacks operands.
     """
     program, sizes, line = request.program, request.sizes, f"split kernel {plan.split_at}"
     after, before = plan.split_after, plan.split_before
-    halves = split_after_mma(program, sizes) if before is None else split_before_mma(program, sizes, before)
+    halves = split_after_mma(program, sizes, after) if after else split_before_mma(program, sizes, before or "")
     if isinstance(halves, str):
         raise ArgumentError(f"plan: `{line}`: {halves}")
-    if after is not None and (first_mma := _last_product(halves.first)) != after:
-        raise refused(line, f"the first kernel ends with the first product: `split kernel after {first_mma}`")
     repack_line = next((line for line in plan.values if line.at == LAUNCH), None)
     if repack_line is not None:
         raise refused(repack_line, NOT_COPIED)
@@ -75,8 +71,3 @@ def choices_of_parts(kernels: Kernels) -> tuple[Choice, ...]:
     A choice is a plan with its predicted time.
     """
     return (kernels.first.choice, kernels.second.choice) if isinstance(kernels, TwoKernels) else ()
-
-
-def _last_product(first: Program) -> str:
-    """Return the name of the last MMA of the program `first`, such as "mma" or "mma2"; it must have one."""
-    return list(mmas_by_name(first))[-1]

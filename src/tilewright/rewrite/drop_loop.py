@@ -20,9 +20,8 @@ from dataclasses import replace
 from tilewright.algebra.expr import Expr
 from tilewright.ir.core import Block, Op, Program, TileType, Value, building
 from tilewright.ir.verifier import verify
-from tilewright.plan.boxes import WRITES
 from tilewright.plan.facts.loops import merging_loop
-from tilewright.rewrite.rewriter import Rewriter, needed
+from tilewright.rewrite.rewriter import Rewriter, must_stay, needed
 
 
 def dissolved(program: Program) -> Program | str:
@@ -39,7 +38,7 @@ def dissolved(program: Program) -> Program | str:
         body = _Dissolving(loop).body(program.body)
         _scale_operands(body)
         makers = {result: op for op in body.ops for result in op.results}
-        used = set[Op]().union(*(needed(op, makers) for op in body.ops if op.name in WRITES))
+        used = set[Op]().union(*(needed(op, makers) for op in body.ops if must_stay(op)))
         records = [r for r in program.records if r.name != "tiling" or r.attrs["dim"] is not loop.attrs["axis"]]
         rewritten = replace(program, body=Block(body.args, [op for op in body.ops if op in used]), records=records)
         verify(rewritten)

@@ -5,9 +5,9 @@
     %y = mma %a, %w2, ...                      write %a, %between        %y = mma %a, %w2, ...
 
 The value in memory is computed element by element from an MMA, and the rest of the program uses nothing else of that
-MMA. Among such values, one is taken that needs the fewest MMAs, then the narrowest, then the last. In a loop, it must
-not depend on carried values: the first program then computes it for all tiles at once. The second program may be split
-again.
+MMA. `split kernel after mma2` says which MMA is the last of the first kernel. Of several such values, the narrowest is
+taken, then the last. In a loop, it must not depend on carried values: the first program then computes it for all tiles
+at once. The second program may be split again.
 
 An operand that is computed by reductions, such as rows that are normalised before an MMA, goes through memory if the
 plan says `split kernel before mma`; so does a reduction that the epilogue of the MMA uses, such as lengths of rows.
@@ -29,18 +29,27 @@ from tilewright.plan.search.partition import BETWEEN
 from tilewright.rewrite.rewriter import Halves, Replacement, memory_between, needed, two_programs, within
 
 
-def split_after_mma(program: Program, sizes: Mapping[Symbol, int]) -> Halves | str:
-    """Return a Halves: the program as two kernels, of which the first computes a value from an MMA and writes it to
-    memory, and the second reads it. Or return text: why there is no such value.
+def split_after_mma(program: Program, sizes: Mapping[Symbol, int], name: str) -> Halves | str:
+    """Return a Halves: the program as two kernels, of which the first has the MMAs up to the one called `name`, and
+    writes a value computed from them to memory, and the second reads it. Or return text: why there is no such value.
 
-    Of several values, one is taken that needs the fewest MMAs, then one with the fewest bits per element, then the
-    last. `sizes` has the extents of dimensions.
+    Of several values, one is taken with the fewest bits per element, then the last. `sizes` has the extents of
+    dimensions.
     """
+    by_last_mma: dict[str, list[tuple[Op, list[Op]]]] = {}
+    products = mmas_by_name(program)
+    for op, ops in (candidate for block in _blocks(program) for candidate in _candidates(program, block)):
+        inside = {x for outer in ops for x in (outer, *within(outer))}
+        names = [mma_name for mma_name, product in products.items() if product in inside]
+        if names == list(products)[: len(names)]:
+            by_last_mma.setdefault(names[-1], []).append((op, ops))
+    if not by_last_mma:
+        return "nothing that is computed from a product is all that the rest needs of it"
+    if name not in by_last_mma:
+        allowed = ", ".join(f"`split kernel after {other}`" for other in sorted(by_last_mma))
+        return f"no value computed from {name} is all that the rest needs of it; allowed: {allowed}"
     with building():
-        candidates = [(op, slice_) for block in _blocks(program) for op, slice_ in _candidates(program, block)]
-        if not candidates:
-            return "nothing that is computed from a product is all that the rest needs of it"
-        op, ops = min(reversed(candidates), key=lambda x: (sum(map(_multiplies, x[1])), x[0].result.type.dtype.bits))
+        op, ops = min(reversed(by_last_mma[name]), key=lambda x: x[0].result.type.dtype.bits)
         memory = memory_between(program, BETWEEN, op.result)
         read = Op(TILE.ops["read"], (memory,), {}, (Value(op.result.type, op.result.name),), loc=op.loc)
         rest = Replacement.by_last(op, [read])

@@ -295,15 +295,11 @@ class _Builder:
             ends = self._add_block(body)
         else:
             axis = str(op.attrs["axis"])
-            self._canonical_dims((op.attrs["axis"],))
+            carried = self._canonical_dims((op.attrs["axis"],))
             states = []
             for arg in body.args:
-                carried = frozenset({axis})
-                states.append(
-                    self._add_node(
-                        STATE, self._canonical_dims(arg.type.dims), arg.type.dtype, carried=carried, source=op
-                    )
-                )
+                dims = self._canonical_dims(arg.type.dims)
+                states.append(self._add_node(STATE, dims, arg.type.dtype, carried=carried, source=op))
                 self.node_of[arg] = states[-1]
             ends = self._add_block(body)
             self.loops[axis] = LoopFacts(axis, monoid_of(op), self.tiles.get(axis), tuple(states), op)

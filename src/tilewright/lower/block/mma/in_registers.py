@@ -37,8 +37,9 @@ class InRegisters(OperandSource):
                 low.storage.put(held, a.dims, product.parts, formula)
             else:  # parts of registers cannot be written: their layout is the atom's
                 rows = low.writer.alloc(kernel.atom.a.dtype, shape, "left_rows")
+                low.storage.sums[rows] = axes.m, axes.k
                 low.writer.emit("fill", (rows,), value=0)
-                low.storage.put(rows, (axes.m, axes.k), product.parts, formula)
+                low.storage.put(rows, a.dims, product.parts, formula)
                 low.writer.emit("copy", (rows, held))
             if (
                 not kernel.all_of_k_at_once or low.bound.blocks
