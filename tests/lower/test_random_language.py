@@ -367,3 +367,20 @@ def test_a_loop_over_one_element_carries_along_no_dimension():
 }
 """
     exact(text, {"M": 33, "K": 3, "N": 1, "P": 48, "B": 2}, "hopper")
+
+
+def test_the_largest_of_rows_of_one_element_does_not_see_what_an_atom_pads():
+    """Tasks may split a dimension of one element though the program reduces it; zeros beside it were reduced too."""
+    text = """tile rows(%x: global f16[B, M, N], %w: global f16[B, P, N], %y: global f32[B, M, P])
+  symbols B, M, N, P
+{
+  %0 = read %x : f16[B, M, N]
+  %1 = read %w : f16[B, P, N]
+  %2 = fill value=0 : f32[B, M, P]
+  %3 = mma %0, %1, %2 : f32[B, M, P]
+  %4 = max %3 dim=(P) : f32[B, M]
+  %5 = sub %3, %4 : f32[B, M, P]
+  write %5, %y
+}
+"""
+    exact(text, {"B": 3, "M": 3, "N": 64, "P": 1}, "hopper")

@@ -90,6 +90,8 @@ class Tasks:
             if self.plan.pipeline is not None:
                 scope.parts[d], counts[d] = (as_expr(0), width), number_or(as_expr(pieces(size, width)))
                 self.task.shared.append(d)
+                if size == 1 < width:  # the program may reduce it, though tasks split it
+                    scope.past[d] = 1
             elif (full, ragged) == (1, 0):  # one task has all of it
                 continue
             elif isinstance(size, Expr):  # an open size: the last task may be smaller
