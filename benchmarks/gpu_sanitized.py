@@ -34,10 +34,11 @@ def launch(row: Row, most: int) -> str:
     """Compile a row for small sizes, launch it once on random numbers, and return the way in which it is done."""
     kernel = kernel_for(row.make(), small_sizes(row, most), target="gpu:hopper")
     rng = np.random.default_rng(7)
-    arguments: list[DeviceArray] = []
+    arguments: dict[str, DeviceArray] = {}
     for argument in kernel.module.host.args:
         shape = [int(n) for n in argument.type.shape]
-        arguments.append(on_device(rng.integers(-3, 4, shape).astype(argument.type.dtype.numpy)))
+        numbers = rng.integers(-3, 4, shape).astype(argument.type.dtype.numpy)
+        arguments[argument.name] = on_device(numbers)
     kernel.bind(arguments)()
     return path_of(kernel)
 

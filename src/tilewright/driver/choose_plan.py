@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tilewright.driver.bind import bind_plan
-from tilewright.driver.bound_plan import BoundPlan, RequestForms
+from tilewright.driver.bound_plan import BoundPlan, ChoosePlan, RequestForms
 from tilewright.driver.notes import notes_on
 from tilewright.driver.pinned_plans import better_refusal, bind_pinned, known_plan, without_plan
 from tilewright.driver.realise import rank_plans
@@ -28,13 +28,33 @@ def choose_plan(forms: RequestForms, between: str = "") -> BoundPlan:
     if pinned_plan is None:
         return _best_plan(forms, between)
     try:
-        pinned_plan = known_plan(pinned_plan, forms[0])
-        if forms[0].logs:
-            return _best_plan(without_plan(forms), between)
-        pinned_forms = tuple(replace(form, pinned=pinned_plan) for form in forms)
-        return bind_pinned(pinned_forms, pinned_plan, between, choose_plan)
+        return _bind_stated(forms, between, choose_plan)
     except ArgumentError as fault:
         raise better_refusal(fault, forms, pinned_plan, between, _best_plan) from None
+
+
+def _choose_of_candidate(forms: RequestForms, between: str = "") -> BoundPlan:
+    """Return the plan of a kernel of a candidate of the search, bound; as `choose_plan`, but a refusal quotes no lines.
+
+    No author wrote these lines, and to quote them needs a search of its own.
+    """
+    if forms[0].pinned is None:
+        return _best_plan(forms, between)
+    return _bind_stated(forms, between, _choose_of_candidate)
+
+
+def _bind_stated(forms: RequestForms, between: str, choose: ChoosePlan) -> BoundPlan:
+    """Return the plan that the request states, bound to its kernels; for a program with logs, it is checked, and the
+    best plan is returned.
+
+    `choose` plans the kernels that the plan has no lines for. The arguments are those of `choose_plan`.
+    """
+    stated = forms[0].pinned
+    assert stated is not None
+    stated = known_plan(stated, forms[0])
+    if forms[0].logs:
+        return _best_plan(without_plan(forms), between)
+    return bind_pinned(tuple(replace(form, pinned=stated) for form in forms), stated, between, choose)
 
 
 def _best_plan(forms: RequestForms, between: str = "") -> BoundPlan:
@@ -45,7 +65,7 @@ def _best_plan(forms: RequestForms, between: str = "") -> BoundPlan:
     is none.
     """
     request = forms[0]
-    return rank_plans(forms, between, choose_plan) if request.workgroups is None else _plan_of_grid(request)
+    return rank_plans(forms, between, _choose_of_candidate) if request.workgroups is None else _plan_of_grid(request)
 
 
 def _plan_of_grid(request: Request) -> BoundPlan:

@@ -354,11 +354,13 @@ def _edge_cycles(machine: Machine, w: Work, o: Overlap, rate: CopyRate) -> float
     """Return the extra cycles per core for tiles at the edges of C, which copy out-of-bounds rows too; 0 if there are
     none.
 
-    An edge tile extends past the end of M or N; the cycles are summed over all edge tiles of the core. `rate` (a
-    CopyRate) says how fast copies are. `w` is the kernel's work, `o` (an Overlap) has its wave groups and stages.
+    An edge tile extends past the end of M or N; the cycles are summed over all edge tiles of the core. Lanes that copy
+    rows leave those out that lie outside, so that only bulk copies count. `rate` (a CopyRate) says how fast copies are.
+    `w` is the kernel's work, `o` (an Overlap) has its wave groups and stages.
     """
-    if not w.edges:
+    copying = [p for p in w.phases if p.copied]
+    if not w.edges or not copying:
         return 0.0
-    p = max((p for p in w.phases if p.copied), key=lambda p: p.trips)
+    p = max(copying, key=lambda p: p.trips)
     longer = step_cycles(machine, p, o, rate, w.outside * machine.limits.outside_row)
     return w.edges * p.trips * (longer - step_cycles(machine, p, o, rate))

@@ -13,7 +13,7 @@ from tilewright.ir.core import Op, Program
 from tilewright.machine import Machine
 from tilewright.plan.accumulator_type import accumulator_type
 from tilewright.plan.facts import Facts, facts_of
-from tilewright.plan.facts.values import UNTIMED
+from tilewright.plan.facts.values import UNTIMED, ValueFacts
 from tilewright.plan.microkernel import atoms_for, precision_of, shared_atoms
 from tilewright.plan.model import element_bytes
 from tilewright.plan.search.blocked import BlockedKernelSchedule, kernels_of_blocks
@@ -32,6 +32,9 @@ from tilewright.plan.search.ranking import PlanCandidate, Ranking, Rewrite
 from tilewright.plan.search.repack import repackings
 from tilewright.plan.search.row_copies import Repacked, with_copies
 from tilewright.plan.search.simt import simt_candidates
+
+Halves = dict[tuple[str, tuple[ValueFacts, ...]], Ranking]
+"""The rankings of parts of a program: first or second kernel, and its values."""
 
 KEPT, KEPT_OF_FAMILY = 8, 16
 """The number of candidates that a ranking keeps, and the number of each family that it keeps besides.
@@ -76,15 +79,18 @@ def search_facts(
     constant: Collection[str] = (),
     keeps_all: bool = False,
     blocks: bool = True,
+    halves: Halves | None = None,
 ) -> Ranking:
     """Find the fastest ways to run an analysed program; return a Ranking: candidates, fastest first, and rejections.
 
     `facts` is the program. `only_lowered` rejects candidates that the lowering (code generator) cannot do. `constant`
     names arguments that are repacked once, at no cost. `keeps_all` keeps candidates that lower bounds show to be
-    slower. Without `blocks`, no CPU kernel keeps accumulator tiles in registers over all of K. A program that logs, or
-    computes elements in order, gets only kernels without a pipeline. A program with sizes known only at the call gets
-    no SIMT products, repacked operands, split reductions or second kernel.
+    slower. Without `blocks`, no CPU kernel keeps accumulator tiles in registers over all of K. `halves` are parts of a
+    larger program that are searched already. A program that logs, or computes elements in order, gets only kernels
+    without a pipeline. A program with sizes known only at the call gets no SIMT products, repacked operands, split
+    reductions or second kernel.
     """
+    halves = {} if halves is None else halves
     ranking = Ranking(roofline=lower_bound(facts, machine), keeps_all=keeps_all)
     blocked = list(kernels_of_blocks(facts, machine, ranking)) if blocks else []
     limit = min((FASTER_BY_K_TILES * c.cycles for c in blocked), default=inf)
@@ -111,18 +117,18 @@ def search_facts(
     if ranking.best is not None and isinstance(ranking.best.kernel, BlockedKernelSchedule):
         ranking.reject("two kernels", "one kernel computes the product and what follows it, tile by tile")
     elif facts.part != FIRST:
-        _add_two_kernels(facts, machine, ranking, only_lowered)
-        _add_without_loop(facts, machine, ranking, only_lowered)
+        _add_two_kernels(facts, machine, ranking, only_lowered, halves)
+        _add_without_loop(facts, machine, ranking, only_lowered, halves)
     return ranking
 
 
-def _add_without_loop(facts: Facts, machine: Machine, ranking: Ranking, only_lowered: bool) -> None:
+def _add_without_loop(facts: Facts, machine: Machine, ranking: Ranking, only_lowered: bool, halves: Halves) -> None:
     """Add candidates to `ranking` that run the program as two kernels, with its loop turned into one iteration.
 
     Values between the loop's MMAs may then go through memory, such as the scores of attention. Nothing is added on
     machines without lanes (CPUs), or unless exactly one loop has partial results that can be merged. If the loop cannot
     become one iteration, the reason is noted. `only_lowered` drops candidates that the lowering (code generator) cannot
-    do.
+    do. `halves` are parts of the program that are searched already.
     """
     merging = [axis for axis, loop in facts.loops.items() if loop.source is not None and loop.merge is not None]
     if machine.lanes is None or facts.without_loop is None or len(merging) != 1:
@@ -132,7 +138,7 @@ def _add_without_loop(facts: Facts, machine: Machine, ranking: Ranking, only_low
     if isinstance(whole, str):
         ranking.reject(what, whole)
         return
-    _add_two_kernels(whole, machine, ranking, only_lowered, (Rewrite(what, whole=axis),))
+    _add_two_kernels(whole, machine, ranking, only_lowered, halves, (Rewrite(what, whole=axis),))
 
 
 def _add_repacked(
@@ -159,13 +165,19 @@ def _add_repacked(
 
 
 def _add_two_kernels(
-    facts: Facts, machine: Machine, ranking: Ranking, only_lowered: bool, before: tuple[Rewrite, ...] = ()
+    facts: Facts,
+    machine: Machine,
+    ranking: Ranking,
+    only_lowered: bool,
+    halves: Halves,
+    before: tuple[Rewrite, ...] = (),
 ) -> None:
     """For each possible split of the program into two kernels, add the fastest candidate to `ranking`.
 
-    `before` are rewrites that led to this program (`facts`). A split is noted as rejected in three cases: a lower bound
-    shows that it is slower than the best candidate; on a CPU, it is not clearly faster; or, with `only_lowered`, the
-    lowering (code generator) cannot do it. A split is skipped if the search has no kernel for one of the halves.
+    `before` are rewrites that led to this program (`facts`); `halves` are parts that are searched already. A split is
+    noted as rejected in three cases: a lower bound shows that it is slower than the best candidate; on a CPU, it is not
+    clearly faster; or, with `only_lowered`, the lowering (code generator) cannot do it. A split is skipped if the
+    search has no kernel for one of the halves.
     """
     share = CLEARLY_FASTER if machine.lanes is None else 1.0
     for cut in two_kernel_splits(facts, ranking, TIMES_WHOLE if before else TIMES):
@@ -180,10 +192,8 @@ def _add_two_kernels(
         if only_lowered and not (cut.after or cut.before):
             ranking.reject(what, f"{LACKING}: no product makes that value, or nothing but a map follows from it")
             continue
-        one = search_facts(cut.first, machine, only_lowered=only_lowered)
-        two = search_facts(cut.second, machine, only_lowered=only_lowered) if one.best is not None else Ranking()
-        ranking.add_counts(one)
-        ranking.add_counts(two)
+        one = _searched_half(cut.first, machine, ranking, only_lowered, halves)
+        two = _searched_half(cut.second, machine, ranking, only_lowered, halves) if one.best is not None else Ranking()
         if one.best is None or two.best is None:
             continue
         both = two_kernels(cut, one.best, two.best, machine)
@@ -192,6 +202,18 @@ def _add_two_kernels(
             ranking.reject(what, f"{both.cycles / ranking.limit:.2f} of the time, and values go through memory")
             continue
         _add_candidates(ranking, [both])
+
+
+def _searched_half(half: Facts, machine: Machine, ranking: Ranking, only_lowered: bool, halves: Halves) -> Ranking:
+    """Return the ranking of one of two kernels, from `halves` if it was searched before; `ranking` counts the search.
+
+    A program with many cuts leads to the same part in many ways.
+    """
+    key = half.part, half.nodes
+    if key not in halves:
+        halves[key] = search_facts(half, machine, only_lowered=only_lowered, halves=halves)
+        ranking.add_counts(halves[key])
+    return halves[key]
 
 
 def two_kernels(cut: GraphCut, one: PlanCandidate, two: PlanCandidate, machine: Machine) -> PlanCandidate:

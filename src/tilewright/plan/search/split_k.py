@@ -41,6 +41,9 @@ def split_k_candidates(wholes: list[tuple[PlanCandidate, Work]], ranking: Rankin
     cores = limits.cores or 1
     if first.tiling.tasks >= cores:
         return
+    if not _start_from_zero(first.tiling.facts):
+        ranking.reject("parts", "a sum does not start from zero")
+        return
     fewest_tasks, cycles = min(work.tasks for _, work in wholes), best.cycles
     for candidate, work in sorted(wholes, key=lambda x: x[0].cycles):
         kernel = candidate.kernel
@@ -56,6 +59,13 @@ def split_k_candidates(wholes: list[tuple[PlanCandidate, Work]], ranking: Rankin
                 split = _split_candidate(kernel, work, parts)
                 cycles = min(cycles, split.cycles)
                 yield split
+
+
+def _start_from_zero(facts: Facts) -> bool:
+    """True if no MMA of an analysed program starts from a constant other than zero."""
+    starts = [facts.nodes[facts.nodes[p.node].args[2]] for p in facts.products if len(facts.nodes[p.node].args) > 2]
+    fills = [n.source for n in starts if n.op == "fill" and n.source is not None]
+    return all(op.attrs["value"] == 0 for op in fills)
 
 
 def _least_cycles(kernel: KernelSchedule, work: Work, parts: Parts) -> float:
