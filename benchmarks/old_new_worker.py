@@ -70,7 +70,7 @@ def launch_of(problem: Problem, target: str) -> Callable[[], Any]:
 def cpu_array(shape: tuple[int, ...], _: str, dtype: Any, highest: int) -> Any:
     """Random data: a block of them, again and again, from the start of a cache line on.
 
-    Vectors that cross lines take twice as long; numpy's own arrays begin anywhere, which is another place for each side.
+    Vectors that cross lines take twice as long, and arrays of numpy begin anywhere: elsewhere for each side.
     """
     rng, size = np.random.default_rng(0), int(np.prod(shape))
     block = rng.integers(0, min(highest, 100) + 1 if np.dtype(dtype).itemsize == 1 else highest + 1, min(size, 1 << 20))
