@@ -1,4 +1,4 @@
-"""The parts of the package import only downwards: the order of docs/design.md, §3."""
+"""The parts of the package import only downwards: the order of the table of parts in docs/design.md."""
 
 from __future__ import annotations
 
