@@ -217,9 +217,9 @@ def pages() -> dict[str, str]:
 def _atoms(page: str, title: str, names: tuple[str, ...], described: dict[str, Machine]) -> Iterable[str]:
     """The parts of a page of atoms."""
     yield f"# Atoms of {title}\n"
-    yield f"This page lists the instructions that Tilewright uses on {title}."
-    yield "It is for engineers who read or write plans and block programs. The [overview](../machines.md) has the memories of"
-    yield f"each machine.\n\n{WRITTEN}\n"
+    yield f"This page lists the instructions that Tilewright uses on {title}. It is for engineers"
+    yield "who read or write plans and block programs. The [overview](../machines.md) has the memories of each machine."
+    yield f"\n{WRITTEN}\n"
     yield "## How to read the tables\n"
     yield f"{ATOMS_SAID}\n{UNITS[page]}\n\n{COPIES_SAID}".rstrip()
     for name in names:
