@@ -83,7 +83,7 @@ GROUPS = {
         "strewn": "the value of `alone` for kernels with programmatic dependent launch",
         "results_kept": "shares of L2: below the first all results stay in L2, above the second none does",
         "operands_kept": "the same shares for operands, until the next launch",
-        "last_store": "factor on the L2 rate for the stores of the last task",
+        "last_store": "time of the last task's stores, divided by the time of their bytes in L2",
     },
     "Corrections of MMA loops": {
         "shallow_ring": "factor on an iteration if too few pipeline stages are in flight",
@@ -240,8 +240,9 @@ This page has the numbers by which the planner predicts the time of a plan, for 
 want to understand a prediction. Each row is a field of `Limits` in `src/tilewright/machine/description.py`, and each
 column is one [machine](../machines.md).
 
-A dash is the default of a field. The default has no effect on predictions. *Core* is a core of a CPU or a
-multiprocessor of a GPU. *Lane* is a GPU thread. The [glossary](../glossary.md) defines task, raster and workgroup.
+A dash is the default of a field. The default has no effect on predictions. A *factor* multiplies a time, unless its row
+names a rate. A *core* is a core of a CPU or a multiprocessor of a GPU, and a *lane* is a GPU thread. The
+[glossary](../glossary.md) defines task, raster and workgroup.
 
 {WRITTEN}"""
 CORRECTIONS_SAID = """\
