@@ -392,7 +392,7 @@ class Draft:
         program = Program(TILE, f"drawn{number}", values, body, records, bindings, None, self.trace.hooks)
         verify(program)
         used = {s.name for s in program_symbols(program)}
-        told = {s.name for a in self.arguments for d in a.value.type.dims for s in d.symbols}
+        told = {str(d) for a in self.arguments for d in a.value.type.dims}
         sizes = {name: size for name, size in self.sizes.items() if name in used}
         dynamic: tuple[str, ...] = ()
         others: dict[str, int] = {}

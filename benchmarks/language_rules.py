@@ -350,7 +350,7 @@ def largest(draft: Draft) -> Known:
             raise Full
     d = draft.rng.choice(x.dims)
     few = draft.new_dim(min(draft.size(d), draft.rng.choice((1, 2, 3, 5))))
-    draft.fixed |= {s.name for s in d.symbols}
+    draft.fixed |= {s.name for s in d.symbols | few.symbols}
     values, places = tkw.topk(x.tile, few, d)
     draft.keep(places, 0, draft.size(d))
     return draft.keep(values, x.low, x.high, x.step, odd=x.odd)

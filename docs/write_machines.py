@@ -1,7 +1,7 @@
-"""Writes the tables of machines `machines.md` from the rows in `targets/`; run by `make machines`.
+"""Writes `machines.md` and the pages in `machines` from the rows in `targets/`; run by `make machines`.
 
-Each machine has a table of its multiplication atoms and one of its copies; what the planner counts is one table over
-all machines. A field of `Limits` without a row of `MEANING` is a fault: `tests/docs/test_machine_tables.py` finds it.
+Each machine has a table of its multiplication atoms and one of its copies; the rates that the planner uses are one page
+for all machines. `tests/docs/test_machine_tables.py` finds a field of `Limits` that has no row of `MEANING`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from tilewright.machine import CopyAtom, Limits, Machine, MemoryOperand, MultiplyAtom, RegisterOperand
 from tilewright.targets.registry import MACHINES, machine
 
-FILE = Path(__file__).parent / "machines.md"
+FOLDER = Path(__file__).parent
 ROWS = tuple("aarch64.neon.fullfp16.dotprod.bf16.i8mm" if name == "aarch64.neon" else name for name in MACHINES)
 """The machines that are shown; AArch64 with all of its optional features."""
 SHOWN_AS = {
@@ -23,139 +23,232 @@ SHOWN_AS = {
     "x86.avx512": "x86-64 with AVX-512, BF16 and VNNI",
     "x86.amx": "x86-64 with AVX-512 and AMX",
     "aarch64.neon.fullfp16.dotprod.bf16.i8mm": "AArch64 with NEON and all optional features",
-    "portable": "any CPU that LLVM knows",
+    "portable": "Any CPU for which LLVM generates code",
     "ampere": "NVIDIA Ampere",
     "hopper": "NVIDIA Hopper",
-    "cdna3": "AMD CDNA 3 (described: the interpreter runs its programs)",
-    "xe": "Intel Xe (described: the interpreter runs its programs)",
+    "cdna3": "AMD CDNA 3",
+    "xe": "Intel Xe",
 }
 GROUPS = {
     "Resources": {
-        "registers": "vector registers of a thread; 32-bit registers of a lane",
-        "tile_registers": "AMX tile registers",
-        "vector_bytes": "bytes of a vector register",
-        "cores": "cores; of a named CPU those of the CPU at hand are taken",
-        "clock_ghz": "clock, GHz",
-        "l1_bytes": "L1 cache of a core",
-        "l1_ways": "ways of the L1 cache",
-        "l2_bytes": "L2 cache: of a core on a CPU, of all cores on a GPU",
-        "l2_share": "share of L2 that data of a kernel can use",
-        "l2_parts": "parts of the L2 cache, each with its own cores",
-        "line_bytes": "bytes of a cache line",
-        "sector_bytes": "bytes of an L2 sector",
-        "conflict_bytes": "rows at multiples of this distance share L1 sets",
-        "prefetch_bytes": "products of vectors ask for lines of a packed operand so far ahead; 0: they do not",
-        "instructions": "instructions of a program before compiling takes too long",
+        "registers": "CPU: vector registers of a thread; GPU: 32-bit registers of a lane",
+        "tile_registers": "AMX tile registers of a thread",
+        "vector_bytes": "size of a vector register",
+        "cores": "number of cores; for a CPU the planner takes the number of this computer",
+        "clock_ghz": "clock rate in GHz",
+        "l1_bytes": "size of the L1 cache of one core",
+        "l1_ways": "associativity of the L1 cache",
+        "l2_bytes": "size of the L2 cache; CPU: of one core; GPU: of all cores",
+        "l2_share": "share of L2 that the data of a kernel can use",
+        "l2_parts": "number of parts of L2; each part fetches data for its own cores",
+        "line_bytes": "size of a cache line",
+        "sector_bytes": "size of an L2 sector",
+        "conflict_bytes": "rows whose stride is a multiple of this distance share the same sets of L1",
+        "prefetch_bytes": "distance ahead at which packed operands are prefetched; 0: no prefetch",
+        "instructions": "longest program, in instructions, that compiles in acceptable time",
     },
     "Rates": {
-        "l2_rate": "bytes a cycle that a core reads from L2, all cores at a time",
-        "far_rate": "the same from what lies behind L2 (DRAM)",
-        "far_alone": "how many times as much while some cores read nothing",
-        "warm": "L2 by DRAM bandwidth, all cores, for what L2 still holds",
+        "l2_rate": "bytes a cycle that each core reads from L2 while all cores read",
+        "far_rate": "bytes a cycle that each core reads from memory behind L2 (DRAM) while all cores read",
+        "far_alone": "factor on `far_rate` while the other cores are idle",
+        "warm": "factor on `far_rate` for data that L2 still holds from an earlier launch",
         "shared_rate": "bytes a cycle that a core reads from shared memory",
         "copy_rate": "bytes a cycle that a core copies",
         "lane_rate": "simple elementwise operations a cycle of a core",
         "function_rate": "functions such as exp a cycle of a core",
         "load_cycles": "cycles between two vector loads",
-        "latency": "cycles of a product of the vector unit",
+        "latency": "latency of a multiply-add of the vector unit, in cycles",
     },
     "Launches and tasks": {
-        "launch_cycles": "cycles to start a kernel",
-        "following_cycles": "the same of one that starts while another ends",
-        "start_cycles": "cycles from the start of one workgroup to the next",
-        "task_cycles": "cycles between the copies of a task and those of the next",
-        "next_task": "cycles between the products of a task and those of the next",
-        "copy_latency": "cycles until a copy to shared memory arrives",
-        "far_latency": "how much longer if nothing of the operands is in L2",
-        "meeting": "cycles of a workgroup's barrier between K iterations",
+        "launch_cycles": "cycles of a kernel launch",
+        "following_cycles": "cycles of a launch that overlaps the end of the previous kernel",
+        "start_cycles": "cycles between the starts of two workgroups",
+        "task_cycles": "cycles between the last copy of a task and the first copy of the core's next task",
+        "next_task": "cycles between the last MMA of a task and the first MMA of the core's next task",
+        "copy_latency": "latency of a copy to shared memory, in cycles",
+        "far_latency": "addition to `copy_latency` if no operand is in L2",
+        "meeting": "cycles of a workgroup barrier between two K iterations",
     },
-    "Corrections of memory": {
-        "crossing": "factor of rows that begin anywhere instead of at a multiple of their width",
-        "askew": "factor of rows that are no multiple of a sector apart",
-        "askew_partial": "factor of rows that end within a sector",
-        "overlapping": "factor of rows that begin within the one before",
-        "leaving_row": "cycles to store a row of a result",
-        "outside_row": "cycles of a copy for each row out of bounds",
-        "copy_shown": "share of copy time that shows beside other work",
-        "far_users": "factor of copies where all tasks run at a time and readers of the same are no neighbours",
-        "read_power": "power of what a raster reads more than the best one",
-        "alone": "factor of L2 for rows that no other core reads at the time",
-        "strewn": "the same where workgroups do not start next to each other",
-        "results_kept": "shares of L2 between which results stay there",
-        "operands_kept": "shares of L2 between which operands are there at the next launch",
-        "last_store": "factor of the last task's stores",
+    "Corrections of memory times": {
+        "crossing": "factor on L2 reads of rows that do not start at a multiple of their width",
+        "askew": "factor on rows whose stride is no multiple of an L2 sector",
+        "askew_partial": "factor on the last piece of a row that ends within an L2 sector",
+        "overlapping": "factor on rows that begin within the previous row",
+        "leaving_row": "cycles to store one row of a result",
+        "outside_row": "cycles of a box copy for each row out of bounds",
+        "copy_shown": "share of the copy time that other work does not hide",
+        "far_users": "factor on copies if all tasks run at once and tasks that read the same data are not neighbours",
+        "read_power": "exponent of the slow-down of copies by the bytes that a raster reads above the best raster",
+        "alone": "factor on L2 reads of rows that no other core reads at about the same time",
+        "strewn": "the value of `alone` for kernels with programmatic dependent launch",
+        "results_kept": "shares of L2: below the first all results stay in L2, above the second none does",
+        "operands_kept": "the same shares for operands, until the next launch",
+        "last_store": "time of the last task's stores, divided by the time of their bytes in L2",
     },
-    "Corrections of products": {
-        "shallow_ring": "factor of steps with too few copies ahead",
-        "lone_group": "factor of products that one group of waves issues alone",
-        "least_step": "least cycles of a K iteration",
-        "group_step": "what a further group of waves adds to it",
-        "round_latency": "cycles of an iteration of products that nothing hides, with one group",
-        "group_latency": "how much longer matrix units take for each group",
-        "lane_latency": "the same of lanes, by the number of groups",
-        "turn_latency": "the same of both where groups take turns",
-        "operand_latency": "the addition to an iteration in which lanes compute an operand",
-        "epilogue_latency": "an epilogue beside its arithmetic, stores and waits",
-        "sharpness": "exponent of the p-norm that joins a kernel's own time and that of its memory traffic",
-        "lone_shown": "share of the shorter of both that shows with one group",
-        "lone_lanes": "factor of lanes' work between products with one group",
-        "lone_store": "cycles of a task with one buffer for results",
-        "lane_store": "simple operations that a lane's store of an element takes",
-        "placing": "simple operations to find the place of an element that divides its number",
+    "Corrections of MMA loops": {
+        "shallow_ring": "factor on an iteration if too few pipeline stages are in flight",
+        "lone_group": "factor on MMAs if one warpgroup issues all of them",
+        "least_step": "minimum cycles of a K iteration",
+        "group_step": "addition to `least_step` for each further warpgroup",
+        "round_latency": "cycles of an iteration that nothing hides, divided by the square of the number of warpgroups",
+        "group_latency": "cycles added to MMAs for each warpgroup",
+        "lane_latency": "cycles added to elementwise work, divided by the number of warpgroups",
+        "turn_latency": "cycles added to MMAs and elementwise work if warpgroups take turns",
+        "operand_latency": "cycles added to an iteration in which lanes compute an operand",
+        "epilogue_latency": "cycles of an epilogue beside its arithmetic, stores and waits",
+        "sharpness": "exponent of the p-norm that joins computing time and memory time; 0: the longer one counts",
+        "lone_shown": "with one warpgroup: share of the shorter of MMAs and elementwise work that is not hidden",
+        "lone_lanes": "with one warpgroup: factor on elementwise work between MMAs",
+        "lone_store": "cycles that a task waits if it has one buffer for results",
+        "lane_store": "simple operations that the store of one element by a lane takes",
+        "placing": "simple operations that compute an element's address by division",
         "working_registers": "registers of a lane beside its accumulators",
-        "loading_registers": "registers of a lane that only starts copies",
-        "gathering_registers": "registers of a lane that copies itself",
-        "gather_cycles": "cycles of such a lane for each load and store",
-        "gather_latency": "more cycles for each that is in bounds",
+        "loading_registers": "registers of a lane that only starts bulk copies",
+        "gathering_registers": "registers of a lane that copies by loads and stores",
+        "gather_cycles": "cycles of a load or store of one word by a lane that copies",
+        "gather_latency": "addition to `gather_cycles` for a word in bounds",
     },
 }
 """What each field of `Limits` means, in groups."""
 MEANING = {name: said for group in GROUPS.values() for name, said in group.items()}
-INTRODUCTION = """\
-# Machines: atoms and rates
+MORE_OF = {
+    "x86": ("x86 CPUs", ("x86.avx2", "x86.avx512f", "x86.avx512", "x86.amx")),
+    "aarch64": ("AArch64 and other CPUs", ("aarch64.neon.fullfp16.dotprod.bf16.i8mm", "portable")),
+    "nvidia": ("NVIDIA GPUs", ("ampere", "hopper")),
+    "amd_intel": ("AMD and Intel GPUs", ("cdna3", "xe")),
+}
+"""For each page of atoms its title and its machines."""
+WRITTEN = "`make machines` writes this page from `src/tilewright/targets`. Do not edit it by hand."
+INTRODUCTION = f"""\
+# Machines
 
-What the planner knows of each machine, made from the rows in `src/tilewright/targets` by `make machines`; do not edit
-this file by hand. A plan is ranked by these numbers and by nothing else: with another row, another plan is chosen
-([extending.md](extending.md) adds a machine). `tilewright targets` says which row the CPU at hand is.
+This page is for engineers who read or write plans, or who want to know which instructions Tilewright uses on a machine.
+It lists the machines that Tilewright describes, and links to the instructions and rates of each.
 
-An *atom* is one instruction of the machine: a multiplication atom adds the product of an m x k and a k x n matrix to an
-m x n matrix, a copy atom moves elements from one memory to another. Programs name atoms by the names below: `mma by
-NAME, tile ...` in a plan, `using NAME` and `by NAME` in a block program.
+A *machine* is the description of a target: its memories, its instructions and its rates. The planner ranks plans by
+these numbers alone. `tilewright targets` says which machine describes your CPU, and
+[extending.md](extending.md) shows how to add a machine.
 
-- *cycles* lie between two independent atoms of one unit, *multiply-adds a cycle* are m * n * k by cycles. The unit is
-  a core of a CPU; on a GPU all of a core (multiprocessor) for `wgmma` and `fma`, and one of its matrix units for `mma`,
-  `mfma` and `dpas`, of which a core has four (NVIDIA, AMD) or eight (Intel).
-- `wgmma.m64nNk16.bf16` stands for one atom for each N in the column *shape*. Endings say where operands are: `ra`, A in
-  registers; `ta`, A is stored with M contiguous; `tb`, B is stored with N contiguous.
-- Figures of x86, AArch64 and Hopper rows are from manuals and from measurements of many plans; those of the other rows
-  from published sources, not measured here. Comments in `targets/*/machine.py` say where they come from.
+- The figures of x86, AArch64 and Hopper come from manuals and from measurements of many plans.
+- The figures of the other machines come from published sources, and were not measured.
+- Comments in `src/tilewright/targets` give the source of each figure.
+
+{WRITTEN}
 """
+OVERVIEW_SAID = """\
+| column | meaning |
+| --- | --- |
+| machine | the name to use in `target="cpu:NAME"` or `target="gpu:NAME"`, with a link to its atoms |
+| lanes | threads of one wave (warp); a dash for CPUs |
+| waves | the largest number of waves of a workgroup (CTA) |
+| shared memory, registers | the memory of one workgroup |
+| atoms | the number of multiplication atoms and of copy atoms |
+
+An *atom* is one instruction of the machine. A *multiplication atom* adds the product of an m x k and a k x n matrix to
+an m x n matrix. A *copy atom* moves elements from one memory to another.
+"""
+ATOMS_SAID = """\
+An *atom* is one instruction of a machine. Programs name atoms by the names in the tables: a [plan](../plan_grammar.md)
+says `mma by NAME, tile ...`, and a [block program](../levels.md) says `using NAME` for a multiplication and `by NAME`
+for a copy.
+
+Multiplication atoms add the product of A (m x k) and B (k x n) to C (m x n):
+
+| column | meaning |
+| --- | --- |
+| types | element types of A, B and C; "rounded to tf32": A and B are truncated to tf32 first |
+| A, B in | where the atom reads A and B |
+| by | who executes the atom: one core of a CPU, or a number of waves of a GPU |
+| cycles | cycles between two independent atoms on one unit |
+| multiply-adds a cycle | m * n * k / cycles |
+| asynchronous | "yes": the program waits for the result later |
+"""
+COPIES_SAID = """\
+Copy atoms move elements:
+
+| column | meaning |
+| --- | --- |
+| bytes | bytes that one atom moves; "a box": a box of a tensor, whose size the program states |
+| cache hint | `keep`: cache as usual; `stream`: the data are not used again; `bypass`: do not cache in L1 |
+| completed by | what signals that an asynchronous copy has finished; a dash: the copy is synchronous |
+"""
+UNITS = {
+    "x86": "The unit of *cycles* is one core.",
+    "aarch64": "The unit of *cycles* is one core.",
+    "nvidia": """\
+The unit of *cycles* is the whole multiprocessor (SM) for `wgmma` and `fma`. For `mma` it is one of the four tensor
+cores of a multiprocessor.
+
+`wgmma.m64nNk16.bf16` stands for one atom for each N in the column *shape*. A range in other columns goes from the
+smallest to the largest N. The endings of names say where operands are:
+
+- `ra`: A is in registers.
+- `ta`: A is stored with M contiguous.
+- `tb`: B is stored with N contiguous.""",
+    "amd_intel": """\
+The unit of *cycles* is one matrix unit. A core has four of them on CDNA 3 and eight on Xe. Tilewright does not generate
+machine code for these GPUs: the interpreter runs their programs.""",
+}
 
 
-def page() -> str:
-    """The text of `machines.md`.
+def pages() -> dict[str, str]:
+    """The text of each page, by its path in this folder.
 
-    >>> page().splitlines()[0]
-    '# Machines: atoms and rates'
+    >>> list(pages())[:2]
+    ['machines.md', 'machines/x86.md']
     """
     described = {name: machine(name) for name in ROWS}
-    parts = [INTRODUCTION, "## Overview\n", _overview(described), "\n## Rates and limits\n", RATES_SAID]
+    links = [
+        f"- [Atoms of {title}](machines/{page}.md): {', '.join(f'`{name}`' for name in names)}"
+        for page, (title, names) in MORE_OF.items()
+    ]
+    more = ["\n## Pages\n", *links, "- [Rates and limits](machines/rates.md) of all machines"]
+    texts = {"machines.md": [INTRODUCTION, "## Overview\n", OVERVIEW_SAID, _overview(described), *more]}
+    for page, (title, names) in MORE_OF.items():
+        texts[f"machines/{page}.md"] = list(_atoms(page, title, names, described))
+    rates = [RATES_SAID]
     for group, meaning in GROUPS.items():
-        parts += [f"\n### {group}\n", _limits(meaning, described)]
-    parts += ["\n## Atoms"]
-    for name, row in described.items():
+        said = CORRECTIONS_SAID if group == "Corrections of memory times" else ""
+        rates += [f"\n## {group}\n", *filter(None, [said]), _limits(meaning, described)]
+    texts["machines/rates.md"] = rates
+    return {path: "\n".join(parts) + "\n" for path, parts in texts.items()}
+
+
+def _atoms(page: str, title: str, names: tuple[str, ...], described: dict[str, Machine]) -> Iterable[str]:
+    """The parts of a page of atoms."""
+    yield f"# Atoms of {title}\n"
+    yield f"This page lists the instructions that Tilewright uses on {title}. It is for engineers"
+    yield "who read or write plans and block programs. The [overview](../machines.md) has the memories of each machine."
+    yield f"\n{WRITTEN}\n"
+    yield "## How to read the tables\n"
+    yield f"{ATOMS_SAID}\n{UNITS[page]}\n\n{COPIES_SAID}".rstrip()
+    for name in names:
+        row = described[name]
         before = _row_before(row, described)
         more = "" if before is None else f" It has the atoms of [`{before.name}`](#{_anchor(before.name)}), and these:"
-        parts += [f"\n### `{name}`\n", f"{SHOWN_AS[name]}.{more}\n", _multiply(row, before)]
+        yield f"\n## `{name}`\n"
+        yield f"{SHOWN_AS[name]}.{more}\n"
+        yield _multiply(row, before)
         copies = _copies(row, before)
-        parts += [f"\n{copies}"] if copies else []
-    return "\n".join(parts) + "\n"
+        yield from [f"\n{copies}"] if copies else []
 
 
-RATES_SAID = """\
-The fields of `Limits` (`machine/description.py`). A dash is a field's default: no effect on the planner.
-Corrections are factors and cycles that were fitted to the measured times of many plans on a machine of that row; a row
-without them is planned by bandwidths and rates alone."""
+RATES_SAID = f"""\
+# Rates and limits of machines
+
+This page has the numbers by which the planner predicts the time of a plan, for engineers who describe a machine or who
+want to understand a prediction. Each row is a field of `Limits` in `src/tilewright/machine/description.py`, and each
+column is one [machine](../machines.md).
+
+A dash is the default of a field. The default has no effect on predictions. A *factor* multiplies a time, unless its row
+names a rate. A *core* is a core of a CPU or a multiprocessor of a GPU, and a *lane* is a GPU thread. The
+[glossary](../glossary.md) defines task, raster and workgroup.
+
+{WRITTEN}"""
+CORRECTIONS_SAID = """\
+The corrections of this section and the next one were fitted to measured times of many plans on the machine. A machine
+without them is planned by its bandwidths and rates alone.
+"""
 
 
 def _row_before(row: Machine, described: dict[str, Machine]) -> Machine | None:
@@ -180,21 +273,26 @@ def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in cells)
 
 
+def _page_of(name: str) -> str:
+    """The page with a machine's atoms."""
+    return next(f"machines/{page}.md" for page, (_, names) in MORE_OF.items() if name in names)
+
+
 def _overview(described: dict[str, Machine]) -> str:
     """One row for each machine: lanes, waves, memories, numbers of atoms."""
     rows = [
         (
-            f"[`{name}`](#{_anchor(name)})",
+            f"[`{name}`]({_page_of(name)}#{_anchor(name)})",
             SHOWN_AS[name],
             str(row.lanes or "-"),
             str(row.waves),
             _size(row.spaces["shared"].bytes),
             _size(row.spaces["register"].bytes),
-            f"{len(row.multiply)} + {len(row.copies)}",
+            f"{len(row.multiply)}, {len(row.copies)}",
         )
         for name, row in described.items()
     ]
-    head = ("row", "machine", "lanes of a wave", "waves of a workgroup", "shared memory", "registers", "atoms + copies")
+    head = ("machine", "what it describes", "lanes", "waves", "shared memory", "registers", "atoms")
     return _table(head, rows)
 
 
@@ -241,7 +339,7 @@ def _multiply(row: Machine, before: Machine | None) -> str:
         lanes = row.lanes and first.c.lanes // row.lanes
         by = "a core" if not lanes else "1 wave" if lanes == 1 else f"{lanes} waves"
         asynchronous = "yes" if first.asynchronous else "-"
-        rounds = f" cut to {first.rounds}" if first.rounds else ""
+        rounds = f", rounded to {first.rounds}" if first.rounds else ""
         lines.append(
             (
                 f"`{family}`",
@@ -284,7 +382,7 @@ def _home(operand: RegisterOperand | MemoryOperand) -> str:
 
 def _copies(row: Machine, before: Machine | None) -> str:
     """The copy atoms that the row before lacks; empty if there are none."""
-    head = ("copy atom", "from", "to", "bytes", "cache hint", "asynchronous, completed by")
+    head = ("copy atom", "from", "to", "bytes", "cache hint", "completed by")
     atoms = [a for a in row.copies.values() if before is None or a.name not in before.copies]
     return _table(head, map(_copy, atoms)) if atoms else ""
 
@@ -295,8 +393,10 @@ def _copy(atom: CopyAtom) -> tuple[str, ...]:
 
 
 def main() -> None:
-    """Writes the file."""
-    FILE.write_text(page(), encoding="utf-8", newline="\n")
+    """Writes the files."""
+    (FOLDER / "machines").mkdir(exist_ok=True)
+    for path, text in pages().items():
+        (FOLDER / path).write_text(text, encoding="utf-8", newline="\n")
 
 
 if __name__ == "__main__":

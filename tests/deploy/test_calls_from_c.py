@@ -66,7 +66,7 @@ def test_the_header_is_cplusplus_too(tmp_path):
 
 
 def test_the_program_of_the_documentation_runs(tmp_path):
-    text = (Path(__file__).parents[2] / "docs" / "deploying.md").read_text()
+    text = (Path(__file__).parents[2] / "docs" / "deploying_c.md").read_text()
     (program,) = (part for part in re.findall(r"```c\n(.*?)```", text, re.DOTALL) if "int main" in part)
     (tmp_path / "caller.c").write_text(program)
     sizes = {"M": 4, "N": 3, "K": 2}

@@ -1,4 +1,4 @@
-"""Each row of docs/coming_from_ck_and_cute.md about the block language is a line of code that runs."""
+"""Each row of docs/coming_from_ck_and_cute/block_language.md is a line of code that runs."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import pytest
 import tilewright.block as tb
 from tilewright.block import Layout, cdiv
 
-TEXT = (Path(__file__).parents[2] / "docs" / "coming_from_ck_and_cute.md").read_text()
-SECTION = TEXT[TEXT.index("## Kernels: the block language") :]
+TEXT = (Path(__file__).parents[2] / "docs" / "coming_from_ck_and_cute" / "block_language.md").read_text()
+SECTION = TEXT[TEXT.index("### Tensors") : TEXT.index("## Differences")]
 ROWS = [
     re.findall(r"`([^`]+)`", line.rsplit("|", 2)[1])
-    for line in SECTION[: SECTION.index("What is different")].splitlines()
+    for line in SECTION.splitlines()
     if line.startswith("| ") and not line.startswith("| CK")
 ]
 CODE = [code for row in ROWS for code in row if not code.startswith("a: tb.In")]

@@ -14,10 +14,13 @@ from typer.testing import CliRunner
 from tilewright.cli import app
 
 DOCS = Path(__file__).parents[2] / "docs"
-TUTORIAL = (DOCS / "layouts.md").read_text(encoding="utf-8")
+TUTORIAL = (DOCS / "layouts" / "drawing.md").read_text(encoding="utf-8")
 PICTURES: dict[str, str] = runpy.run_path(str(DOCS / "draw_pictures.py"))["pictures"]()
-SHOWN = TUTORIAL + (DOCS / "gallery.md").read_text(encoding="utf-8")
-LINKS = re.findall(r"!\[([^\]]*)\]\(([^)]*)\)", SHOWN)
+LINKS = [
+    (words, (page.parent / path).resolve())
+    for page in sorted(DOCS.rglob("*.md"))
+    for words, path in re.findall(r"!\[([^\]]*)\]\(([^)]*)\)", page.read_text(encoding="utf-8"))
+]
 COMMANDS = re.findall(r"`tilewright (draw '[^`]*)`", TUTORIAL)
 
 
@@ -33,7 +36,8 @@ def test_a_picture_is_what_the_script_draws(name: str) -> None:
 
 
 def test_the_documents_show_every_picture_once_and_no_other() -> None:
-    assert sorted(path for _, path in LINKS) == sorted(f"pictures/{name}.svg" for name in PICTURES)
+    folder = (DOCS / "pictures").resolve()
+    assert sorted(path for _, path in LINKS) == sorted(folder / f"{name}.svg" for name in PICTURES)
 
 
 def test_every_picture_is_described_in_words() -> None:

@@ -57,7 +57,7 @@ def loop(body: str, error: type[Exception], says: str, *arrays: np.ndarray) -> s
 
 
 def test_the_documentation_lists_every_limit() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "levels.md").read_text()
+    text = (Path(__file__).parents[2] / "docs" / "levels" / "limits.md").read_text()
     for limit in limits.LIMITS:
         assert limit.rule in text
 

@@ -384,3 +384,32 @@ def test_the_largest_of_rows_of_one_element_does_not_see_what_an_atom_pads():
 }
 """
     exact(text, {"B": 3, "M": 3, "N": 64, "P": 1}, "hopper")
+
+
+def test_a_row_outside_loops_may_have_a_dimension_of_two_that_loops_split():
+    """The lowering asked for the part of A*B inside the loops: too many values to unpack."""
+    text = """tile rows(%x: global f32[A, B], %v: global f32[A*B], %y: global f32[], %y1: global f32[A*B])
+  symbols A, B, BLOCK_A, BLOCK_B
+  bind BLOCK_A = 4
+  bind BLOCK_B = 7
+  tiling dim=(A) tile=(BLOCK_A)
+  tiling dim=(B) tile=(BLOCK_B)
+{
+  %0 = fill value=0 : f32[]
+  %1 = iterate %0 axis=(A) (%2: f32[]) {
+    %3 = iterate %2 axis=(B) (%4: f32[]) {
+      %5 = read %x : f32[A, B]
+      %6 = max %5 dim=(A) : f32[B]
+      %7 = min %6, %4 dim=(B) acc=true : f32[]
+      yield %7
+    } : f32[]
+    yield %3
+  } : f32[]
+  write %1, %y
+  %8 = read %v : f32[A*B]
+  %9 = sum %8 dim=(A*B) : f32[]
+  %10 = sub %8, %9 : f32[A*B]
+  write %10, %y1
+}
+"""
+    exact(text, {"A": 3, "B": 23}, "hopper")

@@ -1,8 +1,8 @@
 """The block language: where data lie, who moves them, and when; Composable Kernel's level, for authors in Python.
 
 A kernel is a Python function under `@tb.kernel(machine, waves=...)`. It is called once, and each call in it makes one
-operation of the block level (docs/levels.md), at the author's line; what a machine refuses, and what an interpreter
-finds wrong, points there. docs/block.md is the tutorial.
+operation of the block level (docs/levels/block_operations.md), at the author's line; what a machine refuses, and what
+an interpreter finds wrong, points there. docs/block.md is the tutorial.
 
 | file       | subject                                                                      |
 |------------|------------------------------------------------------------------------------|

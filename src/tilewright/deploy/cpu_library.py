@@ -66,7 +66,7 @@ class LibraryPool:
 
 
 class KernelLibrary:
-    """The loaded C functions of a kernel; buffers and sizes are those of docs/deploying.md."""
+    """The loaded C functions of a kernel; buffers and sizes are those of docs/deploying_c.md."""
 
     def __init__(self, path: Path, manifest: Mapping[str, Any]):
         self.manifest, name = manifest, manifest["name"]

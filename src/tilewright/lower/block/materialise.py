@@ -78,8 +78,10 @@ def is_row_read_again(low: Lowering, read: Op) -> bool:
     if low.plan.waves == 1 or low.writer.lanes is None or low.writer.home is not None or low.bound.products:
         return False
     outside_loops = [op for op in low.program.body.ops if op.name == "read"]
+    if read not in outside_loops:
+        return False
     widths = {d: low.scope.part(d)[1] for op in outside_loops for d in op.result.type.dims}
-    if read not in outside_loops or not all(isinstance(widths[d], int) for d in read.result.type.dims):
+    if not all(isinstance(widths[d], int) for d in read.result.type.dims):
         return False
     reads = reused_reads(low.program, lambda d: most(widths[d]), low.writer.lanes, low.machine)
     return any(row.read is read and row.keeper == "workgroup" for row in reads)

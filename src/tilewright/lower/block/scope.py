@@ -191,7 +191,8 @@ class TileScope:
         size).
 
         The axis of a while loop has (0, 1). For an expression such as 2*K, the part follows from that of K: (32, 16)
-        gives (64, 32). Raise a ProgramError if its extent is not the same in every tile of K.
+        gives (64, 32). Raise a ProgramError if its extent is not the same in every tile of K, or if tasks and
+        loops split two of its symbols.
         """
         if dim in self.walking:  # one index, which depends on data
             return as_expr(0), 1
@@ -201,6 +202,8 @@ class TileScope:
         cut = [s for s in dim.symbols if s in self.parts]
         if not cut:
             return as_expr(0), self.size(dim)
+        if len(cut) > 1:
+            raise ProgramError(f"{dim} is split by parts of {' and '.join(s.name for s in sorted(cut, key=str))}")
         (s,) = cut
         first, width = self.parts[s]
         known: dict[Symbol, Expr | int] = dict(self.symbols)

@@ -9,9 +9,8 @@ from math import ceil
 from tilewright.machine import Machine
 from tilewright.plan.facts import Facts, ValueFacts
 from tilewright.plan.facts.masking import neutral_values
-from tilewright.plan.model import moving_cycles
 from tilewright.plan.search.axes import DEPTH
-from tilewright.plan.search.cost import launch_cycles
+from tilewright.plan.search.cost import SAME_WAVES, kernel_time, launch_cycles
 from tilewright.plan.search.counting import ResultRows, result_rows, state_bytes, task_end
 from tilewright.plan.search.kernel import CROWDED, KernelSchedule, Parts, candidate_of
 from tilewright.plan.search.ranking import PlanCandidate, Ranking
@@ -89,7 +88,8 @@ def _merge_cycles(machine: Machine, parts: Parts, states: float) -> float:
     """
     limits = machine.limits
     launches = 1 if parts.count <= UNROLLED else 2
-    moved = moving_cycles(machine, (2 * parts.count - 1) * states)
+    merge = Work(limits.cores or 1, (), moved=(2 * parts.count - 1) * states)
+    moved = kernel_time(machine, merge, SAME_WAVES).cycles - launch_cycles(machine)
     return moved + launches * limits.following_cycles - limits.copy_latency
 
 
