@@ -1,4 +1,4 @@
-"""Draws every picture of `layouts.md` and `gallery.md` into the folder `pictures`; run by `make pictures`."""
+"""Draws every picture of the pages into the folder `pictures`; run by `make pictures`."""
 
 from __future__ import annotations
 

@@ -16,8 +16,12 @@ from tilewright.cli import app
 DOCS = Path(__file__).parents[2] / "docs"
 TUTORIAL = (DOCS / "layouts.md").read_text(encoding="utf-8")
 PICTURES: dict[str, str] = runpy.run_path(str(DOCS / "draw_pictures.py"))["pictures"]()
-SHOWN = TUTORIAL + (DOCS / "gallery.md").read_text(encoding="utf-8")
-LINKS = re.findall(r"!\[([^\]]*)\]\(([^)]*)\)", SHOWN)
+LINKS = [
+    (words, (page.parent / path).resolve().relative_to(DOCS.resolve()).as_posix())
+    for page in sorted(DOCS.rglob("*.md"))
+    for words, path in re.findall(r"!\[([^\]]*)\]\(([^)]*)\)", page.read_text(encoding="utf-8"))
+]
+"""The words and the path, relative to the folder `docs`, of each picture that a page shows."""
 COMMANDS = re.findall(r"`tilewright (draw '[^`]*)`", TUTORIAL)
 
 
