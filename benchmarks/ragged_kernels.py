@@ -3,7 +3,7 @@
 `CASES` has one entry for each: a name, and what makes the kernel, its arguments and the results. Kernels that move,
 multiply or combine small integers must give the executor's bits. Softmax, norms, activations and attention lie within
 the bounds of tests/kernels, which follow from rounding; where results have 16 bits, exponentials on a GPU are within
-2^-17 of themselves (docs/gpu.md), which is added.
+2^-17 of themselves (docs/gpu/accuracy.md), which is added.
 """
 
 from __future__ import annotations

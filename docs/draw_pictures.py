@@ -1,4 +1,4 @@
-"""Draws every picture of the pages on layouts and of the gallery into the folder `pictures`; run by `make pictures`."""
+"""Draws every picture of the pages into the folder `pictures`; run by `make pictures`."""
 
 from __future__ import annotations
 

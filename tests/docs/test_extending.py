@@ -1,4 +1,4 @@
-"""docs/extending.md: each walk-through is done in a copy of the package, and its program prints what the page says."""
+"""docs/extending: each walk-through is done in a copy of the package, and its program prints what the page says."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs/extending.md").read_text(encoding="utf-8")
-SECTIONS = dict(re.findall(r"^## (Add .*?)\n(.*?)(?=^## |\Z)", PAGE, re.DOTALL | re.MULTILINE))
+PAGES = {file.stem: file.read_text(encoding="utf-8") for file in sorted((ROOT / "docs/extending").glob("*.md"))}
 
 
 def blocks(text: str, language: str) -> list[str]:
@@ -34,7 +33,7 @@ def changes(text: str) -> list[tuple[str, str, str]]:
 
 
 def apply(folder: Path, text: str) -> None:
-    """Make the changes of a section in a folder."""
+    """Make the changes of a page in a folder."""
     for path, before, after in changes(text):
         file = folder / path
         if not before:
@@ -58,37 +57,37 @@ def run(folder: Path, program: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def package(tmp_path_factory):
-    """A folder with a copy of the package, which Python compiles once for all sections."""
+    """A folder with a copy of the package, which Python compiles once for all pages."""
     folder = tmp_path_factory.mktemp("extended")
     shutil.copytree(ROOT / "src", folder / "src", ignore=shutil.ignore_patterns("__pycache__"))
     return folder
 
 
 @pytest.fixture
-def copy(package, title):
-    """The copy of the package, from which the section's changes are taken back after the test."""
+def copy(package, name):
+    """The copy of the package, from which the page's changes are taken back after the test."""
     yield package
-    for path, before, _ in changes(SECTIONS[title]):
+    for path, before, _ in changes(PAGES[name]):
         if before:
             shutil.copy2(ROOT / path, package / path)
         else:
             (package / path).unlink(missing_ok=True)
 
 
-def test_every_section_has_changes_a_program_and_its_output():
-    assert list(SECTIONS) == ["Add an operation", "Add a rewrite", "Add a machine"]
-    for text in SECTIONS.values():
+def test_every_page_has_changes_a_program_and_its_output():
+    assert list(PAGES) == ["add_a_machine", "add_a_rewrite", "add_an_operation"]
+    for text in PAGES.values():
         assert changes(text)
         assert len(blocks(text, "python")) == len(blocks(text, "text")) == 1
 
 
-@pytest.mark.parametrize("title", SECTIONS)
-def test_walk_throughs_do_what_the_page_says(title, copy):
-    (program,), (output,) = blocks(SECTIONS[title], "python"), blocks(SECTIONS[title], "text")
+@pytest.mark.parametrize("name", PAGES)
+def test_walk_throughs_do_what_the_page_says(name, copy):
+    (program,), (output,) = blocks(PAGES[name], "python"), blocks(PAGES[name], "text")
     before = run(copy, program)
     assert (before.returncode, before.stdout) != (0, output), (
         "the program shows nothing: it prints this without the change"
     )
-    apply(copy, SECTIONS[title])
+    apply(copy, PAGES[name])
     after = run(copy, program)
     assert after.stdout == output, after.stderr

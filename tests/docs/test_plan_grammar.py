@@ -1,4 +1,4 @@
-"""docs/plan_grammar.md has a row for every statement and word of the plan text, with examples that are parsed."""
+"""docs/plan_grammar.md and its folder have a row for every statement and word of plans; their examples are parsed."""
 
 from __future__ import annotations
 
@@ -16,8 +16,11 @@ from tilewright.plan.version1 import WORDS as VERSION_1
 from tilewright.plan.version1 import as_version_2
 from tilewright.plan.words import WORDS
 
-PAGE = (Path(__file__).parents[2] / "docs/plan_grammar.md").read_text(encoding="utf-8")
-REFERENCE, OLD = PAGE.split("## Version 1")
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = {page.stem: page.read_text(encoding="utf-8") for page in sorted((DOCS / "plan_grammar").glob("*.md"))}
+OLD = PAGES.pop("version_1")
+OVERVIEW = (DOCS / "plan_grammar.md").read_text(encoding="utf-8")
+REFERENCE = "\n".join([OVERVIEW, *PAGES.values()])
 ROWS = [line.strip("|").split("|") for line in REFERENCE.splitlines() if line.startswith("| `")]
 EXAMPLES = {cells[-1].strip().strip("`"): cells for cells in ROWS}
 OLD_ROWS = [re.findall(r"`([^`]*)`", line) for line in OLD.splitlines() if line.startswith("| `")]
@@ -59,6 +62,11 @@ def words_of_parser() -> set[str]:
     return {word for word in re.findall(r"[a-z]{2,}|l1", written) if word != "im"}
 
 
+def test_the_overview_links_to_every_page():
+    linked = set(re.findall(r"\]\(plan_grammar/(\w+)\.md\)", OVERVIEW))
+    assert linked == {*PAGES, "version_1"}
+
+
 def test_every_word_of_the_parser_is_explained():
     explained = set(re.findall(r"[a-z]{2,}|l1", REFERENCE))
     assert words_of_parser() >= {"axis", "task", "raster", "producer", "transposed", "peel", "occupancy", "reversed"}
@@ -86,7 +94,7 @@ def test_what_is_not_lowered_is_marked(example):
     refused = [line for line, _ in unlowered(parse_plan(whole_plan(example)))]
     done = EXAMPLES[example][-2].strip()
     assert done in ("yes", "no", "CPU", "GPU")
-    assert (done == "no") == (example in refused), "the column *done* is wrong"
+    assert (done == "no") == (example in refused), "the column *compiles* is wrong"
 
 
 def test_every_word_of_version_1_is_translated():

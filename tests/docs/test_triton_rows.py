@@ -1,4 +1,4 @@
-"""Each row of the tables of docs/coming_from_triton.md has a line of code that runs, or says in words why not."""
+"""Each row of docs/coming_from_triton/constructs.md has a line of code that runs, or says in words why not."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ import tilewright.wave as tkw
 from tilewright.block import Layout
 from tilewright.lang.global_symbols import WORKGROUP_0
 
-TEXT = (Path(__file__).parents[2] / "docs" / "coming_from_triton.md").read_text(encoding="utf-8")
-TABLES = re.sub(r"```.*?```", "", TEXT[TEXT.index("### Programs") :], flags=re.DOTALL)
+TEXT = (Path(__file__).parents[2] / "docs/coming_from_triton/constructs.md").read_text(encoding="utf-8")
+TABLES = re.sub(r"```.*?```", "", TEXT[TEXT.index("## Programs") :], flags=re.DOTALL)
 ROWS = [line.strip("| ").split(" | ") for line in TABLES.splitlines() if line.startswith("| `") or " | `" in line]
 CODE = re.compile(r"`((?:tkw\.|tkl\.|tb\.|tilewright\.|run\b|kernel\.|a\.|with tb\.)[^`]*\([^`]*|alpha \* t)`")
 FOUND = {row[0]: CODE.findall(row[-1]) for row in ROWS if not row[0].startswith("Triton")}

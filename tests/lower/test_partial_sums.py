@@ -16,7 +16,7 @@ M, N = tkl.sym.M, tkl.sym.N
 GLOBAL = tkl.GLOBAL_ADDRESS_SPACE
 UNIT = 2.0**-24
 SUM_BOUND, SCAN_BOUND = (BLOCK + 16) * UNIT, (RUNNING_BLOCK + 8) * UNIT
-"""What docs/language.md says, of the sum of all magnitudes."""
+"""What docs/language/reductions.md says, of the sum of all magnitudes."""
 USUAL = 5e-7
 """What random data of one sign are within; with one accumulator for everything they were up to 3e-3 off."""
 

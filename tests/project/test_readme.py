@@ -38,7 +38,7 @@ def code_of(page: Path) -> str:
 def test_a_type_checker_takes_what_readme_shows(tmp_path):
     """It found 14 faults: `Memory[M, K, ...]` was no type."""
     file = tmp_path / "shown.py"
-    file.write_text(code_of(ROOT / "README.md"))
+    file.write_text(code_of(ROOT / "README.md") + code_of(ROOT / "docs/operators.md"))
     found = subprocess.run(
         [
             sys.executable,
@@ -60,18 +60,30 @@ def test_a_type_checker_takes_what_readme_shows(tmp_path):
 
 
 def test_the_commands_that_readme_shows_exist():
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    text = "".join((ROOT / page).read_text(encoding="utf-8") for page in ("README.md", "docs/command_line.md"))
     shown = set(re.findall(r"^tilewright (\w+)", text, flags=re.MULTILINE))
     listed = CliRunner().invoke(app, ["--help"]).output
     assert shown == {"run", "show", "targets", "cache", "environment", "bench", "draw"}
     assert all(f" {name} " in listed for name in shown)
 
 
-def test_readme_says_how_to_install_and_what_runs():
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    for wanted in ("pip install .", "pip install tilewright", "| CPU | what runs |", "| `mb1` |", "threads"):
-        assert wanted in text
-    assert "Plain calls have no gradients." in text
+def test_readme_and_its_next_pages_say_how_to_install_and_what_runs():
+    wanted = {
+        "README.md": [
+            "pip install .",
+            "make demo",
+            "make test",
+            "docs/install.md",
+            "docs/command_line.md",
+            "docs/operators.md",
+        ],
+        "docs/install.md": ["pip install .", "pip install tilewright", "| CPU | what runs |"],
+        "docs/command_line.md": ["| `mb1` |"],
+        "docs/operators.md": ["threads", "Plain calls have no gradients."],
+    }
+    for page, phrases in wanted.items():
+        text = (ROOT / page).read_text(encoding="utf-8")
+        assert [phrase for phrase in phrases if phrase not in text] == [], page
 
 
 def test_the_changelog_names_this_version_in_the_form_of_keep_a_changelog():
