@@ -38,7 +38,7 @@ GROUPS = {
         "clock_ghz": "clock rate in GHz",
         "l1_bytes": "size of the L1 cache of one core",
         "l1_ways": "associativity of the L1 cache",
-        "l2_bytes": "CPU: size of the L2 cache of a core; GPU: size of the last cache before DRAM, which all cores share",
+        "l2_bytes": "CPU: size of the L2 cache of a core; GPU: size of the last cache before DRAM, for all cores",
         "l2_share": "share of L2 that the data of a kernel can use",
         "l2_parts": "number of parts of L2; each part fetches data for its own cores",
         "line_bytes": "size of a cache line",
@@ -89,7 +89,7 @@ GROUPS = {
     "Corrections of MMA loops": {
         "shallow_ring": "factor on an iteration if too few pipeline stages are in flight",
         "lone_group": "factor on MMAs if one warpgroup issues all of them",
-        "lone_lanes": "factor on elementwise work between MMAs, with one warpgroup",
+        "lone_lanes": "factor on elementwise work of one warpgroup between MMAs, if the iteration is not dependent",
         "least_step": "minimum cycles in which waves wait for a stage, use it and release it",
         "group_step": "cycles added to an iteration for each warpgroup after the first",
         "operand_latency": "cycles added to an iteration in which lanes compute an operand",
