@@ -7,7 +7,7 @@ for all machines. `tests/docs/test_machine_tables.py` finds a field of `Limits` 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import fields
 from pathlib import Path
 
@@ -34,16 +34,17 @@ GROUPS = {
         "registers": "CPU: vector registers of a thread; GPU: 32-bit registers of a lane",
         "tile_registers": "AMX tile registers of a thread",
         "vector_bytes": "size of a vector register",
-        "cores": "number of cores; for a CPU the planner takes the number of this computer",
+        "cores": "number of cores; for a CPU, the planner uses the actual number of the computer instead",
         "clock_ghz": "clock rate in GHz",
         "l1_bytes": "size of the L1 cache of one core",
         "l1_ways": "associativity of the L1 cache",
-        "l2_bytes": "size of the L2 cache; CPU: of one core; GPU: of all cores",
+        "l2_bytes": "CPU: size of the L2 cache of a core; GPU: size of the last cache before DRAM, for all cores",
         "l2_share": "share of L2 that the data of a kernel can use",
         "l2_parts": "number of parts of L2; each part fetches data for its own cores",
         "line_bytes": "size of a cache line",
         "sector_bytes": "size of an L2 sector",
         "conflict_bytes": "rows whose stride is a multiple of this distance share the same sets of L1",
+        "results_kept": "two shares of L2; loads get evict-first hints if the size of the results lies between them",
         "prefetch_bytes": "distance ahead at which packed operands are prefetched; 0: no prefetch",
         "instructions": "longest program, in instructions, that compiles in acceptable time",
     },
@@ -53,7 +54,7 @@ GROUPS = {
         "far_alone": "factor on `far_rate` while the other cores are idle",
         "warm": "factor on `far_rate` for data that L2 still holds from an earlier launch",
         "shared_rate": "bytes a cycle that a core reads from shared memory",
-        "copy_rate": "bytes a cycle that a core copies",
+        "copy_rate": "bytes a cycle that a core copies from memory to memory",
         "lane_rate": "simple elementwise operations a cycle of a core",
         "function_rate": "functions such as exp a cycle of a core",
         "load_cycles": "cycles between two vector loads",
@@ -62,12 +63,12 @@ GROUPS = {
     "Launches and tasks": {
         "launch_cycles": "cycles of a kernel launch",
         "following_cycles": "cycles of a launch that overlaps the end of the previous kernel",
-        "start_cycles": "cycles between the starts of two workgroups",
+        "start_cycles": "cycles between the starts of two workgroups, if not all can start at once",
         "task_cycles": "cycles between the last copy of a task and the first copy of the core's next task",
         "next_task": "cycles between the last MMA of a task and the first MMA of the core's next task",
         "copy_latency": "latency of a copy to shared memory, in cycles",
         "far_latency": "addition to `copy_latency` if no operand is in L2",
-        "meeting": "cycles of a workgroup barrier between two K iterations",
+        "meeting": "cycles of a workgroup barrier between two iterations of the K loop",
     },
     "Corrections of memory times": {
         "crossing": "factor on L2 reads of rows that do not start at a multiple of their width",
@@ -75,38 +76,42 @@ GROUPS = {
         "askew_partial": "factor on the last piece of a row that ends within an L2 sector",
         "overlapping": "factor on rows that begin within the previous row",
         "leaving_row": "cycles to store one row of a result",
-        "outside_row": "cycles of a box copy for each row out of bounds",
+        "outside_row": "cycles that a TMA box copy takes for each row out of bounds",
         "copy_shown": "share of the copy time that other work does not hide",
         "far_users": "factor on copies if all tasks run at once and tasks that read the same data are not neighbours",
-        "read_power": "exponent of the slow-down of copies by the bytes that a raster reads above the best raster",
+        "read_power": "p: a raster that reads r times as much as the best raster multiplies copy times by r^p",
         "alone": "factor on L2 reads of rows that no other core reads at about the same time",
         "strewn": "the value of `alone` for kernels with programmatic dependent launch",
-        "results_kept": "shares of L2: below the first all results stay in L2, above the second none does",
-        "operands_kept": "the same shares for operands, until the next launch",
+        "operands_kept": "two shares of L2: up to the first, L2 keeps all operands until the next launch; from the "
+        "second on, none",
         "last_store": "time of the last task's stores, divided by the time of their bytes in L2",
     },
     "Corrections of MMA loops": {
         "shallow_ring": "factor on an iteration if too few pipeline stages are in flight",
         "lone_group": "factor on MMAs if one warpgroup issues all of them",
-        "least_step": "minimum cycles of a K iteration",
-        "group_step": "addition to `least_step` for each further warpgroup",
-        "round_latency": "cycles of an iteration that nothing hides, divided by the square of the number of warpgroups",
-        "group_latency": "cycles added to MMAs for each warpgroup",
-        "lane_latency": "cycles added to elementwise work, divided by the number of warpgroups",
-        "turn_latency": "cycles added to MMAs and elementwise work if warpgroups take turns",
+        "lone_lanes": "factor on elementwise work of one warpgroup between MMAs, if the iteration is not dependent",
+        "least_step": "minimum cycles in which waves wait for a stage, use it and release it",
+        "group_step": "cycles added to an iteration for each warpgroup after the first",
         "operand_latency": "cycles added to an iteration in which lanes compute an operand",
+        "group_latency": "cycles added to the MMAs of a dependent iteration, times the number of warpgroups",
+        "lane_latency": "cycles added to its elementwise work, divided by the number of warpgroups",
+        "turn_latency": "cycles added to a dependent iteration if warpgroups take turns",
+        "lone_shown": "dependent iteration of one warpgroup: share of the shorter of MMAs and elementwise work that is "
+        "not hidden",
+        "round_latency": "cycles between two accumulator tiles of a task, divided by the square of the number of "
+        "warpgroups",
         "epilogue_latency": "cycles of an epilogue beside its arithmetic, stores and waits",
+        "lone_store": "cycles that an epilogue waits if there is one buffer for results",
         "sharpness": "exponent of the p-norm that joins computing time and memory time; 0: the longer one counts",
-        "lone_shown": "with one warpgroup: share of the shorter of MMAs and elementwise work that is not hidden",
-        "lone_lanes": "with one warpgroup: factor on elementwise work between MMAs",
-        "lone_store": "cycles that a task waits if it has one buffer for results",
-        "lane_store": "simple operations that the store of one element by a lane takes",
-        "placing": "simple operations that compute an element's address by division",
+    },
+    "Work of lanes": {
+        "lane_store": "cost of the store of one element by a lane, in simple elementwise operations",
+        "placing": "cost of an element's address that needs a division, in simple elementwise operations",
         "working_registers": "registers of a lane beside its accumulators",
         "loading_registers": "registers of a lane that only starts bulk copies",
         "gathering_registers": "registers of a lane that copies by loads and stores",
         "gather_cycles": "cycles of a load or store of one word by a lane that copies",
-        "gather_latency": "addition to `gather_cycles` for a word in bounds",
+        "gather_latency": "cycles added to `gather_cycles` for a word in bounds",
     },
 }
 """What each field of `Limits` means, in groups."""
@@ -122,12 +127,12 @@ WRITTEN = "`make machines` writes this page from `src/tilewright/targets`. Do no
 INTRODUCTION = f"""\
 # Machines
 
-This page is for engineers who read or write plans, or who want to know which instructions Tilewright uses on a machine.
-It lists the machines that Tilewright describes, and links to the instructions and rates of each.
+This page is for engineers who read or write [plans](plans.md), or who want to know which instructions Tilewright uses
+on a machine. It lists the machines that Tilewright describes, and links to the instructions and rates of each.
 
-A *machine* is the description of a target: its memories, its instructions and its rates. The planner ranks plans by
-these numbers alone. `tilewright targets` says which machine describes your CPU, and
-[extending.md](extending.md) shows how to add a machine.
+A *machine* is the description of a target: its memories, its instructions and its rates. The planner compares plans by
+the times that it predicts from this description. The command `tilewright targets` says which machine describes your
+CPU. [Extend Tilewright](extending.md) shows how to add a machine.
 
 - The figures of x86, AArch64 and Hopper come from manuals and from measurements of many plans.
 - The figures of the other machines come from published sources, and were not measured.
@@ -140,55 +145,59 @@ OVERVIEW_SAID = """\
 | --- | --- |
 | machine | the name to use in `target="cpu:NAME"` or `target="gpu:NAME"`, with a link to its atoms |
 | lanes | threads of one wave (warp); a dash for CPUs |
-| waves | the largest number of waves of a workgroup (CTA) |
-| shared memory, registers | the memory of one workgroup |
+| waves | the largest number of waves of a workgroup (CTA); a CPU core is one workgroup of one wave |
+| shared memory, registers | the memory of one workgroup; a dash: no limit |
 | atoms | the number of multiplication atoms and of copy atoms |
 
-An *atom* is one instruction of the machine. A *multiplication atom* adds the product of an m x k and a k x n matrix to
-an m x n matrix. A *copy atom* moves elements from one memory to another.
+An *atom* is one instruction of the machine, or a short fixed sequence of instructions. A *multiplication atom* adds the
+product of an m x k and a k x n matrix to an m x n matrix. A *copy atom* moves elements from one memory to another, or
+between memory and registers.
 """
 ATOMS_SAID = """\
-An *atom* is one instruction of a machine. Programs name atoms by the names in the tables: a [plan](../plan_grammar.md)
-says `mma by NAME, tile ...`, and a [block program](../levels.md) says `using NAME` for a multiplication and `by NAME`
-for a copy.
+An *atom* is one instruction of a machine, or a short fixed sequence of instructions. Programs name atoms by the names
+in the tables: a [plan](../plan_grammar.md) says `mma by NAME, tile ...`, and a [block
+program](../levels/block_programs.md) says `using NAME` for a multiplication and `by NAME` for a copy.
 
-Multiplication atoms add the product of A (m x k) and B (k x n) to C (m x n):
-
-| column | meaning |
-| --- | --- |
-| types | element types of A, B and C; "rounded to tf32": A and B are truncated to tf32 first |
-| A, B in | where the atom reads A and B |
-| by | who executes the atom: one core of a CPU, or a number of waves of a GPU |
-| cycles | cycles between two independent atoms on one unit |
-| multiply-adds a cycle | m * n * k / cycles |
-| asynchronous | "yes": the program waits for the result later |
+A multiplication atom adds the product of A (m x k) and B (k x n) to C (m x n), which is in registers:
 """
-COPIES_SAID = """\
-Copy atoms move elements:
-
-| column | meaning |
-| --- | --- |
-| bytes | bytes that one atom moves; "a box": a box of a tensor, whose size the program states |
-| cache hint | `keep`: cache as usual; `stream`: the data are not used again; `bypass`: do not cache in L1 |
-| completed by | what signals that an asynchronous copy has finished; a dash: the copy is synchronous |
+CYCLES = {
+    "x86": "cycles between the starts of two independent atoms on one core",
+    "aarch64": "cycles between the starts of two independent atoms on one core",
+    "nvidia": "cycles between the starts of two independent atoms; of `wgmma` and `fma`, on a multiprocessor (SM); of "
+    "`mma`, on one of its four tensor cores",
+    "amd_intel": "cycles between the starts of two independent atoms on one matrix unit; a CDNA 3 compute unit has "
+    "four matrix units, and an Xe core has eight",
+}
+"""What the column *cycles* counts, on each page of atoms."""
+HINTS = {
+    "keep": "`keep`: cache as usual",
+    "stream": "`stream`: the data are not used again",
+    "bypass": "`bypass`: do not cache in L1",
+}
+ABOUT = {
+    "amd_intel": """
+Tilewright does not generate machine code for these GPUs. The interpreter runs their programs.
 """
-UNITS = {
-    "x86": "The unit of *cycles* is one core.",
-    "aarch64": "The unit of *cycles* is one core.",
+}
+"""What a page of atoms says about all of its machines."""
+AFTER = {
     "nvidia": """\
-The unit of *cycles* is the whole multiprocessor (SM) for `wgmma` and `fma`. For `mma` it is one of the four tensor
-cores of a multiprocessor.
+The name `wgmma.m64nNk16.bf16` stands for several atoms. The column *shape* lists their values of N, and the name of an
+atom has a number in place of N. If another column has a range, its first number belongs to the smallest N, and its last
+number to the largest N. "N from 8 to 256" stands for these values:
+{numbers}.
 
-`wgmma.m64nNk16.bf16` stands for one atom for each N in the column *shape*. A range in other columns goes from the
-smallest to the largest N. The endings of names say where operands are:
+The endings of a name say how A and B are stored:
 
 - `ra`: A is in registers.
 - `ta`: A is stored with M contiguous.
-- `tb`: B is stored with N contiguous.""",
-    "amd_intel": """\
-The unit of *cycles* is one matrix unit. A core has four of them on CDNA 3 and eight on Xe. Tilewright does not generate
-machine code for these GPUs: the interpreter runs their programs.""",
+- `tb`: B is stored with N contiguous.
+
+An operand in shared memory without such an ending is stored with K contiguous. An `fma` atom is a sequence of FMA
+instructions, with loads if its operands are in shared memory.
+"""
 }
+"""What a page of atoms says below the columns of its multiplication atoms."""
 
 
 def pages() -> dict[str, str]:
@@ -208,29 +217,64 @@ def pages() -> dict[str, str]:
         texts[f"machines/{page}.md"] = list(_atoms(page, title, names, described))
     rates = [RATES_SAID]
     for group, meaning in GROUPS.items():
-        said = CORRECTIONS_SAID if group == "Corrections of memory times" else ""
-        rates += [f"\n## {group}\n", *filter(None, [said]), _limits(meaning, described)]
+        rates += [f"\n## {group}\n", *filter(None, [SECTIONS_SAID.get(group)]), _limits(meaning, described)]
     texts["machines/rates.md"] = rates
     return {path: "\n".join(parts) + "\n" for path, parts in texts.items()}
 
 
 def _atoms(page: str, title: str, names: tuple[str, ...], described: dict[str, Machine]) -> Iterable[str]:
-    """The parts of a page of atoms."""
+    """The parts of a page of atoms. Columns that have the same entry in all rows of the page are left out."""
+    machines = [described[name] for name in names]
+    atoms = [atom for row in machines for atom in row.multiply.values()]
+    copies = [copy for row in machines for copy in row.copies.values()]
+    is_gpu = any(row.lanes for row in machines)
+    hints = [said for hint, said in HINTS.items() if any(copy.hint == hint for copy in copies)]
+    rounded = '; "truncated to tf32": the atom first truncates A and B' if any(a.rounds for a in atoms) else ""
+    has_boxes = any(copy.bytes_moved is None for copy in copies)
+    boxes = '; "a box": a box of a tensor, whose size the program states' if has_boxes else ""
+    spaces = (
+        "global memory; `shared`: shared memory" if is_gpu else "global memory, or what a program calls shared memory"
+    )
+    columns = {
+        "types": f"element types of A, B and C, written A * B + C{rounded}",
+        "A, B in": "where the atom reads A and B",
+        "by": "the number of waves that execute one atom together" if is_gpu else "",
+        "cycles": CYCLES[page],
+        "multiply-adds a cycle": "m * n * k / cycles",
+        "asynchronous": '"yes": the program must wait before it uses C' if any(a.asynchronous for a in atoms) else "",
+    }
+    copy_columns = {
+        "from, to": f"`register`: registers; `global`: {spaces}",
+        "bytes": f"bytes that one atom writes{', all lanes together' if is_gpu else ', at most'}{boxes}",
+        "cache hint": "; ".join(hints) if len(hints) > 1 else "",
+        "completed by": "what signals that an asynchronous copy has finished; a dash: the copy is synchronous"
+        if any(copy.completes for copy in copies)
+        else "",
+    }
+    left_out = {name for name, said in {**columns, **copy_columns}.items() if not said}
     yield f"# Atoms of {title}\n"
-    yield f"This page lists the instructions that Tilewright uses on {title}. It is for engineers"
-    yield "who read or write plans and block programs. The [overview](../machines.md) has the memories of each machine."
+    yield f"This page lists the instructions that Tilewright uses on {title}. It is for engineers who read or write"
+    yield "[plans](../plans.md) and block programs. The [overview](../machines.md) has the memories of each machine."
+    yield from [ABOUT[page].rstrip()] if page in ABOUT else []
     yield f"\n{WRITTEN}\n"
     yield "## How to read the tables\n"
-    yield f"{ATOMS_SAID}\n{UNITS[page]}\n\n{COPIES_SAID}".rstrip()
-    for name in names:
-        row = described[name]
+    yield f"{ATOMS_SAID}\n{_meanings(columns)}\n"
+    if page in AFTER:
+        yield AFTER[page].format(numbers=_numbers_of_16_bits(atoms))
+    yield f"A copy atom moves elements:\n\n{_meanings(copy_columns)}"
+    for row in machines:
         before = _row_before(row, described)
         more = "" if before is None else f" It has the atoms of [`{before.name}`](#{_anchor(before.name)}), and these:"
-        yield f"\n## `{name}`\n"
-        yield f"{SHOWN_AS[name]}.{more}\n"
-        yield _multiply(row, before)
-        copies = _copies(row, before)
-        yield from [f"\n{copies}"] if copies else []
+        yield f"\n## `{row.name}`\n"
+        yield f"{SHOWN_AS[row.name]}.{more}\n"
+        yield _multiply(row, before, left_out)
+        copy_table = _copies(row, before, left_out)
+        yield from [f"\n{copy_table}"] if copy_table else []
+
+
+def _meanings(columns: dict[str, str]) -> str:
+    """The table that explains the columns; those without a meaning are left out."""
+    return _table(("column", "meaning"), [item for item in columns.items() if item[1]])
 
 
 RATES_SAID = f"""\
@@ -240,15 +284,22 @@ This page has the numbers by which the planner predicts the time of a plan, for 
 want to understand a prediction. Each row is a field of `Limits` in `src/tilewright/machine/description.py`, and each
 column is one [machine](../machines.md).
 
-A dash is the default of a field. The default has no effect on predictions. A *factor* multiplies a time, unless its row
-names a rate. A *core* is a core of a CPU or a multiprocessor of a GPU, and a *lane* is a GPU thread. The
-[glossary](../glossary.md) defines task, raster and workgroup.
+A dash means that the field has no effect on the predictions for this machine. A *factor* multiplies a time, unless its
+row names a rate. A *core* is a core of a CPU or a multiprocessor of a GPU, and a *lane* is a GPU thread. The
+[glossary](../glossary.md) defines task, raster, stage and workgroup.
 
 {WRITTEN}"""
-CORRECTIONS_SAID = """\
-The corrections of this section and the next one were fitted to measured times of many plans on the machine. A machine
-without them is planned by its bandwidths and rates alone.
-"""
+SECTIONS_SAID = {
+    "Corrections of memory times": """\
+The corrections of this section and the next one were fitted to measured times of many plans on the machine. For a
+machine without them, the planner uses the rates and launch times above alone.
+""",
+    "Corrections of MMA loops": """\
+An *iteration* is one iteration of the K loop. It is *dependent* if one of its MMAs reads the result of another MMA of
+this iteration, as in attention.
+""",
+}
+"""What a page says before the table of a group."""
 
 
 def _row_before(row: Machine, described: dict[str, Machine]) -> Machine | None:
@@ -266,9 +317,10 @@ def _anchor(name: str) -> str:
     return name.replace(".", "")
 
 
-def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """A table of Markdown."""
-    cells = [list(head), *map(list, rows)]
+def _table(head: Iterable[str], rows: Iterable[Iterable[str]], left_out: Collection[str] = ()) -> str:
+    """A table of Markdown, without the columns that are left out."""
+    names = list(head)
+    cells = [[cell for name, cell in zip(names, row, strict=True) if name not in left_out] for row in [names, *rows]]
     cells.insert(1, ["---"] * len(cells[0]))
     return "\n".join(f"| {' | '.join(row)} |" for row in cells)
 
@@ -326,7 +378,7 @@ def _size(count: int | None) -> str:
     return f"{count} B"
 
 
-def _multiply(row: Machine, before: Machine | None) -> str:
+def _multiply(row: Machine, before: Machine | None, left_out: Collection[str]) -> str:
     """The multiplication atoms that the row before lacks; those of a family that differ in N alone share a line."""
     families: dict[str, list[MultiplyAtom]] = {}
     for atom in (a for a in row.multiply.values() if before is None or a.name not in before.multiply):
@@ -335,15 +387,17 @@ def _multiply(row: Machine, before: Machine | None) -> str:
     for family, atoms in families.items():
         first, last = atoms[0], atoms[-1]
         m, n, k = first.shape
-        columns = str(n) if len(atoms) == 1 else f"N, N of {_numbers([atom.shape[1] for atom in atoms])}"
+        numbers = [atom.shape[1] for atom in atoms]
+        columns = str(n) if len(atoms) == 1 else "N"
+        listed = "" if len(atoms) == 1 else f"; {_numbers(numbers)}"
         lanes = row.lanes and first.c.lanes // row.lanes
         by = "a core" if not lanes else "1 wave" if lanes == 1 else f"{lanes} waves"
         asynchronous = "yes" if first.asynchronous else "-"
-        rounds = f", rounded to {first.rounds}" if first.rounds else ""
+        rounds = f", truncated to {first.rounds}" if first.rounds else ""
         lines.append(
             (
                 f"`{family}`",
-                f"{m} x {columns} x {k}",
+                f"{m} x {columns} x {k}{listed}",
                 f"{first.a.dtype} * {first.b.dtype} + {first.c.dtype}{rounds}",
                 f"{_home(first.a)}, {_home(first.b)}",
                 by,
@@ -353,7 +407,7 @@ def _multiply(row: Machine, before: Machine | None) -> str:
             )
         )
     head = ("multiplication atom", "shape m x n x k", "types", "A, B in", "by", "cycles", "multiply-adds a cycle")
-    return _table((*head, "asynchronous"), lines)
+    return _table((*head, "asynchronous"), lines, left_out)
 
 
 def _rate(atom: MultiplyAtom) -> float:
@@ -367,10 +421,14 @@ def _range(values: Iterable[str]) -> str:
 
 
 def _numbers(values: list[int]) -> str:
-    """Numbers as a list; long ones by their ends."""
-    if len(values) <= 4:
-        return ", ".join(map(str, values))
-    return f"{values[0]}, {values[1]} to {values[-1]}"
+    """The values of N of a family; the page lists the long ones once."""
+    return f"N = {', '.join(map(str, values))}" if len(values) <= 4 else f"N from {values[0]} to {values[-1]}"
+
+
+def _numbers_of_16_bits(atoms: list[MultiplyAtom]) -> str:
+    """The values of N of the wgmma atoms for 16-bit types, as a list; empty if the machine has none."""
+    values = sorted(a.shape[1] for a in atoms if re.fullmatch(r"wgmma\.m64n\d+k16\.bf16", a.name))
+    return ", ".join(map(str, values))
 
 
 def _home(operand: RegisterOperand | MemoryOperand) -> str:
@@ -380,11 +438,11 @@ def _home(operand: RegisterOperand | MemoryOperand) -> str:
     return "registers" if type(operand) is RegisterOperand else "tile registers"
 
 
-def _copies(row: Machine, before: Machine | None) -> str:
+def _copies(row: Machine, before: Machine | None, left_out: Collection[str]) -> str:
     """The copy atoms that the row before lacks; empty if there are none."""
     head = ("copy atom", "from", "to", "bytes", "cache hint", "completed by")
     atoms = [a for a in row.copies.values() if before is None or a.name not in before.copies]
-    return _table(head, map(_copy, atoms)) if atoms else ""
+    return _table(head, map(_copy, atoms), left_out) if atoms else ""
 
 
 def _copy(atom: CopyAtom) -> tuple[str, ...]:

@@ -37,9 +37,9 @@ class Limit:
             raise LimitExceeded(f"{shown(what)}: {self.rule}")
 
 
-NESTING = Limit(64, "brackets, calls and blocks stand at most 64 deep in one another")
+NESTING = Limit(64, "brackets, calls and blocks are nested at most 64 deep")
 OPERATORS = Limit(512, "an expression has at most 512 operators")
-FORMULA = Limit(128, "the operations of a formula stand at most 128 deep in one another")
+FORMULA = Limit(128, "the operations of a formula are nested at most 128 deep")
 INTEGER = Limit((1 << 512) - 1, "an integer has at most 512 bits")
 ELEMENTS = Limit(1 << 48, "a tensor has extents, strides and a number of elements of at most 2**48")
 RANK = Limit(32, "a tensor has at most 32 dimensions")
@@ -49,11 +49,11 @@ SHARED = Limit(1 << 32, "an alloc makes at most 2**32 bytes")
 TABLE = Limit(1 << 22, "a constant table has at most 2**22 elements")
 WAVES = Limit(1 << 10, "a program has at most 1024 waves")
 WORKERS = Limit(1 << 10, "a program has at most 1024 workers")
-MODES = Limit(256, "a layout has at most 256 modes, those in one another counted too")
+MODES = Limit(256, "a layout has at most 256 modes, nested modes included")
 OFFSETS = Limit((1 << 63) - 1, "a layout's extents, strides and size are below 2**63")
-SWIZZLE = Limit(48, "a swizzle's bits, base and shift are together at most 48")
-WRITTEN = Limit(1 << 14, "a program becomes at most 16384 operations of the loop level")
-STEPS = Limit(1 << 22, "an interpreter does at most 2**22 operations, unless it is told more")
+SWIZZLE = Limit(48, "the sum of a swizzle's bits, base and shift is at most 48")
+WRITTEN = Limit(1 << 14, "a program is lowered to at most 16384 operations of the loop level")
+STEPS = Limit(1 << 22, "an interpreter executes at most 2**22 operations, unless this limit is raised")
 BUFFER = Limit(1 << 24, "an interpreter's tensor has at most 2**24 elements")
 
 LIMITS = (

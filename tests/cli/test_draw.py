@@ -121,7 +121,7 @@ def test_the_console_script() -> None:
     ("layout", "says"),
     [
         ("(1000000000,1000000000)", "1000000000000000000 cells in all"),
-        ("(" * 100 + "2" + ")" * 100, "at most 64 deep in one another"),
+        ("(" * 100 + "2" + ")" * 100, "nested at most 64 deep"),
         ("9" * 5000, "an integer has at most 512 bits"),
         ("4:(1)@99999999999", "has no meaning in a layout"),
     ],
