@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -19,11 +20,21 @@ ROOT = Path(__file__).parents[2]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")), ROOT / "examples/block/README.md"]
 
 
+@cache
+def anchors(page: Path) -> set[str]:
+    """The names under which links reach the headings of a page."""
+    prose = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    headings = re.findall(r"^#+ (.*)$", prose, flags=re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_links_lead_to_files_that_are_there(page):
+def test_links_lead_to_files_and_headings_that_are_there(page):
     prose = re.sub(r"```.*?```|`[^`]*`", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
-    targets = re.findall(r"\]\(([^)\s]+)\)", prose)
-    missing = [t for t in targets if "://" not in t and not (page.parent / t.split("#")[0]).exists()]
+    targets = [t.partition("#") for t in re.findall(r"\]\(([^)\s]+)\)", prose) if "://" not in t]
+    files = [(page.parent / path if path else page, anchor) for path, _, anchor in targets]
+    assert [str(file) for file, _ in files if not file.exists()] == []
+    missing = [(file.name, a) for file, a in files if a and file.suffix == ".md" and a not in anchors(file.resolve())]
     assert missing == []
 
 
