@@ -176,7 +176,8 @@ HINTS = {
 }
 ABOUT = {
     "amd_intel": """
-Tilewright does not generate machine code for these GPUs. The interpreter runs their programs.
+Tilewright does not generate machine code for these GPUs. The interpreter runs their programs. A *wave* of Xe is a
+sub-group of 16 lanes.
 """
 }
 """What a page of atoms says about all of its machines."""
