@@ -94,7 +94,8 @@ GROUPS = {
         "group_step": "cycles added to an iteration for each warpgroup after the first",
         "operand_latency": "cycles added to an iteration in which lanes compute an operand",
         "group_latency": "cycles added to the MMAs of a dependent iteration, times the number of warpgroups",
-        "lane_latency": "cycles added to its elementwise work, divided by the number of warpgroups",
+        "lane_latency": "cycles added to the elementwise work of a dependent iteration, divided by the number of "
+        "warpgroups",
         "turn_latency": "cycles added to a dependent iteration if warpgroups take turns",
         "lone_shown": "dependent iteration of one warpgroup: share of the shorter of MMAs and elementwise work that is "
         "not hidden",
@@ -239,7 +240,9 @@ def _atoms(page: str, title: str, names: tuple[str, ...], described: dict[str, M
     columns = {
         "types": f"element types of A, B and C, written A * B + C{rounded}",
         "A, B in": "where the atom reads A and B",
-        "by": "the number of waves that execute one atom together" if is_gpu else "",
+        "by": f"the number of waves{' (warps)' if page == 'nvidia' else ''} that execute one atom together"
+        if is_gpu
+        else "",
         "cycles": CYCLES[page],
         "multiply-adds a cycle": "m * n * k / cycles",
         "asynchronous": '"yes": the program must wait before it uses C' if any(a.asynchronous for a in atoms) else "",
