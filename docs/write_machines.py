@@ -94,7 +94,8 @@ GROUPS = {
         "group_step": "cycles added to an iteration for each warpgroup after the first",
         "operand_latency": "cycles added to an iteration in which lanes compute an operand",
         "group_latency": "cycles added to the MMAs of a dependent iteration, times the number of warpgroups",
-        "lane_latency": "cycles added to its elementwise work, divided by the number of warpgroups",
+        "lane_latency": "cycles added to the elementwise work of a dependent iteration, divided by the number of "
+        "warpgroups",
         "turn_latency": "cycles added to a dependent iteration if warpgroups take turns",
         "lone_shown": "dependent iteration of one warpgroup: share of the shorter of MMAs and elementwise work that is "
         "not hidden",
@@ -291,8 +292,8 @@ row names a rate. A *core* is a core of a CPU or a multiprocessor of a GPU, and 
 {WRITTEN}"""
 SECTIONS_SAID = {
     "Corrections of memory times": """\
-The corrections of this section and the next one were fitted to measured times of many plans on the machine. For a
-machine without them, the planner uses the rates and launch times above alone.
+The corrections of `hopper` in this section and the next one were fitted to measured times of many plans. The few
+corrections of other machines are estimates.
 """,
     "Corrections of MMA loops": """\
 An *iteration* is one iteration of the K loop. It is *dependent* if one of its MMAs reads the result of another MMA of
