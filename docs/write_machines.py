@@ -295,8 +295,8 @@ row names a rate. A *core* is a core of a CPU or a multiprocessor of a GPU, and 
 {WRITTEN}"""
 SECTIONS_SAID = {
     "Corrections of memory times": """\
-The corrections of this section and the next one were fitted to measured times of many plans on the machine. For a
-machine without them, the planner uses the rates and launch times above alone.
+The corrections of `hopper` in this section and the next one were fitted to measured times of many plans. The few
+corrections of other machines are estimates.
 """,
     "Corrections of MMA loops": """\
 An *iteration* is one iteration of the K loop. It is *dependent* if one of its MMAs reads the result of another MMA of
