@@ -147,7 +147,7 @@ OVERVIEW_SAID = """\
 | machine | the name to use in `target="cpu:NAME"` or `target="gpu:NAME"`, with a link to its atoms |
 | lanes | threads of one wave (warp); a dash for CPUs |
 | waves | the largest number of waves of a workgroup (CTA); a CPU core is one workgroup of one wave |
-| shared memory, registers | the memory of one workgroup; a dash: no limit |
+| shared memory, registers | size for one workgroup; a dash: no limit, because a CPU allocates it in main memory |
 | atoms | the number of multiplication atoms and of copy atoms |
 
 An *atom* is one instruction of the machine, or a short fixed sequence of instructions. A *multiplication atom* adds the
