@@ -235,7 +235,7 @@ def _atoms(page: str, title: str, names: tuple[str, ...], described: dict[str, M
     has_boxes = any(copy.bytes_moved is None for copy in copies)
     boxes = '; "a box": a box of a tensor, whose size the program states' if has_boxes else ""
     spaces = (
-        "global memory; `shared`: shared memory" if is_gpu else "global memory, or what a program calls shared memory"
+        "global memory; `shared`: shared memory" if is_gpu else "memory, including shared memory"
     )
     columns = {
         "types": f"element types of A, B and C, written A * B + C{rounded}",
