@@ -234,9 +234,7 @@ def _atoms(page: str, title: str, names: tuple[str, ...], described: dict[str, M
     rounded = '; "truncated to tf32": the atom first truncates A and B' if any(a.rounds for a in atoms) else ""
     has_boxes = any(copy.bytes_moved is None for copy in copies)
     boxes = '; "a box": a box of a tensor, whose size the program states' if has_boxes else ""
-    spaces = (
-        "global memory; `shared`: shared memory" if is_gpu else "global memory, or what a program calls shared memory"
-    )
+    spaces = "global memory; `shared`: shared memory" if is_gpu else "memory"
     columns = {
         "types": f"element types of A, B and C, written A * B + C{rounded}",
         "A, B in": "where the atom reads A and B",
