@@ -131,9 +131,9 @@ INTRODUCTION = f"""\
 This page is for engineers who read or write [plans](plans.md), or who want to know which instructions Tilewright uses
 on a machine. It lists the machines that Tilewright describes, and links to the instructions and rates of each.
 
-A *machine* is the description of a target: its memories, its instructions and its rates. The planner predicts the
-times of plans from this description. The command `tilewright targets` says which machine describes your CPU.
-[Extend Tilewright](extending.md) shows how to add a machine.
+A *machine* is the description of a target: its memories, its instructions and its rates. The planner compares plans by
+the times that it predicts from this description. The command `tilewright targets` says which machine describes your
+CPU. [Extend Tilewright](extending.md) shows how to add a machine.
 
 - The figures of x86, AArch64 and Hopper come from manuals and from measurements of many plans.
 - The figures of the other machines come from published sources, and were not measured.
@@ -146,9 +146,8 @@ OVERVIEW_SAID = """\
 | --- | --- |
 | machine | the name to use in `target="cpu:NAME"` or `target="gpu:NAME"`, with a link to its atoms |
 | lanes | threads of one wave (warp); a dash for CPUs |
-| waves | the largest number of waves of a workgroup (CTA); 1 for CPUs |
-| shared memory | the size for one workgroup; a dash for CPUs, which have no limit |
-| registers | the size of all registers of one workgroup |
+| waves | the largest number of waves of a workgroup (CTA); a CPU core is one workgroup of one wave |
+| shared memory, registers | size for one workgroup; a dash: no limit, because a CPU allocates it in main memory |
 | atoms | the number of multiplication atoms and of copy atoms |
 
 An *atom* is one instruction of the machine, or a short fixed sequence of instructions. A *multiplication atom* adds the
@@ -235,9 +234,7 @@ def _atoms(page: str, title: str, names: tuple[str, ...], described: dict[str, M
     rounded = '; "truncated to tf32": the atom first truncates A and B' if any(a.rounds for a in atoms) else ""
     has_boxes = any(copy.bytes_moved is None for copy in copies)
     boxes = '; "a box": a box of a tensor, whose size the program states' if has_boxes else ""
-    spaces = (
-        "global memory; `shared`: shared memory" if is_gpu else "memory, including shared memory"
-    )
+    spaces = "global memory; `shared`: shared memory" if is_gpu else "memory"
     columns = {
         "types": f"element types of A, B and C, written A * B + C{rounded}",
         "A, B in": "where the atom reads A and B",
