@@ -164,8 +164,8 @@ A multiplication atom adds the product of A (m x k) and B (k x n) to C (m x n), 
 CYCLES = {
     "x86": "cycles between the starts of two independent atoms on one core",
     "aarch64": "cycles between the starts of two independent atoms on one core",
-    "nvidia": "cycles between the starts of two independent atoms; of `wgmma` and `fma`, on a multiprocessor (SM); of "
-    "`mma`, on one of its four tensor cores",
+    "nvidia": "cycles between the starts of two independent atoms on one multiprocessor (SM); for `mma`, on one of "
+    "its four tensor cores",
     "amd_intel": "cycles between the starts of two independent atoms on one matrix unit; a CDNA 3 compute unit has "
     "four matrix units, and an Xe core has eight",
 }
@@ -184,9 +184,8 @@ sub-group of 16 lanes.
 """What a page of atoms says about all of its machines."""
 AFTER = {
     "nvidia": """\
-The name `wgmma.m64nNk16.bf16` stands for several atoms. The column *shape* lists their values of N, and the name of an
-atom has a number in place of N. If another column has a range, its first number belongs to the smallest N, and its last
-number to the largest N. "N from 8 to 256" stands for these values:
+The name `wgmma.m64nNk16.bf16` stands for several atoms, one for each value of N in the column *shape*. A range in
+another column runs from the smallest N to the largest N. "N from 8 to 256" stands for these values:
 {numbers}.
 
 The endings of a name say how A and B are stored:
@@ -196,7 +195,7 @@ The endings of a name say how A and B are stored:
 - `tb`: B is stored with N contiguous.
 
 An operand in shared memory without such an ending is stored with K contiguous. An `fma` atom is a sequence of FMA
-instructions, with loads if its operands are in shared memory.
+instructions.
 """
 }
 """What a page of atoms says below the columns of its multiplication atoms."""
