@@ -34,29 +34,29 @@ GROUPS = {
         "registers": "CPU: vector registers of a thread; GPU: 32-bit registers of a lane",
         "tile_registers": "AMX tile registers of a thread",
         "vector_bytes": "size of a vector register",
-        "cores": "number of cores; for a CPU, the planner uses the actual number of the computer instead",
+        "cores": "number of cores; for a CPU, the computer's number is used instead",
         "clock_ghz": "clock rate in GHz",
         "l1_bytes": "size of the L1 cache of one core",
         "l1_ways": "associativity of the L1 cache",
         "l2_bytes": "CPU: size of the L2 cache of a core; GPU: size of the last cache before DRAM, for all cores",
         "l2_share": "share of L2 that the data of a kernel can use",
-        "l2_parts": "number of parts of L2; each part fetches data for its own cores",
+        "l2_parts": "number of parts of L2, each for some of the cores",
         "line_bytes": "size of a cache line",
         "sector_bytes": "size of an L2 sector",
         "conflict_bytes": "rows whose stride is a multiple of this distance share the same sets of L1",
-        "results_kept": "two shares of L2; loads get evict-first hints if the size of the results lies between them",
-        "prefetch_bytes": "distance ahead at which packed operands are prefetched; 0: no prefetch",
+        "results_kept": "loads get evict-first hints if the results need this share of L2",
+        "prefetch_bytes": "distance at which packed operands are prefetched",
         "instructions": "longest program, in instructions, that compiles in acceptable time",
     },
     "Rates": {
         "l2_rate": "bytes a cycle that each core reads from L2 while all cores read",
         "far_rate": "bytes a cycle that each core reads from memory behind L2 (DRAM) while all cores read",
-        "far_alone": "factor on `far_rate` while the other cores are idle",
-        "warm": "factor on `far_rate` for data that L2 still holds from an earlier launch",
+        "far_alone": "`far_rate` is multiplied by this while the other cores are idle",
+        "warm": "`far_rate` is multiplied by this for data that L2 still holds from an earlier launch",
         "shared_rate": "bytes a cycle that a core reads from shared memory",
         "copy_rate": "bytes a cycle that a core copies from memory to memory",
-        "lane_rate": "simple elementwise operations a cycle of a core",
-        "function_rate": "functions such as exp a cycle of a core",
+        "lane_rate": "simple elementwise operations that a core executes in a cycle",
+        "function_rate": "functions such as exp that a core executes in a cycle",
         "load_cycles": "cycles between two vector loads",
         "latency": "latency of a multiply-add of the vector unit, in cycles",
     },
@@ -82,9 +82,9 @@ GROUPS = {
         "read_power": "p: a raster that reads r times as much as the best raster multiplies copy times by r^p",
         "alone": "factor on L2 reads of rows that no other core reads at about the same time",
         "strewn": "the value of `alone` for kernels with programmatic dependent launch",
-        "operands_kept": "two shares of L2: up to the first, L2 keeps all operands until the next launch; from the "
-        "second on, none",
-        "last_store": "time of the last task's stores, divided by the time of their bytes in L2",
+        "operands_kept": "shares of L2: operands up to the first stay there until the next launch; from the second on, "
+        "none stay",
+        "last_store": "factor on the time of the last task's stores to L2",
     },
     "Corrections of MMA loops": {
         "shallow_ring": "factor on an iteration if too few pipeline stages are in flight",
@@ -93,17 +93,14 @@ GROUPS = {
         "least_step": "minimum cycles in which waves wait for a stage, use it and release it",
         "group_step": "cycles added to an iteration for each warpgroup after the first",
         "operand_latency": "cycles added to an iteration in which lanes compute an operand",
-        "group_latency": "cycles added to the MMAs of a dependent iteration, times the number of warpgroups",
-        "lane_latency": "cycles added to the elementwise work of a dependent iteration, divided by the number of "
-        "warpgroups",
+        "group_latency": "cycles added to the MMAs of a dependent iteration for each warpgroup",
+        "lane_latency": "cycles added to the elementwise work of a dependent iteration of one warpgroup",
         "turn_latency": "cycles added to a dependent iteration if warpgroups take turns",
-        "lone_shown": "dependent iteration of one warpgroup: share of the shorter of MMAs and elementwise work that is "
-        "not hidden",
-        "round_latency": "cycles between two accumulator tiles of a task, divided by the square of the number of "
-        "warpgroups",
-        "epilogue_latency": "cycles of an epilogue beside its arithmetic, stores and waits",
+        "lone_shown": "share of the shorter of MMAs and elementwise work that one warpgroup does not hide",
+        "round_latency": "cycles between two accumulator tiles of a task of one warpgroup",
+        "epilogue_latency": "cycles that every epilogue takes",
         "lone_store": "cycles that an epilogue waits if there is one buffer for results",
-        "sharpness": "exponent of the p-norm that joins computing time and memory time; 0: the longer one counts",
+        "sharpness": "exponent of the p-norm that joins computing time and memory time",
     },
     "Work of lanes": {
         "lane_store": "cost of the store of one element by a lane, in simple elementwise operations",
@@ -285,15 +282,14 @@ This page has the numbers by which the planner predicts the time of a plan, for 
 want to understand a prediction. Each row is a field of `Limits` in `src/tilewright/machine/description.py`, and each
 column is one [machine](../machines.md).
 
-A dash means that the field has no effect on the predictions for this machine. A *factor* multiplies a time, unless its
-row names a rate. A *core* is a core of a CPU or a multiprocessor of a GPU, and a *lane* is a GPU thread. The
-[glossary](../glossary.md) defines task, raster, stage and workgroup.
+A dash means that the field has no effect on the predictions for this machine. A *factor* multiplies a time. A *core*
+is a core of a CPU or a multiprocessor of a GPU, and a *lane* is a GPU thread. The [glossary](../glossary.md) defines
+task, raster, stage and workgroup.
 
 {WRITTEN}"""
 SECTIONS_SAID = {
     "Corrections of memory times": """\
-The corrections of `hopper` in this section and the next one were fitted to measured times of many plans. The few
-corrections of other machines are estimates.
+The corrections of `hopper` were fitted to measured times of many plans. Those of other machines are estimates.
 """,
     "Corrections of MMA loops": """\
 An *iteration* is one iteration of the K loop. It is *dependent* if one of its MMAs reads the result of another MMA of
