@@ -33,10 +33,11 @@ from metamorphic_programs import FAMILIES, SHARES, Program, Writing, Written
 
 import tilewright
 from tilewright.compiler.native import kernel_for
+from tilewright.driver.request_facts import facts_of_request
 from tilewright.errors import TilewrightError
 from tilewright.machine import Machine
 from tilewright.plan.model import microseconds
-from tilewright.plan.search import search
+from tilewright.plan.search import search_facts
 
 HOPPER = machine_of("hopper/132")
 WITHIN, BAR = 0.05, 0.95
@@ -184,10 +185,7 @@ def predicted_by_compiler(written: Written, row: Machine = HOPPER) -> float:
 def predicted_by_search(written: Written, row: Machine = HOPPER) -> float:
     """The microseconds of the first plan of the search that the lowering does."""
     request = planning_of(written.kernel, written.sizes, row)
-    ranking = search(
-        request.program, {**request.sizes, **request.typical}, request.machine, request.free, constant=request.constant
-    )
-    planned = best_plan(ranking)
+    planned = best_plan(search_facts(facts_of_request(request), request.machine))
     return math.nan if planned is None else microseconds(planned[1], request.machine)
 
 

@@ -47,9 +47,9 @@ from random_plans import Agreement, Timing, edited
 
 from tilewright import kernels
 from tilewright.compiler.native import kernel_for
+from tilewright.driver.request_facts import facts_of_request
 from tilewright.errors import FastPathLost, MissingAtomWarning, TilewrightError
 from tilewright.machine import Machine
-from tilewright.plan.facts import facts_of
 from tilewright.plan.search import rate_plan
 from tilewright.plan.text import parse_plan
 from tilewright.runtime.timing import interleaved_medians
@@ -170,8 +170,7 @@ def cycles_of(name: str, target: str, plan: str) -> float | None:
     """The cycles that the search predicts for a plan; None: it predicts none."""
     problem = problem_of(name)
     request = request_of(problem, machine_of(target))
-    facts = facts_of(request.program, {**request.sizes, **request.typical}, request.free, request.open_extents)
-    candidate = rate_plan(facts, machine_of(target), parse_plan(plan), problem.constant)
+    candidate = rate_plan(facts_of_request(request), machine_of(target), parse_plan(plan))
     return None if isinstance(candidate, str) else candidate.cycles
 
 

@@ -58,6 +58,7 @@ GROUPS = {
         "lane_rate": "simple elementwise operations that a core executes in a cycle",
         "function_rate": "functions such as exp that a core executes in a cycle",
         "load_cycles": "cycles between two vector loads",
+        "run_cycles": "cycles added for each contiguous run of an operand that a core reads from memory behind L2",
         "latency": "latency of a multiply-add of the vector unit, in cycles",
     },
     "Launches and tasks": {

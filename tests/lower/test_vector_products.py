@@ -1,4 +1,4 @@
-"""Products without rows or columns on a GPU: sums over lanes, exactly, on Hopper's interpreter."""
+"""Products without rows or columns: sums over lanes on a GPU, exactly, on Hopper's interpreter; sums on CPUs."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 import tilewright
 import tilewright.lang as tkl
 import tilewright.wave as tkw
+from tilewright import kernels
 from tilewright.compiler.native import kernel_for
 from tilewright.targets.registry import machine
 
@@ -93,3 +94,40 @@ def test_a_plan_that_names_an_atom_is_still_read():
     made = kernel_for(matrix_vector(), sizes, machine=HOPPER, plan=f"{plan}; mma by mma.m16n8k16.bf16, tile 16x8")
     assert made.plan is not None
     assert [line.atom for line in made.plan.products] == ["mma.m16n8k16.bf16"]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "sizes", "matrix", "sums"),
+    [
+        (matrix_vector(f32), {"N": 45, "K": 333}, "w", True),
+        (matrix_vector(f32, first=True), {"N": 200, "K": 64}, "w", True),
+        (kernels.gemm("nt", "f32", "f32"), {"M": 1, "N": 77, "K": 130}, "b", True),
+        (kernels.gemm("nt", "i8", "i32"), {"M": 1, "N": 33, "K": 100}, "b", True),
+        (kernels.gemm("tt", "f32", "f32"), {"M": 77, "N": 1, "K": 130}, "a", False),
+    ],
+    ids=["matrix by vector", "vector by matrix", "one row", "bytes", "not along K"],
+)
+def test_a_cpu_sums_along_the_rows_of_a_matrix_that_is_not_constant(
+    kernel: Any, sizes: dict[str, int], matrix: str, sums: bool
+):
+    """An MMA would transpose the matrix first, at every launch."""
+    made = kernel_for(kernel, sizes, target="cpu")
+    packed = kernel_for(kernel, sizes, target="cpu", constant=[matrix])
+    assert [not each.plan.products and each.plan.atom is None for each in (made, packed)] == [sums, False]
+    rng = np.random.default_rng(sum(sizes.values()))
+    *given, result = made.module.host.args
+    arrays = [rng.integers(-3, 4, [int(n) for n in a.type.shape]).astype(a.type.dtype.numpy) for a in given]
+    wanted = tilewright.compile(kernel, sizes, target="executor")(*arrays)
+    for each in (made, packed):
+        y = np.full([int(n) for n in result.type.shape], 77, wanted.dtype)
+        each.bind(dict(zip([a.name for a in (*given, result)], [*arrays, y], strict=True)))()
+        assert np.array_equal(y, wanted)
+
+
+@pytest.mark.parametrize("order", ["nn", "nt"])
+def test_few_rows_read_a_matrix_that_is_not_constant_in_place(order: str):
+    """Packing it at every launch took ten times as long as the product."""
+    sizes, row = {"M": 4, "N": 4096, "K": 4096}, machine("x86.avx512")
+    kernel = kernels.gemm(order, "f32", "f32")
+    programs = [kernel_for(kernel, sizes, machine=row, constant=names).module.programs for names in ((), ("b",))]
+    assert [any(name.startswith("pack") for name in each) for each in programs] == [False, True]

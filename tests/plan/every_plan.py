@@ -46,6 +46,6 @@ class _Same:
 def _listed(kernel: _Same, sizes: tuple[tuple[str, int], ...], machine: _Same, constant: tuple[str, ...]) -> Any:
     """All plans that the search lists."""
     request = request_of(Problem("test", "kernel", lambda: kernel.value, dict(sizes), constant), machine.value)
-    ranking = search_facts(facts_of_request(request), machine.value, constant=constant, keeps_all=True)
+    ranking = search_facts(facts_of_request(request), machine.value, keeps_all=True)
     plans = map(as_plan, ranking.candidates)
     return [plan for plan in plans if not isinstance(plan, Rejected)]

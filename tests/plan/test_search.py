@@ -10,6 +10,7 @@ import pytest
 import search_programs as programs
 from search_programs import facts
 
+from tilewright.driver.request_facts import facts_of_request
 from tilewright.plan.model import microseconds
 from tilewright.plan.search import Rejected, as_plan, cycles_on, explain_ranking, limits_of, search_facts
 from tilewright.targets.registry import gpu_machine
@@ -19,8 +20,6 @@ from corpus_plans import machine_of  # noqa: E402
 from corpus_problems import problems  # noqa: E402
 from corpus_requests import MACHINE, best_plan, request_of, why_not_lowered  # noqa: E402
 from corpus_text import read  # noqa: E402
-
-from tilewright.plan.search import search  # noqa: E402
 
 HOPPER = gpu_machine("gpu:hopper")
 AGREED = (
@@ -79,11 +78,7 @@ def ranked(corpus, kind, name):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         request = request_of(every[kind, name], machine)
-    sizes = {**request.sizes, **request.typical}
-    ranking = search(
-        request.program, sizes, machine, request.free, constant=request.constant, opened=request.open_extents
-    )
-    return ranking, request, record[kind, name, MACHINE]
+    return search_facts(facts_of_request(request), machine), request, record[kind, name, MACHINE]
 
 
 @pytest.mark.parametrize(("kind", "name"), WITHOUT_PIPELINE, ids=[name for _, name in WITHOUT_PIPELINE])
@@ -151,7 +146,7 @@ def test_the_search_agrees_with_todays_planners(kind, name, corpus):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         request = request_of(every[kind, name], machine)
-    plan, cycles = best_plan(search(request.program, request.sizes, machine, request.free, constant=request.constant))
+    plan, cycles = best_plan(search_facts(facts_of_request(request), machine))
     assert plan.lines() == today.plan.splitlines()
     assert cycles == pytest.approx(today.cycles, rel=0.04)
 

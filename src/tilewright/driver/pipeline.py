@@ -24,11 +24,12 @@ from tilewright.driver.pinned_plans import lower_pinned
 from tilewright.driver.realise import lower_ranked
 from tilewright.driver.request import Request
 from tilewright.lower.block.lower import Lowered
+from tilewright.plan.schedule import Schedule
 from tilewright.rewrite.digits import in_digits
 from tilewright.rewrite.drop_empty import without_empty
 from tilewright.rewrite.flatten import in_one
 from tilewright.rewrite.unit_rows import with_unit_rows
-from tilewright.rewrite.vector_products import with_sums_of_terms
+from tilewright.rewrite.vector_products import streams_rows_along_k, with_sums_of_terms
 
 Dumped = Callable[[str, str, Callable[[], str]], None]
 """A function that takes the result of a pass: the pass's name, the kind of text, and a function that returns the text.
@@ -50,21 +51,29 @@ def present(request: Request) -> Request:
 def give_rows(request: Request) -> Request:
     """Return the request with MMAs rewritten that have no M or no N, such as matrix-vector products.
 
-    On a GPU they become elementwise products and a sum, if all MMAs of the program are such. Otherwise they get a
-    dimension of extent 1, so that an atom fits; on a GPU also if the author's plan names atoms, if sizes are known only
-    at the call, and in grid programs and programs with logs. A program without such MMAs is returned unchanged.
+    They become elementwise products and a sum if all MMAs of the program are such; on a CPU only if each reads its
+    matrix, which is not constant, along K. Otherwise they get a dimension of extent 1, so that an atom fits. They also
+    get it if the author's plan names atoms, if sizes are known only at the call, and in grid programs and programs with
+    logs. A program without such MMAs is returned unchanged.
     """
-    names_atoms = request.pinned is not None and any(line.atom is not None for line in request.pinned.products)
     as_written = request.opened or request.logs or request.workgroups is not None
-    if request.machine.lanes is not None and not names_atoms and not as_written:
-        summed = with_sums_of_terms(request.program, request.free)
-        if summed is not None:
-            return request.rewritten(*summed)
+    if not _names_atoms(request.pinned) and not as_written:
+        on_lanes = request.machine.lanes is not None
+        units = () if on_lanes else [d for d, n in request.sized.extents.items() if n == 1]
+        if on_lanes or streams_rows_along_k(request.program, request.constant, units):
+            summed = with_sums_of_terms(request.program, request.free, units)
+            if summed is not None:
+                return request.rewritten(*summed)
     rewritten = with_unit_rows(request.program, request.free)
     if rewritten is None:
         return request
     program, free, unit = rewritten
     return request.rewritten(program, free, {**request.sized.extents, unit: 1})
+
+
+def _names_atoms(plan: Schedule | None) -> bool:
+    """True if the author gives a plan, and it names the atom of an MMA."""
+    return plan is not None and (plan.atom is not None or any(line.atom is not None for line in plan.products))
 
 
 REWRITES: tuple[tuple[str, Callable[[Request], Request]], ...] = (

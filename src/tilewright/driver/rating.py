@@ -26,7 +26,7 @@ def rated(request: Request, kernels: Kernels, plan: Schedule, between: str) -> C
     facts = facts_of_request(request, between)
     if isinstance(kernels, TwoKernels):
         plan = joined_plan(kernels, plan)  # with a second kernel that it left out
-    candidate = rate_plan(facts, machine, plan, request.constant)
+    candidate = rate_plan(facts, machine, plan)
     bound = lower_bound(facts, machine)
     if isinstance(candidate, str):
         choice = replace(untimed_choice(machine, name, plan, bound), notes=(f"no predicted time: {candidate}",))

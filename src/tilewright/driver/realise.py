@@ -125,7 +125,7 @@ class RankedPlans:
         for request in (first, *(each for each in others if each.program is not first.program)):
             blocks = CompileOptions.NO_BLOCKS not in request.options and request.longer() is None
             facts = facts_of_request(request, between)
-            ranking = search_facts(facts, request.machine, constant=request.constant, blocks=blocks)
+            ranking = search_facts(facts, request.machine, blocks=blocks)
             for candidate in ranking.candidates:
                 plan = as_plan(candidate)
                 if isinstance(plan, Rejected):

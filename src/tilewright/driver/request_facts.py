@@ -27,6 +27,7 @@ def facts_of_request(request: Request, between: str = "") -> Facts:
     return replace(
         facts,
         between=between,
+        constant=frozenset(request.constant),
         on_k_rows=partial(_facts_on_k_rows, request),
         without_loop=partial(_facts_without_loop, request),
     )
@@ -40,7 +41,7 @@ def _facts_without_loop(request: Request) -> Facts | str:
     program = dissolved(request.program)
     if isinstance(program, str):
         return program
-    return replace(facts_of_request(request.rewritten(program, ())), is_whole=True)
+    return facts_of_request(request.rewritten(program, ()))
 
 
 def _facts_on_k_rows(request: Request) -> Facts | str:

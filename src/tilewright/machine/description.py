@@ -77,8 +77,9 @@ class Limits:
     those of the best raster slow copies.
 
     Latencies, in cycles. `latency`: a multiply-add of the vector unit. `load_cycles`: time between two vector loads.
-    `copy_latency`: a copy to shared memory; `far_latency`: the addition to it if L2 holds no operand. `launch_cycles`:
-    a launch; `following_cycles`: a launch that overlaps the end of the previous one and needs its results.
+    `run_cycles`: each contiguous run of an operand that a CPU core reads from memory behind L2. `copy_latency`: a copy
+    to shared memory; `far_latency`: the addition to it if L2 holds no operand. `launch_cycles`: a launch;
+    `following_cycles`: a launch that overlaps the end of the previous one and needs its results.
     `start_cycles`: time between the starts of two workgroups. `task_cycles`: time between the copies of one task and
     those of a core's next; `next_task`: between the products of both. `outside_row`: each out-of-bounds row of a box
     copy. `leaving_row`: each row of a result that is stored. `lone_store`: a task that waits because it has one buffer
@@ -150,6 +151,7 @@ class Limits:
     gather_latency: float = 0.0
     latency: int = 1
     load_cycles: float = 1.0
+    run_cycles: float = 0.0
     line_bytes: int = 1
     conflict_bytes: int | None = None
     prefetch_bytes: int = 0

@@ -296,7 +296,8 @@ class _ProductSpace:
             kind: MemoryType = accessed(node.source)[0].type
             shape = tuple(number_or(self.sizes(d)) for d in kind.dims)
         otherwise = None if node.source is None else node.source.attrs.get("otherwise")
-        return Operand(place.memory, node.dtype, shape, coordinates, otherwise)
+        constant = place.memory in self.facts.constant
+        return Operand(place.memory, node.dtype, shape, coordinates, otherwise, constant)
 
     def _unit_terms(self, node: ValueFacts, coordinate: int) -> Expr:
         """Return an expression to add to one memory coordinate of the read or write `node`: its digits of extent 1.

@@ -32,6 +32,8 @@ class Operand:
     """Its extents: numbers, or expressions of open sizes (known only at the call)."""
     coordinates: tuple[Expr, ...]
     otherwise: float | None = None
+    constant: bool = False
+    """True if its elements are the same at every launch: it is packed once, when it is bound."""
 
     @cached_property
     def conditions(self) -> list[tuple[int, Expr]]:

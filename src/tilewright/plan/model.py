@@ -32,6 +32,8 @@ class Cost:
     staging: float = 0.0
     storing: float = 0.0
     launch: float
+    packing: float = 0.0
+    """Cycles of the kernel that packs B at every launch, its launch included; 0 for a constant B."""
     tasks: int
     busiest: int
     """The number of tasks that the busiest worker runs; `tasks` is the number of all workers' tasks."""
@@ -43,15 +45,15 @@ class Cost:
     @property
     def cycles(self) -> float:
         """The predicted cycles of the busiest worker: the sum over all causes."""
-        return self.products + self.memory + self.staging + self.storing + self.launch
+        return self.products + self.memory + self.staging + self.storing + self.launch + self.packing
 
     def parts(self) -> dict[str, float]:
         """Return {cause: predicted cycles of the busiest worker (core)}.
 
         The causes are products (multiply-adds), memory (cycles that multiply-adds do not hide), staging of A, storing
-        of results, and the launch (fixed cycles to start a kernel).
+        of results, the launch (fixed cycles to start a kernel), and packing of B by a kernel before this one.
         """
-        return {f.name: getattr(self, f.name) for f in fields(self)[:5]}
+        return {f.name: getattr(self, f.name) for f in fields(self)[:6]}
 
 
 @dataclass(frozen=True)
@@ -94,16 +96,24 @@ def l2(limits: Limits) -> float:
 def stays_in_l1(limits: Limits, rows: int, row_bytes: int, stride_bytes: int) -> bool:
     """True if the L1 cache holds `rows` rows of `row_bytes` bytes at once, at a distance of `stride_bytes` bytes.
 
-    Rows may compete for the same sets of the cache, if the stride has a large power of two as a factor. Rows of 64
-    bytes with a stride of 256 use a quarter of the sets. If the stride is as long as one line of every set, all rows
-    use the same set.
+    Rows may compete for the same sets of the cache.
+    """
+    line = limits.line_bytes
+    return rows * -(-row_bytes // line) * line <= l1(limits) * share_of_sets(limits, row_bytes, stride_bytes)
+
+
+def share_of_sets(limits: Limits, row_bytes: int, stride_bytes: int) -> float:
+    """Return the share of L1's sets, at most 1, that rows of `row_bytes` bytes at a distance of `stride_bytes` use.
+
+    It is less than 1 if the stride has a large power of two as a factor. Rows of 64 bytes with a stride of 256 use a
+    quarter of the sets. If the stride is as long as one line of every set, all rows use the same sets.
     """
     line = limits.line_bytes
     lines_per_row, lines_between = -(-row_bytes // line), max(1, stride_bytes // line)
     step = lines_between & -lines_between
     if limits.l1_ways is not None:
         step = min(step, limits.l1_bytes // (limits.l1_ways * line))
-    return rows * lines_per_row * line <= l1(limits) * min(1.0, lines_per_row / step)
+    return min(1.0, lines_per_row / step)
 
 
 def cores(machine: Machine) -> int:
@@ -146,12 +156,18 @@ def copy_kernel_cycles(source: Operand, target: Operand, machine: Machine) -> fl
     """Return the cycles of a kernel on all cores that copies the tensor `source` to `target`, its launch included.
 
     The launch is the fixed cycles to start a kernel. The two tensors may differ in type and padding. The copy runs at
-    the core's copy rate; if the L2 caches do not hold both tensors, at most at the rate of memory.
+    the core's copy rate; if the L2 caches do not hold both tensors, at most at the rate of memory, and each line of the
+    target is read before it is written.
     """
+    return cycles_to_copy(machine, operand_bytes(source), operand_bytes(target))
+
+
+def cycles_to_copy(machine: Machine, read: float, written: float) -> float:
+    """Return the cycles of a kernel on all cores that reads and writes so many bytes; see `copy_kernel_cycles`."""
     limits, workers = machine.limits, cores(machine)
-    moved = operand_bytes(source) + operand_bytes(target)
-    rate = limits.copy_rate if moved <= workers * l2(limits) else min(limits.copy_rate, limits.far_rate)
-    return moved / rate / workers + limits.launch_cycles
+    if read + written <= workers * l2(limits):
+        return (read + written) / limits.copy_rate / workers + limits.launch_cycles
+    return (read + 2 * written) / min(limits.copy_rate, limits.far_rate) / workers + limits.launch_cycles
 
 
 def roofline(contraction: Contraction, machine: Machine, atoms: Sequence[MultiplyAtom | LaneUnit]) -> Roofline:

@@ -1,4 +1,4 @@
-"""Replaces matrix-vector products by sums on GPUs: an MMA without M or without N multiplies elements and adds them.
+"""Replaces matrix-vector products by sums: an MMA without M or without N multiplies elements and adds them.
 
     %0 = read %x : bf16[K]                          %0 = read %x : bf16[K]
     %1 = read %w : bf16[N, K]                       %1 = read %w : bf16[N, K]
@@ -6,7 +6,8 @@
                                                     %3 = sum %2 dim=(K) : f32[N]
 
 Every element of the larger operand is used once, so that memory limits the kernel: lanes are fast enough, and the
-planner of reductions splits the sum over tasks and lanes as any other.
+rules for reductions split the sum over tasks and lanes as any other. On a CPU the larger operand must lie along K: an
+MMA would transpose it first, at every launch.
 """
 
 from __future__ import annotations
@@ -24,12 +25,15 @@ PLAIN = frozenset({"tag"})
 """Attributes of an MMA that do not change what it computes."""
 
 
-def with_sums_of_terms(program: Program, free: Collection[Op]) -> tuple[Program, Collection[Op]] | None:
+def with_sums_of_terms(
+    program: Program, free: Collection[Op], units: Collection[Expr] = ()
+) -> tuple[Program, Collection[Op]] | None:
     """Return (program in which each matrix-vector MMA is an elementwise product and a sum, the loops of `free` in the
     new program). K loops that only add MMAs are removed.
 
     None if there is no MMA, if one has both M and N or lies in another loop, or if the program has constraints. `free`
-    holds the loops whose result does not depend on the tile size.
+    holds the loops whose result does not depend on the tile size. Dimensions in `units`, of extent 1, count as no M and
+    no N.
 
     >>> from tilewright.ir.tile import parse_tile
     >>> program = parse_tile('''tile product(%x: global f32[K], %w: global f32[N, K], %y: global f32[N])
@@ -50,7 +54,7 @@ def with_sums_of_terms(program: Program, free: Collection[Op]) -> tuple[Program,
     write
     """
     products = [op for op in program.walk() if op.name == "mma"]
-    if not products or program.records or not all(_is_vector_product(op) for op in products):
+    if not products or program.records or not all(_is_vector_product(op, units) for op in products):
         return None
     program, free = without_k_loops(program, free)
     ops = program.body.ops
@@ -64,7 +68,7 @@ def with_sums_of_terms(program: Program, free: Collection[Op]) -> tuple[Program,
         for op in ops:
             if op.name == "mma":
                 operands = tuple(values.get(v, v) for v in op.operands)
-                values[op.result] = _sum_of_terms(op, operands, zeros, summed)
+                values[op.result] = _sum_of_terms(op, operands, zeros, summed, units)
             else:
                 summed.append(_with_values(op, values, copy_of_op))
         used = {v for op in walk_block(Block((), summed)) for v in op.operands}
@@ -82,9 +86,35 @@ def _with_values(op: Op, values: Mapping[Value, Value], kept: dict[Op, Op]) -> O
     return kept[op]
 
 
-def _is_vector_product(op: Op) -> bool:
-    """True if the MMA `op` lacks M or N or both, and has no attribute that changes its arithmetic."""
-    a, b, c = (set(v.type.dims) for v in op.operands)
+def streams_rows_along_k(program: Program, constant: Collection[str], units: Collection[Expr]) -> bool:
+    """True if each MMA of `program` is a matrix-vector product that reads its matrix as it lies in memory, along K.
+
+    The matrix must be an argument that is not in `constant`: a constant one is packed once, when it is bound. `units`
+    are the dimensions of extent 1.
+    """
+    makers = {v: op for op in program.walk() for v in op.results}
+    return all(_matrix_lies_along_k(op, makers, constant, units) for op in program.walk() if op.name == "mma")
+
+
+def _matrix_lies_along_k(
+    op: Op, makers: Mapping[Value, Op], constant: Collection[str], units: Collection[Expr]
+) -> bool:
+    """True if one operand of the MMA `op` has a free dimension, is a plain read of an argument that is not in
+    `constant`, and is contiguous along K. `makers` has the operation that makes each value.
+    """
+    a, b, c = (set(v.type.dims) - set(units) for v in op.operands)
+    matrices = [v for v, only in ((op.operands[0], a - b), (op.operands[1], b - a)) if only & c]
+    if len(matrices) != 1 or (read := makers.get(matrices[0])) is None or read.name != "read":
+        return False
+    summed = (a & b) - c
+    return "at" not in read.attrs and read.result.type.dims[-1] in summed and read.operands[0].name not in constant
+
+
+def _is_vector_product(op: Op, units: Collection[Expr]) -> bool:
+    """True if the MMA `op` lacks M or N or both, and has no attribute that changes its arithmetic. Dimensions in
+    `units` count as absent.
+    """
+    a, b, c = (set(v.type.dims) - set(units) for v in op.operands)
     return not ((a - b) & c and (b - a) & c) and (a | b) >= c and set(op.attrs) <= PLAIN
 
 
@@ -95,11 +125,14 @@ def _is_used(op: Op, used: Collection[Value]) -> bool:
     return op.name not in ("fill", "scalar") or any(r in used for r in op.results)
 
 
-def _sum_of_terms(op: Op, operands: tuple[Value, ...], zeros: Collection[Value], ops: list[Op]) -> Value:
+def _sum_of_terms(
+    op: Op, operands: tuple[Value, ...], zeros: Collection[Value], ops: list[Op], units: Collection[Expr]
+) -> Value:
     """Append operations to `ops` that compute the MMA `op` as an elementwise product and a sum over K; return their
     result.
 
     `operands` replace those of the MMA. Its accumulator is added unless it is in `zeros`, the values that are 0.
+    `units` are dimensions of extent 1.
     """
     *multiplied, start = operands
     kind = op.result.type
@@ -114,8 +147,10 @@ def _sum_of_terms(op: Op, operands: tuple[Value, ...], zeros: Collection[Value],
     widened = [
         v if v.type.dtype is kind.dtype else add("cast", (v,), v.type.dims, dtype=kind.dtype) for v in multiplied
     ]
-    one, two = sorted(widened, key=lambda v: -len(v.type.dims))
-    total = add("mul", (one, two), (*one.type.dims, *(d for d in two.type.dims if d not in one.type.dims)))
+    one, two = sorted(widened, key=lambda v: -len({*v.type.dims} - {*units}))
+    dims = (*(d for d in two.type.dims if d not in one.type.dims), *one.type.dims)
+    matrix = one if one.type.dims == dims else add("broadcast", (one,), dims, to=dims)
+    total = add("mul", (matrix, two), dims)
     for dim in [d for d in reversed(total.type.dims) if d not in kind.dims]:
         total = add("sum", (total,), tuple(d for d in total.type.dims if d is not dim), dim=dim)
     if total.type.dims != kind.dims:

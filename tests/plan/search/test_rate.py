@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tilewright.plan.facts import Facts, facts_of
+from tilewright.driver.request_facts import facts_of_request
+from tilewright.plan.facts import Facts
 from tilewright.plan.schedule import Schedule
 from tilewright.plan.search import as_plan, rate_plan, search_facts
 from tilewright.plan.text import parse_plan
@@ -48,13 +49,11 @@ PROGRAMS = (
 
 
 @cache
-def _facts(kind: str, name: str) -> tuple[Facts, tuple[str, ...]]:
+def _facts(kind: str, name: str) -> Facts:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         request = request_of(_problems()[kind, name], HOPPER)
-    return facts_of(request.program, {**request.sizes, **request.typical}, request.free, request.open_extents), tuple(
-        request.constant
-    )
+    return facts_of_request(request)
 
 
 @cache
@@ -63,8 +62,7 @@ def _problems():
 
 
 def _plans(kind: str, name: str) -> list[tuple[Schedule, float]]:
-    facts, constant = _facts(kind, name)
-    ranking = search_facts(facts, HOPPER, constant=constant)
+    ranking = search_facts(_facts(kind, name), HOPPER)
     plans = [(as_plan(c), c.cycles) for c in ranking.candidates]
     return [(plan, cycles) for plan, cycles in plans if isinstance(plan, Schedule)]
 
@@ -72,9 +70,9 @@ def _plans(kind: str, name: str) -> list[tuple[Schedule, float]]:
 @pytest.mark.sampled(6)
 @pytest.mark.parametrize(("kind", "name"), PROGRAMS)
 def test_a_plan_of_the_search_has_the_time_of_its_candidate(kind, name):
-    facts, constant = _facts(kind, name)
+    facts = _facts(kind, name)
     for plan, cycles in _plans(kind, name):
-        candidate = rate_plan(facts, HOPPER, plan, constant)
+        candidate = rate_plan(facts, HOPPER, plan)
         assert not isinstance(candidate, str), (candidate, str(plan))
         assert candidate.cycles == pytest.approx(cycles, rel=1e-9), str(plan)
         assert (
@@ -102,7 +100,7 @@ SAID = {"step": 64, "raster": 16, "registers": 40, "stages": 4, "launch": ""}
 
 
 def _rated(kind: str, name: str, plan: str) -> float:
-    candidate = rate_plan(_facts(kind, name)[0], HOPPER, parse_plan(plan))
+    candidate = rate_plan(_facts(kind, name), HOPPER, parse_plan(plan))
     assert not isinstance(candidate, str), candidate
     assert math.isfinite(candidate.cycles)
     return candidate.cycles
@@ -149,13 +147,13 @@ def test_results_whose_rows_leave_in_narrow_pieces_have_a_time():
 
 
 def test_a_plan_for_another_program_is_no_exception():
-    facts, _ = _facts("rows", "bf16 softmax 8192x8192")
+    facts = _facts("rows", "bf16 softmax 8192x8192")
     why = rate_plan(facts, HOPPER, parse_plan(GEMM.format(**SAID)))
     assert isinstance(why, str)
     assert "product" in why
 
 
 def test_copies_that_nothing_makes_are_named():
-    facts, _ = _facts(*PROGRAMS[0])
+    facts = _facts(*PROGRAMS[0])
     plan = parse_plan(GEMM.format(**SAID) + "; repack a: aligned rows")
     assert rate_plan(facts, HOPPER, plan) == "no copies are `repack a: aligned rows`"

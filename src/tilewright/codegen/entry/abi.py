@@ -1,7 +1,7 @@
 """The C interface of an exported kernel: version, alignment, and the codes that its functions return.
 
-All five functions of a kernel NAME are described in docs/deploying_c.md. The code 0 means success. Any other code has its
-kind in the low 8 bits and, above them, the index of the buffer, size or check that it is about.
+All five functions of a kernel NAME are described in docs/deploying_c.md. The code 0 means success. Any other code has
+its kind in the low 8 bits and, above them, the index of the buffer, size or check that it is about.
 """
 
 from __future__ import annotations

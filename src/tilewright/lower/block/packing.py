@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from tilewright.algebra.expr import ZERO, Const, Expr, Symbol, as_expr
 from tilewright.algebra.expr_use import Substitution
-from tilewright.analysis.flat_memory import Size
+from tilewright.analysis.flat_memory import Size, linear_step
 from tilewright.ir.attrs import Range
 from tilewright.ir.block import BLOCK
 from tilewright.ir.core import Block, Program, Value
@@ -24,7 +24,10 @@ from tilewright.lower.block.packed_orders import BlockOrder, Order, Pack
 from tilewright.lower.block.storage import Storage
 from tilewright.lower.block.writer import BlockWriter, extent
 from tilewright.plan.microkernel import Axes, Microkernel
+from tilewright.plan.model import cores
 
+PAGE = 4096
+"""The most bytes of a block of N that one packing task writes, if it reads whole rows: a page of memory."""
 Images = Callable[[Sequence[Expr]], Substitution]
 """A function from indices along (outer dimensions, K, N) to the substitution of coordinates by them."""
 
@@ -47,7 +50,8 @@ def pack_here(
             {storage.scope.coordinate(d): parts[d][0] + at for d, at in zip(dims, indices, strict=True)}
         )
 
-    _copy(storage.writer, source, images, order, storage.writer.axes(order.shape), (), packed)
+    over = storage.writer.axes(order.shape)
+    _copy(storage.writer, source, images, order, over, over, packed)
     return packed, order
 
 
@@ -126,8 +130,9 @@ def _is_read_again(low: Lowering, b: Tile) -> bool:
 def _program(low: Lowering, element: Load, source: Value, coordinates: list[Symbol], order: Order) -> Pack:
     """Return the Pack of an argument: a program that packs it in `order`, the argument, and the packed tensor.
 
-    The program has a task for each block of N. `source` is the argument, `element` a load of an element of B from it;
-    `coordinates` are the symbols of this load along (outer dimensions, K, N).
+    The program has a task for each block of N. On a CPU, if B is contiguous along N, it has a task for a few K steps,
+    which loops over the blocks of N: a task then reads whole rows of B. `source` is the argument, `element` a load of
+    an element of B from it; `coordinates` are the symbols of this load along (outer dimensions, K, N).
     """
     name, kind = low.writer.fresh(f"packed_{source.name}"), element.tensor.type
     extents = tuple(map(as_expr, order.shape))
@@ -136,18 +141,30 @@ def _program(low: Lowering, element: Load, source: Value, coordinates: list[Symb
     w = BlockWriter(low.machine.lanes, low.scope.opened.symbols, low.machine.limits)  # one wave
     for name_in_use in (source.name or "argument", name, *(s.name for s in low.scope.opened.symbols)):
         w.fresh(name_in_use)
-    names = [f"o{n}" for n in range(len(order.around))]
-    ranges = tuple(Range.of(w.fresh(n), 0, e) for n, e in zip([*names, "f"], order.shape, strict=False))
-    tasks = tuple(r.symbol for r in ranges)
+    names, before = [f"o{n}" for n in range(len(order.around))], len(order.around)
+    steps = _steps_of_rows(low, order, element, coordinates[-1])
+    counts = (*order.shape[:before], as_expr(order.shape[-5]) // steps if steps else order.shape[before])
+    ranges = tuple(Range.of(w.fresh(n), 0, e) for n, e in zip([*names, "e" if steps else "f"], counts, strict=True))
+    *outer, task = (r.symbol for r in ranges)
     inner, body = Block(()), Block(())
 
     def images(places: Sequence[Expr]) -> Substitution:
         return Substitution(dict(zip(coordinates, places, strict=True)))
 
+    def copy(block: Expr, shape: tuple[Size, ...], first: Expr) -> None:
+        """Emit the copy of a block of N: of the rest of its elements, of extents `shape`, from K step `first` on."""
+        over = w.axes(shape)
+        at = (*outer, block, *over[:-5], over[-5] + first, *over[-4:]) if steps else (*outer, block, *over)
+        goal = w.view(target, over, [(e, False) for e in at])
+        _copy(w, Load(argument, element.at), images, order, over, at, goal)
+
     with w.inside(inner):
-        over = w.axes(order.shape[len(tasks) :])
-        goal = w.view(target, over, [(e, False) for e in (*tasks, *over)])
-        _copy(w, Load(argument, element.at), images, order, over, tasks, goal)
+        rest = order.shape[before + 1 :]
+        if steps:
+            with w.loop("f", as_expr(order.shape[before])) as block:
+                copy(block, (*rest[:-5], steps, *rest[-4:]), steps * task)
+        else:
+            copy(task, rest, ZERO)
     with w.inside(body):
         w.emit("tasks", ranges=ranges, blocks=(inner,))
     used = {s for e in (*extents, *kind.shape) for s in e.symbols}
@@ -157,21 +174,38 @@ def _program(low: Lowering, element: Load, source: Value, coordinates: list[Symb
     return Pack(program, source, Value(replace(target.type, role="in"), name))
 
 
+def _steps_of_rows(low: Lowering, order: Order, element: Load, column: Symbol) -> int:
+    """Return the number of K steps of a packing task that reads whole rows of B; 0 if a task takes a block of N.
+
+    Rows are read on a CPU if B is contiguous along N, whose coordinate in the load `element` is `column`, and if K has
+    a step for each core. The steps divide K, and what they write of a block of N is at most a page.
+    """
+    if low.machine.lanes is not None or not isinstance(order, BlockOrder):
+        return 0
+    steps = order.shape[-5]
+    across_rows = any(column in e.symbols for e in element.at[:-1]) or linear_step(element.at[-1], column) != 1
+    if across_rows or not isinstance(steps, int) or steps < cores(low.machine):
+        return 0
+    step_bytes = order.how.atom.shape[2] * order.how.columns * order.dtype.bits // 8
+    most = min(steps // cores(low.machine), PAGE // step_bytes)
+    return max(n for n in range(1, max(1, most) + 1) if steps % n == 0)
+
+
 def _copy(
     w: BlockWriter,
     element: Load,
     images: Images,
     order: Order,
     over: tuple[Symbol, ...],
-    fixed: tuple[Expr, ...],
+    at: tuple[Expr, ...],
     held: Value,
 ) -> None:
     """Emit the copy of B to the tensor `held` in packed order, converted to its element type; padding gets zeros.
 
-    `element` loads an element of B. The first packed coordinates are `fixed`, the others run over the iterators `over`.
-    `images` maps indices along (outer dimensions, K, N) to the substitution of B's coordinates.
+    `element` loads an element of B. `at` are the packed coordinates, in terms of the iterators `over`. `images` maps
+    indices along (outer dimensions, K, N) to the substitution of B's coordinates.
     """
-    places, padded = order.source((*fixed, *over)), any(zeros for _, zeros in order.ends)
+    places, padded = order.source(at), any(zeros for _, zeros in order.ends)
     if not padded:
         view = w.viewed(element, over, images(places))
     else:  # first a view that ends with the part: past it, memory may have other elements

@@ -54,6 +54,8 @@ class Facts:
     """Into how many parts constraints split a task's tile among waves, by dimension."""
     opened: Mapping[Expr, Expr] = field(default_factory=dict)
     """Sizes known only at a call, as expressions of the symbols that it binds; `sizes` has typical ones."""
+    constant: frozenset[str] = frozenset()
+    """The arguments whose elements are the same at every launch: a copy of one is made once, when it is bound."""
     logs: bool = False
     """True if results of debug_log are kept."""
     in_order: bool = False
@@ -62,8 +64,6 @@ class Facts:
     """"first" or "second" for a part of a program that is split into two kernels; empty: it is whole."""
     between: str = ""
     """The memory that the first of two kernels wrote, in the facts of the second; empty otherwise."""
-    is_whole: bool = False
-    """True if the author's loop is one iteration; the parts of a split then keep dimensions of one element."""
     read_ops: Mapping[Op, int] = field(default_factory=dict, repr=False)
     """The node number of each read of the program; equal reads have the same node."""
     on_k_rows: Callable[[], Facts | str] | None = field(default=None, repr=False)

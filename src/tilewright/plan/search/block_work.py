@@ -12,7 +12,7 @@ from tilewright.machine import Machine, MultiplyAtom
 from tilewright.plan import lanes
 from tilewright.plan.blocking import COLUMNS, Blocking, required_lane_digit, round_up
 from tilewright.plan.contraction import Contraction, size
-from tilewright.plan.model import Cost, cores, element_bytes, l2, operand_bytes
+from tilewright.plan.model import Cost, copy_kernel_cycles, cores, element_bytes, l2, operand_bytes
 from tilewright.plan.search.core_reads import OperandReads, cycles_beyond_l1, missing_share, operand_cycles, slower_rows
 from tilewright.plan.search.cost import SAME_WAVES, kernel_time
 from tilewright.plan.search.work import Phase, Work
@@ -24,8 +24,8 @@ from tilewright.plan.vectors import step_cycles
 def block_cost(space: Contraction, blocking: Blocking, machine: Machine) -> Cost:
     """Predict the time of a blocking (tile sizes, loop order) of one product on a CPU; return a Cost.
 
-    The Cost has the cycles of the busiest core, by cause: MMAs, memory, staging of A, stores, launch. `space` is the
-    product's index space.
+    The Cost has the cycles of the busiest core, by cause: MMAs, memory, staging of A, stores, launch, packing of B.
+    `space` is the product's index space.
     """
     shape, limits, workers = task_shape(space, blocking), machine.limits, cores(machine)
     mma = shape.repeats * _task_mma_cycles(space, blocking, machine, shape) + _task_overhead(blocking, machine)
@@ -47,6 +47,7 @@ def block_cost(space: Contraction, blocking: Blocking, machine: Machine) -> Cost
         staging=busiest * staging,
         storing=busiest * storing,
         launch=limits.launch_cycles,
+        packing=0.0 if space.b.constant else copy_kernel_cycles(space.b, space.b, machine),
         tasks=shape.tasks,
         busiest=busiest,
         reading=busiest * reading,

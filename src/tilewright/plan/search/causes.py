@@ -393,8 +393,9 @@ def _slow_elements(kernel: CandidateKernel, facts: Facts, machine: Machine) -> C
 def _cause_of_blocks(kernel: BlockedKernelSchedule, facts: Facts, machine: Machine) -> Cause:
     """Return a Cause (text, advice, operation) for a CPU kernel whose accumulator tiles stay in registers over K.
 
-    It names the largest item of the kernel's cost: MMAs, memory, staging or storing. If the busiest core has more than
-    twice its share of the tasks, it says that there are too few tasks instead. `facts` is the analysed program.
+    It names the largest item of the kernel's cost: MMAs, memory, staging, storing or packing. If the busiest core has
+    more than twice its share of the tasks, it says that there are too few tasks instead. `facts` is the analysed
+    program.
     """
     cost, cores = kernel.candidate.cost, machine.limits.cores or 1
     op = facts.nodes[facts.products[0].node].source
@@ -410,5 +411,9 @@ def _cause_of_blocks(kernel: BlockedKernelSchedule, facts: Facts, machine: Machi
         "memory": f"{tile} wait for operands from caches and memory",
         "staging": f"a core copies {bytes_text(cost.staged_bytes)} of operand A before it multiplies",
         "storing": "results are stored between products",
+        "packing": "operand B is packed at every launch",
     }
-    return Cause(what[name], "make M, N and K longer than the tile, or give the operands a type with an atom", op)
+    way = "make M, N and K longer than the tile, or give the operands a type with an atom"
+    if name == "packing":
+        way = f"name {kernel.candidate.contraction.b.name} in `constant=`, if it is the same at every launch"
+    return Cause(what[name], way, op)

@@ -8,6 +8,7 @@ of the tensor.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil, prod
 
@@ -16,7 +17,7 @@ from tilewright.ir.core import MemoryType, Op, Value
 from tilewright.machine import Limits, Machine, MultiplyAtom, OpaqueOperand
 from tilewright.plan.boxes import numbers_of
 from tilewright.plan.microkernel import Axes, Microkernel, axes_in, row_stride_of_a
-from tilewright.plan.model import element_bytes, l1, l2, stays_in_l1
+from tilewright.plan.model import element_bytes, l1, l2, share_of_sets, stays_in_l1
 from tilewright.plan.search.uniform_kernel import UniformKernelSchedule
 
 
@@ -130,27 +131,65 @@ def task_overhead_cycles(kernel: UniformKernelSchedule) -> float:
 
 
 def task_packing_cycles(kernel: UniformKernelSchedule) -> float:
-    """Return the cycles of one core to pack operands B within one task (one thread's work), over all its iterations.
+    """Return the cycles of one core to pack operands B within one task (one thread's work), over all its iterations."""
+    trips = _trips(kernel)
+    packed = sum(trips[op] * _bytes_packed_in_task(kernel, op) for op in kernel.products)
+    return 2 * packed / kernel.machine.limits.copy_rate
 
-    Only atoms that need several neighbours along K contiguous want B packed. B is packed once for all tasks, at no cost
-    here, if tasks split N at whole accumulator tiles; each task packs its part of B otherwise.
+
+def is_packed_before(kernel: UniformKernelSchedule, op: Op) -> bool:
+    """True if a kernel of its own packs B of the MMA `op` before this one, for all tasks.
+
+    Atoms that read several neighbours along K want B packed; on a CPU also the others, unless B is contiguous along N.
     """
-    size, trips, total = numbers_of(kernel.facts.sizes), _trips(kernel), 0.0
-    for op, microkernel in kernel.products.items():
-        axes = axes_in(op, kernel.width)
-        if microkernel is None or isinstance(axes, str) or microkernel.k_pack == 1:
-            continue
-        width = kernel.width(axes.n)
-        if width < size(axes.n) and width % microkernel.columns:
-            total += trips[op] * 2 * _bytes_of(kernel, op, axes)[1] / kernel.machine.limits.copy_rate
-    return total
+    microkernel, axes = kernel.products[op], axes_in(op, kernel.width)
+    if microkernel is None or microkernel.slab or isinstance(axes, str):
+        return False
+    if microkernel.k_pack > 1:
+        return True
+    return _lies_across_n(kernel, op, axes) and _is_read_by_several(kernel, op, axes)
+
+
+def _bytes_packed_in_task(kernel: UniformKernelSchedule, op: Op) -> float:
+    """Return the bytes of B that one iteration of a task packs for the MMA `op` on a CPU; 0 if B is packed before or
+    read in place.
+    """
+    microkernel, axes = kernel.products[op], axes_in(op, kernel.width)
+    if microkernel is None or isinstance(axes, str):
+        return 0.0
+    is_cut = not _has_whole_tiles(kernel, microkernel, axes)
+    if microkernel.k_pack > 1:
+        is_packed = is_cut
+    else:
+        is_packed = _lies_across_n(kernel, op, axes) and (is_cut or not _is_read_by_several(kernel, op, axes))
+    return _bytes_of(kernel, op, axes)[1] if is_packed else 0.0
+
+
+def _has_whole_tiles(kernel: UniformKernelSchedule, microkernel: Microkernel, axes: Axes) -> bool:
+    """True if tasks do not split N, or split it at whole accumulator tiles."""
+    width = kernel.width(axes.n)
+    return width >= numbers_of(kernel.facts.sizes)(axes.n) or width % microkernel.columns == 0
+
+
+def _lies_across_n(kernel: UniformKernelSchedule, op: Op, axes: Axes) -> bool:
+    """True if B of the MMA `op` is read from a tensor on a CPU, and is not contiguous along N."""
+    b, facts = axes.operands(op)[1], kernel.facts
+    read = next((n for n in facts.reads if n.source is not None and b in n.source.results), None)
+    names = facts.digit_names(axes.n)
+    return kernel.machine.lanes is None and read is not None and bool(names) and read.place.steps.get(names[-1]) != 1
+
+
+def _is_read_by_several(kernel: UniformKernelSchedule, op: Op, axes: Axes) -> bool:
+    """True if several tasks read the same elements of B of the MMA `op`: they split a dimension that B lacks."""
+    size, dims = numbers_of(kernel.facts.sizes), axes.operands(op)[1].type.dims
+    return any(size(d) > n and d not in dims for d, n in kernel.widths.items())
 
 
 def task_value_cycles(kernel: UniformKernelSchedule) -> float:
     """Return the cycles of one core to write and read values of one task (one thread's work) in its scratch memory.
 
-    The values are the accumulators of all MMAs, and operands that the program computes. Values that L1 holds take no
-    cycles.
+    The values are the accumulators of all MMAs, and operands that the task computes or transposes. Values that L1 holds
+    take no cycles.
     """
     limits, held, trips = kernel.machine.limits, value_bytes(kernel), _trips(kernel)
     tiles = prod(ceil(kernel.width(d) / n) for d, n in kernel.blocks.items())
@@ -159,18 +198,24 @@ def task_value_cycles(kernel: UniformKernelSchedule) -> float:
 
 
 def value_bytes(kernel: UniformKernelSchedule) -> float:
-    """Return the bytes of a CPU task's scratch memory: accumulators of all MMAs, and operands that it computes."""
+    """Return the bytes of a CPU task's scratch memory: accumulators of all MMAs, operands that it computes or
+    transposes.
+    """
     return sum(_value_bytes_of(kernel, op) for op in kernel.products)
 
 
 def _value_bytes_of(kernel: UniformKernelSchedule, op: Op) -> float:
-    """Return the bytes of scratch memory for the accumulator and computed operands of the MMA `op`, per iteration.
+    """Return the bytes of scratch memory for the accumulator, computed and transposed operands of the MMA `op`, per
+    iteration.
 
     If a task loops over accumulator tiles, it is the bytes of one tile.
     """
     values = {*op.results, *(v for v in op.operands[:2] if _argument(kernel, v) is None)}
     elements = sum(prod(kernel.blocks.get(d) or kernel.width(d) for d in v.type.dims) for v in values)
-    return float(elements * element_bytes(op.results[0].type.dtype))
+    microkernel = kernel.products[op]
+    is_transposed = microkernel is not None and microkernel.k_pack == 1
+    packed = _bytes_packed_in_task(kernel, op) if is_transposed else 0.0
+    return float(elements * element_bytes(op.results[0].type.dtype)) + packed
 
 
 def _argument(kernel: UniformKernelSchedule, value: Value) -> MemoryType | None:
@@ -231,10 +276,41 @@ def _product_cycles(kernel: UniformKernelSchedule, op: Op, microkernel: Microker
     row_tiles, column_tiles = ceil(rows / microkernel.rows), ceil(columns / microkernel.columns)
     sizes = _bytes_of(kernel, op, axes)
     tile_a, tile_b = sizes[0] / row_tiles, sizes[1] / column_tiles
-    again = (column_tiles - 1, sizes[0] + tile_b), (row_tiles - 1, tile_a + tile_b)  # (passes, bytes in between)
+    again = (
+        (column_tiles - 1, sizes[0] + tile_b),
+        (row_tiles - 1, tile_a + tile_b / _share_of_sets(kernel, op, microkernel, axes)),
+    )  # (passes, bytes in between)
     stride = row_stride_of_a(kernel.facts.program, op, axes, numbers_of(kernel.facts.sizes))
     slower = slower_rows(kernel.machine, microkernel.atom, microkernel.rows, stride), 1.0
-    return sum(
-        operand_cycles(limits, OperandReads(read, _seen_bytes(kernel, value, read), passes * read, needed, times), held)
-        for value, read, (passes, needed), times in zip(axes.operands(op), sizes, again, slower, strict=True)
-    )
+    tiles = {axes.m: microkernel.rows, axes.n: microkernel.columns}
+    total = 0.0
+    for value, read, (passes, needed), times in zip(axes.operands(op), sizes, again, slower, strict=True):
+        reads = OperandReads(read, _seen_bytes(kernel, value, read), passes * read, needed, times)
+        runs = _runs(kernel, value, read, tiles) * missing_share(reads.core + held, l2(limits))
+        total += operand_cycles(limits, reads, held) + runs * limits.run_cycles
+    return total
+
+
+def _share_of_sets(kernel: UniformKernelSchedule, op: Op, microkernel: Microkernel, axes: Axes) -> float:
+    """Return the share of L1's sets that the rows of an accumulator tile's B use; 1 if B is packed or computed."""
+    b, facts, limits = axes.operands(op)[1], kernel.facts, kernel.machine.limits
+    node = next((n for n in facts.reads if n.source is not None and b in n.source.results), None)
+    if node is None or microkernel.k_pack > 1 or _lies_across_n(kernel, op, axes):
+        return 1.0
+    row_bytes, stride = microkernel.columns * node.place.bytes, node.place.steps.get(str(axes.k), 0) * node.place.bytes
+    return share_of_sets(limits, row_bytes, stride)
+
+
+def _runs(kernel: UniformKernelSchedule, value: Value, read: float, tiles: Mapping[Expr, int]) -> float:
+    """Return the number of contiguous runs in which a task reads `read` bytes of the operand `value` from its tensor.
+
+    `tiles` are the extents of an accumulator tile along M and N. 0 if the tile has whole rows of the tensor, so that
+    one row follows the other in memory, or if the operand is computed.
+    """
+    facts, size = kernel.facts, numbers_of(kernel.facts.sizes)
+    node = next((n for n in facts.reads if n.source is not None and value in n.source.results), None)
+    dim = None if node is None else next((d for d in value.type.dims if node.place.steps.get(str(d)) == 1), None)
+    if dim is None:
+        return 0.0
+    run = min(tiles.get(dim, size(dim)), kernel.width(dim))
+    return 0.0 if run >= size(dim) else read / (run * element_bytes(value.type.dtype))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
 
@@ -14,35 +14,34 @@ from tilewright.plan.search.ranking import PlanCandidate, Rewrite
 from tilewright.plan.search.row_copies import Repacked, RowCopy, copy_cycles, row_copy_of, strides, with_accesses
 
 
-def block_diagonal(candidate: PlanCandidate, machine: Machine, constant: Collection[str]) -> PlanCandidate:
+def block_diagonal(candidate: PlanCandidate, machine: Machine) -> PlanCandidate:
     """Return the candidate, with a copy of operand B to block-diagonal form before its kernel if its tiles need that.
 
     Tiles need it if they hold several GEMMs of a batch, which then run as one GEMM. The cycles of the copy are added,
-    except for a B that is named in `constant`: such arguments are repacked once, before any call. A candidate whose
-    tiles need no copy is returned unchanged.
+    except for a constant B, which is repacked once, when it is bound. A candidate whose tiles need no copy is returned
+    unchanged.
     """
     kernel = candidate.kernel
     if not isinstance(kernel, KernelSchedule) or kernel.tiling.batch == 1:
         return candidate
-    count, copies = kernel.tiling.batch, dict[str, RowCopy]()
+    count, facts, copies = kernel.tiling.batch, kernel.tiling.facts, dict[str, RowCopy]()
     for m in kernel.mmas:
-        place = kernel.tiling.facts.nodes[m.oriented.b.reads[0]].place
+        place = facts.nodes[m.oriented.b.reads[0]].place
         name = place.memory.removesuffix("_rows")
         copies[name] = RowCopy(name, prod(place.shape), prod(place.shape) * count, place.bytes, 1)
-    cycles = candidate.cycles + copy_cycles(machine, [copy for name, copy in copies.items() if name not in constant])
+    repeated = [copy for name, copy in copies.items() if name not in facts.constant]
+    cycles = candidate.cycles + copy_cycles(machine, repeated)
     rewrite = Rewrite("block-diagonal", forms=tuple((name, f"{DIAGONAL} {count}") for name in copies))
     rewrites = (rewrite, *candidate.rewrites)
     return replace(candidate, cycles=cycles, key=(round(cycles), *candidate.key[1:]), rewrites=rewrites)
 
 
-def padded_blocks(
-    facts: Facts, p: ProductFacts, reads: list[ValueFacts], machine: Machine, constant: Collection[str]
-) -> Iterator[Repacked]:
+def padded_blocks(facts: Facts, p: ProductFacts, reads: list[ValueFacts], machine: Machine) -> Iterator[Repacked]:
     """Yield at most one Repacked: the program with K zero-padded, so that one slab holds K of several GEMMs of a batch.
 
     A slab is a row of shared memory; a Repacked is the rewritten program with the cost of its copy. K is padded to the
     atom's K, doubled until it fits: with an atom of 16, K of 20 becomes 32. `p` is the MMA, `reads` its A and B. A copy
-    of an argument in `constant` costs nothing, since it is made once.
+    of a constant argument costs nothing, since it is made once.
 
     Yields nothing in these cases: no atom takes the type of A; A or B is not contiguous along K; in A, K of the next
     GEMM of the batch does not follow that of the GEMM before; K is a multiple of the atom's K already; or two padded K
@@ -72,5 +71,5 @@ def padded_blocks(
     copies = [row_copy_of(a, accesses[a.id].shape, machine)]
     rewrite = Rewrite("K padded to whole atoms", forms=((a.place.memory, PADDED),))
     repacked = replace(facts, nodes=with_accesses(facts, accesses), extents={**facts.extents, k: padded_k})
-    cycles = copy_cycles(machine, [c for c in copies if c.memory not in constant])
+    cycles = copy_cycles(machine, [c for c in copies if c.memory not in facts.constant])
     yield Repacked(rewrite, repacked, cycles, only_blocks=True)

@@ -262,7 +262,6 @@ def _facts_of_half(facts: Facts, nodes: list[ValueFacts], part: str) -> Facts:
     kinds = [v.type for op in sources for v in (*op.operands, *op.results) if isinstance(v.type, TileType)]
     in_tiles = {d for kind in kinds for d in kind.dims}
     single = {d for d in facts.order if d in in_tiles and facts.sizes.get(d) == 1}  # type: ignore[call-overload]
-    single = single if facts.is_whole else set()
     owners = [d for d in facts.order if d in single or set(facts.digit_names(d)) & used]
     cut = tuple(d for d in owners if set(facts.digit_names(d)) & used <= set(parallel))
     result = facts.nodes[nodes[-2].id] if part == FIRST else None

@@ -5,7 +5,6 @@ It is the inverse of `as_plan`. Nothing is enumerated, so that plans that the se
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import replace
 
 from tilewright.machine import Machine
@@ -24,13 +23,12 @@ from tilewright.plan.search.search import search_facts, two_kernels
 from tilewright.plan.search.simt import simt_program
 
 
-def rate_plan(facts: Facts, machine: Machine, plan: Schedule, constant: Collection[str] = ()) -> PlanCandidate | str:
+def rate_plan(facts: Facts, machine: Machine, plan: Schedule) -> PlanCandidate | str:
     """Predict the time of a given plan; return it as a PlanCandidate with cycles, or text: why it cannot be timed.
 
-    `facts` is the whole analysed program, even if the plan splits it into two kernels. Arguments named in `constant`
-    are repacked once, when they are bound, at no cost. Text is returned in three cases: the loop of the plan's line
-    `whole` cannot be removed; the search knows no layout with the forms of the plan's `repack` lines; or the kernel
-    itself cannot be timed.
+    `facts` is the whole analysed program, even if the plan splits it into two kernels. Text is returned in three cases:
+    the loop of the plan's line `whole` cannot be removed; the search knows no layout with the forms of the plan's
+    `repack` lines; or the kernel itself cannot be timed.
     """
     if plan.whole is not None:
         one_iteration = "nobody can tell" if facts.without_loop is None else facts.without_loop()
@@ -51,24 +49,23 @@ def rate_plan(facts: Facts, machine: Machine, plan: Schedule, constant: Collecti
         else:
             copied[name] = form
     kernel_lines = replace(plan, values=tuple(line for line in plan.values if line.at != LAUNCH))
-    choices = list(repackings(facts, machine, constant, Ranking()))
+    choices = list(repackings(facts, machine, Ranking()))
     if not copied:  # blocks of a batch, or of rows
         facts = next((x.facts for x in choices if x.only_blocks and not x.rewrite.forms), facts)
-        return _with_diagonal_b(_rate_kernel(facts, machine, kernel_lines, batch), machine, constant)
+        return _with_diagonal_b(_rate_kernel(facts, machine, kernel_lines, batch), machine)
     repacked = next((x for x in choices if dict(x.rewrite.forms) == copied), None)
     if repacked is None:
         return f"no copies are {', '.join(f'`repack {name}: {form}`' for name, form in copied.items())}"
     kernel = _rate_kernel(repacked.facts, machine, kernel_lines, batch)
-    return kernel if isinstance(kernel, str) else _with_diagonal_b(with_copies(kernel, repacked), machine, constant)
+    return kernel if isinstance(kernel, str) else _with_diagonal_b(with_copies(kernel, repacked), machine)
 
 
-def _with_diagonal_b(kernel: PlanCandidate | str, machine: Machine, constant: Collection[str]) -> PlanCandidate | str:
+def _with_diagonal_b(kernel: PlanCandidate | str, machine: Machine) -> PlanCandidate | str:
     """Return the candidate `kernel` with operand B repacked to block-diagonal form, if its tiles have several GEMMs.
 
-    A candidate with one GEMM per tile is returned unchanged. So is a text (why there is no candidate). Arguments named
-    in `constant` are repacked once, at no cost.
+    A candidate with one GEMM per tile is returned unchanged. So is a text (why there is no candidate).
     """
-    return kernel if isinstance(kernel, str) else block_diagonal(kernel, machine, constant)
+    return kernel if isinstance(kernel, str) else block_diagonal(kernel, machine)
 
 
 def _rate_two_kernels(facts: Facts, machine: Machine, plan: Schedule) -> PlanCandidate | str:

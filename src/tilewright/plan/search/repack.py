@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from math import gcd, inf, prod
 
@@ -26,11 +26,11 @@ MOST_COPIED = 2
 """The most bytes that im2col copies may move per byte that the program moves."""
 
 
-def repackings(facts: Facts, machine: Machine, constant: Collection[str], ranking: Ranking) -> Iterator[Repacked]:
+def repackings(facts: Facts, machine: Machine, ranking: Ranking) -> Iterator[Repacked]:
     """Yield a Repacked (rewritten program, cycles of the copies) for each layout to try for the operands of each MMA.
 
-    The new layout suits asynchronous bulk copies, or is read faster. Operands named in `constant` are repacked once,
-    when they are bound, and cost nothing. Layouts that do not apply are noted in `ranking` (the search's result).
+    The new layout suits asynchronous bulk copies, or is read faster. Constant operands are repacked once, when they
+    are bound, and cost nothing. Layouts that do not apply are noted in `ranking` (the search's result).
     Yields nothing if the analysed program `facts` is half of a split program, or on a machine without bulk copies.
     """
     if facts.part or not bulk_pitch(machine):
@@ -39,12 +39,10 @@ def repackings(facts: Facts, machine: Machine, constant: Collection[str], rankin
         ranking.reject("repacked operands", f"{LACKING}: {why}")
         return
     for p in facts.products:
-        yield from _repackings_of(facts, p, machine, constant, ranking)
+        yield from _repackings_of(facts, p, machine, ranking)
 
 
-def _repackings_of(
-    facts: Facts, p: ProductFacts, machine: Machine, constant: Collection[str], ranking: Ranking
-) -> Iterator[Repacked]:
+def _repackings_of(facts: Facts, p: ProductFacts, machine: Machine, ranking: Ranking) -> Iterator[Repacked]:
     """Yield a Repacked for each layout to try for the operands of the MMA `p`, as `repackings` does.
 
     Yields nothing if an operand is computed, block-diagonal already or has no linear address.
@@ -60,10 +58,10 @@ def _repackings_of(
         why_not_bulk(n.place, p.k | side, machine) for n, side in zip(reads, (p.m, p.n), strict=True)
     )
     is_misaligned = any(n.place.pitch % machine.limits.sector_bytes for n in reads)
-    yield from padded_blocks(facts, p, reads, machine, constant)
+    yield from padded_blocks(facts, p, reads, machine)
     yield from paired_rows(facts, p, reads, machine)
     layouts: list[tuple[str, tuple[Facts, list[RowCopy]] | str]] = []
-    yield from _k_row_copies(facts, p, reads, machine, constant, ranking)
+    yield from _k_row_copies(facts, p, reads, machine, ranking)
     if bulk_cannot_load:
         layouts = [(ROWS, _merge_tap(facts, p, reads, machine) or _pad_rows(facts, reads, machine))]
         layouts.append((PANELS, _im2col(facts, p, reads, machine)))
@@ -75,7 +73,7 @@ def _repackings_of(
             continue
         repacked, copies = outcome
         rewrite = Rewrite(f"operands in {form}", forms=tuple((c.memory, form) for c in copies))
-        often = [c for c in copies if c.memory not in constant]
+        often = [c for c in copies if c.memory not in facts.constant]
         yield Repacked(rewrite, repacked, copy_cycles(machine, often))
 
 
@@ -84,14 +82,13 @@ def _k_row_copies(
     p: ProductFacts,
     reads: list[ValueFacts],
     machine: Machine,
-    constant: Collection[str],
     ranking: Ranking,
 ) -> Iterator[Repacked]:
     """Yield at most one Repacked: operands are copied to a layout whose innermost dimension is a dimension of K.
 
     It is for two kinds of operands. Rows in memory run along a K dimension that is shorter than a slab (row of shared
     memory). Or an operand is not contiguous along K, and atoms are faster if it is. `p` is the MMA of the program
-    `facts`, `reads` are its A and B. Operands named in `constant` are copied once, at no cost. If such a layout is
+    `facts`, `reads` are its A and B. Constant operands are copied once, at no cost. If such a layout is
     impossible, the reason is noted in `ranking` (the search's result).
     """
     slab = max((x.slab or 0 for x in machine.multiply.values() if x.a.dtype == reads[0].dtype), default=0)
@@ -111,7 +108,7 @@ def _k_row_copies(
             copies.append(RowCopy(before.place.memory, prod(before.place.shape), place.elements, place.bytes, word))
     rewrite = Rewrite(what, forms=tuple((c.memory, K_ROWS) for c in copies))
     # each is a launch of its own: tasks of a transpose are not one flat range
-    yield Repacked(rewrite, repacked, sum(copy_cycles(machine, [c]) for c in copies if c.memory not in constant))
+    yield Repacked(rewrite, repacked, sum(copy_cycles(machine, [c]) for c in copies if c.memory not in facts.constant))
 
 
 def _is_faster_on_k_rows(facts: Facts, p: ProductFacts, reads: list[ValueFacts], machine: Machine) -> bool:

@@ -58,17 +58,15 @@ def search(
     free: Collection[Op] = (),
     *,
     only_lowered: bool = True,
-    constant: Collection[str] = (),
     opened: Mapping[Expr, Expr] | None = None,
 ) -> Ranking:
     """Find the fastest ways to run a program; return a Ranking: candidates, fastest first, and rejected choices.
 
     `program` is a tile program. `sizes` maps symbols to numbers; for sizes that are `opened` (known only at the call)
     these are typical numbers. `free` are the loops whose tile size does not change the result. With `only_lowered`,
-    candidates that the lowering (code generator) cannot do are rejected. Arguments named in `constant` are repacked
-    once, when they are bound, at no cost.
+    candidates that the lowering (code generator) cannot do are rejected. No argument is constant.
     """
-    return search_facts(facts_of(program, sizes, free, opened), machine, only_lowered=only_lowered, constant=constant)
+    return search_facts(facts_of(program, sizes, free, opened), machine, only_lowered=only_lowered)
 
 
 def search_facts(
@@ -76,25 +74,24 @@ def search_facts(
     machine: Machine,
     *,
     only_lowered: bool = True,
-    constant: Collection[str] = (),
     keeps_all: bool = False,
     blocks: bool = True,
     halves: Halves | None = None,
 ) -> Ranking:
     """Find the fastest ways to run an analysed program; return a Ranking: candidates, fastest first, and rejections.
 
-    `facts` is the program. `only_lowered` rejects candidates that the lowering (code generator) cannot do. `constant`
-    names arguments that are repacked once, at no cost. `keeps_all` keeps candidates that lower bounds show to be
-    slower. Without `blocks`, no CPU kernel keeps accumulator tiles in registers over all of K. `halves` are parts of a
-    larger program that are searched already. A program that logs, or computes elements in order, gets only kernels
-    without a pipeline. A program with sizes known only at the call gets no SIMT products, repacked operands, split
-    reductions or second kernel.
+    `facts` is the program. `only_lowered` rejects candidates that the lowering (code generator) cannot do. `keeps_all`
+    keeps candidates that lower bounds show to be slower. Without `blocks`, no CPU kernel keeps accumulator tiles in
+    registers over all of K. `halves` are parts of a larger program that are searched already. A program that logs, or
+    computes elements in order, gets only kernels without a pipeline. A program with sizes known only at the call gets
+    no SIMT products, repacked operands, split reductions or second kernel.
     """
     halves = {} if halves is None else halves
     ranking = Ranking(roofline=lower_bound(facts, machine), keeps_all=keeps_all)
     blocked = list(kernels_of_blocks(facts, machine, ranking)) if blocks else []
     limit = min((FASTER_BY_K_TILES * c.cycles for c in blocked), default=inf)
-    in_cores = [c for c in kernels_of_cores(facts, machine, ranking, in_registers=not blocked) if c.cycles <= limit]
+    in_registers = not blocked or _packs_b(blocked[0])
+    in_cores = [c for c in kernels_of_cores(facts, machine, ranking, in_registers=in_registers) if c.cycles <= limit]
     _add_candidates(ranking, [*blocked, *in_cores])
     whole = [*(in_cores if not facts.products else ()), *kernels_of_lanes(facts, machine, ranking)]
     can_split = not (facts.opened or facts.logs or facts.in_order)
@@ -107,19 +104,24 @@ def search_facts(
         ranking.reject("a pipeline, terms, repacked operands, parts, two kernels", why)
         return ranking
     atoms = kernels_with_atoms(facts, machine, ranking, inf, only_lowered)
-    _add_candidates(ranking, [block_diagonal(c, machine, constant) for c in atoms])
+    _add_candidates(ranking, [block_diagonal(c, machine) for c in atoms])
     if facts.opened:
         ranking.reject("terms, repacked operands, parts, two kernels", "these are for sizes that are numbers")
         return ranking
     _add_candidates(ranking, list(simt_candidates(facts, machine, ranking)))
-    for repacked in repackings(facts, machine, constant, ranking):
-        _add_repacked(repacked, machine, ranking, constant, only_lowered)
+    for repacked in repackings(facts, machine, ranking):
+        _add_repacked(repacked, machine, ranking, only_lowered)
     if ranking.best is not None and isinstance(ranking.best.kernel, BlockedKernelSchedule):
         ranking.reject("two kernels", "one kernel computes the product and what follows it, tile by tile")
     elif facts.part != FIRST:
         _add_two_kernels(facts, machine, ranking, only_lowered, halves)
         _add_without_loop(facts, machine, ranking, only_lowered, halves)
     return ranking
+
+
+def _packs_b(candidate: PlanCandidate) -> bool:
+    """True if a candidate in blocks packs operand B at every launch: others may then read B in place."""
+    return isinstance(candidate.kernel, BlockedKernelSchedule) and candidate.kernel.candidate.cost.packing > 0
 
 
 def _add_without_loop(facts: Facts, machine: Machine, ranking: Ranking, only_lowered: bool, halves: Halves) -> None:
@@ -141,14 +143,12 @@ def _add_without_loop(facts: Facts, machine: Machine, ranking: Ranking, only_low
     _add_two_kernels(whole, machine, ranking, only_lowered, halves, (Rewrite(what, whole=axis),))
 
 
-def _add_repacked(
-    repacked: Repacked, machine: Machine, ranking: Ranking, constant: Collection[str], only_lowered: bool
-) -> None:
+def _add_repacked(repacked: Repacked, machine: Machine, ranking: Ranking, only_lowered: bool) -> None:
     """Add to `ranking` the candidates that run a program on repacked operands (copied to another layout first).
 
     `repacked` has the rewritten program and the cycles of the copies. If a lower bound shows that all of these
-    candidates are slower than the best, note a rejection instead. `constant` names arguments that are repacked once, at
-    no cost; `only_lowered` drops candidates that the lowering (code generator) cannot do.
+    candidates are slower than the best, note a rejection instead. `only_lowered` drops candidates that the lowering
+    (code generator) cannot do.
     """
     best = ranking.limit
     least = lower_bound(repacked.facts, machine) + repacked.cycles
@@ -160,7 +160,7 @@ def _add_repacked(
     for c in kernels:
         if repacked.only_blocks and (not isinstance(c.kernel, KernelSchedule) or c.kernel.tiling.batch == 1):
             continue
-        candidates.append(block_diagonal(with_copies(c, repacked), machine, constant))
+        candidates.append(block_diagonal(with_copies(c, repacked), machine))
     _add_candidates(ranking, candidates)
 
 

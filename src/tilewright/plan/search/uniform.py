@@ -17,9 +17,10 @@ from tilewright.plan.boxes import numbers_of
 from tilewright.plan.facts import Facts, ValueFacts
 from tilewright.plan.general import CHOSEN, DEEPEST, WHOLE, axis_of, only_adds, plan_over_dims
 from tilewright.plan.microkernel import Microkernel, all_tiles_cycles, axes_in, best_microkernels, waves_of
-from tilewright.plan.model import Size
+from tilewright.plan.model import Size, cycles_to_copy
 from tilewright.plan.schedule import REVERSED, ProductUnit, Schedule, Split
 from tilewright.plan.search.core_reads import (
+    is_packed_before,
     task_overhead_cycles,
     task_packing_cycles,
     task_read_cycles,
@@ -105,8 +106,11 @@ def count_uniform_work(kernel: UniformKernelSchedule) -> Work:
     if kernel.products:
         steps, iterations = _operand_waits(kernel)
         waits = (waits * steps + machine.limits.meeting * iterations) * ceil(tasks / (machine.limits.cores or 1))
-    packed = _bytes_of_packed_b(kernel)
-    waits += len(packed) * (machine.limits.following_cycles + machine.limits.copy_latency)
+    packed = _bytes_packed_before(kernel)
+    if machine.lanes is None:
+        waits += sum(cycles_to_copy(machine, n, n) for n in packed)
+    else:
+        waits += len(packed) * (machine.limits.following_cycles + machine.limits.copy_latency)
     if machine.lanes is None and kernel.products:
         fixed = task_packing_cycles(kernel) + task_overhead_cycles(kernel)
         between = max(lanes / max(1, tasks), task_value_cycles(kernel))  # vectors load values while they compute
@@ -119,25 +123,25 @@ def count_uniform_work(kernel: UniformKernelSchedule) -> Work:
         lanes += tasks * words * machine.limits.gather_cycles / machine.limits.lane_rate
         mma, lanes = (cycles * slower / max(1, tasks) for cycles in (mma, lanes))
         phase = Phase(1, mma, lanes, shared=2 * copied, copied=copied)  # written to shared memory, and read
-    moved = touched_bytes(facts, machine) + 2 * sum(packed)
+    moved = touched_bytes(facts, machine) + (0 if machine.lanes is None else 2 * sum(packed))
     work = Work(max(1, tasks), (phase,), moved=moved, waits=waits, starts=start_cycles(machine, tasks, 1))
     return work if kernel.products else with_resident_tasks(kernel, work)
 
 
-def _bytes_of_packed_b(kernel: UniformKernelSchedule) -> list[float]:
+def _bytes_packed_before(kernel: UniformKernelSchedule) -> list[float]:
     """Return a list with the bytes of each operand B that another kernel packs before this one; [] if none is packed.
 
-    Packing copies B so that what one atom reads is contiguous. B is packed under three conditions: its atom multiplies
-    groups of K elements; the atom reads no shared memory; and B is one read that is never out of bounds.
+    Packing copies B so that what one atom reads is contiguous. B must be one read that is never out of bounds. A
+    constant B does not count: it is packed once, when it is bound.
     """
     facts, packed = kernel.facts, []
-    for op, microkernel in kernel.products.items():
+    for op in kernel.products:
         axes = axes_in(op, kernel.width)
-        if microkernel is None or microkernel.slab or microkernel.k_pack == 1 or isinstance(axes, str):
+        if isinstance(axes, str) or not is_packed_before(kernel, op):
             continue
         b = axes.operands(op)[1]
         read = next((n for n in facts.reads if n.source is not None and b in n.source.results), None)
-        if read is not None and not read.place.can_leave:
+        if read is not None and not read.place.can_leave and read.place.memory not in facts.constant:
             packed.append(float(prod(read.place.shape) * read.place.bytes))
     return packed
 

@@ -43,6 +43,7 @@ def row(name: str, features: frozenset[str]) -> Machine:
             l2_rate=40.0,
             far_rate=10.0,
             load_cycles=0.6,
+            run_cycles=0.0 if tiles else 40.0,
             prefetch_bytes=4096,
             warm=4.0,
             **lane_rates(register_bytes),
