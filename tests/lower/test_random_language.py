@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tile_checks import no_atoms_today, own_cache  # noqa: F401
 
@@ -14,9 +15,11 @@ from language_draft import Drawn  # noqa: E402
 from language_loops import RULES, drawn  # noqa: E402
 from language_ways import FAILURES, ROWS, Case, outcome, ways  # noqa: E402
 
+import tilewright  # noqa: E402
 import tilewright.wave.memory_ops  # noqa: E402
 import tilewright.wave.ops  # noqa: E402
 from tilewright.algebra.expr import symbol  # noqa: E402
+from tilewright.errors import ExecutionError  # noqa: E402
 from tilewright.ir.tile import TILE, parse_tile  # noqa: E402
 from tilewright.rewrite.split_reduction import parted  # noqa: E402
 from tilewright.targets.registry import machine  # noqa: E402
@@ -413,3 +416,25 @@ def test_a_row_outside_loops_may_have_a_dimension_of_two_that_loops_split():
 }
 """
     exact(text, {"A": 3, "B": 23}, "hopper")
+
+
+def test_a_symbol_that_is_set_twice_reads_other_elements_the_second_time():
+    """Both reads were one: the result was 0, and an index out of bounds was not reported."""
+    text = """tile twice(%x: global f32[W], %i: global i32[M], %j: global i32[M], %y: global f32[M])
+  symbols A, M, W, it0
+{
+  %0 = read %i : i32[M]
+  set_symbol %0 symbol=(A)
+  %1 = read %x over=[it0] at=[A] : f32[M]
+  %2 = read %j : i32[M]
+  set_symbol %2 symbol=(A)
+  %3 = read %x over=[it0] at=[A] : f32[M]
+  %4 = sub %1, %3 : f32[M]
+  write %4, %y
+}
+"""
+    x, i, j = np.arange(5, dtype=np.float32) * 10, np.int32([0, 1, 4]), np.int32([2, 2, 3])
+    for target in ("executor", "cpu"):
+        assert (tilewright.compile(text, target=target)(x, i, j) == x[i] - x[j]).all()
+    with pytest.raises(ExecutionError, match="tensor of 5"):
+        tilewright.compile(text)(x, i, np.int32([2, 2, 77]))

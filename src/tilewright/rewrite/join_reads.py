@@ -8,9 +8,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Set
 from dataclasses import replace
 
+from tilewright.algebra.expr import Symbol
 from tilewright.ir.core import Op, Program, Value, building
 from tilewright.ir.tile import access_form
 from tilewright.plan.boxes import WRITES
@@ -25,25 +26,24 @@ def with_equal_reads_once(program: Program, free: Collection[Op]) -> tuple[Progr
     whose result does not depend on the tile size.
     """
     written = {op.operands[1] for op in program.walk() if op.name in WRITES}
-    reads = [op for op in program.walk() if _can_be_shared(op, written)]
+    changing = {op.attrs["symbol"] for op in program.walk() if op.name == "set_symbol"}
+    reads = [op for op in program.walk() if _can_be_shared(op, written, changing)]
     if len({_key(op) for op in reads}) == len(reads):
         return program, free
     with building():
-        rewrite = _ReadOnce(written)
+        rewrite = _ReadOnce(written, changing)
         rewritten = replace(program, body=rewrite.body(program.body))
     return rewritten, {rewrite.kept[op] for op in free if op in rewrite.kept}
 
 
-def _can_be_shared(op: Op, written: Collection[Value]) -> bool:
+def _can_be_shared(op: Op, written: Collection[Value], changing: Set[Symbol]) -> bool:
     """True if the operation `op` is a read at coordinates that do not depend on data, of a memory that is not in
-    `written` (the memories that the program writes).
+    `written` (the memories that the program writes). `changing` are the symbols that set_symbol sets: a later read at
+    the same coordinates may read other elements.
     """
-    return (
-        op.name == "read"
-        and op.operands[0] not in written
-        and not op.attrs.get("lookups")
-        and not op.attrs.get("bounds")
-    )
+    if op.name != "read" or op.operands[0] in written or op.attrs.get("lookups") or op.attrs.get("bounds"):
+        return False
+    return all(changing.isdisjoint(e.symbols) for e in (*access_form(op)[0], *op.result.type.dims))
 
 
 def _key(op: Op) -> tuple[object, ...]:
@@ -56,9 +56,9 @@ def _key(op: Op) -> tuple[object, ...]:
 class _ReadOnce(Regrouped):
     """Rewrites a program without reads that are equal to an earlier read of their block."""
 
-    def __init__(self, written: Collection[Value]):
+    def __init__(self, written: Collection[Value], changing: Set[Symbol]):
         super().__init__(())
-        self.written = written
+        self.written, self.changing = written, changing
         self.same: dict[Value, Value] = {}
 
     def of(self, value: Value) -> Value:
@@ -74,7 +74,7 @@ class _ReadOnce(Regrouped):
         first: dict[tuple[object, ...], Value] = {}
         remaining: list[Op] = []
         for op in given:
-            key = _key(op) if _can_be_shared(op, self.written) else None
+            key = _key(op) if _can_be_shared(op, self.written, self.changing) else None
             if key is not None and key in first:
                 self.same[op.result] = first[key]
                 continue
