@@ -8,6 +8,7 @@ import tilewright.lang as tkl
 import tilewright.wave as tkw
 from tilewright.compiler.native import kernel_for
 from tilewright.errors import ArgumentError
+from tilewright.lower.gpu.lower import lower_waves, past_shared
 from tilewright.targets.registry import machine
 
 M, N, K = tkl.sym.M, tkl.sym.N, tkl.sym.K
@@ -57,3 +58,23 @@ def test_squared_distances_are_exact():
     on_the_loop_level(kernel).bind([x, y, result])()
     wide_x, wide_y = x.astype(np.float64), y.astype(np.float64)
     assert (result == ((wide_x[:, None, :] - wide_y[None, :, :]) ** 2).sum(axis=2)).all()
+
+
+@tkw.wave()
+def nearest(
+    x: tkl.Memory[M, K, tkl.GLOBAL_ADDRESS_SPACE, tkl.f32],
+    y: tkl.Memory[N, K, tkl.GLOBAL_ADDRESS_SPACE, tkl.f32],
+    which: tkl.Memory[M, tkl.GLOBAL_ADDRESS_SPACE, tkl.i32],
+    least: tkl.Memory[M, tkl.GLOBAL_ADDRESS_SPACE, tkl.f32],
+):
+    a, b = tkw.read(x), tkw.read(y)
+    distances = tkw.sum(a * a, dim=K) + tkw.sum(b * b, dim=K) - 2.0 * tkw.mma(a, b, tkl.Register[M, N, tkl.f32](0))
+    tkw.write(tkw.argmin(distances, dim=N), which)
+    tkw.write(tkw.min(distances, dim=N), least)
+
+
+def test_scratch_memory_of_all_operations_counts():
+    """The largest alone was counted: the plan that was chosen needed more than there is, and did not compile."""
+    kernel = kernel_for(nearest, {"M": 8192, "N": 256, "K": 64}, machine=machine("hopper"))
+    main = kernel.module.programs["nearest"]
+    assert past_shared(lower_waves(main, machine("hopper")), machine("hopper")) <= 0

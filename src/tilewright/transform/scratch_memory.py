@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 
 from tilewright.check.block import past_shared_memory
-from tilewright.ir.core import Program
+from tilewright.ir.core import Op, Program
 from tilewright.ir.tensors import RegisterType, TensorType
 from tilewright.lower.gpu.lower import lower_waves, past_shared
 from tilewright.machine import Machine
@@ -29,11 +29,11 @@ def _scratch_overflow(program: Program, machine: Machine) -> str:
     """Return a text that says how many bytes of shared memory a block program needs with scratch memory; "" if that
     fits.
 
-    Only programs that may not fit are lowered to find out: those whose allocations, and the largest operand of an
-    operation that may need scratch memory, are too large together.
+    Only programs that may not fit are lowered to find out: those whose allocations, and the operands of all operations
+    that may need scratch memory, are too large together.
     """
     limit = machine.spaces["shared"].bytes
-    if limit is None or _allocated(program) + _largest_scratch(program) <= limit:
+    if limit is None or _allocated(program) + _most_scratch(program) <= limit:
         return ""
     excess = past_shared(lower_waves(program, machine), machine)
     return f"shared memory: {limit + excess} bytes are needed with scratch memory" if excess > 0 else ""
@@ -45,17 +45,18 @@ def _allocated(program: Program) -> int:
     return sum(kind.cosize() * kind.dtype.numpy.itemsize for kind in kinds if isinstance(kind, TensorType))
 
 
-def _largest_scratch(program: Program) -> int:
-    """Return the number of bytes of the largest register tensor that is an operand of an operation which may need
-    scratch memory; 0 if there is none.
+def _most_scratch(program: Program) -> int:
+    """Return an upper bound of the scratch memory of a block program, in bytes.
+
+    It is the sum, over all operations that may need scratch memory, of the largest register tensor that each has as an
+    operand: they may not reuse each other's memory.
     """
-    return max(
-        (
-            prod(int(e) for e in kind.shape) * kind.dtype.numpy.itemsize
-            for op in program.walk()
-            if op.name not in WITHOUT_SCRATCH
-            for kind in (value.type for value in op.operands)
-            if isinstance(kind, RegisterType)
-        ),
-        default=0,
-    )
+    return sum(max(_register_bytes(op), default=0) for op in program.walk() if op.name not in WITHOUT_SCRATCH)
+
+
+def _register_bytes(op: Op) -> list[int]:
+    """Return the number of bytes of each operand of `op` that is a register tensor."""
+    kinds = (value.type for value in op.operands)
+    return [
+        prod(int(e) for e in kind.shape) * kind.dtype.numpy.itemsize for kind in kinds if isinstance(kind, RegisterType)
+    ]
