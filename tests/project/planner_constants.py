@@ -107,6 +107,7 @@ ALLOWED = {
     "plan/words.py: LONGEST": _SHOWN,
     "lower/cpu/reduce.py: _PAIR": _MEANING,
     "lower/cpu/control.py: MOST": _CODE,
+    "lower/block/packing.py: PAGE": "the least page of memory, which is the same on all CPUs",
     "lower/dynamic_tasks.py: LEAST": "the least number of 32 bits, which indices have",
     "lower/cpu/delayed_epilogue.py: SHARE": _SHARE,
     "lower/cpu/delayed_epilogue.py: ELEMENTS": _CODE,

@@ -19,5 +19,6 @@
 | canonical_form  | one form for programs with the same meaning                                    |
 | kernels         | the block programs of a bound plan: one kernel, or several                     |
 | two_kernels     | a program as two kernels, with a value in memory between                       |
+| quotients       | quotients of sizes among a program's integers, checked to be whole             |
 | host            | the pass that writes the host program                                          |
 """

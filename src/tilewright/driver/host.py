@@ -23,6 +23,7 @@ from typing import Any
 
 from tilewright.algebra.expr import Const, Expr, as_expr, index, symbol
 from tilewright.algebra.expr_rules import minimum
+from tilewright.driver.quotients import require_whole_quotients
 from tilewright.driver.request import Request
 from tilewright.ir.attrs import Range
 from tilewright.ir.binding import open_parameters
@@ -70,6 +71,8 @@ class _Host:
         """True while operations are emitted that run when arguments are bound, not at every launch."""
         if request.opened:
             self.b.record("param", {"parameters": tuple((s, None) for s in request.opened.parameters)})
+            for that in require_whole_quotients(request):
+                self.b.record("require", {"that": that})
         for arg in request.program.args:
             name, shape = arg.name or "", tuple(self.written_out(as_expr(n)) for n in request.sized.shapes[arg])
             kind = TensorType("global", arg.type.dtype, shape, role=roles.get(name, "in"))

@@ -21,6 +21,7 @@ from tilewright.driver.choose_plan import choose_plan
 from tilewright.driver.host import write_host
 from tilewright.driver.kernels import lower_kernels, with_workspace
 from tilewright.driver.pinned_plans import lower_pinned
+from tilewright.driver.quotients import require_whole_quotients
 from tilewright.driver.realise import lower_ranked
 from tilewright.driver.request import Request
 from tilewright.lower.block.lower import Lowered
@@ -107,6 +108,7 @@ def prepared(request: Request) -> RequestForms:
 
     The forms are the request over digits (mixed-radix parts) of its dimensions, then over whole dimensions.
     """
+    require_whole_quotients(request)
     for _, rewrite in REWRITES:
         request = rewrite(request)
     return request_forms(request)

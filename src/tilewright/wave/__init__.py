@@ -7,6 +7,7 @@
 | kernel      | `@wave` and tracing                                  |
 | tracer      | what stands for tiles and memory while tracing       |
 | powers      | small integer powers, as products                    |
+| fractions   | fractions of sizes beside float tiles                |
 | truth       | what to write where Python asks a tile for its truth |
 | scope       | names of Wave's that are out of scope                |
 | templates   | kernels made to measure: the seed's convolution      |

@@ -30,6 +30,7 @@ from tilewright.ir.tile import REDUCTIONS, SCANS, TILE
 from tilewright.lang.symbols import THREADS
 from tilewright.lang.types import Register
 from tilewright.limits import written
+from tilewright.wave.fractions import fraction, has_fraction
 from tilewright.wave.powers import as_products
 from tilewright.wave.truth import instead_of_truth
 
@@ -376,7 +377,7 @@ _OPERATORS = dict(zip(_NUMPY, _OURS, strict=True))
 
 def operand(x: Any, dtype: DType, what: str) -> Any:
     """Return `x` as an IR value for an operation beside a tile of element type `dtype`: a tile's own value; for a
-    number or expression, a `scalar` that is emitted.
+    number or expression, a `scalar` that is emitted. A quotient of sizes beside floats is a fraction.
 
     Raise `DtypeMismatch` for memory, other objects, or a fraction beside integers; `what` is the operation named in its
     text.
@@ -393,7 +394,10 @@ def operand(x: Any, dtype: DType, what: str) -> Any:
                 "tkw.cast(x, tkl.f32)",
                 author_location(2),
             )
-        return tracer(what).emit("scalar", (), {"value": number, "dtype": dtype}).result
+        emit = tracer(what).emit
+        if isinstance(number, Expr) and dtype.is_float and has_fraction(number):
+            return fraction(emit, number, dtype)
+        return emit("scalar", (), {"value": number, "dtype": dtype}).result
     raise DtypeMismatch(f"{what} takes tiles and numbers, not {written(x, 60)}", author_location(2))
 
 
@@ -423,8 +427,11 @@ def _filled_tile(register: Register, value: Any) -> Tile:
     """
     if not isinstance(value, Expr) and plain_number(value) is None:
         raise DtypeMismatch(f"{register}(...) is filled with a number, not {value!r}", author_location(2))
-    op = tracer("Register[...](value)").emit("fill", (), {"value": value}, (TileType(register.dtype, register.dims),))
-    return Tile(op.result)
+    emit = tracer("Register[...](value)").emit
+    if isinstance(value, Expr) and register.dtype.is_float and has_fraction(value):
+        number = fraction(emit, value, register.dtype)
+        return Tile(emit("broadcast", (number,), {"to": register.dims}).result if register.dims else number)
+    return Tile(emit("fill", (), {"value": value}, (TileType(register.dtype, register.dims),)).result)
 
 
 Register.fill = staticmethod(_filled_tile)

@@ -1,0 +1,46 @@
+"""Quotients `a / b` among the integers of a program: the author promises that b divides a, which is checked here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tilewright.algebra.expr import Const, Exact, Expr
+from tilewright.algebra.expr_conditions import eq
+from tilewright.algebra.expr_use import Substitution
+from tilewright.driver.request import Request
+from tilewright.errors import ProgramError
+from tilewright.ir.core import Op, Program
+
+
+def require_whole_quotients(request: Request) -> list[Expr]:
+    """Return a condition for each quotient whose sizes are known only at the call: that its remainder is 0.
+
+    Raise a ProgramError for a quotient of known sizes that is no integer. Quotients of symbols that the program sets
+    are left out.
+    """
+    extents, conditions = Substitution(dict(request.sized.extents)), dict[Expr, None]()
+    for op, e in _quotients(request.program):
+        a, b = extents(e.left), extents(e.right)
+        if isinstance(a, Const) and isinstance(b, Const):
+            if b.value == 0 or a.value % b.value:
+                raise ProgramError(f"{e}: {a} / {b} is not an integer; write // to round down", op.loc)
+            continue
+        conditions[eq(a % b, 0)] = None
+    return [e for e in map(request.opened.written_out, conditions) if not isinstance(e, Const)]
+
+
+def _quotients(program: Program) -> Iterator[tuple[Op, Exact]]:
+    """Yield (operation, quotient) for each quotient in a number that an operation of a tile program states."""
+    set_here = {op.attrs["symbol"] for op in program.walk() if op.name == "set_symbol"}
+    for op in program.walk():
+        value = op.attrs.get("value")
+        for e in _parts(value) if op.name in ("fill", "scalar") and isinstance(value, Expr) else ():
+            if isinstance(e, Exact) and set_here.isdisjoint(e.symbols):
+                yield op, e
+
+
+def _parts(e: Expr) -> Iterator[Expr]:
+    """Yield the expression `e` and all expressions in it."""
+    yield e
+    for part in e.parts:
+        yield from _parts(part)
