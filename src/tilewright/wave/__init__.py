@@ -48,7 +48,7 @@ LaunchableWave = Kernel
 
 
 def __getattr__(name: str) -> Any:
-    return out_of_scope(name)
+    return out_of_scope(name, __all__)
 
 
 __all__ = [

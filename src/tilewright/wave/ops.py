@@ -256,7 +256,7 @@ def _make_reduction(name: str) -> Any:
         reduced = Tile(trace.emit(name, sources, {"dim": last_dim}).result)
         return reduced if reduced.type.dtype is dtype else cast(reduced, dtype)
 
-    reduce.__name__ = name
+    reduce.__name__ = reduce.__qualname__ = name
     reduce.__doc__ = f"The {name} of tiles over a dimension, or a list of them, starting from `acc` if given."
     return reduce
 
@@ -312,7 +312,7 @@ def _make_scan(name: str) -> Any:
         extra = [] if acc is None else [operand(acc, value.type.dtype, name)]
         return Tile(tracer(name).emit(name, [value, *extra], attrs).result)
 
-    scan.__name__ = name
+    scan.__name__ = scan.__qualname__ = name
     scan.__doc__ = f"The running {SCANS[name]} along a dimension, starting from `acc` if given."
     return scan
 

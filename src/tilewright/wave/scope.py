@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import Flag
 from typing import Any
 
 from tilewright.errors import OutOfScope
 from tilewright.ir.location import author_location
+from tilewright.limits import did_you_mean
 
 
 class MemoryAccessFlags(Flag):
@@ -53,17 +55,29 @@ _REASONS = {
         _HARDWARE,
     ),
 }
+_INSTEAD = {
+    "where": "select(condition, a, b)",
+    "mean": "sum(t, dim=N) / N",
+    **dict.fromkeys(("matmul", "dot"), "mma(a, b, accumulator)"),
+    "transpose": "permute(t, [N, M])",
+    "load": "read(memory)",
+    "store": "write(tile, memory)",
+    "arange": "self_index(N, dtype)",
+}
+"""{name in other libraries: what is written here}."""
 
 
-def out_of_scope(name: str) -> Any:
+def out_of_scope(name: str, known: Iterable[str]) -> Any:
     """Return a function that raises `OutOfScope` with the reason when it is called. `name` is a name of Wave that
     Tilewright does not implement.
 
-    Raise `AttributeError` at once if `name` is not in the list of such names.
+    Raise `AttributeError` at once if `name` is not in the list of such names; it says what is probably meant, of the
+    names `known`.
     """
     reason = _REASONS.get(name)
     if reason is None:
-        raise AttributeError(f"module 'tilewright.wave' has no attribute {name!r}")
+        hint = f"; write tkw.{_INSTEAD[name]}" if name in _INSTEAD else did_you_mean(name, known)
+        raise AttributeError(f"module 'tilewright.wave' has no attribute {name!r}{hint}")
 
     def refuse(*args: Any, **options: Any) -> Any:
         raise OutOfScope(f"tkw.{name}: {reason}", author_location())
