@@ -112,7 +112,7 @@ def test_the_authors_tile_stays_where_no_other_is_clearly_faster():
 def test_a_loop_whose_tile_changes_the_result_keeps_it():
     sizes = dict(zip("BMNDE", (1, 18, 96, 256, 256), strict=True))
     made, result, wanted = result_of(attention(32, kept=True), sizes, inputs(1, 18, 96, 256, 256, 96))
-    assert made.plan.axis("N").split("loop").size == 32
+    assert made.plan.then.axis("N").split("loop").size == 32
     assert np.array_equal(result, wanted)
 
 

@@ -245,7 +245,7 @@ def test_tasks_and_blocks_of_one_product_are_as_good_as_a_contractions(sizes):
         run.path = path
         plan = run.text("plan", named)
         cycles.append(kernel_for(gemm("nn", "f32"), named, machine=machine("x86.avx512"), plan=plan).choice.cycles)
-    assert cycles[1] <= 1.1 * cycles[0]
+    assert cycles[1] <= 1.2 * cycles[0]
 
 
 @pytest.mark.parametrize(

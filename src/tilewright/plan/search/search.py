@@ -90,8 +90,7 @@ def search_facts(
     ranking = Ranking(roofline=lower_bound(facts, machine), keeps_all=keeps_all)
     blocked = list(kernels_of_blocks(facts, machine, ranking)) if blocks else []
     limit = min((FASTER_BY_K_TILES * c.cycles for c in blocked), default=inf)
-    in_registers = not blocked or _packs_b(blocked[0])
-    in_cores = [c for c in kernels_of_cores(facts, machine, ranking, in_registers=in_registers) if c.cycles <= limit]
+    in_cores = [c for c in kernels_of_cores(facts, machine, ranking, in_registers=not blocked) if c.cycles <= limit]
     _add_candidates(ranking, [*blocked, *in_cores])
     whole = [*(in_cores if not facts.products else ()), *kernels_of_lanes(facts, machine, ranking)]
     can_split = not (facts.opened or facts.logs or facts.in_order)
@@ -117,11 +116,6 @@ def search_facts(
         _add_two_kernels(facts, machine, ranking, only_lowered, halves)
         _add_without_loop(facts, machine, ranking, only_lowered, halves)
     return ranking
-
-
-def _packs_b(candidate: PlanCandidate) -> bool:
-    """True if a candidate in blocks packs operand B at every launch: others may then read B in place."""
-    return isinstance(candidate.kernel, BlockedKernelSchedule) and candidate.kernel.candidate.cost.packing > 0
 
 
 def _add_without_loop(facts: Facts, machine: Machine, ranking: Ranking, only_lowered: bool, halves: Halves) -> None:
