@@ -108,7 +108,7 @@ ILLEGAL = [
     ("conv halo", "task M_0 8", "task M_0 4", "block"),
     ("conv halo", "loops K_0, K_2", "loops K_2, K_0", "order"),
     ("attention", "loop 64", "loop 128", "stated"),
-    ("two kernels", "(M 1024): task 2", "(M 1024): task 64", "shared memory"),
+    ("two kernels", "(N 1024): task 128", "(N 1024): task 100", "block"),
     ("two kernels", "(N 1024): whole", "(N 1024): loop 512", "loops"),
     ("low rank", "after mma", "after mma2", "two kernels"),
     ("low rank", "after mma", "before mma", "two kernels"),
