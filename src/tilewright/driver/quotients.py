@@ -15,10 +15,11 @@ from tilewright.ir.core import Op, Program
 def require_whole_quotients(request: Request) -> list[Expr]:
     """Return a condition for each quotient whose sizes are known only at the call: that its remainder is 0.
 
-    Raise a ProgramError for a quotient of known sizes that is no integer. Quotients of symbols that the program sets
-    are left out.
+    Raise a ProgramError for a quotient of known sizes that is no integer. Quotients that depend on more than sizes
+    (indices, workgroup ids, symbols that the program sets) are left out.
     """
     extents, conditions = Substitution(dict(request.sized.extents)), dict[Expr, None]()
+    sizes = set(request.opened.parameters)
     for op, e in _quotients(request.program):
         a, b = extents(e.left), extents(e.right)
         if isinstance(a, Const) and isinstance(b, Const):
@@ -26,7 +27,8 @@ def require_whole_quotients(request: Request) -> list[Expr]:
                 raise ProgramError(f"{e}: {a} / {b} is not an integer; write // to round down", op.loc)
             continue
         conditions[eq(a % b, 0)] = None
-    return [e for e in map(request.opened.written_out, conditions) if not isinstance(e, Const)]
+    written_out = map(request.opened.written_out, conditions)
+    return [e for e in written_out if not isinstance(e, Const) and e.symbols <= sizes]
 
 
 def _quotients(program: Program) -> Iterator[tuple[Op, Exact]]:
@@ -34,7 +36,7 @@ def _quotients(program: Program) -> Iterator[tuple[Op, Exact]]:
     set_here = {op.attrs["symbol"] for op in program.walk() if op.name == "set_symbol"}
     for op in program.walk():
         value = op.attrs.get("value")
-        for e in _parts(value) if op.name in ("fill", "scalar") and isinstance(value, Expr) else ():
+        for e in _parts(value) if isinstance(value, Expr) else ():
             if isinstance(e, Exact) and set_here.isdisjoint(e.symbols):
                 yield op, e
 

@@ -16,6 +16,7 @@ from tilewright.algebra.expr import Expr
 from tilewright.ir.core import MemoryType, Op, Value
 from tilewright.machine import Limits, Machine, MultiplyAtom, OpaqueOperand
 from tilewright.plan.boxes import numbers_of
+from tilewright.plan.facts import Facts, ValueFacts
 from tilewright.plan.microkernel import Axes, Microkernel, axes_in, row_stride_of_a
 from tilewright.plan.model import element_bytes, l1, l2, share_of_sets, stays_in_l1
 from tilewright.plan.search.uniform_kernel import UniformKernelSchedule
@@ -173,10 +174,18 @@ def _has_whole_tiles(kernel: UniformKernelSchedule, microkernel: Microkernel, ax
 
 def _lies_across_n(kernel: UniformKernelSchedule, op: Op, axes: Axes) -> bool:
     """True if B of the MMA `op` is read from a tensor on a CPU, and is not contiguous along N."""
-    b, facts = axes.operands(op)[1], kernel.facts
-    read = next((n for n in facts.reads if n.source is not None and b in n.source.results), None)
-    names = facts.digit_names(axes.n)
-    return kernel.machine.lanes is None and read is not None and bool(names) and read.place.steps.get(names[-1]) != 1
+    b = read_of(kernel.facts, axes.operands(op)[1])
+    return kernel.machine.lanes is None and b is not None and _step(kernel, b, axes.n) != 1
+
+
+def read_of(facts: Facts, value: Value) -> ValueFacts | None:
+    """Return the read whose result is the operand `value`; None if the program computes it."""
+    return next((n for n in facts.reads if n.source is not None and value in n.source.results), None)
+
+
+def _step(kernel: UniformKernelSchedule, read: ValueFacts, dim: Expr) -> int:
+    """Return the stride of `read` along the program dimension `dim`, in elements; 0 if it does not depend on it."""
+    return read.place.steps.get(kernel.facts.digit_names(dim)[-1], 0)
 
 
 def _is_read_by_several(kernel: UniformKernelSchedule, op: Op, axes: Axes) -> bool:
@@ -293,12 +302,11 @@ def _product_cycles(kernel: UniformKernelSchedule, op: Op, microkernel: Microker
 
 def _share_of_sets(kernel: UniformKernelSchedule, op: Op, microkernel: Microkernel, axes: Axes) -> float:
     """Return the share of L1's sets that the rows of an accumulator tile's B use; 1 if B is packed or computed."""
-    b, facts, limits = axes.operands(op)[1], kernel.facts, kernel.machine.limits
-    node = next((n for n in facts.reads if n.source is not None and b in n.source.results), None)
-    if node is None or microkernel.k_pack > 1 or _lies_across_n(kernel, op, axes):
+    b = read_of(kernel.facts, axes.operands(op)[1])
+    if b is None or microkernel.k_pack > 1 or _lies_across_n(kernel, op, axes):
         return 1.0
-    row_bytes, stride = microkernel.columns * node.place.bytes, node.place.steps.get(str(axes.k), 0) * node.place.bytes
-    return share_of_sets(limits, row_bytes, stride)
+    row_bytes, stride = microkernel.columns * b.place.bytes, _step(kernel, b, axes.k) * b.place.bytes
+    return share_of_sets(kernel.machine.limits, row_bytes, stride)
 
 
 def _runs(kernel: UniformKernelSchedule, value: Value, read: float, tiles: Mapping[Expr, int]) -> float:
@@ -307,9 +315,8 @@ def _runs(kernel: UniformKernelSchedule, value: Value, read: float, tiles: Mappi
     `tiles` are the extents of an accumulator tile along M and N. 0 if the tile has whole rows of the tensor, so that
     one row follows the other in memory, or if the operand is computed.
     """
-    facts, size = kernel.facts, numbers_of(kernel.facts.sizes)
-    node = next((n for n in facts.reads if n.source is not None and value in n.source.results), None)
-    dim = None if node is None else next((d for d in value.type.dims if node.place.steps.get(str(d)) == 1), None)
+    size, node = numbers_of(kernel.facts.sizes), read_of(kernel.facts, value)
+    dim = None if node is None else next((d for d in value.type.dims if _step(kernel, node, d) == 1), None)
     if dim is None:
         return 0.0
     run = min(tiles.get(dim, size(dim)), kernel.width(dim))

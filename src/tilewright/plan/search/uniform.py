@@ -21,6 +21,7 @@ from tilewright.plan.model import Size, cycles_to_copy
 from tilewright.plan.schedule import REVERSED, ProductUnit, Schedule, Split
 from tilewright.plan.search.core_reads import (
     is_packed_before,
+    read_of,
     task_overhead_cycles,
     task_packing_cycles,
     task_read_cycles,
@@ -139,8 +140,7 @@ def _bytes_packed_before(kernel: UniformKernelSchedule) -> list[float]:
         axes = axes_in(op, kernel.width)
         if isinstance(axes, str) or not is_packed_before(kernel, op):
             continue
-        b = axes.operands(op)[1]
-        read = next((n for n in facts.reads if n.source is not None and b in n.source.results), None)
+        read = read_of(facts, axes.operands(op)[1])
         if read is not None and not read.place.can_leave and read.place.memory not in facts.constant:
             packed.append(float(prod(read.place.shape) * read.place.bytes))
     return packed
