@@ -17,6 +17,7 @@
 | conversions   | 16-bit floats where the CPU has no instruction for them                              |
 | native        | loop programs as machine code                                                        |
 | entry         | the entry of a module: its functions in this process, and calls of them               |
+| workspaces    | memory that launches need while they run, shared where they take turns               |
 | entry_object  | the object of a module's entry: from the cache, or compiled                           |
 | entry_executor | entries bound to arrays                                                              |
 | calling       | entries called by machine code: on bound arrays, or on those of a call                |

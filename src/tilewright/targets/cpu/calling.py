@@ -1,7 +1,7 @@
 """LLVM text that calls entries on prepared blocks of words: for bound launches, and for remembered calls, which first
 write the addresses of their arrays.
 
-Other threads of Python run meanwhile. Threads that call one entry at the same time take turns, by a lock.
+Other threads of Python run meanwhile. Calls that use one workspace take turns, by its lock.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tilewright.targets.calls.table import CallLaunch
 from tilewright.targets.calls.words import PATCH
 
 ENTRY = ("function", "buffers", "sizes", "kept", "workspace", "lock", "context", "run", "workers")
-"""The words of an entry's call; the last three are its `tw_pool`."""
+"""The words of an entry's call. `lock` is the address of the workspace's lock; the last three are its `tw_pool`."""
 FIELDS = (
     "patches", "patched",  # (array, address of the word) of every address
     "launch",  # the words of the entry's call
@@ -39,7 +39,8 @@ entry:
 
 define i32 @launch_entry(ptr %words) {{
 entry:
-  %lock = getelementptr i8, ptr %words, i64 {_LOCK}
+  %word.lock = getelementptr i8, ptr %words, i64 {_LOCK}
+  %lock = load ptr, ptr %word.lock
   call void @lock(ptr %lock)
   %code = call i32 @call_entry(ptr %words)
   call void @unlock(ptr %lock)
@@ -49,7 +50,8 @@ entry:
 define i32 @launch_like(ptr %record, ptr %at) {{
 entry:
 {fields(FIELDS, FIELDS, "record", {"patched", "launch"})}
-  %lock = getelementptr i8, ptr %launch, i64 {_LOCK}
+  %word.lock = getelementptr i8, ptr %launch, i64 {_LOCK}
+  %lock = load ptr, ptr %word.lock
   %state = call ptr @PyEval_SaveThread()
   call void @lock(ptr %lock)
   br label %patching

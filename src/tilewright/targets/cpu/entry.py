@@ -20,6 +20,7 @@ from tilewright.runtime.scripts import SlotMemory
 from tilewright.targets.cpu.calling import ENTRY
 from tilewright.targets.cpu.load import Code, link
 from tilewright.targets.cpu.pool import aligned, pool
+from tilewright.targets.cpu.workspaces import workspace
 
 Array = np.ndarray[Any, np.dtype[Any]]
 NAME = "kernel"
@@ -28,7 +29,7 @@ FUNCTIONS = (NAME, *(f"{NAME}_{what}" for what in ("bind", "kept_bytes", "worksp
 _KEPT_BYTES = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
 _WORKSPACE_BYTES = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_int32)
 _LAUNCH = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)
-_FUNCTION, _LOCK = (ENTRY.index(name) for name in ("function", "lock"))
+_FUNCTION = ENTRY.index("function")
 _reported: set[str] = set()
 
 
@@ -91,7 +92,8 @@ class EntryMember:
 
 
 class EntryLaunch:
-    """An entry bound to arrays; a call runs it. Threads that call it at the same time take turns.
+    """An entry bound to arrays; a call runs it. Threads that call it at the same time take turns, also with other
+    launches in the same workspace.
 
     `kept` is memory that the bind function of another launch has filled; None: this launch has its own, for `bind` to
     fill.
@@ -110,18 +112,19 @@ class EntryLaunch:
         self._start, self.words = start, start + 8 * first
         """The addresses of the call's words, and of the words that hold the addresses of its arrays."""
         sizes_at = start + 8 * len(ENTRY)
-        workspace = aligned(code.workspace_bytes(sizes_at, count))
+        self._workspace, own_bytes = workspace(code.workspace_bytes(sizes_at, count), count)
         is_owner = kept is None
         if kept is None:
             kept = aligned(code.kept_bytes(sizes_at))
         run = threads.code.address("pool_tasks")
         block[: len(ENTRY)] = [
-            code.call, self.words, sizes_at, kept.ctypes.data, workspace.ctypes.data, 0, threads.address, run, count
+            code.call, self.words, sizes_at, kept.ctypes.data, self._workspace.address, self._workspace.lock,
+            threads.address, run, count,
         ]  # fmt: skip
         self._member, self._block, self._arrays, self.kept = member, block, tuple(arrays), kept
-        self._memory = threads, workspace
-        self.room = int(workspace.nbytes + (kept.nbytes if is_owner else 0))
-        """Bytes of memory that the launch holds beside its arrays."""
+        self._threads = threads
+        self.room = own_bytes + int(kept.nbytes if is_owner else 0)
+        """Bytes of memory that only this launch uses, beside its arrays."""
         self._run, self.pointer = _LAUNCH(threads.code.address("launch_entry")), start
         self._pointer = ctypes.c_void_p(start)
         threads.add(self)
@@ -147,10 +150,10 @@ class EntryLaunch:
         raise self._member.fault(code)
 
     def unlock(self) -> None:
-        """Release the launch's lock. It is called in a forked process, in which a thread that held the lock does not
-        exist.
+        """Release the lock of the launch's workspace. It is called in a forked process, in which a thread that held the
+        lock does not exist.
         """
-        self._block[_LOCK] = 0
+        self._workspace.unlock()
 
     def let_go(self, moved: Sequence[int | None]) -> None:
         """Drop the launch's references to the arrays that later calls replace. `moved` has, for each array of the

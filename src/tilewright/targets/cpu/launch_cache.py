@@ -38,7 +38,7 @@ KINDS = 256
 STACK = 16 << 10
 """The most bytes of copies that a call makes on its stack."""
 ROOM = 64 << 20
-"""The most bytes of workspaces and scratch memory that remembered calls keep."""
+"""The most bytes that remembered calls keep: packed operands, and workspaces that are not shared."""
 
 
 class LaunchCache(LearntCalls):

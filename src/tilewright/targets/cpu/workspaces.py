@@ -1,0 +1,41 @@
+"""Memory that kernels need while they run: temporary tensors and the scratch memory of workers.
+
+Launches of several workers take turns anyway, since each needs the pool. They share workspaces, one for each size
+(rounded up to a power of two), so that many layers of a network need no more memory than the largest of them, and find
+it in the caches. A launch of one worker has a workspace of its own: such launches may run at the same time.
+"""
+
+from __future__ import annotations
+
+from weakref import WeakValueDictionary
+
+from tilewright.targets.cpu.pool import aligned
+
+_LEAST = 1 << 16
+_LINE = 128  # the lock lies in a line of its own
+_shared: WeakValueDictionary[int, Workspace] = WeakValueDictionary()
+
+
+class Workspace:
+    """Memory with a lock, which a launch holds while it uses the memory. Both are given by their addresses."""
+
+    def __init__(self, size: int):
+        self._memory, self._lock = aligned(size), aligned(_LINE, _LINE)
+        self.address, self.lock = int(self._memory.ctypes.data), int(self._lock.ctypes.data)
+
+    def unlock(self) -> None:
+        """Release the lock. It is called in a forked process, in which a thread that held it does not exist."""
+        self._lock[:] = 0
+
+
+def workspace(size: int, workers: int) -> tuple[Workspace, int]:
+    """Return (a workspace of at least `size` bytes for a launch of `workers` workers, how many of its bytes belong to
+    that launch alone).
+    """
+    if workers == 1 or size == 0:
+        return Workspace(size), size
+    rounded = max(_LEAST, 1 << (size - 1).bit_length())
+    shared = _shared.get(rounded)
+    if shared is None:  # two threads may both make one: then their launches do not share it
+        shared = _shared[rounded] = Workspace(rounded)
+    return shared, 0
