@@ -4,8 +4,9 @@ The system maps large blocks page by page, at the first access, and unmaps them 
 costs hundreds of page faults at every call. A block of the pool has these faults once. It belongs to an array and all
 views of it: the array's base is a *lease*, whose destructor returns the block to the pool.
 
-The pool keeps at most `MOST` bytes that no array uses; further blocks are returned to the system. Outputs of fewer than
-`LEAST` bytes are allocated by numpy. Blocks are private to a process: after a fork each process has its own copies.
+The pool keeps at most a 64th of the machine's memory that no array uses; further blocks are returned to the system.
+Outputs of fewer than `LEAST` bytes are allocated by numpy. Blocks are private to a process: after a fork each process
+has its own copies.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ import numpy as np
 Array = np.ndarray[Any, np.dtype[Any]]
 LEAST = 4 << 10
 """Bytes of the smallest output that comes from the pool."""
-MOST = 64 << 20
-"""The most bytes that the pool keeps for later outputs."""
+KEPT_SHARE = 64
+"""The pool keeps at most one such part of the machine's memory."""
 LARGE_PAGE = 2 << 20
 """Bytes of a large page."""
 
@@ -44,6 +45,18 @@ def private_pages(count: int) -> mmap.mmap:
         except OSError:  # the system may have no huge pages
             return pages
     return pages
+
+
+def most_kept() -> int:
+    """Return the most bytes that the pool keeps for later outputs: a 64th of the machine's memory, at least 64 MB.
+
+    A network of convolutions has outputs of a dozen sizes, of 25 MB and less, and needs each of them again in its next
+    run.
+    """
+    least = 64 << 20
+    if "SC_PHYS_PAGES" not in getattr(os, "sysconf_names", {}):
+        return least
+    return max(least, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // KEPT_SHARE)
 
 
 class _Block:
@@ -85,8 +98,8 @@ class OutputPool:
     True
     """
 
-    def __init__(self, most: int = MOST):
-        self.most, self.kept = most, 0
+    def __init__(self, most: int | None = None):
+        self.most, self.kept = most_kept() if most is None else most, 0
         """The most bytes that unused blocks may have, and the bytes that they have now."""
         self.lock = threading.Lock()
         self._free: dict[int, list[_Block]] = {}
