@@ -54,7 +54,9 @@ class TileCosts:
     the last tile's store overlaps nothing. `staged` is the cost of staging a tile's rows for one step, if rows end
     before the tile does. `scattered` is that of a cache line written away from its neighbours, `shared` that of one
     that other workers write too. `store` is the cost of an accumulator element whose store is not delayed. `packing` is
-    the factor for staging rows of A, relative to the machine's copy rate.
+    the factor for staging rows of A, relative to the machine's copy rate. `exposed` is the cost of a load of the next K
+    step's operands that has no free register, and so waits for the MMAs of this one. `sharpness` is the exponent of the
+    p-norm that joins MMAs with reads of operands (0: the longer of both).
     """
 
     block: float = 0
@@ -64,6 +66,8 @@ class TileCosts:
     shared: float = 0
     store: float = 0
     packing: float = 1
+    exposed: float = 0
+    sharpness: float = 0
 
 
 @dataclass(frozen=True)

@@ -590,10 +590,8 @@ def _one_tile_cycles(
     row_atoms, column_atoms, steps = rows // m, columns // n, ceil(k / depth)
     limits = machine.limits
     if microkernel.is_matrix_atom:
-        step = max(
-            row_atoms * column_atoms * microkernel.atom.cycles,
-            (row_atoms + column_atoms) * microkernel.atom.load_cycles,
-        )
+        both = (rows + columns) * k * element_bytes(microkernel.atom.a.dtype)
+        step = tile_registers.step_cycles(machine, microkernel.atom, row_atoms, column_atoms, both)
         return steps * step + 2 * row_atoms * column_atoms * m * limits.load_cycles
     step = vectors.step_cycles(machine, microkernel.atom, rows, column_atoms, row_stride, k)
     return steps * step + 2 * rows * column_atoms * limits.load_cycles

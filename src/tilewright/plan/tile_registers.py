@@ -12,7 +12,7 @@ from tilewright.plan.block_list import BlockUnit
 from tilewright.plan.blocking import Blocking, round_up
 from tilewright.plan.contraction import Contraction, size
 from tilewright.plan.fixed import Fixed
-from tilewright.plan.model import cores, element_bytes
+from tilewright.plan.model import cores, element_bytes, l1, missing_share
 from tilewright.plan.schedule import Split
 from tilewright.plan.sliding import can_load_in_place, halo_of
 
@@ -43,8 +43,9 @@ def tile_unit(space: Contraction, atom: MultiplyAtom, machine: Machine, fixed: F
 def _accumulator_tiles(contraction: Contraction, atom: MultiplyAtom, machine: Machine) -> Iterator[tuple[int, int]]:
     """Yield (rows, columns), in elements, of each accumulator tile to try; tile and operands fit the tile registers.
 
-    A tile has at most three registers on each side. Three kinds are yielded: tiles with the most MMAs per load; tiles
-    whose columns just cover all of N; and tiles whose rows just cover all of M.
+    A tile has at most three registers on each side. Four kinds are yielded: tiles with the most MMAs per load; those
+    with the most if the next step's operands have registers of their own; tiles whose columns just cover all of N; and
+    tiles whose rows just cover all of M.
     """
     m, n, _ = atom.shape
     tile_registers = machine.limits.tile_registers
@@ -53,9 +54,11 @@ def _accumulator_tiles(contraction: Contraction, atom: MultiplyAtom, machine: Ma
     fitting = [
         (a, b) for a in (1, 2, 3) for b in (1, 2, 3) if registers(a, b) <= tile_registers and b <= max(1, column_tiles)
     ]
-    best = max((a * b / (a + b) for a, b in fitting), default=0)
-    for a, b in fitting:  # fewer MMAs per load only if the tile covers all columns or rows
-        if a * b / (a + b) == best or b == column_tiles or a == row_tiles:
+    doubled = [(a, b) for a, b in fitting if registers(a, b) + a + b <= tile_registers]
+    best, best_doubled = (max((a * b / (a + b) for a, b in tiles), default=0) for tiles in (fitting, doubled))
+    for a, b in fitting:
+        has_most = a * b / (a + b) == best or ((a, b) in doubled and a * b / (a + b) == best_doubled)
+        if has_most or b == column_tiles or a == row_tiles:
             yield a * m, b * n
 
 
@@ -65,6 +68,18 @@ def registers(rows: int, columns: int) -> int:
     It is the sum of rows * columns accumulators, `rows` registers of A and `columns` registers of B.
     """
     return rows * columns + rows + columns
+
+
+def step_cycles(machine: Machine, atom: MultiplyAtom, rows: int, columns: int, bytes_over_k: float) -> float:
+    """Return the cycles of one K step of an accumulator tile of `rows` x `columns` tile registers.
+
+    Loads of the next step's operands overlap the MMAs of this one if tile registers are free for them. The other loads
+    are exposed: each takes a further time if L1 does not have its bytes. `bytes_over_k` are those of both operands that
+    the tile reads over all of K.
+    """
+    operands, free = rows + columns, machine.limits.tile_registers - registers(rows, columns)
+    exposed = max(0, operands - free) * missing_share(bytes_over_k, l1(machine.limits))
+    return max(rows * columns * atom.cycles, operands * atom.load_cycles) + machine.costs.tiles.exposed * exposed
 
 
 def staging_choices(contraction: Contraction, atom: MultiplyAtom) -> list[str]:

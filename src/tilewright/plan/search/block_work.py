@@ -9,11 +9,11 @@ from __future__ import annotations
 from math import ceil, prod
 
 from tilewright.machine import Machine, MultiplyAtom
-from tilewright.plan import lanes
+from tilewright.plan import lanes, tile_registers
 from tilewright.plan.blocking import COLUMNS, Blocking, required_lane_digit, round_up
 from tilewright.plan.contraction import Contraction, size
-from tilewright.plan.model import Cost, copy_kernel_cycles, cores, element_bytes, l2, operand_bytes
-from tilewright.plan.search.core_reads import OperandReads, cycles_beyond_l1, missing_share, operand_cycles, slower_rows
+from tilewright.plan.model import Cost, copy_kernel_cycles, cores, element_bytes, l2, missing_share, operand_bytes
+from tilewright.plan.search.core_reads import OperandReads, cycles_beyond_l1, operand_cycles, slower_rows
 from tilewright.plan.search.cost import SAME_WAVES, kernel_time
 from tilewright.plan.search.work import Phase, Work
 from tilewright.plan.sliding import stride_between_rows
@@ -37,7 +37,8 @@ def block_cost(space: Contraction, blocking: Blocking, machine: Machine) -> Cost
         last_tasks = ceil(shape.column_tasks * shape.around / workers)
         ragged = last_tasks * shape.across * _tile_cycles(space, blocking, machine, shape.last_tail, blocking.vectors)
     tensors = {x.name: operand_bytes(x) for x in (space.a, space.b, space.out, *space.extras)}
-    phase = Phase(1, mma, staging + storing, gather=reading)
+    sharpness = machine.costs.tiles.sharpness if blocking.in_tiles else 0.0
+    phase = Phase(1, mma, staging + storing, gather=reading, sharpness=sharpness)
     work = Work(shape.tasks, (phase,), moved=sum(tensors.values()), waits=ragged)
     cycles, busiest = kernel_time(machine, work, SAME_WAVES).cycles, ceil(shape.tasks / workers)
     known = busiest * (mma + staging + storing) + ragged + limits.launch_cycles
@@ -100,7 +101,8 @@ def _tile_cycles(space: Contraction, blocking: Blocking, machine: Machine, rows:
     steps = _k_elements(space, blocking) / atom.shape[2]
     if blocking.in_tiles:
         row_tiles, costs = blocking.rows // atom.shape[0], machine.costs.tiles
-        step = max(row_tiles * vectors * atom.cycles, (row_tiles + vectors) * atom.load_cycles)
+        both = (rows + blocking.columns) * _k_elements(space, blocking) * element_bytes(space.a.dtype)
+        step = tile_registers.step_cycles(machine, atom, row_tiles, vectors, both)
         return steps * (step + (costs.staged if rows < blocking.rows else 0)) + costs.block
     row_stride = (stride_between_rows(space) or 0) * element_bytes(space.a.dtype)
     return steps * step_cycles(machine, atom, rows, vectors, row_stride) + machine.costs.vectors.block

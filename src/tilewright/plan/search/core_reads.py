@@ -18,19 +18,8 @@ from tilewright.machine import Limits, Machine, MultiplyAtom, OpaqueOperand
 from tilewright.plan.boxes import numbers_of
 from tilewright.plan.facts import Facts, ValueFacts
 from tilewright.plan.microkernel import Axes, Microkernel, axes_in, row_stride_of_a
-from tilewright.plan.model import element_bytes, l1, l2, share_of_sets, stays_in_l1
+from tilewright.plan.model import element_bytes, l1, l2, missing_share, share_of_sets, stays_in_l1
 from tilewright.plan.search.uniform_kernel import UniformKernelSchedule
-
-
-def missing_share(needed: float, room: float) -> float:
-    """Return the fraction (0 to 1) of accesses that miss a cache of `room` bytes if `needed` bytes are used in turn.
-
-    Nothing misses while `needed` is up to half of `room`; everything does from one and a half times `room` on.
-
-    >>> missing_share(10, 100), missing_share(100, 100), missing_share(1000, 100)
-    (0.0, 0.5, 1.0)
-    """
-    return min(1.0, max(0.0, needed / room - 0.5))
 
 
 def cycles_beyond_l1(limits: Limits, moved: float, needed: float, slower: float = 1.0) -> float:

@@ -13,8 +13,8 @@ from tilewright.ir.core import TileType
 from tilewright.plan.facts import ValueFacts
 from tilewright.plan.facts.graph import SCANS
 from tilewright.plan.kept_rows import reduced_and_used_again
-from tilewright.plan.model import l1
-from tilewright.plan.search.core_reads import cycles_beyond_l1, missing_share
+from tilewright.plan.model import l1, missing_share
+from tilewright.plan.search.core_reads import cycles_beyond_l1
 from tilewright.plan.search.single_lane_scans import TOPK
 from tilewright.plan.search.uniform_kernel import UniformKernelSchedule
 

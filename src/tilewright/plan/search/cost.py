@@ -257,11 +257,11 @@ def _phase_cycles(machine: Machine, p: Phase) -> float:
     """Return the cycles of one core for one iteration of the loop nest `p` (a Phase) of a kernel without a pipeline.
 
     It is the sum of the cycles of MMAs, lanes (ALUs), shared memory and copies. On a machine without lanes (a CPU) it
-    is the cycles of vectors, plus the longer of MMAs and reads of operands: loads overlap the MMAs that they feed.
+    is the cycles of vectors, plus about the longer of MMAs and reads of operands: loads overlap the MMAs that use them.
     """
     limits = machine.limits
     if machine.lanes is None:
-        return max(p.mma, p.gather) + p.lanes
+        return overlapped_cycles(p.sharpness, p.mma, p.gather) + p.lanes
     return p.mma + p.copied / limits.l2_rate + p.lanes + p.shared / limits.shared_rate
 
 

@@ -115,7 +115,10 @@ def count_uniform_work(kernel: UniformKernelSchedule) -> Work:
     if machine.lanes is None and kernel.products:
         fixed = task_packing_cycles(kernel) + task_overhead_cycles(kernel)
         between = max(lanes / max(1, tasks), task_value_cycles(kernel))  # vectors load values while they compute
-        phase = Phase(1, mma / max(1, tasks), between + fixed, gather=task_read_cycles(kernel))
+        in_tiles = any(unit is not None and unit.is_matrix_atom for unit in kernel.products.values())
+        sharpness = machine.costs.tiles.sharpness if in_tiles else 0.0
+        reading = task_read_cycles(kernel)
+        phase = Phase(1, mma / max(1, tasks), between + fixed, gather=reading, sharpness=sharpness)
     elif machine.lanes is None:
         overhead = machine.costs.vectors.task
         phase = Phase(1, lanes=lanes / max(1, tasks) + overhead, gather=again_cycles(kernel))

@@ -31,7 +31,9 @@ class Phase:
     strewn: float = 0.0
     """Copied bytes of a kernel whose workgroups do not start one after the other, because it is launched early."""
     gather: float = 0.0
-    """Cycles of lanes that copy operands themselves, without bulk copies."""
+    """Cycles of lanes that copy operands themselves, without bulk copies; on a CPU those of its reads."""
+    sharpness: float = 0.0
+    """Exponent of the p-norm that joins MMAs and reads on a CPU (0: the longer of both)."""
     is_dependent: bool = False
     """True if an MMA needs the result of another MMA of the same iteration."""
     is_computed: bool = False

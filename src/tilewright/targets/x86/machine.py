@@ -9,7 +9,9 @@ from tilewright.targets.cpu.costs import COSTS, LIMITS, lane_rates
 from tilewright.targets.x86.atoms import COPY, MULTIPLY
 from tilewright.targets.x86.features import LEVELS
 
-_TILES = TileCosts(block=60, task=400, staged=60, scattered=2, shared=4, store=3 / 16, packing=2)
+_TILES = TileCosts(
+    block=60, task=400, staged=60, scattered=2, shared=4, store=3 / 16, packing=2, exposed=32, sharpness=1.5
+)
 _TILE_LOADS = TileLoadCosts(apart=1.5, conflict=2, bypass=2)
 """Cycles, fitted to the times of many plans."""
 
