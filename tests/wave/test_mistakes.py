@@ -758,3 +758,14 @@ def test_memory_that_is_not_a_workgroups_own_is_refused(options, said):
 
     with pytest.raises(OutOfScope, match=said):
         kernel.trace()
+
+
+def test_names_of_other_libraries_say_what_is_written_here():
+    for name, wanted in (
+        ("where", r"write tkw.select\(condition, a, b\)"),
+        ("mean", r"write tkw.sum\(t, dim=N\) / N"),
+        ("dot", r"write tkw.mma\(a, b, accumulator\)"),
+        ("maximun", r"did you mean maximum\?"),
+    ):
+        with pytest.raises(AttributeError, match=rf"no attribute '{name}'; {wanted}"):
+            getattr(tkw, name)
