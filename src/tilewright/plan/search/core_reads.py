@@ -174,7 +174,8 @@ def read_of(facts: Facts, value: Value) -> ValueFacts | None:
 
 def _step(kernel: UniformKernelSchedule, read: ValueFacts, dim: Expr) -> int:
     """Return the stride of `read` along the program dimension `dim`, in elements; 0 if it does not depend on it."""
-    return read.place.steps.get(kernel.facts.digit_names(dim)[-1], 0)
+    names = kernel.facts.digit_names(dim)
+    return read.place.steps.get(names[-1], 0) if names else 0
 
 
 def _is_read_by_several(kernel: UniformKernelSchedule, op: Op, axes: Axes) -> bool:
