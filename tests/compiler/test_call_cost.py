@@ -20,7 +20,8 @@ from tilewright.compiler.native import NativeExecutable
 from tilewright.errors import ArgumentError
 from tilewright.runtime.outputs import LEAST
 from tilewright.targets.calls.table import CallRecord
-from tilewright.targets.cpu import launch_cache
+from tilewright.targets.cpu import entry, launch_cache
+from tilewright.targets.cpu.workspaces import workspace
 
 M, N, K = tkl.sym.M, tkl.sym.N, tkl.sym.K
 GLOBAL = tkl.GLOBAL_ADDRESS_SPACE
@@ -411,7 +412,8 @@ def test_only_so_many_kinds_of_calls_are_remembered(monkeypatch: pytest.MonkeyPa
 
 
 def test_workspaces_of_remembered_calls_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each kind of call keeps its own."""
+    """Each kind of call of one worker keeps its own."""
+    monkeypatch.setattr(entry, "workspace", lambda size, _: workspace(size, 1))
     run = tilewright.compile(tilewright.kernels.gemm("nn", "f32"))
     shapes, last_two = [(16, 64, 40 + 8 * n) for n in range(4)], 0
     for count in (4, 2, 0):

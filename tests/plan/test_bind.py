@@ -270,7 +270,7 @@ CONTRACTION = [
     (r"b packed at bind", "b panel at task", "columns lie packed"),
     (r"unit 16(\naxis col)", r"unit 32\1", "the atom takes `unit 16`"),
     (r"overlap delayed store", "overlap mma ahead", "a single contraction has no products that overlap"),
-    (r"n_0 160 of 136", "n_0 136", "blocks go on to the end of the last one"),
+    (r"n_0 144 of 136", "n_0 136", "blocks go on to the end of the last one"),
 ]
 
 

@@ -15,9 +15,9 @@ from tilewright.targets.cpu.pool import pool
 
 
 def test_launches_of_several_workers_share_a_workspace_of_their_size():
-    first, own = workspaces.workspace(100_000, 4)
-    second, _ = workspaces.workspace(131_072, 2)
-    larger, _ = workspaces.workspace(131_073, 2)
+    first, own = workspaces.workspace(100_000_000, 4)
+    second, _ = workspaces.workspace(1 << 27, 2)
+    larger, _ = workspaces.workspace((1 << 27) + 1, 2)
     assert first is second
     assert first is not larger
     assert own == 0
@@ -27,7 +27,7 @@ def test_launches_of_several_workers_share_a_workspace_of_their_size():
     assert own == 100_000
     del first, second, larger
     gc.collect()
-    assert 131_072 not in dict(workspaces._shared)
+    assert 1 << 27 not in workspaces._shared
 
 
 @pytest.mark.skipif(pool().workers == 1, reason="launches of one worker have workspaces of their own")

@@ -77,9 +77,11 @@ def step_cycles(machine: Machine, atom: MultiplyAtom, rows: int, columns: int, b
     are exposed: each takes a further time if L1 does not have its bytes. `bytes_over_k` are those of both operands that
     the tile reads over all of K.
     """
-    operands, free = rows + columns, machine.limits.tile_registers - registers(rows, columns)
-    exposed = max(0, operands - free) * missing_share(bytes_over_k, l1(machine.limits))
-    return max(rows * columns * atom.cycles, operands * atom.load_cycles) + machine.costs.tiles.exposed * exposed
+    operands, cycles = rows + columns, machine.costs.tiles.exposed
+    exposed = max(0, operands + registers(rows, columns) - machine.limits.tile_registers) if cycles else 0
+    if exposed:
+        cycles *= missing_share(bytes_over_k, l1(machine.limits))
+    return max(rows * columns * atom.cycles, operands * atom.load_cycles) + exposed * cycles
 
 
 def staging_choices(contraction: Contraction, atom: MultiplyAtom) -> list[str]:
