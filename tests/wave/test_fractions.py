@@ -51,3 +51,14 @@ def test_a_quotient_beside_integers_is_a_promise():
         tilewright.compile(promised)(bad)
     with pytest.raises(ArgumentError, match=r"requires M%N == 0; here M = 3, N = 4"):
         tilewright.compile(promised, dynamic=["M", "N"])(bad)
+
+
+def test_a_quotient_that_no_size_makes_whole_is_refused():
+    """The condition was dropped, and the quotient rounded down."""
+
+    @tkw.wave()
+    def half(x: tkl.Memory[M, N, GLOBAL, tkl.i32], y: tkl.Memory[M, GLOBAL, tkl.i32]) -> None:
+        tkw.write(tkw.sum(tkw.read(x), dim=N) + (2 * M + 1) / 2, y)
+
+    with pytest.raises(ProgramError, match=r"is no integer for any size; write // to round down"):
+        tilewright.compile(half, dynamic=["M", "N"])(np.ones((8, 4), np.int32))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tilewright.algebra.expr import Const, Exact, Expr
+from tilewright.algebra.expr import Const, Exact, Expr, as_expr
 from tilewright.algebra.expr_conditions import eq
 from tilewright.algebra.expr_use import Substitution
 from tilewright.driver.request import Request
@@ -26,13 +26,18 @@ def require_whole_quotients(request: Request) -> list[Expr]:
             if b.value == 0 or a.value % b.value:
                 raise ProgramError(f"{e}: {a} / {b} is not an integer; write // to round down", op.loc)
             continue
-        conditions[eq(a % b, 0)] = None
+        is_whole = eq(a % b, 0)
+        if is_whole is as_expr(0):
+            raise ProgramError(f"{e}: {a} / {b} is no integer for any size; write // to round down", op.loc)
+        conditions[is_whole] = None
     written_out = map(request.opened.written_out, conditions)
     return [e for e in written_out if not isinstance(e, Const) and e.symbols <= sizes]
 
 
 def _quotients(program: Program) -> Iterator[tuple[Op, Exact]]:
-    """Yield (operation, quotient) for each quotient in a number that an operation of a tile program states."""
+    """Yield (operation, quotient) for each `a / b` in the attribute `value` of an operation of a tile program, but not
+    those with a symbol that the program sets.
+    """
     set_here = {op.attrs["symbol"] for op in program.walk() if op.name == "set_symbol"}
     for op in program.walk():
         value = op.attrs.get("value")

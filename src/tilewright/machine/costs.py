@@ -50,13 +50,14 @@ class LaneCosts:
 class TileCosts:
     """Costs of kernels for tile registers (matrices in registers), in cycles; for machines that have them.
 
-    `block` is the cost of an accumulator tile beside its products if its store is delayed. `task` is that of a task:
-    the last tile's store overlaps nothing. `staged` is the cost of staging a tile's rows for one step, if rows end
-    before the tile does. `scattered` is that of a cache line written away from its neighbours, `shared` that of one
-    that other workers write too. `store` is the cost of an accumulator element whose store is not delayed. `packing` is
-    the factor for staging rows of A, relative to the machine's copy rate. `exposed` is the cost of a load of the next K
-    step's operands that has no free register, and so waits for the MMAs of this one. `sharpness` is the exponent of the
-    p-norm that joins MMAs with reads of operands (0: the longer of both).
+    `block` is the cost of an accumulator tile beside its products if its store is delayed. `task` is that of a
+    task: the last tile's store overlaps nothing. `staged` is the cost of a K step of a tile with fewer rows than a
+    full one: its rows of A are copied first. `scattered` is that of a cache line written away from its neighbours,
+    `shared` that of one that other workers write too. `store` is the cost of an accumulator element whose store is
+    not delayed. `packing` multiplies the cycles of staging rows of A at the machine's copy rate. `exposed` is the
+    cost of a load of the next K step's operands that misses L1 and has no free register, and so waits for the MMAs
+    of this one. `sharpness` is the exponent of the p-norm that joins MMAs with reads of operands (0: the longer of
+    both).
     """
 
     block: float = 0

@@ -117,7 +117,8 @@ def share_of_sets(limits: Limits, row_bytes: int, stride_bytes: int) -> float:
     """Return the share of L1's sets, at most 1, that rows of `row_bytes` bytes at a distance of `stride_bytes` use.
 
     It is less than 1 if the stride has a large power of two as a factor. Rows of 64 bytes with a stride of 256 use a
-    quarter of the sets. If the stride is as long as one line of every set, all rows use the same sets.
+    quarter of the sets. If the stride is a multiple of the bytes of one way (a line of each set), all rows start in the
+    same set.
     """
     line = limits.line_bytes
     lines_per_row, lines_between = -(-row_bytes // line), max(1, stride_bytes // line)
@@ -174,7 +175,10 @@ def copy_kernel_cycles(source: Operand, target: Operand, machine: Machine) -> fl
 
 
 def cycles_to_copy(machine: Machine, read: float, written: float) -> float:
-    """Return the cycles of a kernel on all cores that reads and writes so many bytes; see `copy_kernel_cycles`."""
+    """Return the cycles of a kernel on all cores that reads `read` bytes and writes `written` bytes, with its launch.
+
+    If L2 cannot hold them, it runs at most at the rate of memory, and reads each written line before it writes it.
+    """
     limits, workers = machine.limits, cores(machine)
     if read + written <= workers * l2(limits):
         return (read + written) / limits.copy_rate / workers + limits.launch_cycles

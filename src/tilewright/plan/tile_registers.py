@@ -74,8 +74,8 @@ def step_cycles(machine: Machine, atom: MultiplyAtom, rows: int, columns: int, b
     """Return the cycles of one K step of an accumulator tile of `rows` x `columns` tile registers.
 
     Loads of the next step's operands overlap the MMAs of this one if tile registers are free for them. The other loads
-    are exposed: each takes a further time if L1 does not have its bytes. `bytes_over_k` are those of both operands that
-    the tile reads over all of K.
+    are exposed: each adds a constant of the machine, times the share of the operands' bytes that misses L1.
+    `bytes_over_k` are the bytes of both operands that the tile reads over all of K.
     """
     operands, cycles = rows + columns, machine.costs.tiles.exposed
     exposed = max(0, operands + registers(rows, columns) - machine.limits.tile_registers) if cycles else 0

@@ -4,7 +4,7 @@ The system maps large blocks page by page, at the first access, and unmaps them 
 costs hundreds of page faults at every call. A block of the pool has these faults once. It belongs to an array and all
 views of it: the array's base is a *lease*, whose destructor returns the block to the pool.
 
-The pool keeps at most a 64th of the machine's memory that no array uses; further blocks are returned to the system.
+The pool keeps at most `most_kept` bytes that no array uses; further blocks are returned to the system.
 Outputs of fewer than `LEAST` bytes are allocated by numpy. Blocks are private to a process: after a fork each process
 has its own copies.
 """
@@ -26,7 +26,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 LEAST = 4 << 10
 """Bytes of the smallest output that comes from the pool."""
 KEPT_SHARE = 64
-"""The pool keeps at most one such part of the machine's memory."""
+"""The pool keeps at most the machine's memory divided by this number."""
 LARGE_PAGE = 2 << 20
 """Bytes of a large page."""
 
@@ -48,10 +48,10 @@ def private_pages(count: int) -> mmap.mmap:
 
 
 def most_kept() -> int:
-    """Return the most bytes that the pool keeps for later outputs: a 64th of the machine's memory, at least 64 MB.
+    """Return the most bytes that the pool keeps for later outputs: a 64th of the machine's memory, but at least 64 MB.
+    64 MB also if the system does not tell its memory.
 
-    A network of convolutions has outputs of a dozen sizes, of 25 MB and less, and needs each of them again in its next
-    run.
+    A network of convolutions may have a dozen sizes of outputs, 100 MB in all, and needs each again in its next run.
     """
     least = 64 << 20
     if "SC_PHYS_PAGES" not in getattr(os, "sysconf_names", {}):

@@ -130,9 +130,9 @@ def _is_read_again(low: Lowering, b: Tile) -> bool:
 def _program(low: Lowering, element: Load, source: Value, coordinates: list[Symbol], order: Order) -> Pack:
     """Return the Pack of an argument: a program that packs it in `order`, the argument, and the packed tensor.
 
-    The program has a task for each block of N. On a CPU, if B is contiguous along N, it has a task for a few K steps,
-    which loops over the blocks of N: a task then reads whole rows of B. `source` is the argument, `element` a load of
-    an element of B from it; `coordinates` are the symbols of this load along (outer dimensions, K, N).
+    A task of the program packs one block of N. On a CPU, if B is contiguous along N, a task packs a few K steps of all
+    blocks of N instead: it then reads whole rows of B. `source` is the argument, `element` a load of an element of B
+    from it; `coordinates` are the symbols of this load along (outer dimensions, K, N).
     """
     name, kind = low.writer.fresh(f"packed_{source.name}"), element.tensor.type
     extents = tuple(map(as_expr, order.shape))
@@ -152,7 +152,9 @@ def _program(low: Lowering, element: Load, source: Value, coordinates: list[Symb
         return Substitution(dict(zip(coordinates, places, strict=True)))
 
     def copy(block: Expr, shape: tuple[Size, ...], first: Expr) -> None:
-        """Emit the copy of a block of N: of the rest of its elements, of extents `shape`, from K step `first` on."""
+        """Emit the copy of the block number `block` of N, from K step `first` on. `shape` has the extents of the axes
+        after that of the blocks.
+        """
         over = w.axes(shape)
         at = (*outer, block, *over[:-5], over[-5] + first, *over[-4:]) if steps else (*outer, block, *over)
         goal = w.view(target, over, [(e, False) for e in at])
@@ -177,8 +179,9 @@ def _program(low: Lowering, element: Load, source: Value, coordinates: list[Symb
 def _steps_of_rows(low: Lowering, order: Order, element: Load, column: Symbol) -> int:
     """Return the number of K steps of a packing task that reads whole rows of B; 0 if a task takes a block of N.
 
-    Rows are read on a CPU if B is contiguous along N, whose coordinate in the load `element` is `column`, and if K has
-    a step for each core. The steps divide K, and what they write of a block of N is at most a page.
+    A task reads rows on a CPU if B is contiguous along N, and if K has a step for each core. The number divides all
+    steps of K. The steps write at most a page of each block of N, unless one step is larger. `element` loads an element
+    of B; `column` is the symbol of its coordinate along N.
     """
     if low.machine.lanes is not None or not isinstance(order, BlockOrder):
         return 0

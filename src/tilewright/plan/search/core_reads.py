@@ -130,7 +130,8 @@ def task_packing_cycles(kernel: UniformKernelSchedule) -> float:
 def is_packed_before(kernel: UniformKernelSchedule, op: Op) -> bool:
     """True if a kernel of its own packs B of the MMA `op` before this one, for all tasks.
 
-    Atoms that read several neighbours along K want B packed; on a CPU also the others, unless B is contiguous along N.
+    Atoms that read several neighbours along K always want B packed. For the others B is packed on a CPU if it is not
+    contiguous along N and several tasks read it. Atoms that read shared memory never want it packed.
     """
     microkernel, axes = kernel.products[op], axes_in(op, kernel.width)
     if microkernel is None or microkernel.slab or isinstance(axes, str):
@@ -141,8 +142,10 @@ def is_packed_before(kernel: UniformKernelSchedule, op: Op) -> bool:
 
 
 def _bytes_packed_in_task(kernel: UniformKernelSchedule, op: Op) -> float:
-    """Return the bytes of B that one iteration of a task packs for the MMA `op` on a CPU; 0 if B is packed before or
-    read in place.
+    """Return the bytes of B that one iteration of a task packs for the MMA `op` on a CPU; 0 if it packs none.
+
+    A task packs B if tasks split N within an accumulator tile, so that no kernel before can pack it. It also packs a B
+    that is not contiguous along N and that no other task reads.
     """
     microkernel, axes = kernel.products[op], axes_in(op, kernel.width)
     if microkernel is None or isinstance(axes, str):
@@ -164,7 +167,7 @@ def _has_whole_tiles(kernel: UniformKernelSchedule, microkernel: Microkernel, ax
 def _lies_across_n(kernel: UniformKernelSchedule, op: Op, axes: Axes) -> bool:
     """True if B of the MMA `op` is read from a tensor on a CPU, and is not contiguous along N."""
     b = read_of(kernel.facts, axes.operands(op)[1])
-    return kernel.machine.lanes is None and b is not None and _step(kernel, b, axes.n) != 1
+    return kernel.machine.lanes is None and b is not None and _stride(kernel, b, axes.n) != 1
 
 
 def read_of(facts: Facts, value: Value) -> ValueFacts | None:
@@ -172,8 +175,11 @@ def read_of(facts: Facts, value: Value) -> ValueFacts | None:
     return next((n for n in facts.reads if n.source is not None and value in n.source.results), None)
 
 
-def _step(kernel: UniformKernelSchedule, read: ValueFacts, dim: Expr) -> int:
-    """Return the stride of `read` along the program dimension `dim`, in elements; 0 if it does not depend on it."""
+def _stride(kernel: UniformKernelSchedule, read: ValueFacts, dim: Expr) -> int:
+    """Return the stride of `read` along the program dimension `dim`, in elements; 0 if it does not depend on it.
+
+    If `dim` was split into digits, it is the stride of the last digit.
+    """
     names = kernel.facts.digit_names(dim)
     return read.place.steps.get(names[-1], 0) if names else 0
 
@@ -295,18 +301,18 @@ def _share_of_sets(kernel: UniformKernelSchedule, op: Op, microkernel: Microkern
     b = read_of(kernel.facts, axes.operands(op)[1])
     if b is None or microkernel.k_pack > 1 or _lies_across_n(kernel, op, axes):
         return 1.0
-    row_bytes, stride = microkernel.columns * b.place.bytes, _step(kernel, b, axes.k) * b.place.bytes
+    row_bytes, stride = microkernel.columns * b.place.bytes, _stride(kernel, b, axes.k) * b.place.bytes
     return share_of_sets(kernel.machine.limits, row_bytes, stride)
 
 
 def _runs(kernel: UniformKernelSchedule, value: Value, read: float, tiles: Mapping[Expr, int]) -> float:
-    """Return the number of contiguous runs in which a task reads `read` bytes of the operand `value` from its tensor.
+    """Return how many contiguous runs the `read` bytes are that a task reads of the operand `value`.
 
-    `tiles` are the extents of an accumulator tile along M and N. 0 if the tile has whole rows of the tensor, so that
-    one row follows the other in memory, or if the operand is computed.
+    A run ends at the edge of the accumulator tile, with the extents `tiles` along M and N, or of the task. 0 if tiles
+    have whole rows of the tensor, which follow one another in memory, or if the operand is computed.
     """
     size, node = numbers_of(kernel.facts.sizes), read_of(kernel.facts, value)
-    dim = None if node is None else next((d for d in value.type.dims if _step(kernel, node, d) == 1), None)
+    dim = None if node is None else next((d for d in value.type.dims if _stride(kernel, node, d) == 1), None)
     if dim is None:
         return 0.0
     run = min(tiles.get(dim, size(dim)), kernel.width(dim))

@@ -135,8 +135,8 @@ def count_uniform_work(kernel: UniformKernelSchedule) -> Work:
 def _bytes_packed_before(kernel: UniformKernelSchedule) -> list[float]:
     """Return a list with the bytes of each operand B that another kernel packs before this one; [] if none is packed.
 
-    Packing copies B so that what one atom reads is contiguous. B must be one read that is never out of bounds. A
-    constant B does not count: it is packed once, when it is bound.
+    Packing copies B so that what one atom reads is contiguous. Three kinds of B do not count: a B that is computed, one
+    whose read may be out of bounds, and a constant one, which is packed once, when it is bound.
     """
     facts, packed = kernel.facts, []
     for op in kernel.products:
@@ -172,7 +172,7 @@ def _operand_copies(kernel: UniformKernelSchedule) -> tuple[float, float]:
         trips = kernel.trips[op]
         for operand, times in zip(axes.operands(op), loads_per_operand, strict=True):
             elements = padding * prod(kernel.width(d) for d in operand.type.dims)
-            read = next((n for n in facts.reads if n.source is not None and operand in n.source.results), None)
+            read = read_of(facts, operand)
             if read is not None:
                 place = read.place
                 word = gcd(vector, place.pitch) if place.pitch and place.linear else place.bytes

@@ -102,6 +102,7 @@ class EntryLaunch:
     def __init__(
         self, member: EntryMember, arrays: Sequence[Array], kept: Array | None = None, workers: int | None = None
     ):
+        """Prepare the call of `member` with `arrays`; at most `workers` workers run it (None: all of the pool)."""
         threads, code, sizes = pool(), member.code, member.sizes
         count = min(workers or threads.workers, threads.workers)
         first = len(ENTRY) + len(sizes)

@@ -1,8 +1,8 @@
 """Memory that kernels need while they run: temporary tensors and the scratch memory of workers.
 
-Launches of several workers take turns anyway, since each needs the pool. They share workspaces, one for each size
-(rounded up to a power of two), so that many layers of a network need no more memory than the largest of them, and find
-it in the caches. A launch of one worker has a workspace of its own: such launches may run at the same time.
+Launches that use several workers take turns anyway, since each needs the pool. They share workspaces, one for each size
+(rounded up to a power of two), so that all layers of a network need less than four times the memory of the largest, and
+find it in the caches. A launch of one worker has a workspace of its own: such launches may run at the same time.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Workspace:
 
 def workspace(size: int, workers: int) -> tuple[Workspace, int]:
     """Return (a workspace of at least `size` bytes for a launch of `workers` workers, how many of its bytes belong to
-    that launch alone).
+    that launch alone). A shared workspace lives as long as a launch that uses it.
     """
     if workers == 1 or size == 0:
         return Workspace(size), size
