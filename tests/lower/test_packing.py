@@ -21,7 +21,7 @@ def test_whole_rows_are_packed(row: str, dtype: str, n: int, k: int) -> None:
     made = kernel_for(kernel, {"M": 37, "N": n, "K": k}, machine=machine(row), plan=PLAN.format(n=n, k=k))
     rng, kind = np.random.default_rng(n + k), dtypes.dtype(dtype).numpy
     a, b = rng.integers(-4, 5, (37, k)), rng.integers(-4, 5, (k, n))
-    c = np.full((37, n), -77, np.int32 if dtype == "i8" else np.float32)
+    c = np.full((37, n), -9999, np.int32) if dtype == "i8" else np.full((37, n), np.nan, np.float32)
     made.executor.bind([a.astype(kind), b.astype(kind), c], {})()
     assert (c == a @ b).all()
     packs = [str(program) for name, program in made.module.programs.items() if name.startswith("pack")]

@@ -96,12 +96,13 @@ def l2(limits: Limits) -> float:
 def missing_share(needed: float, room: float) -> float:
     """Return the fraction (0 to 1) of accesses that miss a cache of `room` bytes if `needed` bytes are used in turn.
 
-    Nothing misses while `needed` is up to half of `room`; everything does from one and a half times `room` on.
+    Nothing misses while `needed` is up to half of `room`; everything does from one and a half times `room` on, and if
+    there is no cache (`room` is 0).
 
     >>> missing_share(10, 100), missing_share(100, 100), missing_share(1000, 100)
     (0.0, 0.5, 1.0)
     """
-    return min(1.0, max(0.0, needed / room - 0.5))
+    return min(1.0, max(0.0, needed / room - 0.5)) if room else 1.0
 
 
 def stays_in_l1(limits: Limits, rows: int, row_bytes: int, stride_bytes: int) -> bool:

@@ -77,11 +77,9 @@ def step_cycles(machine: Machine, atom: MultiplyAtom, rows: int, columns: int, b
     are exposed: each adds a constant of the machine, times the share of the operands' bytes that misses L1.
     `bytes_over_k` are the bytes of both operands that the tile reads over all of K.
     """
-    operands, cycles = rows + columns, machine.costs.tiles.exposed
-    exposed = max(0, operands + registers(rows, columns) - machine.limits.tile_registers) if cycles else 0
-    if exposed:
-        cycles *= missing_share(bytes_over_k, l1(machine.limits))
-    return max(rows * columns * atom.cycles, operands * atom.load_cycles) + exposed * cycles
+    operands, free = rows + columns, machine.limits.tile_registers - registers(rows, columns)
+    exposed = max(0, operands - free) * missing_share(bytes_over_k, l1(machine.limits))
+    return max(rows * columns * atom.cycles, operands * atom.load_cycles) + machine.costs.tiles.exposed * exposed
 
 
 def staging_choices(contraction: Contraction, atom: MultiplyAtom) -> list[str]:
