@@ -24,11 +24,13 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from statistics import median
-from time import perf_counter
+from time import perf_counter, sleep
 from typing import Any
 
 DTYPES = {"f32": "float32", "bf16": "bfloat16", "f16": "float16"}
 LEAST_ROUNDS = 3
+PAUSE = 0.02
+"""Seconds without a call, after which threads that waited for work by spinning are asleep."""
 HEADING = (
     "| network | a eager | b frozen | c replaced | d compiled | c ratio | d ratio | a error | b | c | d | graphs |\n"
     "|---|---|---|---|---|---|---|---|---|---|---|---|"
@@ -76,11 +78,16 @@ def milliseconds(call: Callable[[], Any], wait: Callable[[], None]) -> float:
 
 
 def in_turns(ways: dict[str, Callable[[], Any]], wait: Callable[[], None], seconds: float) -> dict[str, float]:
-    """Return the median milliseconds of each way: they take turns for some seconds, `LEAST_ROUNDS` times at least."""
+    """Return the median milliseconds of each way: they take turns for some seconds, `LEAST_ROUNDS` times at least.
+
+    Before a way is timed, it waits until the threads of the way before it are asleep, and runs once untimed.
+    """
     samples: dict[str, list[float]] = {name: [] for name in ways}
     end = perf_counter() + seconds
     while perf_counter() < end or len(samples["eager"]) < LEAST_ROUNDS:
         for name, call in ways.items():
+            sleep(PAUSE)
+            call()
             samples[name].append(milliseconds(call, wait))
     return {name: median(each) for name, each in samples.items()}
 

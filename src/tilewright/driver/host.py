@@ -37,24 +37,31 @@ from tilewright.ir.module import Module, named_apart
 from tilewright.ir.tensors import TensorType
 from tilewright.limits import ELEMENTS
 from tilewright.lower.block.lower import Lowered
+from tilewright.lower.block.packed_orders import Pack
+from tilewright.machine import Machine
+from tilewright.plan.choice import Choice
+from tilewright.plan.model import cycles_to_copy
 
 
-def write_host(request: Request, lowered: Lowered) -> Module:
+def write_host(request: Request, lowered: Lowered, choice: Choice) -> Module:
     """Return the Module of a compiled program: its block programs, and a host program that launches them.
 
     The host program takes the arguments as the caller passes them, launches the kernels that prepare operands (once,
     for arguments that are constant), then the main one. Values that are logged become further arguments; faults are
-    checked after the launch. `lowered` has the block programs.
+    checked after the launch. `lowered` has the block programs, `choice` their predicted times.
     """
     block = lowered.program
     roles = {a.name or "": program_arg.type.role for a, program_arg in zip(lowered.arguments, block.args, strict=False)}
     for name in _only_written(request.program):
         roles[name] = "out"  # callers may leave it out: elements that are not written stay as allocated
     host = _Host(request, block, roles)
-    for each in lowered.before:
+    kernels = (*lowered.before, lowered)
+    choices = choice.parts or (choice,)
+    times = [c.cycles or None for c in choices] if len(choices) == len(kernels) else [None] * len(kernels)
+    for each, cycles in zip(kernels[:-1], times, strict=False):
         with host.once(all(a.name in request.constant for a in each.arguments if a.name in host.args)):
-            _launch_with_packs(host, request, each)
-    _launch_with_packs(host, request, lowered)
+            _launch_with_packs(host, request, each, cycles)
+    _launch_with_packs(host, request, lowered, times[-1])
     return host.module()
 
 
@@ -214,8 +221,10 @@ class _Host:
         return Module.of(self.b.program(self.name), self.programs)
 
 
-def _launch_with_packs(host: _Host, request: Request, lowered: Lowered) -> None:
+def _launch_with_packs(host: _Host, request: Request, lowered: Lowered, cycles: float | None) -> None:
     """Emit the launches of `lowered` into the host program: those that pack its operands, then the program itself.
+
+    `cycles` is the predicted time of these launches on all cores; None: it is not known.
 
     Arguments that the caller does not have become workspaces. Values that are logged become arguments, filled with NaN
     or 0. If the program can fault, a workspace for faults and a check of each are emitted too.
@@ -224,10 +233,14 @@ def _launch_with_packs(host: _Host, request: Request, lowered: Lowered) -> None:
     packed = []
     for pack in lowered.packs:
         kind = pack.packed.type
-        with host.once(pack.source.name in request.constant):
+        constant = pack.source.name in request.constant
+        with host.once(constant):
             source = host.as_taken(pack.source.name or "", pack.program.args[0].type)
             packed.append(host.workspace(kind.dtype, kind.shape, pack.packed.name or "packed_"))
-            host.launch(pack.program, (source, packed[-1]), _workers(host, pack.program))
+            packing = _cycles_to_pack(request.machine, pack)
+            host.launch(pack.program, (source, packed[-1]), _workers(host, request.machine, pack.program, packing))
+        if not constant and cycles is not None:
+            cycles -= packing or 0.0
     operands = []
     for arg, program_arg in zip(lowered.arguments, block.args, strict=False):
         if host.is_new(arg.name or "", program_arg.type):
@@ -245,7 +258,7 @@ def _launch_with_packs(host: _Host, request: Request, lowered: Lowered) -> None:
         faults = host.workspace(i32, (len(lowered.faults),), further_args[-1].name or "faults")
         host.b.emit("fill", (faults,), {"value": 0})
         operands.append(faults)
-    host.launch(block, operands, _workers(host, block))
+    host.launch(block, operands, _workers(host, request.machine, block, cycles))
     for number, fault in enumerate(lowered.faults):
         assert faults is not None
         host.b.emit("check", (faults,), {"place": number, "says": fault.what}, loc=fault.op.loc)
@@ -261,13 +274,29 @@ def _only_written(program: Program) -> Iterator[str]:
             yield arg.name or ""
 
 
-def _workers(host: _Host, program: Program) -> Expr:
+def _workers(host: _Host, machine: Machine, program: Program, cycles: float | None) -> Expr:
     """Return the number of workers (threads or workgroups) for a launch: one per task, at most one per core.
 
-    `program` is the block program that is launched, `host` the host program that launches it.
+    A CPU does all tasks with one worker if the others could not save as much time as it takes to start them. `program`
+    is the block program that is launched, `host` the host program that launches it. `cycles` is its predicted time on
+    all cores, its launch included; None: it is not known.
     """
     tasks = next(op for op in program.walk() if op.name == "tasks")
-    return minimum(host.written_out(prod((r.hi for r in tasks.attrs["ranges"]), start=as_expr(1))), host.cores)
+    workers = minimum(host.written_out(prod((r.hi for r in tasks.attrs["ranges"]), start=as_expr(1))), host.cores)
+    if machine.lanes is None and cycles is not None and isinstance(workers, Const):
+        of_worker = cycles - machine.limits.launch_cycles
+        if of_worker * int(workers) < of_worker + machine.limits.sharing_cycles:
+            return as_expr(1)
+    return workers
+
+
+def _cycles_to_pack(machine: Machine, pack: Pack) -> float | None:
+    """Return the predicted cycles of a kernel that packs an argument, on all cores; None if a size is open."""
+    source, packed = pack.program.args
+    if not all(isinstance(extent, Const) for extent in (*source.type.shape, *packed.type.shape)):
+        return None
+    read, written = (prod(map(int, x.type.shape)) * x.type.dtype.bits / 8 for x in (source, packed))
+    return cycles_to_copy(machine, read, written)
 
 
 def _widening(name: str, narrow: DType, wide: DType, rows: Expr, columns: Expr) -> Program:

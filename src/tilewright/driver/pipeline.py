@@ -135,7 +135,7 @@ def realise(request: Request, bound: BoundPlan, dumped: Dumped | None = None) ->
     dump = dumped or _no_dump
     bound, lowered = lower_plan(bound)
     dump("general", "block", lowered.program.__str__)
-    module = write_host(request, lowered)
+    module = write_host(request, lowered, bound.choice)
     dump("host", "host", module.__str__)
     return Realised(bound.plan, bound.choice, lowered, module)
 

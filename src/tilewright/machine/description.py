@@ -79,7 +79,8 @@ class Limits:
     Latencies, in cycles. `latency`: a multiply-add of the vector unit. `load_cycles`: time between two vector loads.
     `run_cycles`: each contiguous run of an operand that a CPU core reads from memory behind L2. `copy_latency`: a copy
     to shared memory; `far_latency`: the addition to it if L2 holds no operand. `launch_cycles`: a launch;
-    `following_cycles`: a launch that overlaps the end of the previous one and needs its results.
+    `following_cycles`: a launch that overlaps the end of the previous one and needs its results. `sharing_cycles`: what
+    a launch on a CPU takes longer if several workers share its tasks.
     `start_cycles`: time between the starts of two workgroups. `task_cycles`: time between the copies of one task and
     those of a core's next; `next_task`: between the products of both. `outside_row`: each out-of-bounds row of a box
     copy. `leaving_row`: each row of a result that is stored. `lone_store`: a task that waits because it has one buffer
@@ -157,6 +158,7 @@ class Limits:
     prefetch_bytes: int = 0
     launch_cycles: int = 0
     following_cycles: int = 0
+    sharing_cycles: int = 0
     start_cycles: float = 0.0
     l2_parts: int = 1
     alone: float = 1.0

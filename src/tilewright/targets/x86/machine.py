@@ -49,7 +49,7 @@ def row(name: str, features: frozenset[str]) -> Machine:
             prefetch_bytes=4096,
             warm=4.0,
             **lane_rates(register_bytes),
-            **LIMITS,
+            **(LIMITS | ({"sharing_cycles": 6000} if tiles else {})),
         ),
         # AVX2 masks elements of 4 and 8 bytes only (maskload, maskstore)
         masked=frozenset({1, 2, 4, 8} if wide else {4, 8}),
