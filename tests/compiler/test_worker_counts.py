@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+
 from tilewright import kernels
 from tilewright.compiler.native import kernel_for
 from tilewright.targets.registry import machine as machine_named

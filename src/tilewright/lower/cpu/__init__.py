@@ -5,6 +5,8 @@
 | lower            | block to loop on CPUs: the table of lowering rules                       |
 | register_forms   | forms of a register tensor: vectors, tiles or memory                     |
 | elementwise      | copy, fill, map, broadcast: loops over elements, vectors along one axis  |
+| elementwise_job  | one elementwise operation: formula, operands, shape                      |
+| merged_axes      | short last axes of an elementwise job, merged so that vectors are full   |
 | mma              | mma: atoms on registers, or loops with the same meaning                  |
 | reduce           | reduce and scan                                                          |
 | indirect         | gather, scatter, atomic                                                  |

@@ -6,8 +6,8 @@ padded image needs no tests. Other conditions become predicates of single loads 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from tilewright.algebra.expr import AtLeastZero, Const, Expr, Symbol, as_expr
@@ -16,40 +16,14 @@ from tilewright.algebra.expr_rules import all_of, maximum, minimum
 from tilewright.algebra.expr_use import Substitution, linear_form
 from tilewright.analysis.flat_memory import PlacedMemory, PlacedView, Size, TensorAddress, linear_factor, linear_step
 from tilewright.ir.core import Op, Value
-from tilewright.ir.dtypes import DType, bf16
+from tilewright.ir.dtypes import bf16
 from tilewright.ir.formula import Formula
 from tilewright.lower.cpu import transposing
 from tilewright.lower.cpu.address_tables import tabulated
+from tilewright.lower.cpu.elementwise_job import At, ElementwiseJob, memory_operands
+from tilewright.lower.cpu.merged_axes import with_full_vectors
 from tilewright.lower.cpu.register_forms import Tiles, Vectors
 from tilewright.lower.loop_lowering import LoopLowering
-
-At = Callable[[tuple[Expr, ...]], TensorAddress]
-
-
-@dataclass
-class ElementwiseJob:
-    """Element-by-element work: target = formula of sources, over a shape.
-
-    An operand in memory is a function from coordinates to an address, an operand in registers is `Vectors`. `otherwise`
-    is the value of a source that is out of bounds. If operands are in registers, the shape consists of ints.
-    """
-
-    shape: tuple[Size, ...]
-    dtype: DType
-    target: At | Vectors
-    formula: Formula
-    sources: dict[int, At | Vectors]
-    types: dict[int, DType]
-    otherwise: float | None = None
-    over: tuple[Symbol, ...] = ()
-    stream: bool = False
-    assumed: frozenset[Expr] = frozenset()
-    """Conditions over the job's axes that the limits of the enclosing loops guarantee."""
-    identity: bool = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.identity = self.formula.name == "operand"
-
 
 # -- the operations ---------------------------------------------------------------------------------------
 
@@ -346,26 +320,17 @@ def _by_registers(low: LoopLowering, job: ElementwiseJob, holder: Vectors) -> No
     for key in holder.registers:
         lane = low.axis("l", holder.lanes)
         coordinates = holder.coordinates(key, lane)
-        places = {n: side(coordinates) for n, side in _memory_operands(job).items()}
+        places = {n: side(coordinates) for n, side in memory_operands(job).items()}
         _emit_step(low, job, coordinates, places, lane, holder.lanes, key)
-
-
-def _memory_operands(job: ElementwiseJob) -> dict[int, At]:
-    """Return {operand number: function from coordinates to an address} of those operands of the job that are in memory.
-    Number 0 is the target; sources that the formula does not use are left out.
-    """
-    used = {f.value for f in job.formula.walk() if f.name == "operand"}
-    operands = {0: job.target, **{n: s for n, s in job.sources.items() if n in used}}
-    return {n: side for n, side in operands.items() if not isinstance(side, Vectors)}
 
 
 class _Loops:
     """The loops over all axes of a job but one, with vectors along that one."""
 
     def __init__(self, low: LoopLowering, job: ElementwiseJob):
-        self.low, self.shape = low, job.shape
+        self.low, self.shape, self.repeats = low, job.shape, job.repeats
         self.axes = tuple(low.axis(f"i{n}", size) for n, size in enumerate(job.shape))
-        self.places = {n: side(self.axes) for n, side in _memory_operands(job).items()}
+        self.places = {n: side(self.axes) for n, side in memory_operands(job).items()}
         self.lanes = low.vector_lanes(job.dtype)
         self.most = max(self.lanes, low.interleaved((job.dtype, *job.types.values()), (job.formula,)))
         self.vector = self._vector_axis()
@@ -373,12 +338,14 @@ class _Loops:
     def _vector_axis(self) -> int | None:
         """Return the number of the axis along which vectors go: the target must be contiguous along it. An axis is
         preferred along which every source is contiguous or constant; else sources must have constant strides. Return
-        None if there is no such axis.
+        None if there is no such axis. If elements of a source are repeated, it is the last axis.
         """
         best = None
         for n in reversed(range(len(self.axes))):
             if self.shape[n] == 1:
                 continue
+            if self.repeats:
+                return n
             steps = {place: linear_step(w.offset, self.axes[n]) for place, w in self.places.items()}
             if steps[0] == 1 and all(s in (0, 1) for s in steps.values()):
                 return n
@@ -591,6 +558,7 @@ def _by_loops(low: LoopLowering, job: ElementwiseJob) -> None:
     """
     if 0 in job.shape:
         return
+    job = with_full_vectors(low, job)
     loops = _Loops(low, job)
     transpose = loops.transpose(job)
     if transpose is not None:
@@ -632,12 +600,34 @@ def _emit_step(
             target_register if job.identity and target_register is not None else low.register(job.types[n], *shape)
         )
         registers[n] = register
-        load(low, register, over, tabulated(low, addresses[n], lane), job.otherwise)
+        if n in job.repeats and lane is not None:
+            _load_repeated(low, register, addresses[n], lane, lanes, job.repeats[n])
+        else:
+            load(low, register, over, tabulated(low, addresses[n], lane), job.otherwise)
     result = registers[1] if job.identity else computed(low, job, coordinates, registers, target_register, over, shape)
     if target_address is not None:
         store(low, result, over, target_address, job.stream)
     elif target_register is not None and result is not target_register:
         low.emit("compute", (target_register, result), formula=Formula.operand(1))
+
+
+def _load_repeated(
+    low: LoopLowering, register: Value, where: TensorAddress, lane: Symbol, lanes: int, repeat: int
+) -> None:
+    """Emit the load of a vector in which `repeat` neighbouring lanes have the same element: a load of the elements,
+    then a shuffle of them to `register`. `where` is the address of lane number `lane`, which is always in bounds.
+    """
+    count = lanes // repeat
+    if count == 1:
+        element = low.register(register.type.dtype)
+        at = (Substitution({lane: 0})(where.offset),)
+        low.emit("load", (element, where.buffer), over=(), at=at)
+        low.emit("compute", (register, element), formula=Formula.operand(1))
+        return
+    elements, place = low.register(register.type.dtype, count), low.axis("l", count)
+    at = (Substitution({lane: repeat * place})(where.offset),)
+    low.emit("load", (elements, where.buffer), over=(place,), at=at)
+    low.emit("shuffle", (register, elements), over=(lane,), at=(lane // repeat,))
 
 
 def computed(

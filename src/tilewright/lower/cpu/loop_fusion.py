@@ -21,7 +21,7 @@ from tilewright.ir.core import Op, Value
 from tilewright.ir.dtypes import DType
 from tilewright.ir.tensors import TensorType
 from tilewright.lower.cpu import elementwise, reduce
-from tilewright.lower.cpu.elementwise import ElementwiseJob
+from tilewright.lower.cpu.elementwise_job import ElementwiseJob
 from tilewright.lower.loop_lowering import LoopLowering
 from tilewright.lower.partial_sums import accumulate
 

@@ -14,7 +14,8 @@ from tilewright.analysis.flat_memory import PlacedMemory, PlacedView, Size, Tens
 from tilewright.ir.core import Op, Value
 from tilewright.ir.dtypes import DType
 from tilewright.ir.formula import Formula
-from tilewright.lower.cpu.elementwise import ElementwiseJob, from_memory, in_memory, load, run
+from tilewright.lower.cpu.elementwise import from_memory, in_memory, load, run
+from tilewright.lower.cpu.elementwise_job import ElementwiseJob
 from tilewright.lower.loop_lowering import LoopLowering
 from tilewright.lower.partial_sums import accumulate, accumulate_scan
 
