@@ -150,7 +150,7 @@ def test_paged_attention(together, target):
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("row", ["hopper", "xe", "x86.amx"])
-@pytest.mark.parametrize("form_of", ["rotary", "pooling", "scaled blocks", "gating"])
+@pytest.mark.parametrize("form_of", ["rotary", "pooling", "image mean", "scaled blocks", "gating"])
 def test_block_programs_of_other_machines_give_the_same(form_of, row):
     rng = np.random.default_rng(9)
     integers = {shape: small_integers(rng, shape, "f32") for shape in [(2, 5, 3, 2, 36), (5, 36), (2, 10, 9, 7)]}
@@ -165,6 +165,12 @@ def test_block_programs_of_other_machines_give_the_same(form_of, row):
             {"N": 2, "C": 10, "H": 9, "W": 7, "P": 5, "Q": 7},
             [image],
             [np.zeros((2, 10, 5, 7), np.float32)],
+        ),
+        "image mean": (
+            kernels.image_mean("bf16"),
+            {"N": 37, "W": 3, "C": 32},
+            [a],
+            [np.zeros((37, 32), form("bf16"))],
         ),
         "scaled blocks": (
             kernels.gemm_of_scaled_blocks(32),

@@ -77,6 +77,12 @@ FUNCTIONS = {
     "bmm": (torch.ones(1, 2, 3), torch.ones(1, 3, 5)),
     "conv1d": (torch.ones(1, 2, 9), torch.ones(4, 2, 3)),
     "conv2d": (torch.ones(1, 2, 9, 9), torch.ones(4, 2, 3, 3)),
+    "max_pool1d": (torch.ones(1, 2, 9), 2),
+    "max_pool2d": (torch.ones(1, 2, 9, 9), 2),
+    "max_pool3d": (torch.ones(1, 2, 9, 9, 9), 2),
+    "adaptive_avg_pool1d": (torch.ones(1, 2, 9), 1),
+    "adaptive_avg_pool2d": (torch.ones(1, 2, 9, 9), 1),
+    "adaptive_avg_pool3d": (torch.ones(1, 2, 9, 9, 9), 1),
     "softmax": (torch.ones(2, 3), -1),
     "layer_norm": (torch.ones(2, 3), (3,)),
     "rms_norm": (torch.ones(2, 3), (3,)),
@@ -101,6 +107,12 @@ MODULES = {
     "Conv1d": ((2, 4, 3), (1, 2, 9)),
     "Conv2d": ((2, 4, 3), (1, 2, 9, 9)),
     "Conv3d": ((2, 4, 3), (1, 2, 5, 5, 5)),
+    "MaxPool1d": ((3,), (1, 2, 9)),
+    "MaxPool2d": ((3,), (1, 2, 9, 9)),
+    "MaxPool3d": ((3,), (1, 2, 5, 5, 5)),
+    "AdaptiveAvgPool1d": ((1,), (1, 2, 9)),
+    "AdaptiveAvgPool2d": ((1,), (1, 2, 9, 9)),
+    "AdaptiveAvgPool3d": ((1,), (1, 2, 5, 5, 5)),
     "LayerNorm": ((3,), (2, 3)),
     "RMSNorm": ((3,), (2, 3)),
     "GroupNorm": ((2, 4), (2, 4, 3)),
@@ -125,7 +137,7 @@ def test_every_module_is_asked() -> None:
 def test_modules_name_what_is_wrong(name: str, grads: bool) -> None:
     x = torch.ones(MODULES[name][1])
     with torch.set_grad_enabled(grads):
-        if name != "Softmax":  # it has no weights to differ from
+        if name != "Softmax" and "Pool" not in name:  # they have no weights to differ from
             with pytest.raises(ArgumentError, match=r"^\w+ holds torch\.float64, \w+ torch\.float32: convert one"):
                 called(name, x.double())
             with pytest.raises(ArgumentError, match=r"^\w+ lies on the device meta, \w+ on cpu: move one"):

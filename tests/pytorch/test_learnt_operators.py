@@ -69,7 +69,13 @@ def test_only_products_were_found_without_python(name: str, layout: str, kind: A
     assert_learnt(getattr(OURS, name), given, [changed(given, n) for n in (1, 2)], runs)
 
 
-@pytest.mark.parametrize("name", ["linear", "conv2d", "softmax", "layer_norm", "group_norm", "conv_image_gradient"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("linear", "conv2d", "softmax", "layer_norm", "group_norm", "conv_image_gradient"),
+        *("max_pool2d", "adaptive_avg_pool2d"),
+    ],
+)
 @pytest.mark.parametrize("layout", ["contiguous", "channels_last"])
 def test_results_that_do_not_fit_on_the_stack(name: str, layout: str, runs: list[Any]) -> None:
     given = [LAYOUTS[layout](a) if isinstance(a, torch.Tensor) else a for a in ARGUMENTS[name](torch.float32, 97)]

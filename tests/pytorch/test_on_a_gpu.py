@@ -69,6 +69,8 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[int, ...], tuple[tuple[int, ...
     "deep matmul": (functional.matmul, (64, 16384), ((16384, 64),)),  # parts of sums in a workspace
     "conv2d": (partial(functional.conv2d, padding=1, activation="relu"), (2, 16, 9, 7), ((24, 16, 3, 3), (24,))),
     "kept conv2d": (partial(functional.conv2d, padding=1, keep_packed=True), (2, 16, 9, 7), ((24, 16, 3, 3), (24,))),
+    "max_pool2d": (lambda x: functional.max_pool2d(x, 3, 2, 1), (2, 16, 9, 7), ()),
+    "adaptive_avg_pool2d": (lambda x: functional.adaptive_avg_pool2d(x, 1), (2, 16, 9, 7), ()),
     "layer_norm": (lambda x: functional.layer_norm(x, (64,)), (72, 64), ()),
     "softmax": (lambda x: functional.softmax(x, -1), (72, 64), ()),
     "attention": (lambda x: functional.scaled_dot_product_attention(x, x, x), (2, 3, 128, 64), ()),

@@ -43,6 +43,18 @@ def convolved(rank: int) -> Callable[[Any, int], tuple[Any, ...]]:
     return made
 
 
+def pooled(rank: int) -> Callable[[Any, int], tuple[Any, ...]]:
+    def made(kind: Any, n: int) -> tuple[Any, ...]:
+        options = ([3, 2, 3][:rank], [2, 1, 2][:rank], [1, 0, 1][:rank], [1, 2, 1][:rank])
+        return numbers(kind, n, 4, *(6, 5, 4)[:rank]), *options
+
+    return made
+
+
+def averaged(rank: int) -> Callable[[Any, int], tuple[Any, ...]]:
+    return lambda kind, n: (numbers(kind, n, 4, *(6, 5, 4)[:rank]), [1] * rank)
+
+
 ARGUMENTS: dict[str, Callable[[Any, int], tuple[Any, ...]]] = {
     "linear": lambda kind, n: (
         *(numbers(kind, n, 3, 5), numbers(kind, 7, 5), numbers(kind, 7)),
@@ -61,6 +73,8 @@ ARGUMENTS: dict[str, Callable[[Any, int], tuple[Any, ...]]] = {
         *(numbers(kind, n, 4, 6, 5), numbers(kind, n, 6, 3, 3), [3, 2]),
         *([2, 2], [1, 1], [1, 1], 2),
     ),
+    **{f"max_pool{rank}d": pooled(rank) for rank in (1, 2, 3)},
+    **{f"adaptive_avg_pool{rank}d": averaged(rank) for rank in (1, 2, 3)},
     "layer_norm": lambda kind, n: (numbers(kind, n, 3, 5), [3, 5], numbers(kind, 3, 5), numbers(kind, 3, 5), 1e-5),
     "rms_norm": lambda kind, n: (numbers(kind, n, 3, 5), [5], numbers(kind, 5), 1e-5),
     "group_norm": lambda kind, n: (numbers(kind, n, 4, 3, 5), 2, numbers(kind, 4), numbers(kind, 4), 1e-5),
@@ -71,7 +85,10 @@ ARGUMENTS: dict[str, Callable[[Any, int], tuple[Any, ...]]] = {
     ),
 }
 """Arguments of each operator, for an element type and a batch of n."""
-FORWARD_ONLY = {"layer_norm", "rms_norm", "group_norm", "softmax", "attention"}
+FORWARD_ONLY = {
+    *(f"{pool}{rank}d" for pool in ("max_pool", "adaptive_avg_pool") for rank in (1, 2, 3)),
+    *("layer_norm", "rms_norm", "group_norm", "softmax", "attention"),
+}
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # torch's check itself

@@ -19,7 +19,7 @@
 | scan                | running sums of whole rows, and tile by tile                              |
 | transpose           | dimensions in another order                                               |
 | gather              | rows gathered and scattered by an index, a histogram                      |
-| pooling             | the largest element, or the mean, of windows of images                    |
+| pooling             | the largest element, or the mean, of windows of images; means of images   |
 | quantised_gemm      | weights of 8 bits with scales of columns or of blocks                     |
 | rotary              | rotary embedding                                                          |
 | cross_entropy       | the loss of a linear layer's classes                                      |
@@ -58,7 +58,7 @@ from tilewright.kernels.norm_gradients import (
     softmax_gradient,
 )
 from tilewright.kernels.paged_attention import paged_attention
-from tilewright.kernels.pooling import pooling
+from tilewright.kernels.pooling import image_mean, pooling
 from tilewright.kernels.quantised_gemm import gemm_of_scaled_blocks, gemm_of_scaled_columns
 from tilewright.kernels.reduce import reduction
 from tilewright.kernels.rotary import rotary
@@ -86,6 +86,7 @@ __all__ = [
     "grouped_attention",
     "histogram",
     "im2col",
+    "image_mean",
     "layer_norm",
     "layer_norm_gradient",
     "layer_norm_weight_gradient",

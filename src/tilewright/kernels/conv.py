@@ -186,17 +186,17 @@ def conv2d(
     return conv(filter_size, dtype, out_dtype, **options)
 
 
-def per_axis(value: PerAxis, rank: int, name: str) -> tuple[int, ...]:
+def per_axis(value: PerAxis, rank: int, name: str, least: int = 1) -> tuple[int, ...]:
     """Return `value` as a tuple of one integer for each of `rank` axes; an integer alone stands for all axes.
 
-    Raise `ArgumentError` unless all are integers of at least 1; `name` is the option that its text names.
+    Raise `ArgumentError` unless all are integers of at least `least`; `name` is the option that its text names.
 
     >>> per_axis(2, 3, "stride"), per_axis((2, 1), 2, "stride")
     ((2, 2, 2), (2, 1))
     """
     entries = (value,) * rank if _is_integer(value) else _as_tuple(value)
-    if entries is None or len(entries) != rank or not all(_is_integer(n, 1) for n in entries):
-        raise ArgumentError(f"{name}={value!r}: an integer of at least 1{_or_each_text(rank)}")
+    if entries is None or len(entries) != rank or not all(_is_integer(n, least) for n in entries):
+        raise ArgumentError(f"{name}={value!r}: an integer of at least {least}{_or_each_text(rank)}")
     return tuple(map(index, entries))
 
 

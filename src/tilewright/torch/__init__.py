@@ -22,6 +22,7 @@ torch.compile, torch.export, make_fx and torch.jit.trace keep it as one node.
 | products     | linear, matmul, bmm, with their gradients                                       |
 | convolutions | conv1d, conv2d, conv3d, with the gradients with respect to images and filters   |
 | rows         | layer_norm, rms_norm, group_norm, softmax                                       |
+| pooling      | max_pool1d to max_pool3d, adaptive_avg_pool1d to adaptive_avg_pool3d            |
 | attention    | attention over heads and batches                                                |
 | weighting    | attention with its weight matrix in memory: for dropout, or to return it        |
 | signatures   | a compiled kernel's schema, and its output shapes from its input shapes         |
@@ -45,7 +46,7 @@ except ModuleNotFoundError as fault:
         "tilewright.torch needs torch, which is not installed: pip install 'tilewright[torch]'"
     ) from None
 
-from tilewright.torch import attention, convolutions, functional, nn, products, rows
+from tilewright.torch import attention, convolutions, functional, nn, pooling, products, rows
 from tilewright.torch.operators import operator
 from tilewright.torch.replacing import Report, replace
 

@@ -64,19 +64,24 @@ def _check_options(rank: int, stride: Numbers, padding: Numbers, dilation: Numbe
 
 
 def output_sizes(
-    image: Sequence[Any], taps: Sequence[Any], stride: Numbers, padding: Numbers, dilation: Numbers
+    image: Sequence[Any],
+    taps: Sequence[Any],
+    stride: Numbers,
+    padding: Numbers,
+    dilation: Numbers,
+    what: str = "filter",
 ) -> list[Any]:
     """Return the spatial sizes of a convolution's output: [5] with taps [3] and stride [2] gives [2] without padding.
 
     `image` and `taps` are the spatial sizes of the image and of the filter. `stride`, `padding` and `dilation` have a
-    number for each axis; padding may have two, before and after. Raise ArgumentError if the filter does not fit into
-    the padded image.
+    number for each axis; padding may have two, before and after. Raise ArgumentError if the filter, which the error
+    calls `what`, does not fit into the padded image.
     """
     axes = zip(image, taps, stride, _padding_pairs(padding, len(taps)), dilation, strict=True)
     sizes = [(size + sum(pair) - spread * (extent - 1) - 1) // step + 1 for size, extent, step, pair, spread in axes]
     if any(n < 1 for n in sizes):
         raise ArgumentError(
-            f"x has the sizes {tuple(image)}: a filter of {tuple(taps)} does not fit, with this padding and dilation"
+            f"x has the sizes {tuple(image)}: a {what} of {tuple(taps)} does not fit, with this padding and dilation"
         )
     return sizes
 
@@ -144,7 +149,7 @@ def _run(rank: int, expected: Result, x: Any, weight: Any, bias: Any, *option_va
     key = _layer_key(rank, options)
     layer = layer_of(weight, bias, key, partial(_make_layer, key), options.keep_packed, channels_innermost)
     image, added = (None if t is None else as_kernel_argument(channels_innermost(t)) for t in (x, residual))
-    return _as_output(layer(image, added), expected.channels_last)
+    return as_output(layer(image, added), expected.channels_last)
 
 
 def _layer_key(rank: int, options: Options) -> tuple[Any, ...]:
@@ -170,7 +175,7 @@ def channels_innermost(tensor: Any) -> Any:
     return tensor.movedim(1, -1)
 
 
-def _as_output(result: Any, channels_last: bool) -> Any:
+def as_output(result: Any, channels_last: bool) -> Any:
     """Return a kernel's result [n, ..., c] as [n, c, ...]: a view if `channels_last`, else contiguous, by a copy if
     needed."""
     image = result.movedim(-1, 1)
@@ -282,7 +287,7 @@ def _run_image_gradient(expected: Result, dy: Any, weight: Any, sizes: Sequence[
     dx = torch.empty((n, *image, c), dtype=dy.dtype, device=dy.device)
     kernel = _gradient_kernel(conv_image_gradient, tuple(weight.shape[2:]), _gradient_key(dy, options), dy.device.type)
     kernel(*(as_kernel_argument(channels_innermost(t)) for t in (dy, weight)), dx)
-    return _as_output(dx, expected.channels_last)
+    return as_output(dx, expected.channels_last)
 
 
 def _image_gradient_gradients(gradient: Any, inputs: tuple[Any, ...], _: Any, needed: Sequence[bool]) -> Sequence[Any]:
@@ -375,7 +380,7 @@ def _run_filter_gradient(expected: Result, x: Any, dy: Any, taps: Sequence[int],
     dw = torch.empty((f, *taps, c), dtype=x.dtype, device=x.device)
     kernel = _gradient_kernel(conv_filter_gradient, tuple(taps), _gradient_key(x, options), x.device.type)
     kernel(*(as_kernel_argument(channels_innermost(t)) for t in (x, dy)), dw)
-    return _as_output(dw, expected.channels_last)
+    return as_output(dw, expected.channels_last)
 
 
 def _filter_gradient_gradients(gradient: Any, inputs: tuple[Any, ...], _: Any, needed: Sequence[bool]) -> Sequence[Any]:

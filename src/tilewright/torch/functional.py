@@ -17,6 +17,7 @@ from tilewright.errors import ArgumentError
 from tilewright.kernels.conv import padding_of, per_axis
 from tilewright.torch.activations import apply_activation
 from tilewright.torch.convolutions import output_sizes
+from tilewright.torch.pooling import why_no_average_pool, why_no_max_pool
 from tilewright.torch.weighting import attention_with_weights
 
 PerAxis = int | Sequence[int]
@@ -215,16 +216,157 @@ def _conv(
     return operator(x, weight, bias, *options, activation, keep_packed, residual)
 
 
-def _per_axis(value: PerAxis, rank: int, name: str) -> list[int]:
+def _per_axis(value: PerAxis, rank: int, name: str, least: int = 1) -> list[int]:
     """Return `value`, a number or a sequence, as a list with one integer for each of `rank` axes.
 
     A single number stands for all axes: with rank 2, 2 and (2,) -> [2, 2]. Raise ArgumentError, which calls the option
-    `name`, for values that are no integers, or not `rank` of them.
+    `name`, for values that are no integers of at least `least`, or not `rank` of them.
     """
     if type(value) is tuple and len(value) == rank and all(type(n) is int for n in value):  # as modules store it
         return list(value)
     single = value[0] if isinstance(value, Sequence) and len(value) == 1 else value
-    return list(per_axis(single, rank, name))
+    return list(per_axis(single, rank, name, least))
+
+
+# -- pooling ----------------------------------------------------------------------------------------------
+
+
+def max_pool1d(
+    input: Any,
+    kernel_size: PerAxis,
+    stride: PerAxis | None = None,
+    padding: PerAxis = 0,
+    dilation: PerAxis = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> Any:
+    """Return the largest element of each window of `input`, [n, c, w] or [c, w].
+
+    As `torch.nn.functional.max_pool1d`, but it has no gradient, and `ceil_mode` and `return_indices` must be False.
+    `stride` None stands for `kernel_size`.
+
+    >>> max_pool1d(torch.tensor([[[1.0, 5.0, 2.0, 7.0]]]), 2)
+    tensor([[[5., 7.]]])
+    """
+    return _max_pool(1, input, kernel_size, (stride, padding, dilation), ceil_mode, return_indices)
+
+
+def max_pool2d(
+    input: Any,
+    kernel_size: PerAxis,
+    stride: PerAxis | None = None,
+    padding: PerAxis = 0,
+    dilation: PerAxis = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> Any:
+    """Return the largest element of each window of `input`, [n, c, h, w] or [c, h, w].
+
+    As `torch.nn.functional.max_pool2d`, but it has no gradient, and `ceil_mode` and `return_indices` must be False.
+    `stride` None stands for `kernel_size`.
+
+    >>> max_pool2d(torch.arange(12.0).view(1, 1, 3, 4), (2, 3), stride=1, padding=(0, 1))
+    tensor([[[[ 5.,  6.,  7.,  7.],
+              [ 9., 10., 11., 11.]]]])
+    """
+    return _max_pool(2, input, kernel_size, (stride, padding, dilation), ceil_mode, return_indices)
+
+
+def max_pool3d(
+    input: Any,
+    kernel_size: PerAxis,
+    stride: PerAxis | None = None,
+    padding: PerAxis = 0,
+    dilation: PerAxis = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> Any:
+    """Return the largest element of each window of `input`, [n, c, d, h, w] or [c, d, h, w].
+
+    As `torch.nn.functional.max_pool3d`, but it has no gradient, and `ceil_mode` and `return_indices` must be False.
+    `stride` None stands for `kernel_size`.
+
+    >>> max_pool3d(torch.arange(8.0).view(1, 1, 2, 2, 2), (1, 2, 2)).ravel()
+    tensor([3., 7.])
+    """
+    return _max_pool(3, input, kernel_size, (stride, padding, dilation), ceil_mode, return_indices)
+
+
+def _max_pool(
+    rank: int,
+    x: Any,
+    kernel_size: PerAxis,
+    geometry: tuple[PerAxis | None, PerAxis, PerAxis],
+    ceil_mode: bool,
+    return_indices: bool,
+) -> Any:
+    """Return the largest element of each window of `x` over `rank` spatial axes.
+
+    `x` is [n, c, ...], or one image [c, ...] for a result without n. `geometry` is (stride, padding, dilation) as
+    torch's functions take them. Raise ArgumentError for a true `ceil_mode` or `return_indices`.
+    """
+    _require_tensors(input=x)
+    why = why_no_max_pool(ceil_mode, return_indices)
+    if why is not None:
+        raise ArgumentError(why)
+    stride, padding, dilation = geometry
+    window = _per_axis(kernel_size, rank, "kernel_size")
+    strides = window if stride is None else _per_axis(stride, rank, "stride")
+    pads, spread = _per_axis(padding, rank, "padding", 0), _per_axis(dilation, rank, "dilation")
+    operator = getattr(torch.ops.tilewright, f"max_pool{rank}d")
+    if x.dim() == rank + 1:  # a single image: the result lacks the batch dimension
+        return operator(x.unsqueeze(0), window, strides, pads, spread).squeeze(0)
+    return operator(x, window, strides, pads, spread)
+
+
+def adaptive_avg_pool1d(input: Any, output_size: Any) -> Any:
+    """Return the mean of each channel of `input`, [n, c, w] or [c, w].
+
+    As `torch.nn.functional.adaptive_avg_pool1d`, but it has no gradient, and `output_size` must be 1 along each axis.
+
+    >>> adaptive_avg_pool1d(torch.tensor([[[1.0, 5.0, 3.0]]]), 1)
+    tensor([[[3.]]])
+    """
+    return _average_pool(1, input, output_size)
+
+
+def adaptive_avg_pool2d(input: Any, output_size: Any) -> Any:
+    """Return the mean of each channel of `input`, [n, c, h, w] or [c, h, w].
+
+    As `torch.nn.functional.adaptive_avg_pool2d`, but it has no gradient, and `output_size` must be 1 along each axis.
+
+    >>> adaptive_avg_pool2d(torch.arange(12.0).view(1, 2, 2, 3), (1, 1)).ravel()
+    tensor([2.5000, 8.5000])
+    """
+    return _average_pool(2, input, output_size)
+
+
+def adaptive_avg_pool3d(input: Any, output_size: Any) -> Any:
+    """Return the mean of each channel of `input`, [n, c, d, h, w] or [c, d, h, w].
+
+    As `torch.nn.functional.adaptive_avg_pool3d`, but it has no gradient, and `output_size` must be 1 along each axis.
+
+    >>> adaptive_avg_pool3d(torch.arange(8.0).view(1, 1, 2, 2, 2), 1).shape
+    torch.Size([1, 1, 1, 1, 1])
+    """
+    return _average_pool(3, input, output_size)
+
+
+def _average_pool(rank: int, x: Any, output_size: Any) -> Any:
+    """Return the mean of each channel of `x` over its `rank` spatial axes, whose extents are 1 in the result.
+
+    `x` is [n, c, ...], or one image [c, ...] for a result without n. Raise ArgumentError unless `output_size` is 1, or
+    a 1 for each axis.
+    """
+    _require_tensors(input=x)
+    why = why_no_average_pool(output_size)
+    if why is not None:
+        raise ArgumentError(why)
+    sizes = _per_axis(output_size, rank, "output_size")
+    operator = getattr(torch.ops.tilewright, f"adaptive_avg_pool{rank}d")
+    if x.dim() == rank + 1:  # a single image: the result lacks the batch dimension
+        return operator(x.unsqueeze(0), sizes).squeeze(0)
+    return operator(x, sizes)
 
 
 # -- rows -------------------------------------------------------------------------------------------------

@@ -2,7 +2,8 @@
 
 Each derives from torch's module of the same name, but its forward calls Tilewright's kernels. If no gradient of the
 weights can be asked for, as under torch.no_grad(), weights are packed once, and again after each write that torch
-counts; it counts none through `tensor.data`. Norms, softmax and attention have no backward: asking for one raises.
+counts; it counts none through `tensor.data`. Norms, softmax, pooling and attention have no backward: asking for one
+raises.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ from typing import Any
 
 import torch
 
+from tilewright.errors import ArgumentError
 from tilewright.kernels.elementwise import known_activation
 from tilewright.torch import functional
 from tilewright.torch.multihead import MultiheadAttention
 from tilewright.torch.packed import may_keep_packed
+from tilewright.torch.pooling import why_no_average_pool, why_no_max_pool
 
 
 class Activated:
@@ -151,10 +154,86 @@ class Softmax(torch.nn.Softmax):
         return functional.softmax(input, self.dim)
 
 
-SWAPS: dict[type, type] = {
-    getattr(torch.nn, ours.__name__): ours
-    for ours in (Linear, Conv1d, Conv2d, Conv3d, LayerNorm, RMSNorm, GroupNorm, Softmax, MultiheadAttention)
-}
-"""For each class of torch's modules, the class here that computes the same."""
-WITHOUT_BACKWARD = (LayerNorm, RMSNorm, GroupNorm, Softmax, MultiheadAttention)
+class MaxPool:
+    """Base of MaxPool1d, MaxPool2d and MaxPool3d: the constructor and the forward."""
+
+    def __init__(self: Any, *args: Any, **options: Any):
+        """Take the arguments of torch's class; `ceil_mode` and `return_indices` must be False."""
+        super().__init__(*args, **options)
+        why = why_no_max_pool(self.ceil_mode, self.return_indices)
+        if why is not None:
+            raise ArgumentError(why)
+
+    def forward(self: Any, input: Any) -> Any:
+        """Return the largest element of each window of `input`, which are as the module's options say."""
+        return self._function(
+            input, self.kernel_size, self.stride, self.padding, self.dilation, self.ceil_mode, self.return_indices
+        )
+
+
+class MaxPool1d(MaxPool, torch.nn.MaxPool1d):
+    """`torch.nn.MaxPool1d`, without a backward; `ceil_mode` and `return_indices` must be False."""
+
+    _function = staticmethod(functional.max_pool1d)
+
+
+class MaxPool2d(MaxPool, torch.nn.MaxPool2d):
+    """`torch.nn.MaxPool2d`, without a backward; `ceil_mode` and `return_indices` must be False.
+
+    >>> MaxPool2d(3, stride=2, padding=1)(torch.arange(6.0).view(1, 1, 2, 3)).ravel()
+    tensor([4., 5.])
+    """
+
+    _function = staticmethod(functional.max_pool2d)
+
+
+class MaxPool3d(MaxPool, torch.nn.MaxPool3d):
+    """`torch.nn.MaxPool3d`, without a backward; `ceil_mode` and `return_indices` must be False."""
+
+    _function = staticmethod(functional.max_pool3d)
+
+
+class AdaptiveAvgPool:
+    """Base of AdaptiveAvgPool1d, AdaptiveAvgPool2d and AdaptiveAvgPool3d: the constructor and the forward."""
+
+    def __init__(self: Any, *args: Any, **options: Any):
+        """Take the arguments of torch's class; `output_size` must be 1 along each axis."""
+        super().__init__(*args, **options)
+        why = why_no_average_pool(self.output_size)
+        if why is not None:
+            raise ArgumentError(why)
+
+    def forward(self: Any, input: Any) -> Any:
+        """Return the mean of each channel of `input` over its spatial axes, which have the extent 1 in the result."""
+        return self._function(input, self.output_size)
+
+
+class AdaptiveAvgPool1d(AdaptiveAvgPool, torch.nn.AdaptiveAvgPool1d):
+    """`torch.nn.AdaptiveAvgPool1d` for the output size 1, without a backward."""
+
+    _function = staticmethod(functional.adaptive_avg_pool1d)
+
+
+class AdaptiveAvgPool2d(AdaptiveAvgPool, torch.nn.AdaptiveAvgPool2d):
+    """`torch.nn.AdaptiveAvgPool2d` for the output size 1, without a backward.
+
+    >>> AdaptiveAvgPool2d(1)(torch.arange(6.0).view(1, 1, 2, 3)).ravel()
+    tensor([2.5000])
+    """
+
+    _function = staticmethod(functional.adaptive_avg_pool2d)
+
+
+class AdaptiveAvgPool3d(AdaptiveAvgPool, torch.nn.AdaptiveAvgPool3d):
+    """`torch.nn.AdaptiveAvgPool3d` for the output size 1, without a backward."""
+
+    _function = staticmethod(functional.adaptive_avg_pool3d)
+
+
+_WITH_BACKWARD = (Linear, Conv1d, Conv2d, Conv3d)
+_NORMS = (LayerNorm, RMSNorm, GroupNorm, Softmax)
+_POOLS = (MaxPool1d, MaxPool2d, MaxPool3d, AdaptiveAvgPool1d, AdaptiveAvgPool2d, AdaptiveAvgPool3d)
+WITHOUT_BACKWARD = (*_NORMS, *_POOLS, MultiheadAttention)
 """Classes here that have no backward, and so cannot be trained."""
+SWAPS: dict[type, type] = {getattr(torch.nn, ours.__name__): ours for ours in (*_WITH_BACKWARD, *WITHOUT_BACKWARD)}
+"""For each class of torch's modules, the class here that computes the same."""

@@ -13,6 +13,7 @@ from tilewright.errors import ArgumentError
 from tilewright.limits import written
 from tilewright.torch import nn
 from tilewright.torch.flow import Flow, has_hooks
+from tilewright.torch.pooling import why_no_average_pool, why_no_max_pool
 from tilewright.torch.rewriting import activation_of_module, rewrite_module
 
 _NORMS: dict[Any, Any] = {
@@ -135,20 +136,33 @@ def _rewrite_code(report: Report) -> set[str]:
 def _why_unsupported(module: Any) -> str | None:
     """Return the reason why `module`, whose class is in `nn.SWAPS`, cannot be swapped; None if it can.
 
-    Reasons are training mode if its counterpart has no backward, a softmax without `dim`, and a parameter's dtype or
+    Reasons are training mode if its counterpart has no backward, options that it lacks, and a parameter's dtype or
     device.
     """
     replacement = nn.SWAPS[type(module)]
     if replacement in nn.WITHOUT_BACKWARD and module.training:
         return f"{replacement.__name__} has no backward, and the module is in training mode: call model.eval() first"
-    if type(module) is torch.nn.Softmax and module.dim is None:
-        return "its dim is None: say which dimension"
+    why = _why_unsupported_options(module, replacement)
+    if why is not None:
+        return why
     for name, parameter in module.named_parameters(recurse=False):
         if parameter.dtype not in _FLOATS:
             return f"{name} holds {parameter.dtype}; operators take f16, bf16, f32 and f64"
         if parameter.device.type not in ("cpu", "cuda", "meta"):
             return f"{name} lies on the device {parameter.device}; operators run on cpu and cuda"
     return None
+
+
+def _why_unsupported_options(module: Any, replacement: type) -> str | None:
+    """Return the reason why the class `replacement` of `nn` lacks an option of `module`; None if it has them all.
+
+    Reasons are a softmax without `dim`, and options of poolings.
+    """
+    if issubclass(replacement, nn.Softmax) and module.dim is None:
+        return "its dim is None: say which dimension"
+    if issubclass(replacement, nn.MaxPool):
+        return why_no_max_pool(module.ceil_mode, module.return_indices)
+    return why_no_average_pool(module.output_size) if issubclass(replacement, nn.AdaptiveAvgPool) else None
 
 
 def _why_bypassed(path: str, modules: dict[str, Any]) -> str | None:
