@@ -87,8 +87,6 @@ class Writer:
     bits. `defined` are the names of functions and tables that the module has already.
     """
 
-    in_place: tuple[str, ...] = ()
-    """Names of mathematical functions that are emitted inline, since calls are expensive on this machine."""
     own: Callable[[str, list[str]], str | None] | None = None
     """Emits a function of single f32 numbers, by name and operands, as an instruction; returns None without one."""
 

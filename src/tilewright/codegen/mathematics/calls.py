@@ -22,24 +22,24 @@ FUNCTIONS: dict[str, Callable[..., Number]] = {
     "remf": remainder, "expm1": expm1, "log1p": log1p,
 }  # fmt: skip
 """Emitters of the functions, by the names that formulas use."""
-_IN_PLACE = ("exp", "exp2", "tanh")
+_IN_PLACE = ("exp", "exp2", "tanh", "erf", "sigmoid")
 """Functions that are always inlined: a call would cost more than it saves."""
 
 
 def written(w: Writer, name: str, values: Sequence[str], lanes: int | None, bits: int) -> str:
-    """Emit the mathematical function `name`, such as "erf", of the LLVM operands `values`, and return the LLVM name of
+    """Emit the mathematical function `name`, such as "log", of the LLVM operands `values`, and return the LLVM name of
     the result. Short functions are inlined; for others, a function is defined in the module once and called.
 
     `w` is the writer. The operands are vectors of `lanes` floats of `bits` bits (32 or 64); `lanes` None: single
     floats.
 
     >>> w = Writer()
-    >>> written(w, "erf", ["%x"], 8, 32)
+    >>> written(w, "log", ["%x"], 8, 32)
     '%v1'
     >>> print(w.text())
-      %v1 = call <8 x float> @tw.erf.v8f32(<8 x float> %x)
+      %v1 = call <8 x float> @tw.log.v8f32(<8 x float> %x)
     """
-    if name in (*_IN_PLACE, *w.in_place):
+    if name in _IN_PLACE:
         m = Lanes(w, lanes, bits)
         return FUNCTIONS[name](m, *map(m.number, values)).text
     symbol = f"@tw.{name}.{'' if lanes is None else f'v{lanes}'}f{bits}"

@@ -36,8 +36,6 @@ LEAST, MOST = -(1 << 31), (1 << 31) - 1
 class LaneWriter(Writer):
     """The LLVM lines of a kernel, as one lane executes them."""
 
-    in_place = ("erf", "sigmoid")
-
     def __init__(self) -> None:
         super().__init__(fused=True, nan_maximum=True, rounds_bf16=True)
         self.slots: list[str] = []
