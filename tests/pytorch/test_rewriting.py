@@ -203,3 +203,32 @@ def test_a_rewritten_model_is_one_graph() -> None:
     with torch.no_grad():
         compiled = torch.compile(swapped, fullgraph=True, backend="aot_eager")
         torch.testing.assert_close(compiled(numbers(3, 5)), model(numbers(3, 5)))
+
+
+class Residual(nn.Module):
+    """A convolution whose result is added to its argument."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(8, 8, 1)
+
+    def forward(self, x: Any) -> Any:
+        """[n, 8, h, w] to the same."""
+        return self.conv(x) + x
+
+
+@pytest.mark.filterwarnings("ignore")  # of compilers
+def test_inductor_writes_no_text_of_an_operator_behind_many_residuals(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The text has each argument with all that it is computed from: its length doubles with every residual."""
+    from torch._inductor import config, exc
+
+    written = []
+    monkeypatch.setattr(exc.OperatorIssue, "operator_str", lambda *given: written.append(given[0]))
+    torch._dynamo.reset()
+    model = nn.Sequential(*(Residual() for _ in range(3)), nn.AdaptiveAvgPool2d(1)).eval()
+    x = numbers(2, 8, 5, 3).to(memory_format=torch.channels_last)
+    replaced = tilewright.torch.replace(model).model
+    with config.patch(force_disable_caches=True), torch.no_grad():
+        given = torch.compile(replaced, fullgraph=True, backend="inductor")(x)
+        assert torch.allclose(given, model(x), rtol=1e-4, atol=1e-5)
+    assert written == []

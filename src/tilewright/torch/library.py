@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -156,6 +157,7 @@ def define(definition: Definition) -> Any:
 
         `args` are checked; they may be fake tensors or meta tensors, which have no values.
         """
+        _lower_to_itself(packet.default)
         expected = definition.check(*args)
         return tuple(form.empty() for form in expected) if isinstance(expected, tuple) else expected.empty()
 
@@ -187,6 +189,18 @@ def _tags() -> tuple[Any, ...]:
     """
     exact = getattr(torch.Tag, "needs_exact_strides", None) or torch.Tag.needs_fixed_stride_order
     return (torch.Tag.pt2_compliant_tag, exact)
+
+
+def _lower_to_itself(operator: Any) -> None:
+    """Tell Inductor, if it is imported, to call the operator as it is, with the strides of the traced tensors.
+
+    Inductor would do the same when it first meets the operator. But until torch 2.12 it first writes the arguments, with
+    all that they are computed from, as a text for its log. In networks with residuals that text grows exponentially.
+    """
+    lowering = sys.modules.get("torch._inductor.lowering")
+    constraint_of_tag = getattr(lowering, "tag_to_layout_constraint", None)
+    if lowering is not None and constraint_of_tag is not None and operator not in lowering.lowerings:
+        lowering.make_fallback(operator, layout_constraint=constraint_of_tag(_tags()[1]))
 
 
 # -- autograd ---------------------------------------------------------------------------------------------
