@@ -194,7 +194,7 @@ def _tags() -> tuple[Any, ...]:
 def _lower_to_itself(operator: Any) -> None:
     """Tell Inductor, if it is imported, to call the operator as it is, with the strides of the traced tensors.
 
-    Inductor would do the same when it first meets the operator. But until torch 2.12 it first writes the arguments, with
+    Inductor would do the same when it first meets the operator. But torch 2.11 writes the arguments before, with
     all that they are computed from, as a text for its log. In networks with residuals that text grows exponentially.
     """
     lowering = sys.modules.get("torch._inductor.lowering")
