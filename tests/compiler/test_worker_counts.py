@@ -2,11 +2,13 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
-from tilewright import kernels
+from tilewright import compile, kernels
 from tilewright.compiler.native import kernel_for
 from tilewright.targets.registry import machine as machine_named
+from tilewright.targets.registry import native
 
 NAMES = ("x86.avx512", "aarch64.neon")
 
@@ -35,3 +37,12 @@ def test_all_workers_share_the_tasks_of_a_large_kernel(name: str) -> None:
 
 def test_small_kernels_are_shared_where_that_takes_no_time() -> None:
     assert int(workers_of("x86.avx512", 8, ("b",), sharing=0)[-1]) > 1
+
+
+def test_open_sizes_tell_at_the_call_whether_workers_share() -> None:
+    kernel = compile(kernels.activation("relu"), dynamic=["M"])
+    for rows in (1, 7, 5000):
+        x = np.arange(rows * 64, dtype=np.float32).reshape(rows, 64) - 100
+        assert np.array_equal(kernel(x), np.maximum(x, 0))
+    (launch,) = (line for line in kernel.text("host").splitlines() if line.strip().startswith("launch"))
+    assert ">=" in launch or native("cpu").machine.limits.cores == 1

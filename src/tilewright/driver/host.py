@@ -18,11 +18,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from math import prod
+from math import ceil, prod
 from typing import Any
 
 from tilewright.algebra.expr import Const, Expr, as_expr, index, symbol
-from tilewright.algebra.expr_rules import minimum
+from tilewright.algebra.expr_rules import maximum, minimum
+from tilewright.algebra.expr_use import Substitution
 from tilewright.driver.quotients import require_whole_quotients
 from tilewright.driver.request import Request
 from tilewright.ir.attrs import Range
@@ -237,8 +238,8 @@ def _launch_with_packs(host: _Host, request: Request, lowered: Lowered, cycles: 
         with host.once(constant):
             source = host.as_taken(pack.source.name or "", pack.program.args[0].type)
             packed.append(host.workspace(kind.dtype, kind.shape, pack.packed.name or "packed_"))
-            packing = _cycles_to_pack(request.machine, pack)
-            host.launch(pack.program, (source, packed[-1]), _workers(host, request.machine, pack.program, packing))
+            packing = _cycles_to_pack(request, pack)
+            host.launch(pack.program, (source, packed[-1]), _workers(host, request, pack.program, packing))
         if not constant and cycles is not None:
             cycles -= packing or 0.0
     operands = []
@@ -258,7 +259,7 @@ def _launch_with_packs(host: _Host, request: Request, lowered: Lowered, cycles: 
         faults = host.workspace(i32, (len(lowered.faults),), further_args[-1].name or "faults")
         host.b.emit("fill", (faults,), {"value": 0})
         operands.append(faults)
-    host.launch(block, operands, _workers(host, request.machine, block, cycles))
+    host.launch(block, operands, _workers(host, request, block, cycles))
     for number, fault in enumerate(lowered.faults):
         assert faults is not None
         host.b.emit("check", (faults,), {"place": number, "says": fault.what}, loc=fault.op.loc)
@@ -274,29 +275,50 @@ def _only_written(program: Program) -> Iterator[str]:
             yield arg.name or ""
 
 
-def _workers(host: _Host, machine: Machine, program: Program, cycles: float | None) -> Expr:
+def _workers(host: _Host, request: Request, program: Program, cycles: float | None) -> Expr:
     """Return the number of workers (threads or workgroups) for a launch: one per task, at most one per core.
 
     A CPU does all tasks with one worker if the others could not save as much time as it takes to start them. `program`
     is the block program that is launched, `host` the host program that launches it. `cycles` is its predicted time on
-    all cores, its launch included; None: it is not known.
+    all cores, its launch included, for typical numbers of open sizes; None: it is not known.
     """
-    tasks = next(op for op in program.walk() if op.name == "tasks")
-    workers = minimum(host.written_out(prod((r.hi for r in tasks.attrs["ranges"]), start=as_expr(1))), host.cores)
-    if machine.lanes is None and cycles is not None and isinstance(workers, Const):
-        of_worker = cycles - machine.limits.launch_cycles
-        if of_worker * int(workers) < of_worker + machine.limits.sharing_cycles:
-            return as_expr(1)
-    return workers
+    loop = next(op for op in program.walk() if op.name == "tasks")
+    tasks = host.written_out(prod((r.hi for r in loop.attrs["ranges"]), start=as_expr(1)))
+    workers = minimum(tasks, host.cores)
+    if request.machine.lanes is not None or cycles is None:
+        return workers
+    typical = Substitution(request.typical)(tasks)
+    if not isinstance(typical, Const):
+        return workers
+    least = _fewest_shared_tasks(request.machine, host.cores, typical.value, cycles)
+    if isinstance(tasks, Const):
+        return workers if tasks.value >= least else as_expr(1)
+    return maximum(as_expr(1), (tasks >= least) * workers)
 
 
-def _cycles_to_pack(machine: Machine, pack: Pack) -> float | None:
-    """Return the predicted cycles of a kernel that packs an argument, on all cores; None if a size is open."""
-    source, packed = pack.program.args
-    if not all(isinstance(extent, Const) for extent in (*source.type.shape, *packed.type.shape)):
-        return None
-    read, written = (prod(map(int, x.type.shape)) * x.type.dtype.bits / 8 for x in (source, packed))
-    return cycles_to_copy(machine, read, written)
+def _fewest_shared_tasks(machine: Machine, cores: int, tasks: int, cycles: float) -> int:
+    """Return the number of tasks from which on several workers are faster than one.
+
+    `cycles` is the predicted time of so many `tasks` on all cores, with the launch. Several workers save the time of
+    the tasks that one of them does not do, and need time to start.
+    """
+    per_task = max(cycles - machine.limits.launch_cycles, 1.0) * min(tasks, cores) / max(1, tasks)
+    saved = ceil(machine.limits.sharing_cycles / per_task)
+    return saved + 1 if saved < cores else max(cores, ceil(saved * cores / max(1, cores - 1)))
+
+
+def _cycles_to_pack(request: Request, pack: Pack) -> float | None:
+    """Return the predicted cycles of a kernel that packs an argument, on all cores, for typical numbers of open sizes.
+
+    None if a size is still unknown then.
+    """
+    sizes, moved = Substitution(request.typical), list[float]()
+    for tensor in pack.program.args:
+        elements = sizes(prod(tensor.type.shape, start=as_expr(1)))
+        if not isinstance(elements, Const):
+            return None
+        moved.append(elements.value * tensor.type.dtype.bits / 8)
+    return cycles_to_copy(request.machine, *moved)
 
 
 def _widening(name: str, narrow: DType, wide: DType, rows: Expr, columns: Expr) -> Program:
