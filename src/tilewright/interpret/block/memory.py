@@ -14,6 +14,7 @@ import numpy as np
 from tilewright.errors import OutOfBoundsFault, RaceFault, UninitialisedFault
 from tilewright.interpret.block.accesses import READ, WRITE, Sharing, Watch
 from tilewright.interpret.block.clocks import Clock
+from tilewright.interpret.block.places import MOST_ELEMENTS, Coordinates, flat_places, pattern
 from tilewright.interpret.evaluation import evaluated
 from tilewright.ir.core import Op
 from tilewright.ir.printer import op_text
@@ -187,6 +188,9 @@ class TensorMemory:
         one number or array for each dimension. `op` is not used.
         """
         element: Any = self.offset
+        if type(coordinates) is Coordinates and coordinates.size <= MOST_ELEMENTS:
+            element = flat_places(coordinates, self.strides) + element
+            return self, element if self.swizzle is None else self.swizzle(element), None
         for coordinate, stride in zip(coordinates, self.strides, strict=True):
             element = element + (coordinate if stride == 1 else coordinate * stride)
         if self.swizzle is not None:
@@ -233,6 +237,10 @@ class TensorWindow:
         element numbers out of bounds are clipped. Raise an OutOfBoundsFault, for the access `op`, if a coordinate that
         is not marked with `?` is out of bounds.
         """
+        if type(coordinates) is Coordinates and type(self.base) is TensorMemory:
+            places = self._places_in_bounds(coordinates, self.base)
+            if places is not None:
+                return self.base, places, None
         values = {**self.values, **dict(zip(self.names, coordinates, strict=True))}
         in_bounds: Any = None
         base_coordinates = []
@@ -258,6 +266,15 @@ class TensorWindow:
         if base_in_bounds is not None:
             in_bounds = base_in_bounds if in_bounds is None else in_bounds & base_in_bounds
         return bottom, places, in_bounds
+
+    def _places_in_bounds(self, coordinates: Coordinates, base: TensorMemory) -> Array | None:
+        """Return the element numbers at `coordinates` in the buffer of `base`, the tensor below the view.
+
+        They are found by a pattern that is kept. None if there is none, or if a coordinate is out of bounds.
+        """
+        found = pattern(coordinates, self.names, self.op.attrs["at"], base.strides)
+        offset = None if found is None else found.offset(self.values, base.shape)
+        return None if found is None or offset is None else found.at(base.offset + offset, base.swizzle)
 
 
 def one_memory(one: TensorMemory | TensorWindow, other: TensorMemory | TensorWindow) -> bool:
@@ -330,10 +347,7 @@ def grid(shape: tuple[int, ...]) -> tuple[Array, ...]:
 
     The arrays broadcast to the shape: (2, 3) -> arrays of shapes (2, 1) and (1, 3). The result is cached.
     """
-    axes = tuple(np.ogrid[tuple(slice(0, n) for n in shape)]) if shape else ()
-    for axis in axes:
-        axis.setflags(write=False)
-    return axes
+    return Coordinates(tuple(np.ogrid[tuple(slice(0, n) for n in shape)])) if shape else ()
 
 
 @lru_cache(maxsize=1024)
