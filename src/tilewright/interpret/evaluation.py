@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -63,6 +64,12 @@ def names_in(e: Expr) -> tuple[str, ...]:
     """
     _, names = _compiled.get(e) or _compile(e)
     return names
+
+
+@lru_cache(maxsize=1024)
+def names_in_all(expressions: tuple[Expr, ...]) -> tuple[str, ...]:
+    """Return the names of the symbols in any of the integer `expressions`, each once; the result is cached."""
+    return tuple(dict.fromkeys(name for e in expressions for name in names_in(e)))
 
 
 def _compile(e: Expr) -> tuple[Callable[..., Any], tuple[str, ...]]:

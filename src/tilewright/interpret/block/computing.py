@@ -10,7 +10,7 @@ from tilewright.errors import ProgramError
 from tilewright.interpret.block.clocks import Clock
 from tilewright.interpret.block.formulas import compute
 from tilewright.interpret.block.holding import product_of, without_dimension
-from tilewright.interpret.block.memory import at_line, overlapping, require_no_overlap
+from tilewright.interpret.block.memory import at_line, grid, overlapping, require_no_overlap
 from tilewright.interpret.block.moving import idle, load, part, share, store
 from tilewright.interpret.block.places import Coordinates
 from tilewright.interpret.block.registers import Registers
@@ -176,7 +176,7 @@ def _whole_array(agent: Agent, op: Op, source: Any, clock: Clock) -> Steps:
     holds some element.
     """
     if not isinstance(source, Registers):
-        return load(source, tuple(np.indices(source.shape)), op, clock)
+        return load(source, grid(source.shape), op, clock)
     values, known = source.table(op)
     if agent.group.waves > 1:
         exchanged = yield from agent.exchange(op, (values, known))
@@ -227,6 +227,26 @@ def _combine(op: Op, left: tuple[Array, ...], right: tuple[Array, ...]) -> tuple
     return tuple(compute(f, leaf, kind) for f, kind in zip(function, kinds, strict=True))
 
 
+def _combine_all(op: Op, arrays: list[Array]) -> tuple[Array, ...]:
+    """Return the entries of `arrays` along their first dimension combined by the combining function of `op`, in order.
+
+    There is an array for each source of `op`, and the result has an entry for each.
+    """
+    function = op.attrs["with"]
+    if not isinstance(function, str):
+        total = tuple(v[0] for v in arrays)
+        for i in range(1, arrays[0].shape[0]):
+            total = _combine(op, total, tuple(v[i] for v in arrays))
+        return total
+    (values,) = arrays
+    if function in ("sum", "prod"):  # numpy's `accumulate` goes by entries in order, too; its `reduce` does not
+        return (_FUNCTIONS[function].accumulate(values, axis=0, dtype=values.dtype)[-1],)
+    combine, combined = _FUNCTIONS[function], values[0]
+    for entry in values[1:]:
+        combined = combine(combined, entry)
+    return (combined,)
+
+
 def _in_accumulator_type(op: Op, values: list[Array]) -> list[Array]:
     """Return `values`, arrays of the sources of `op`, in the type in which it combines them.
 
@@ -252,9 +272,7 @@ def reduce(agent: Agent, op: Op) -> Steps:
     arrays = [np.moveaxis(v, along, 0) for v in _in_accumulator_type(op, sources)]
     targets = [agent.handles[value] for value in op.operands[count:]]
     with part(agent, *targets) as clock, np.errstate(all="ignore"):
-        total = tuple(v[0] for v in arrays)
-        for i in range(1, arrays[0].shape[0]):
-            total = _combine(op, total, tuple(v[i] for v in arrays))
+        total = _combine_all(op, arrays)
         if op.attrs.get("accumulate"):
             previous = []
             for target in targets:
@@ -330,11 +348,11 @@ def broadcast(agent: Agent, op: Op) -> Steps:
     along = op.attrs["along"]
     if isinstance(target, Registers):
         held = target.mine
+        repeated = without_dimension(held, along, source.shape)
         if isinstance(source, Registers):
-            target.write(held, source.at_lanes(without_dimension(held, along, source.shape), op))
+            target.write(held, source.at_lanes(repeated, op))
         else:
-            source_coordinates = held.coordinates[:along] + held.coordinates[along + 1 :]
-            target.write(held, load(source, source_coordinates, op, agent.clock))
+            target.write(held, load(source, repeated.coordinates, op, agent.clock))
         return
     if isinstance(source, Registers):
         raise ProgramError(f"{at_line(op)}: broadcast from registers goes to registers; copy afterwards", op.loc)

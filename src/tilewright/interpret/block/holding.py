@@ -22,24 +22,27 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class Wanted:
-    """Elements of a tensor, each wanted in some lane: element number `ids[i]` in lane `lanes[i]`."""
+    """Elements of a tensor of shape `shape`, each wanted in some lane: element number `ids[i]` in lane `lanes[i]`.
 
-    def __init__(self, lanes: Array, ids: Array):
+    `coordinates` are those of the elements, one array for each dimension.
+    """
+
+    def __init__(self, lanes: Array, ids: Array, shape: tuple[int, ...]):
         self.lanes, self.ids = lanes, ids
+        self.coordinates: tuple[Array, ...] = Coordinates(np.unravel_index(ids, shape)) if shape else ()
 
 
 class Held(Wanted):
     """Some registers of a wave, as a `mask` over (lane, value) and as numbers, and the elements that they hold.
 
-    `coordinates` are those of the elements; `everywhere` says whether the mask is True for all registers of the wave.
+    `everywhere` says whether the mask is True for all registers of the wave.
     """
 
     def __init__(self, mask: Array, ids: Array, shape: tuple[int, ...]):
-        super().__init__(np.nonzero(mask)[0], ids[mask])
+        super().__init__(np.nonzero(mask)[0], ids[mask], shape)
         self.mask = mask
         self.registers = np.flatnonzero(mask)
         self.everywhere = bool(mask.all())
-        self.coordinates: tuple[Array, ...] = Coordinates(np.unravel_index(self.ids, shape)) if shape else ()
 
 
 class Holding:
@@ -178,7 +181,7 @@ def without_dimension(held: Held, along: int, shape: tuple[int, ...]) -> Wanted:
     """Return the elements of a tensor of shape `shape` that `held` repeats along its dimension `along`; it is kept."""
     coordinates = (*held.coordinates[:along], *held.coordinates[along + 1 :])
     ids = np.ravel_multi_index(coordinates, shape) if shape else np.zeros(held.lanes.shape, np.int64)
-    return Wanted(held.lanes, np.asarray(ids))
+    return Wanted(held.lanes, np.asarray(ids), shape)
 
 
 class Product:

@@ -5,12 +5,13 @@ them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tilewright.algebra.expr import Expr, Symbol
 from tilewright.errors import OutOfBoundsFault, RaceFault, UninitialisedFault
 from tilewright.interpret.block.accesses import READ, WRITE, Sharing, Watch
 from tilewright.interpret.block.clocks import Clock
@@ -69,7 +70,7 @@ class Buffer:
         """
         self._require_written(places, op)
         self._record_access(READ, places, clock, op)
-        elements: Array = self.data[places]
+        elements: Array = self.data.take(places)
         return elements
 
     def write(
@@ -106,7 +107,7 @@ class Buffer:
 
     def _require_written(self, places: Array, op: Op) -> None:
         """Raise an UninitialisedFault if one of the elements number `places`, which `op` reads, was never written."""
-        if not self.given and not self.initialised[places].all():
+        if not self.given and not self.initialised.take(places).all():
             place = int(np.asarray(places)[~self.initialised[places]][0])
             raise UninitialisedFault(f"{at_line(op)} reads element {place} of {self.name}, which nothing wrote", op.loc)
 
@@ -143,7 +144,7 @@ class Buffer:
 
         The test is that each element now holds the value given for it.
         """
-        stored = self.data[places]
+        stored = self.data.take(places)
         written = np.asarray(values).astype(stored.dtype, copy=False)
         if np.array_equal(stored, written):
             return
@@ -173,10 +174,11 @@ class TensorMemory:
         """Return the tensor of type `kind` that begins at the start of `buffer`."""
         return cls(buffer, numbers(kind.shape, kind), numbers(kind.steps, kind), kind.swizzle)
 
-    def stage(self, number: int, hold: Hold) -> TensorMemory:
+    def stage(self, number: int, hold: Hold | None) -> TensorMemory:
         """Return a tensor that is entry `number` of the first dimension: one stage of a channel, in the same memory.
 
-        The tensor stores `hold`, a wave's right to access the stage; each access to it is checked against that.
+        The tensor stores `hold`, a wave's right to access the stage; each access to it is checked against that (None:
+        against nothing).
         """
         offset = self.offset + number * self.strides[0]
         return TensorMemory(self.buffer, self.shape[1:], self.strides[1:], self.swizzle, offset, hold, True)
@@ -213,10 +215,6 @@ class TensorWindow:
     op: Op
     values: Mapping[str, int]
     shape: tuple[int, ...]
-    names: tuple[str, ...] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.names = tuple(s.name for s in self.op.attrs["over"])
 
     @property
     def hold(self) -> Hold | None:
@@ -241,7 +239,8 @@ class TensorWindow:
             places = self._places_in_bounds(coordinates, self.base)
             if places is not None:
                 return self.base, places, None
-        values = {**self.values, **dict(zip(self.names, coordinates, strict=True))}
+        names = axis_names(self.op.attrs["over"])
+        values = {**self.values, **dict(zip(names, coordinates, strict=True))}
         in_bounds: Any = None
         base_coordinates = []
         for dim, ((e, may_leave), size) in enumerate(zip(self.op.attrs["at"], self.base.shape, strict=True)):
@@ -272,9 +271,22 @@ class TensorWindow:
 
         They are found by a pattern that is kept. None if there is none, or if a coordinate is out of bounds.
         """
-        found = pattern(coordinates, self.names, self.op.attrs["at"], base.strides)
+        attrs = self.op.attrs
+        found = pattern(coordinates, axis_names(attrs["over"]), expressions(attrs["at"]), base.strides)
         offset = None if found is None else found.offset(self.values, base.shape)
         return None if found is None or offset is None else found.at(base.offset + offset, base.swizzle)
+
+
+@lru_cache(maxsize=1024)
+def axis_names(axes: tuple[Symbol, ...]) -> tuple[str, ...]:
+    """Return the names of the symbols `axes`; the result is cached."""
+    return tuple(s.name for s in axes)
+
+
+@lru_cache(maxsize=1024)
+def expressions(at: tuple[tuple[Expr, bool], ...]) -> tuple[Expr, ...]:
+    """Return the coordinates `at` of a view without their marks, whether they may be out of bounds; cached."""
+    return tuple(e for e, _ in at)
 
 
 def one_memory(one: TensorMemory | TensorWindow, other: TensorMemory | TensorWindow) -> bool:

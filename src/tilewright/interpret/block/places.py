@@ -17,7 +17,7 @@ from tilewright.interpret.evaluation import Separated, evaluated, separated
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-MOST_ELEMENTS = 1 << 13
+MOST_ELEMENTS = 1 << 14
 """Arrays with more elements are not kept: they would take much memory, and save little of the time."""
 
 _KEPT_SWIZZLED = 4
@@ -95,15 +95,15 @@ class Pattern:
 
 @lru_cache(maxsize=512)
 def pattern(
-    coordinates: Coordinates, names: tuple[str, ...], at: tuple[tuple[Expr, bool], ...], strides: tuple[int, ...]
+    coordinates: Coordinates, names: tuple[str, ...], at: tuple[Expr, ...], strides: tuple[int, ...]
 ) -> Pattern | None:
     """Return the Pattern of the elements of a view at `coordinates`, of its axes `names`; the result is cached.
 
-    `at` are the coordinates in the memory below, as (expression, whether it may be out of bounds); `strides` are those
+    `at` are the coordinates in the memory below, as expressions of the axes and of loop variables; `strides` are those
     of that memory. None if the elements are none or many, or if a coordinate is no sum of terms in the axes and of
     others.
     """
-    parts = separated(tuple(e for e, _ in at), names)
+    parts = separated(at, names)
     if parts is None or not 0 < coordinates.size <= MOST_ELEMENTS:
         return None
     arrays = dict(zip(names, coordinates, strict=True))

@@ -17,9 +17,9 @@ from tilewright.interpret.block.holding import (
     registers_of,
     viewed,
 )
-from tilewright.interpret.block.memory import at_line
+from tilewright.interpret.block.memory import at_line, expressions
 from tilewright.interpret.block.places import Coordinates
-from tilewright.interpret.evaluation import names_in
+from tilewright.interpret.evaluation import names_in_all
 from tilewright.ir.core import Op
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -133,8 +133,8 @@ class Registers:
         `values` is {loop variable: value}, and `shape` the shape of the view. Raise a ProgramError if a coordinate is
         out of bounds, or if the view names an element twice.
         """
-        names = dict.fromkeys(name for e, _ in op.attrs["at"] for name in names_in(e) if name in values)
-        used_values = tuple((name, values[name]) for name in names)
+        names = names_in_all(expressions(op.attrs["at"]))
+        used_values = tuple((name, values[name]) for name in names if name in values)
         return Registers(self.data, self.written, viewed(self.holding, op, used_values, shape), self.name)
 
     def bitcast(self, dtype: np.dtype[Any]) -> Registers:

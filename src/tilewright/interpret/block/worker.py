@@ -21,9 +21,9 @@ from tilewright.interpret.block.accesses import EVERYONE, Watch
 from tilewright.interpret.block.channels import Channel
 from tilewright.interpret.block.clocks import Clock, Clocks
 from tilewright.interpret.block.holding import holding
-from tilewright.interpret.block.memory import Buffer, TensorMemory, TensorWindow, at_line
+from tilewright.interpret.block.memory import Buffer, TensorMemory, TensorWindow, at_line, expressions
 from tilewright.interpret.block.registers import Registers
-from tilewright.interpret.evaluation import evaluated, names_in
+from tilewright.interpret.evaluation import evaluated, names_in_all
 from tilewright.ir.core import Block, Op, Program, Value
 from tilewright.ir.tensors import RegisterType, TensorType, numbers
 from tilewright.limits import BUFFER, STEPS, shown
@@ -460,8 +460,8 @@ class Worker:
         `values` is {loop variable: value}. The shape is computed from them; no element is accessed. Raise a
         ProgramError if a view of registers leaves its tensor or names an element twice.
         """
-        shape = tuple(int(evaluated(e, values)) for e in op.results[0].type.shape)
+        shape = tuple([int(evaluated(e, values)) for e in op.results[0].type.shape])
         if isinstance(base, Registers):
             return base.view(op, values, shape)
-        used_values = {name: values[name] for e, _ in op.attrs["at"] for name in names_in(e) if name in values}
+        used_values = {name: values[name] for name in names_in_all(expressions(op.attrs["at"])) if name in values}
         return TensorWindow(base, op, used_values, shape)
