@@ -6,7 +6,7 @@ numbers that loop variables give.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -58,12 +58,15 @@ def evaluated(e: Expr, values: Mapping[str, Any]) -> Any:
         raise ExpressionError(f"{e} does not fit 64 bits{_values_text(names, values)}") from None
 
 
+@lru_cache(maxsize=4096)
 def names_in(e: Expr) -> tuple[str, ...]:
-    """Return the names of the symbols in the integer expression `e`; a symbol with a definition counts as the symbols
-    in that.
+    """Return the names of the symbols in the integer expression `e`, sorted; a symbol with a definition counts as the
+    symbols in that. The result is cached.
     """
-    _, names = _compiled.get(e) or _compile(e)
-    return names
+    names: set[str] = set()
+    for s in e.symbols:
+        names.update((s.name,) if s.definition is None else names_in(s.definition))
+    return tuple(sorted(names))
 
 
 @lru_cache(maxsize=1024)
@@ -116,24 +119,26 @@ class Separated:
         """
         try:
             given = [values[name] for name in self.names]
-            if any(isinstance(value, np.ndarray) for value in given):
-                return None
+            for value in given:
+                if isinstance(value, np.ndarray):
+                    return None
             return self.function(*given)
         except (KeyError, ZeroDivisionError):
             return None
 
 
-def separated(expressions: tuple[Expr, ...], axes: Collection[str]) -> Separated | None:
+@lru_cache(maxsize=1024)
+def separated(expressions: tuple[Expr, ...], axes: tuple[str, ...]) -> Separated | None:
     """Return `expressions` in two parts: terms in the symbols named `axes`, and numbers that other symbols give.
 
-    None if a term depends on both, such as i*j or (i + j) // 2 for the axis i.
+    None if a term depends on both, such as i*j or (i + j) // 2 for the axis i. The result is cached.
 
     >>> from tilewright.algebra.expr import index
     >>> i, j = index("i", 8), index("j", 8)
-    >>> parts = separated((3 * i + 5 * j + 7,), {"i"})
+    >>> parts = separated((3 * i + 5 * j + 7,), ("i",))
     >>> parts.terms, parts.numbers({"j": 2})
     ((((<i>, 3),),), (17,))
-    >>> separated(((i + j) // 2,), {"i"}) is None
+    >>> separated(((i + j) // 2,), ("i",)) is None
     True
     """
     varying, sources = [], []
@@ -145,9 +150,9 @@ def separated(expressions: tuple[Expr, ...], axes: Collection[str]) -> Separated
             return None
         varying.append(with_axes)
         others = [f"{c}*{_python_source(t, names)}" for t, c in terms if (t, c) not in with_axes]
-        sources.append(" + ".join([str(constant), *others]))
+        sources.append(" + ".join([str(constant), *others]) + ", ")
     ordered = tuple(sorted(names))
-    return Separated(tuple(varying), ordered, _function(f"({', '.join(sources)},)", ordered))
+    return Separated(tuple(varying), ordered, _function(f"({''.join(sources)})", ordered))
 
 
 def _sum_of(e: Expr) -> tuple[int, Terms]:

@@ -15,7 +15,7 @@ from tilewright.algebra.expr import Expr, Symbol
 from tilewright.errors import OutOfBoundsFault, RaceFault, UninitialisedFault
 from tilewright.interpret.block.accesses import READ, WRITE, Sharing, Watch
 from tilewright.interpret.block.clocks import Clock
-from tilewright.interpret.block.places import MOST_ELEMENTS, Coordinates, flat_places, pattern
+from tilewright.interpret.block.places import MOST_ELEMENTS, Coordinates, Pattern, flat_places, pattern
 from tilewright.interpret.evaluation import evaluated
 from tilewright.ir.core import Op
 from tilewright.ir.printer import op_text
@@ -74,13 +74,13 @@ class Buffer:
         return elements
 
     def write(
-        self, places: Array, values: Any, clock: Clock, op: Op, staged: bool = False, in_order: bool = False
+        self, places: Array, values: Any, clock: Clock, op: Op, staged: bool = False, has_one_value: bool = False
     ) -> None:
         """Set the elements number `places` to `values`, for operation `op` of the actor with vector clock `clock`.
 
         Also record the access, and mark the elements as initialised, and as written through a pipeline stage if
         `staged`. Raise a RaceFault if the write races with another access, or gives one element two different values.
-        With `in_order`, the last value stays instead.
+        With `has_one_value`, that is not tested: no element is given two, or the last one stays.
         """
         self._record_access(WRITE, places, clock, op)
         self.data[places] = values
@@ -89,7 +89,7 @@ class Buffer:
             self.staged = np.zeros(self.data.size, bool)
         if self.staged is not None:
             self.staged[places] = staged
-        if not in_order:
+        if not has_one_value:
             self._require_one_value(places, values, op)
 
     def combine(self, places: Array, values: Array, how: str, clock: Clock, op: Op) -> None:
@@ -199,6 +199,10 @@ class TensorMemory:
             element = self.swizzle(element)
         return self, element, None
 
+    def has_places_apart(self, coordinates: tuple[Any, ...]) -> bool:
+        """True if it is known that the elements at `coordinates` have different places in the buffer."""
+        return False
+
     def check(self, op: Op) -> None:
         """Raise a ProtocolFault if the tensor is a channel's stage that has been committed or released before the
         access `op`.
@@ -266,13 +270,24 @@ class TensorWindow:
             in_bounds = base_in_bounds if in_bounds is None else in_bounds & base_in_bounds
         return bottom, places, in_bounds
 
+    def has_places_apart(self, coordinates: tuple[Any, ...]) -> bool:
+        """True if it is known that the elements at `coordinates` have different places in the buffer."""
+        if type(coordinates) is not Coordinates or type(self.base) is not TensorMemory:
+            return False
+        found = self._pattern(coordinates, self.base)
+        return found is not None and found.is_one_to_one
+
+    def _pattern(self, coordinates: Coordinates, base: TensorMemory) -> Pattern | None:
+        """Return the pattern of the elements at `coordinates` in `base`, the tensor below the view, if there is one."""
+        attrs = self.op.attrs
+        return pattern(coordinates, axis_names(attrs["over"]), expressions(attrs["at"]), base.strides)
+
     def _places_in_bounds(self, coordinates: Coordinates, base: TensorMemory) -> Array | None:
         """Return the element numbers at `coordinates` in the buffer of `base`, the tensor below the view.
 
         They are found by a pattern that is kept. None if there is none, or if a coordinate is out of bounds.
         """
-        attrs = self.op.attrs
-        found = pattern(coordinates, axis_names(attrs["over"]), expressions(attrs["at"]), base.strides)
+        found = self._pattern(coordinates, base)
         offset = None if found is None else found.offset(self.values, base.shape)
         return None if found is None or offset is None else found.at(base.offset + offset, base.swizzle)
 
@@ -371,6 +386,18 @@ def box(axes: tuple[Any, ...], what: str) -> tuple[tuple[int, ...], Mapping[str,
     """
     shape = numbers(tuple(s.upper + 1 for s in axes), what)
     return shape, dict(zip((s.name for s in axes), grid(shape), strict=True))
+
+
+@lru_cache(maxsize=1024)
+def lane_pattern(axes: tuple[Symbol, ...], at: tuple[Expr, ...], strides: tuple[int, ...], what: str) -> Pattern | None:
+    """Return the Pattern of the elements at the coordinates `at`, expressions of the `axes` and of loop variables.
+
+    `strides` are those of the memory; `what` names the operation in error messages. None if there is no pattern. The
+    result is cached.
+    """
+    shape, _ = box(axes, what)
+    coordinates = grid(shape)
+    return pattern(coordinates, axis_names(axes), at, strides) if isinstance(coordinates, Coordinates) else None
 
 
 def full(array: Any, shape: tuple[int, ...]) -> Array:

@@ -133,7 +133,8 @@ def store(
     else:
         places, mask = spread_over(places, in_bounds, shape)
         places, kept_values = places[mask], full(values, shape)[mask]
-    tensor.buffer.write(places, kept_values, clock, op, tensor.staged, in_order)
+    has_one_value = in_order or memory.has_places_apart(coordinates)
+    tensor.buffer.write(places, kept_values, clock, op, tensor.staged, has_one_value)
 
 
 def idle(agent: Agent, shape: tuple[int, ...]) -> bool:

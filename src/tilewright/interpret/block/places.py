@@ -7,12 +7,12 @@ and of numbers that the loop variables give. The first part is computed once, as
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
 
-from tilewright.algebra.expr import Expr
+from tilewright.algebra.expr import Expr, Symbol
 from tilewright.interpret.evaluation import Separated, evaluated, separated
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -75,6 +75,11 @@ class Pattern:
             offset += number * stride
         return offset
 
+    @cached_property
+    def is_one_to_one(self) -> bool:
+        """True if all elements have different places."""
+        return bool(np.unique(self.places).size == self.places.size)
+
     def at(self, offset: int, swizzle: Any) -> Array:
         """Return the element numbers `offset` behind `places`, after `swizzle` (None: there is none); not to be
         changed.
@@ -126,7 +131,10 @@ def _sum_over(terms: tuple[tuple[Expr, int], ...], arrays: Mapping[str, Array]) 
     """
     total: Array = np.zeros((), np.int64)
     for term, coefficient in terms:
-        value = evaluated(term, arrays)
+        if isinstance(term, Symbol) and term.definition is None:
+            value = arrays[term.name]
+        else:
+            value = evaluated(term, arrays)
         if value.dtype != np.int64:
             return None
         total = total + coefficient * value
