@@ -364,6 +364,8 @@ def require_no_overlap(
 def within(c: Any, size: int) -> bool:
     """True if 0 <= c < size for the coordinate `c`, or for each coordinate if `c` is an array."""
     if isinstance(c, np.ndarray):
+        if c.dtype == np.int64:  # one test for both ends: as unsigned numbers, negative ones are the greatest
+            return not c.size or bool(c.view(np.uint64).max() < size)
         return not c.size or bool(c.min() >= 0 and c.max() < size)
     return bool(0 <= c < size)
 
