@@ -12,11 +12,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.analysis.distribution import Placement
-from tilewright.errors import ProgramError
-from tilewright.interpret.block.memory import at_line
 from tilewright.interpret.block.places import Coordinates
-from tilewright.interpret.evaluation import evaluated
-from tilewright.ir.core import Op
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -108,31 +104,6 @@ def holding(spread: Placement, first_lane: int, lanes: int) -> Holding:
     if spread.shape:
         ids = np.asarray(np.ravel_multi_index(np.unravel_index(elements, spread.shape, order="F"), spread.shape))
     return Holding(ids, spread.first[own_lanes], spread.shape)
-
-
-@lru_cache(maxsize=512)
-def viewed(base: Holding, op: Op, values: tuple[tuple[str, int], ...], shape: tuple[int, ...]) -> Holding:
-    """Return which elements registers that hold those of `base` hold of the view that `op`, a `view`, makes of them.
-
-    `values` are (loop variable, value), and `shape` is the shape of the view. The result is kept. Raise a ProgramError
-    if a coordinate is out of bounds, or if the view names an element twice.
-    """
-    axes = dict(zip((s.name for s in op.attrs["over"]), np.indices(shape), strict=True))
-    symbol_values: dict[str, Any] = {**dict(values), **axes}
-    number: Any = 0
-    for dim, ((e, _), size) in enumerate(zip(op.attrs["at"], base.shape, strict=True)):
-        coordinate = evaluated(e, symbol_values)
-        if np.any(coordinate < 0) or np.any(coordinate >= size):
-            raise ProgramError(f"{at_line(op)}: coordinate {dim}, {e}, leaves 0..{size}", op.loc)
-        number = number * size + coordinate
-    flat = np.broadcast_to(np.asarray(number), shape).reshape(-1)
-    view_number = np.full(base.size, -1, np.int64)
-    numbered = np.arange(flat.size)
-    view_number[flat] = numbered
-    if not np.array_equal(view_number[flat], numbered):
-        raise ProgramError(f"{at_line(op)}: a view of registers names an element twice; use broadcast", op.loc)
-    ids = np.where(base.ids >= 0, view_number[np.maximum(base.ids, 0)], -1)
-    return Holding(ids, base.first, shape)
 
 
 @lru_cache(maxsize=512)

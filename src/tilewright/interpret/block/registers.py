@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -15,11 +16,10 @@ from tilewright.interpret.block.holding import (
     first_missing,
     registers_at,
     registers_of,
-    viewed,
 )
 from tilewright.interpret.block.memory import at_line, expressions
 from tilewright.interpret.block.places import Coordinates
-from tilewright.interpret.evaluation import names_in_all
+from tilewright.interpret.evaluation import evaluated, names_in_all
 from tilewright.ir.core import Op
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -135,7 +135,7 @@ class Registers:
         """
         names = names_in_all(expressions(op.attrs["at"]))
         used_values = tuple((name, values[name]) for name in names if name in values)
-        return Registers(self.data, self.written, viewed(self.holding, op, used_values, shape), self.name)
+        return Registers(self.data, self.written, _viewed(self.holding, op, used_values, shape), self.name)
 
     def bitcast(self, dtype: np.dtype[Any]) -> Registers:
         """Return the same registers, seen as elements of the numpy type `dtype`; both share the values."""
@@ -147,3 +147,28 @@ class Registers:
         """
         written = Written(self.written.mask.copy(), self.written.all)
         return Registers(self.data.copy(), written, self.holding, self.name)
+
+
+@lru_cache(maxsize=512)
+def _viewed(base: Holding, op: Op, values: tuple[tuple[str, int], ...], shape: tuple[int, ...]) -> Holding:
+    """Return which elements registers that hold those of `base` hold of the view that `op`, a `view`, makes of them.
+
+    `values` are (loop variable, value), and `shape` is the shape of the view. The result is kept. Raise a ProgramError
+    if a coordinate is out of bounds, or if the view names an element twice.
+    """
+    axes = dict(zip((s.name for s in op.attrs["over"]), np.indices(shape), strict=True))
+    symbol_values: dict[str, Any] = {**dict(values), **axes}
+    number: Any = 0
+    for dim, ((e, _), size) in enumerate(zip(op.attrs["at"], base.shape, strict=True)):
+        coordinate = evaluated(e, symbol_values)
+        if np.any(coordinate < 0) or np.any(coordinate >= size):
+            raise ProgramError(f"{at_line(op)}: coordinate {dim}, {e}, leaves 0..{size}", op.loc)
+        number = number * size + coordinate
+    flat = np.broadcast_to(np.asarray(number), shape).reshape(-1)
+    view_number = np.full(base.size, -1, np.int64)
+    numbered = np.arange(flat.size)
+    view_number[flat] = numbered
+    if not np.array_equal(view_number[flat], numbered):
+        raise ProgramError(f"{at_line(op)}: a view of registers names an element twice; use broadcast", op.loc)
+    ids = np.where(base.ids >= 0, view_number[np.maximum(base.ids, 0)], -1)
+    return Holding(ids, base.first, shape)
