@@ -155,7 +155,7 @@ def without_dimension(held: Held, along: int, shape: tuple[int, ...]) -> Wanted:
     return Wanted(held.lanes, np.asarray(ids), shape)
 
 
-class Product:
+class ProductPart:
     """The part of a matrix product A*B that a wave computes: the elements of A and B, and where its results go.
 
     `left` and `right` are the coordinates in A and in B; `results` are the numbers in the product of these parts of the
@@ -171,9 +171,9 @@ class Product:
 
 
 @lru_cache(maxsize=512)
-def product_of(held: Holding, depth: int) -> Product:
+def product_of(held: Holding, depth: int) -> ProductPart:
     """Return the part of a product that registers compute that hold C as `held` says; A has `depth` columns; kept."""
-    return Product(held, depth)
+    return ProductPart(held, depth)
 
 
 @lru_cache(maxsize=512)
