@@ -1,8 +1,14 @@
-"""Integer expressions compiled to Python functions: an interpreter evaluates the same few many times."""
+"""Integer expressions compiled to Python functions: an interpreter evaluates the same few many times.
+
+`separated` takes expressions apart: into terms of the coordinates of elements, whose arrays are the same each time, and
+numbers that loop variables give.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -52,12 +58,21 @@ def evaluated(e: Expr, values: Mapping[str, Any]) -> Any:
         raise ExpressionError(f"{e} does not fit 64 bits{_values_text(names, values)}") from None
 
 
+@lru_cache(maxsize=4096)
 def names_in(e: Expr) -> tuple[str, ...]:
-    """Return the names of the symbols in the integer expression `e`; a symbol with a definition counts as the symbols
-    in that.
+    """Return the names of the symbols in the integer expression `e`, sorted; a symbol with a definition counts as the
+    symbols in that. The result is cached.
     """
-    _, names = _compiled.get(e) or _compile(e)
-    return names
+    names: set[str] = set()
+    for s in e.symbols:
+        names.update((s.name,) if s.definition is None else names_in(s.definition))
+    return tuple(sorted(names))
+
+
+@lru_cache(maxsize=1024)
+def names_in_all(expressions: tuple[Expr, ...]) -> tuple[str, ...]:
+    """Return the names of the symbols in any of the integer `expressions`, each once; the result is cached."""
+    return tuple(dict.fromkeys(name for e in expressions for name in names_in(e)))
 
 
 def _compile(e: Expr) -> tuple[Callable[..., Any], tuple[str, ...]]:
@@ -68,10 +83,83 @@ def _compile(e: Expr) -> tuple[Callable[..., Any], tuple[str, ...]]:
     names: set[str] = set()
     source = _python_source(e, names)
     ordered = tuple(sorted(names))
-    arguments = ", ".join(f"s_{name}" for name in ordered)  # a symbol may be called `in`
-    function = eval(f"lambda {arguments}: {source}", {"_min": _min, "_max": _max, "_require_nonzero": _require_nonzero})
-    compiled = _compiled[e] = function, ordered
+    compiled = _compiled[e] = _function(source, ordered), ordered
     return compiled
+
+
+def _function(source: str, names: tuple[str, ...]) -> Callable[..., Any]:
+    """Return the function of the values of the symbols `names` whose result is the Python expression `source`."""
+    arguments = ", ".join(f"s_{name}" for name in names)  # a symbol may be called `in`
+    known = {"_min": _min, "_max": _max, "_require_nonzero": _require_nonzero}
+    function: Callable[..., Any] = eval(f"lambda {arguments}: {source}", known)
+    return function
+
+
+# -- expressions in parts -----------------------------------------------------------------------------------
+
+Terms = tuple[tuple[Expr, int], ...]
+"""(expression, coefficient) of each term of a sum."""
+
+
+@dataclass(frozen=True)
+class Separated:
+    """Expressions, each the sum of `terms` of some symbols, the axes, and of a number that other symbols give."""
+
+    terms: tuple[Terms, ...]
+    """For each expression, its terms in the axes."""
+    names: tuple[str, ...]
+    """The other symbols in any of the expressions."""
+    function: Callable[..., tuple[int, ...]]
+    """From the values of `names`, in this order, to the number of each expression."""
+
+    def numbers(self, values: Mapping[str, Any]) -> tuple[int, ...] | None:
+        """Return the number of each expression for `values`, {symbol name: value}.
+
+        None if a value is missing or an array, or if a division by 0 is left to `evaluated`, which reports it.
+        """
+        try:
+            given = [values[name] for name in self.names]
+            for value in given:
+                if isinstance(value, np.ndarray):
+                    return None
+            return self.function(*given)
+        except (KeyError, ZeroDivisionError):
+            return None
+
+
+@lru_cache(maxsize=1024)
+def separated(expressions: tuple[Expr, ...], axes: tuple[str, ...]) -> Separated | None:
+    """Return `expressions` in two parts: terms in the symbols named `axes`, and numbers that other symbols give.
+
+    None if a term depends on both, such as i*j or (i + j) // 2 for the axis i. The result is cached.
+
+    >>> from tilewright.algebra.expr import index
+    >>> i, j = index("i", 8), index("j", 8)
+    >>> parts = separated((3 * i + 5 * j + 7,), ("i",))
+    >>> parts.terms, parts.numbers({"j": 2})
+    ((((<i>, 3),),), (17,))
+    >>> separated(((i + j) // 2,), ("i",)) is None
+    True
+    """
+    varying, sources = [], []
+    names: set[str] = set()
+    for e in expressions:
+        constant, terms = _sum_of(e)
+        with_axes = tuple((t, c) for t, c in terms if not set(axes).isdisjoint(names_in(t)))
+        if not all(set(axes).issuperset(names_in(t)) for t, _ in with_axes):
+            return None
+        varying.append(with_axes)
+        others = [f"{c}*{_python_source(t, names)}" for t, c in terms if (t, c) not in with_axes]
+        sources.append(" + ".join([str(constant), *others]) + ", ")
+    ordered = tuple(sorted(names))
+    return Separated(tuple(varying), ordered, _function(f"({''.join(sources)})", ordered))
+
+
+def _sum_of(e: Expr) -> tuple[int, Terms]:
+    """Return (constant, terms) of the expression `e` as a sum; one that is no sum is its own single term."""
+    if isinstance(e, Const):
+        return e.value, ()
+    return (e.constant, e.terms) if isinstance(e, Sum) else (0, ((e, 1),))
 
 
 def _values_text(names: tuple[str, ...], values: Mapping[str, Any]) -> str:

@@ -6,6 +6,7 @@ another wait of all lanes. On a machine the lanes mostly run in step, so a missi
 
 from __future__ import annotations
 
+from functools import lru_cache
 from itertools import count
 from typing import Any
 
@@ -117,37 +118,37 @@ def require_passed(agent: Agent, op: Op) -> None:
         )
 
 
-def loaded(agent: Agent, buffer: Buffer, places: Array, active: Array, op: Op) -> None:
+def loaded(agent: Agent, buffer: Buffer, places: Array, active: Array | None, op: Op) -> None:
     """Record that lanes of the wave `agent` load elements of `buffer`, for later checks.
 
-    `places` are the element numbers for each (lane, value); `active` marks those that are loaded. Raise RaceFault if
-    another lane stored one of them since the lanes last synchronised.
+    `places` are the element numbers for each (lane, value); `active` marks those that are loaded (None: all). Raise
+    RaceFault if another lane stored one of them since the lanes last synchronised.
     """
     trace, interval, (elements, lane) = _trace(agent, buffer), _current_interval(agent), _flat(places, active)
     _require_same_lane(
-        trace.stored_in[elements] == interval,
-        trace.stored_by[elements] != lane,
+        trace.stored_in.take(elements) == interval,
+        trace.stored_by.take(elements) != lane,
         elements,
         "loads",
         "stored",
         buffer,
         op,
     )
-    loaded_by_others = (trace.loaded_in[elements] == interval) & (trace.loaded_by[elements] != lane)
+    loaded_by_others = (trace.loaded_in.take(elements) == interval) & (trace.loaded_by.take(elements) != lane)
     trace.loaded_in[elements], trace.loaded_by[elements] = interval, lane
-    trace.loaded_by[elements[loaded_by_others | (trace.loaded_by[elements] != lane)]] = SEVERAL
+    trace.loaded_by[elements[loaded_by_others | (trace.loaded_by.take(elements) != lane)]] = SEVERAL
 
 
-def stored(agent: Agent, buffer: Buffer, places: Array, active: Array, op: Op) -> None:
+def stored(agent: Agent, buffer: Buffer, places: Array, active: Array | None, op: Op) -> None:
     """Record that lanes of the wave `agent` store elements of `buffer`, for later checks.
 
-    `places` are the element numbers for each (lane, value); `active` marks those that are stored. Raise RaceFault if
-    another lane loaded or stored one of them since the lanes last synchronised.
+    `places` are the element numbers for each (lane, value); `active` marks those that are stored (None: all). Raise
+    RaceFault if another lane loaded or stored one of them since the lanes last synchronised.
     """
     trace, interval, (elements, lane) = _trace(agent, buffer), _current_interval(agent), _flat(places, active)
     _require_same_lane(
-        trace.stored_in[elements] == interval,
-        trace.stored_by[elements] != lane,
+        trace.stored_in.take(elements) == interval,
+        trace.stored_by.take(elements) != lane,
         elements,
         "stores",
         "stored",
@@ -155,8 +156,8 @@ def stored(agent: Agent, buffer: Buffer, places: Array, active: Array, op: Op) -
         op,
     )
     _require_same_lane(
-        trace.loaded_in[elements] == interval,
-        trace.loaded_by[elements] != lane,
+        trace.loaded_in.take(elements) == interval,
+        trace.loaded_by.take(elements) != lane,
         elements,
         "stores",
         "loaded",
@@ -166,13 +167,22 @@ def stored(agent: Agent, buffer: Buffer, places: Array, active: Array, op: Op) -
     trace.stored_in[elements], trace.stored_by[elements] = interval, lane
 
 
-def _flat(places: Array, active: Array) -> tuple[Array, Array]:
+def _flat(places: Array, active: Array | None) -> tuple[Array, Array]:
     """Return (element numbers, lanes) of the active entries of `places`, as two flat arrays.
 
-    `places` are element numbers; its first axis is the lane. `active` is a mask of the same shape.
+    `places` are element numbers; its first axis is the lane. `active` is a mask of the same shape; None: all are.
     """
-    lanes = np.broadcast_to(np.arange(places.shape[0]).reshape(-1, *[1] * (places.ndim - 1)), places.shape)
-    return places[active], lanes[active]
+    lanes = _lanes(places.shape)
+    return (places.reshape(-1), lanes.reshape(-1)) if active is None else (places[active], lanes[active])
+
+
+@lru_cache(maxsize=256)
+def _lanes(shape: tuple[int, ...]) -> Array:
+    """Return the lane of each entry of an array of shape `shape`, whose first axis is the lane; cached."""
+    lanes = np.empty(shape, np.int64)
+    lanes[...] = np.arange(shape[0]).reshape(-1, *[1] * (len(shape) - 1))
+    lanes.setflags(write=False)
+    return lanes
 
 
 def _require_same_lane(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,7 @@ from tilewright.errors import OutOfBoundsFault, ProgramError, RaceFault, Uniniti
 from tilewright.interpret import lane_copies, lane_order, loop_waves
 from tilewright.interpret.block import control, moving
 from tilewright.interpret.block.formulas import compute as compute_formula
-from tilewright.interpret.block.memory import Buffer, TensorMemory, at_line, box, full, grid, within
+from tilewright.interpret.block.memory import Buffer, TensorMemory, at_line, box, full, grid, lane_pattern, within
 from tilewright.interpret.block.worker import Agent, Copying, Steps
 from tilewright.interpret.evaluation import evaluated
 from tilewright.ir.core import Op
@@ -40,7 +42,8 @@ class Vector:
         Raise UninitialisedFault if the vector was never written, and RaceFault if an asynchronous product may still
         write it.
         """
-        self._require_settled(op, self.writing, "reads")
+        if self.writing:
+            self._require_settled(op, self.writing, "reads")
         return self.taken(op)
 
     def taken(self, op: Op) -> Array:
@@ -58,7 +61,7 @@ class Vector:
 
         Raise RaceFault if `op`, the operation that writes, is given and an asynchronous product still uses the vector.
         """
-        if op is not None:
+        if op is not None and (self.writing or self.reading):
             self._require_settled(op, [*self.writing, *self.reading], "changes")
         self.become(values)
 
@@ -117,21 +120,30 @@ def alloc(agent: Agent, op: Op) -> Steps | None:
     return None
 
 
-def _lane_offsets(agent: Agent, op: Op, memory: TensorMemory) -> tuple[Array, Array]:
+def _lane_offsets(agent: Agent, op: Op, memory: TensorMemory) -> tuple[Array, Array | None]:
     """Return (elements, active) for a load or store `op` of the wave `agent`: two arrays with an entry for each lane.
 
-    `elements` are the element numbers in the buffer of `memory`. `active` is the condition `when` of `op`; all True
-    without it. Raise OutOfBoundsFault if an active lane is out of bounds, and a fault if the memory must not be
+    `elements` are the element numbers in the buffer of `memory`. `active` is the condition `when` of `op`; None if it
+    holds in all lanes. Raise OutOfBoundsFault if an active lane is out of bounds, and a fault if the memory must not be
     accessed now.
     """
     shape, lanes = box(op.attrs["over"], op.name)
-    values = {**agent.values, **lanes}
-    offsets = full(evaluated(op.attrs["at"][0], values), shape)
+    active = None
     if "when" in op.attrs:
-        active = full(np.asarray(evaluated(op.attrs["when"], values)) != 0, shape)
-    else:
-        active = np.ones(shape, bool)
-    return _buffer_elements(memory, offsets, active, op), active
+        active = full(np.asarray(evaluated(op.attrs["when"], {**agent.values, **lanes})) != 0, shape)
+        active = None if active.all() else active
+    found = lane_pattern(op.attrs["over"], op.attrs["at"][:1], (1,), op.name)
+    offset = None if found is None else found.offset(agent.values, (_size(memory),))
+    if found is not None and offset is not None:
+        memory.check(op)
+        return found.at(memory.offset + offset, memory.swizzle), active
+    offsets = full(evaluated(op.attrs["at"][0], {**agent.values, **lanes}), shape)
+    return _buffer_elements(memory, offsets, np.ones(shape, bool) if active is None else active, op), active
+
+
+def _size(memory: TensorMemory) -> int:
+    """Return the number of elements that may be accessed in `memory`, flat memory or a channel's stage."""
+    return memory.buffer.data.size if memory.hold is None else prod(memory.shape)
 
 
 def _buffer_elements(memory: TensorMemory, element: Array, active: Array, op: Op) -> Array:
@@ -140,7 +152,7 @@ def _buffer_elements(memory: TensorMemory, element: Array, active: Array, op: Op
     They are offset to the stage and swizzled. Raise OutOfBoundsFault if one that is `active` is out of bounds, and a
     fault if `op` must not access the memory now.
     """
-    size = memory.buffer.data.size if memory.hold is None else int(np.prod(memory.shape, dtype=np.int64))
+    size = _size(memory)
     if not within(element, size) and (outside := active & ((element < 0) | (element >= size))).any():
         raise OutOfBoundsFault(
             f"{at_line(op)} touches element {int(element[outside][0])} of {memory.buffer.name}, which has {size}",
@@ -172,6 +184,9 @@ def load(agent: Agent, op: Op) -> Steps:
     places, active = _lane_offsets(agent, op, memory)
     if isinstance(op.operands[0].type, FragmentType):
         lane_order.loaded(agent, memory.buffer, places, active, op)
+    if active is None:
+        target.write(memory.buffer.read(places.reshape(-1), agent.clock, op).reshape(places.shape), op)
+        return
     values = np.full(places.shape, op.attrs.get("otherwise", 0), target.data.dtype)
     values[active] = memory.buffer.read(places[active], agent.clock, op)
     target.write(values, op)
@@ -187,8 +202,14 @@ def store(agent: Agent, op: Op) -> Steps:
     places, active = _lane_offsets(agent, op, memory)
     if isinstance(op.operands[0].type, FragmentType):
         lane_order.stored(agent, memory.buffer, places, active, op)
-    memory.buffer.write(places[active], source.read(op)[active], agent.clock, op, memory.staged)
-    loop_waves.stored(agent, memory.buffer, places[active])
+    elements, values = _active_values(places, source.read(op), active)
+    memory.buffer.write(elements, values, agent.clock, op, memory.staged)
+    loop_waves.stored(agent, memory.buffer, elements)
+
+
+def _active_values(places: Array, values: Array, active: Array | None) -> tuple[Array, Array]:
+    """Return the entries of `places` and of `values` that `active` selects (None: all), as flat arrays."""
+    return (places.reshape(-1), values.reshape(-1)) if active is None else (places[active], values[active])
 
 
 def prefetch(agent: Agent, op: Op) -> Steps | None:
@@ -217,8 +238,13 @@ def shuffle(agent: Agent, op: Op) -> Steps | None:
     """
     target, source = (agent.handles[v] for v in op.operands)
     shape = target.data.shape
-    symbol_values = {**agent.values, **dict(zip((s.name for s in op.attrs["over"]), grid(shape), strict=True))}
     values = source.read(op)
+    found = lane_pattern(op.attrs["over"], op.attrs["at"], _steps(values.shape), op.name)
+    place = None if found is None or found.places.shape != shape else found.offset(agent.values, values.shape)
+    if found is not None and place is not None:
+        target.write(values.take(found.at(place, None)), op)
+        return None
+    symbol_values = {**agent.values, **dict(zip((s.name for s in op.attrs["over"]), grid(shape), strict=True))}
     lane_indices = []
     for e, size in zip(op.attrs["at"], values.shape, strict=True):
         lane_index = full(evaluated(e, symbol_values), shape)
@@ -227,6 +253,12 @@ def shuffle(agent: Agent, op: Op) -> Steps | None:
         lane_indices.append(lane_index)
     target.write(values[tuple(lane_indices)], op)
     return None
+
+
+@lru_cache(maxsize=256)
+def _steps(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the stride of each dimension of a packed array of shape `shape`, the last one fastest; cached."""
+    return tuple(prod(shape[dim + 1 :]) for dim in range(len(shape)))
 
 
 def transpose(agent: Agent, op: Op) -> Steps | None:
@@ -294,7 +326,8 @@ def atomic(agent: Agent, op: Op) -> Steps:
     source, memory = (agent.handles[v] for v in op.operands)
     if "over" in op.attrs:
         places, active = _lane_offsets(agent, op, memory)
-        memory.buffer.combine(places[active], source.read(op)[active], op.attrs["how"], agent.clock, op)
+        elements, values = _active_values(places, source.read(op), active)
+        memory.buffer.combine(elements, values, op.attrs["how"], agent.clock, op)
         return
     if "when" in op.attrs and not evaluated(op.attrs["when"], agent.values):
         return

@@ -18,7 +18,16 @@ from tilewright.errors import OutOfBoundsFault, ProgramError, ProtocolFault, Rac
 from tilewright.interpret import lane_order
 from tilewright.interpret.block import control
 from tilewright.interpret.block.clocks import Clock
-from tilewright.interpret.block.memory import Buffer, TensorMemory, at_line, box, full, within
+from tilewright.interpret.block.memory import (
+    Buffer,
+    TensorMemory,
+    at_line,
+    box,
+    expressions,
+    full,
+    lane_pattern,
+    within,
+)
 from tilewright.interpret.block.worker import Agent, Copying, Steps, Waiting, Worker
 from tilewright.interpret.evaluation import evaluated
 from tilewright.ir.core import Op, Value
@@ -304,6 +313,11 @@ def _argument_elements(agent: Agent, op: Op, tensor: TensorMemory) -> tuple[Arra
     is out of bounds that `op` does not mark as allowed to be.
     """
     shape, axes = box(op.attrs["over"], op.name)
+    if "inside" not in op.attrs:
+        found = lane_pattern(op.attrs["over"], expressions(op.attrs["there"]), tensor.strides, op.name)
+        offset = None if found is None else found.offset(agent.values, tensor.shape)
+        if found is not None and offset is not None:
+            return found.at(offset, None), np.ones(shape, bool)
     values = {**agent.values, **axes}
     elements: Any = np.zeros(shape, np.int64)
     in_bounds = np.ones(shape, bool)
@@ -329,9 +343,13 @@ def near(
     `at` is the offset as an expression of the axes. Raise OutOfBoundsFault if one is outside `tensor`; with `active`, a
     mask, other points do not count.
     """
+    size = tensor.buffer.data.size
+    found = lane_pattern(axes, (at,), (1,), op.name)
+    offset = None if found is None else found.offset(agent.values, (size,))
+    if found is not None and offset is not None:
+        return found.at(offset, tensor.swizzle)
     shape, named = box(axes, op.name)
     elements = full(evaluated(at, {**agent.values, **named}), shape)
-    size = tensor.buffer.data.size
     if active is not None:
         elements = np.where(active, elements, 0)
     if not within(elements, size):

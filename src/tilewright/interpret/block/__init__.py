@@ -5,6 +5,8 @@
 | run       | a whole program on arrays, worker by worker                    |
 | worker    | one workgroup: its waves as agents, their schedule, its copies |
 | memory    | buffers, tensors, views                                        |
+| places    | places of elements that are kept between iterations            |
+| holding   | which element each register of a wave holds                    |
 | registers | the part of a register tensor that a wave holds                |
 | channels  | stages handed from role to role                                |
 | clocks    | vector clocks: which steps are ordered                         |

@@ -58,7 +58,7 @@ class Watch:
         for other, layers in self.layers.items():
             if not are_compatible(kind, other):
                 for layer in layers:
-                    earlier = layer[places]
+                    earlier = layer.take(places)
                     if not clock.clocks.ordered(earlier, clock):
                         racing = clock.clocks.unordered(earlier, clock)
                         return int(places[racing][0]), clock.clocks.op(int(earlier[racing][0]))
@@ -79,7 +79,7 @@ class Watch:
         last_layer = self._first.get((kind, clock.slot), 0)
         for layer_number in range(len(layers)):
             layer = layers[(last_layer + layer_number) % len(layers)]
-            earlier = layer[places]
+            earlier = layer.take(places)
             if clock.clocks.ordered(earlier, clock):
                 layer[places] = access
                 if layer_number:
@@ -119,13 +119,13 @@ class Sharing:
             return int(places[0]), kind
         for other, tasks in self.tasks.items():
             if not are_compatible(kind, other):
-                previous_tasks = tasks[places]
+                previous_tasks = tasks.take(places)
                 racing = (previous_tasks != _NOBODY) & ((previous_tasks != task) | (previous_tasks == EVERYONE))
                 if racing.any():
                     return int(places[racing][0]), other
         if kind not in self.tasks:
             self.tasks[kind] = np.full(self.size, _NOBODY, np.int32)
         tasks_of_kind = self.tasks[kind]
-        previous_tasks = tasks_of_kind[places]
+        previous_tasks = tasks_of_kind.take(places)
         tasks_of_kind[places] = np.where((previous_tasks == _NOBODY) | (previous_tasks == task), task, EVERYONE)
         return None

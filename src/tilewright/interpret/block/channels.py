@@ -168,7 +168,8 @@ class Channel:
         for tensor in self.tensors(agent):
             staged = tensor.buffer.staged
             if staged is not None:
-                _, places, _ = tensor.locate((number % self.stages, *grid(tensor.shape[1:])), self.op)
+                stage = tensor.stage(number % self.stages, None)
+                _, places, _ = stage.locate(grid(stage.shape), self.op)
                 places = np.asarray(places)
                 tensor.buffer.initialised[places] &= ~staged[places]
                 tensor.buffer.given = False

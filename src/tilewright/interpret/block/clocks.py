@@ -229,7 +229,7 @@ class Clocks:
 
         `clock` is the vector clock of that actor.
         """
-        if accesses.size and (accesses == accesses[0]).all():  # mostly one operation made them all
+        if accesses.size and not np.count_nonzero(accesses != accesses[0]):  # mostly one operation made them all
             access = accesses[0]
             return bool(self._steps[access] <= clock.known[self._slots[access]])
         return not self.unordered(accesses, clock).any()

@@ -9,8 +9,10 @@ import numpy as np
 from tilewright.errors import ProgramError
 from tilewright.interpret.block.clocks import Clock
 from tilewright.interpret.block.formulas import compute
-from tilewright.interpret.block.memory import at_line, overlapping, require_no_overlap
+from tilewright.interpret.block.holding import product_of, without_dimension
+from tilewright.interpret.block.memory import at_line, grid, overlapping, require_no_overlap
 from tilewright.interpret.block.moving import idle, load, part, share, store
+from tilewright.interpret.block.places import Coordinates
 from tilewright.interpret.block.registers import Registers
 from tilewright.interpret.block.worker import Agent, Steps
 from tilewright.ir.core import Op
@@ -29,13 +31,10 @@ def mma(agent: Agent, op: Op) -> Steps:
     """
     yield None
     c, a, b = (agent.handles[v] for v in op.operands)
-    held = c.mine
-    (rows, row_of), (columns, column_of) = c.rows_and_columns
-    k_extent = a.shape[1]
+    part = product_of(c.holding, a.shape[1])
     otherwise = 0 if op.attrs.get("skip") else None
-    k = np.arange(k_extent)
-    a_values = _operand_values(agent, op, a, rows[:, None], k[None, :], otherwise)
-    b_values = _operand_values(agent, op, b, k[:, None], columns[None, :], otherwise)
+    a_values = _operand_values(agent, op, a, part.left, otherwise)
+    b_values = _operand_values(agent, op, b, part.right, otherwise)
     machine = agent.worker.machine
     atom = None if machine is None else machine.multiply.get(op.attrs["atom"])
     if atom is not None:
@@ -44,21 +43,21 @@ def mma(agent: Agent, op: Op) -> Steps:
     with np.errstate(all="ignore"):
         product = a_values.astype(wide) @ b_values.astype(wide)
         if otherwise is not None and not (np.isfinite(a_values).all() and np.isfinite(b_values).all()):
-            in_bounds = (_in_bounds(a, rows[:, None], k[None, :], op), _in_bounds(b, k[:, None], columns[None, :], op))
+            in_bounds = _in_bounds(a, part.left, op), _in_bounds(b, part.right, op)
             product = _product_in_bounds(a_values.astype(wide), b_values.astype(wide), *in_bounds)
-        total = c.read(held, op).astype(wide) + product[row_of, column_of]
-        c.write(held, total.astype(c.data.dtype))
+        total = c.read(c.mine, op).astype(wide) + product.take(part.results)
+        c.write(c.mine, total.astype(c.data.dtype))
 
 
-def _in_bounds(operand: Any, rows: Array, columns: Array, op: Op) -> Array:
-    """Return a bool array: True for each (row, column) of `operand` that lies in bounds of the tensor below it.
+def _in_bounds(operand: Any, coordinates: Coordinates, op: Op) -> Array:
+    """Return a bool array: True for each of the `coordinates` of `operand` that lies in bounds of the tensor below it.
 
-    `operand` is a matrix in memory or registers; in registers, all are in bounds. `rows` and `columns` are index arrays
-    that broadcast to one shape. `op` is named in error messages.
+    `operand` is a matrix in memory or registers; in registers, all are in bounds. `op` is named in error messages.
     """
-    shape = np.broadcast_shapes(rows.shape, columns.shape)
-    in_bounds = None if isinstance(operand, Registers) else operand.locate((rows, columns), op)[2]
-    return np.ones(shape, bool) if in_bounds is None else np.broadcast_to(np.asarray(in_bounds), shape)
+    in_bounds = None if isinstance(operand, Registers) else operand.locate(coordinates, op)[2]
+    if in_bounds is None:
+        return np.ones(coordinates.shape, bool)
+    return np.broadcast_to(np.asarray(in_bounds), coordinates.shape)
 
 
 def _product_in_bounds(left: Array, right: Array, left_in_bounds: Array, right_in_bounds: Array) -> Array:
@@ -74,21 +73,19 @@ def _product_in_bounds(left: Array, right: Array, left_in_bounds: Array, right_i
     return total
 
 
-def _operand_values(agent: Agent, op: Op, operand: Any, rows: Array, columns: Array, otherwise: Any) -> Array:
-    """Return the elements of `operand`, a matrix in memory or registers, at `rows` and `columns`, which broadcast.
+def _operand_values(agent: Agent, op: Op, operand: Any, coordinates: Coordinates, otherwise: Any) -> Array:
+    """Return the elements of `operand`, a matrix in memory or registers, at `coordinates`.
 
     In memory, elements out of bounds become `otherwise`; an OutOfBoundsFault is raised if that is None. In registers, a
     ProgramError is raised if the wave `agent` does not hold an element. `op` is the `mma`.
     """
     if not isinstance(operand, Registers):
-        return load(operand, (rows, columns), op, agent.clock, otherwise)
-    values, known = operand.table(op)
-    flat = rows * operand.shape[1] + columns
-    if not known[flat].all():
+        return load(operand, coordinates, op, agent.clock, otherwise)
+    elements = operand.matrix(coordinates, op)
+    if elements is None:
         raise ProgramError(
             f"{at_line(op)}: this wave does not hold the part of %{operand.name} that it multiplies", op.loc
         )
-    elements: Array = values[flat]
     return elements
 
 
@@ -105,23 +102,18 @@ def map_(agent: Agent, op: Op) -> Steps:
     sources = [agent.handles[v] for v in op.operands]
     if isinstance(target, Registers):
         held = target.mine
-        coordinates = target.coordinates(held)
-        lanes, _ = np.nonzero(held)
-        ids = target.ids[held]
+        coordinates = held.coordinates
     else:
         register_source = next((s for s in sources[1:] if isinstance(s, Registers)), None)
         if register_source is not None:  # whoever holds an element in registers stores it
-            held = register_source.mine & register_source.first
-            coordinates = register_source.coordinates(held)
-            lanes, _ = np.nonzero(held)
-            ids = register_source.ids[held]
-            shape = ids.shape
+            held = register_source.owned
+            coordinates = held.coordinates
+            shape = held.ids.shape
         elif idle(agent, target.shape):
             return
         else:
             coordinates = share(agent, target.shape)
             shape = np.broadcast_shapes(*(np.shape(c) for c in coordinates))
-            lanes = ids = np.zeros(0, np.int64)
 
     loaded: dict[int, Any] = {}
 
@@ -133,7 +125,7 @@ def map_(agent: Agent, op: Op) -> Steps:
         if f.value not in loaded:
             source = sources[f.value]
             if isinstance(source, Registers):
-                loaded[f.value] = source.at_lanes(lanes, ids, op)
+                loaded[f.value] = source.at_lanes(held, op)
             else:
                 loaded[f.value] = load(source, coordinates, op, clock)
         return loaded[f.value], op.operands[f.value].type.dtype
@@ -147,7 +139,7 @@ def map_(agent: Agent, op: Op) -> Steps:
     with part(agent, *sources) as clock:
         values = compute(op.attrs["formula"], leaf, element_type, {**agent.values, **names})
         if isinstance(target, Registers):
-            target.write(held, np.broadcast_to(values, ids.shape))
+            target.write(held, np.broadcast_to(values, held.ids.shape))
         else:
             store(target, coordinates, np.broadcast_to(values, shape), op, clock)
 
@@ -184,7 +176,7 @@ def _whole_array(agent: Agent, op: Op, source: Any, clock: Clock) -> Steps:
     holds some element.
     """
     if not isinstance(source, Registers):
-        return load(source, tuple(np.indices(source.shape)), op, clock)
+        return load(source, grid(source.shape), op, clock)
     values, known = source.table(op)
     if agent.group.waves > 1:
         exchanged = yield from agent.exchange(op, (values, known))
@@ -206,7 +198,7 @@ def _put(agent: Agent, op: Op, target: Any, values: Array, clock: Clock) -> None
     """
     if isinstance(target, Registers):
         held = target.mine
-        target.write(held, values[target.coordinates(held)] if target.shape else values)
+        target.write(held, values.reshape(-1)[held.ids] if target.shape else values)
     elif not idle(agent, target.shape):
         coordinates = share(agent, target.shape)
         store(target, coordinates, values[coordinates] if target.shape else values, op, clock)
@@ -235,6 +227,26 @@ def _combine(op: Op, left: tuple[Array, ...], right: tuple[Array, ...]) -> tuple
     return tuple(compute(f, leaf, kind) for f, kind in zip(function, kinds, strict=True))
 
 
+def _combine_all(op: Op, arrays: list[Array]) -> tuple[Array, ...]:
+    """Return the entries of `arrays` along their first dimension combined by the combining function of `op`, in order.
+
+    There is an array for each source of `op`, and the result has an entry for each.
+    """
+    function = op.attrs["with"]
+    if not isinstance(function, str):
+        total = tuple(v[0] for v in arrays)
+        for i in range(1, arrays[0].shape[0]):
+            total = _combine(op, total, tuple(v[i] for v in arrays))
+        return total
+    (values,) = arrays
+    if function in ("sum", "prod"):  # numpy's `accumulate` goes by entries in order, too; its `reduce` does not
+        return (_FUNCTIONS[function].accumulate(values, axis=0, dtype=values.dtype)[-1],)
+    combine, combined = _FUNCTIONS[function], values[0]
+    for entry in values[1:]:
+        combined = combine(combined, entry)
+    return (combined,)
+
+
 def _in_accumulator_type(op: Op, values: list[Array]) -> list[Array]:
     """Return `values`, arrays of the sources of `op`, in the type in which it combines them.
 
@@ -260,9 +272,7 @@ def reduce(agent: Agent, op: Op) -> Steps:
     arrays = [np.moveaxis(v, along, 0) for v in _in_accumulator_type(op, sources)]
     targets = [agent.handles[value] for value in op.operands[count:]]
     with part(agent, *targets) as clock, np.errstate(all="ignore"):
-        total = tuple(v[0] for v in arrays)
-        for i in range(1, arrays[0].shape[0]):
-            total = _combine(op, total, tuple(v[i] for v in arrays))
+        total = _combine_all(op, arrays)
         if op.attrs.get("accumulate"):
             previous = []
             for target in targets:
@@ -338,18 +348,11 @@ def broadcast(agent: Agent, op: Op) -> Steps:
     along = op.attrs["along"]
     if isinstance(target, Registers):
         held = target.mine
-        coordinates = target.coordinates(held)
-        source_coordinates = coordinates[:along] + coordinates[along + 1 :]
+        repeated = without_dimension(held, along, source.shape)
         if isinstance(source, Registers):
-            lanes, _ = np.nonzero(held)
-            ids = (
-                np.ravel_multi_index(source_coordinates, source.shape)
-                if source.shape
-                else np.zeros(lanes.shape, np.int64)
-            )
-            target.write(held, source.at_lanes(lanes, np.asarray(ids), op))
+            target.write(held, source.at_lanes(repeated, op))
         else:
-            target.write(held, load(source, source_coordinates, op, agent.clock))
+            target.write(held, load(source, repeated.coordinates, op, agent.clock))
         return
     if isinstance(source, Registers):
         raise ProgramError(f"{at_line(op)}: broadcast from registers goes to registers; copy afterwards", op.loc)

@@ -5,15 +5,17 @@ them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tilewright.algebra.expr import Expr, Symbol
 from tilewright.errors import OutOfBoundsFault, RaceFault, UninitialisedFault
 from tilewright.interpret.block.accesses import READ, WRITE, Sharing, Watch
 from tilewright.interpret.block.clocks import Clock
+from tilewright.interpret.block.places import MOST_ELEMENTS, Coordinates, Pattern, flat_places, pattern
 from tilewright.interpret.evaluation import evaluated
 from tilewright.ir.core import Op
 from tilewright.ir.printer import op_text
@@ -68,17 +70,17 @@ class Buffer:
         """
         self._require_written(places, op)
         self._record_access(READ, places, clock, op)
-        elements: Array = self.data[places]
+        elements: Array = self.data.take(places)
         return elements
 
     def write(
-        self, places: Array, values: Any, clock: Clock, op: Op, staged: bool = False, in_order: bool = False
+        self, places: Array, values: Any, clock: Clock, op: Op, staged: bool = False, has_one_value: bool = False
     ) -> None:
         """Set the elements number `places` to `values`, for operation `op` of the actor with vector clock `clock`.
 
         Also record the access, and mark the elements as initialised, and as written through a pipeline stage if
         `staged`. Raise a RaceFault if the write races with another access, or gives one element two different values.
-        With `in_order`, the last value stays instead.
+        With `has_one_value`, that is not tested: no element is given two, or the last one stays.
         """
         self._record_access(WRITE, places, clock, op)
         self.data[places] = values
@@ -87,7 +89,7 @@ class Buffer:
             self.staged = np.zeros(self.data.size, bool)
         if self.staged is not None:
             self.staged[places] = staged
-        if not in_order:
+        if not has_one_value:
             self._require_one_value(places, values, op)
 
     def combine(self, places: Array, values: Array, how: str, clock: Clock, op: Op) -> None:
@@ -105,7 +107,7 @@ class Buffer:
 
     def _require_written(self, places: Array, op: Op) -> None:
         """Raise an UninitialisedFault if one of the elements number `places`, which `op` reads, was never written."""
-        if not self.given and not self.initialised[places].all():
+        if not self.given and not self.initialised.take(places).all():
             place = int(np.asarray(places)[~self.initialised[places]][0])
             raise UninitialisedFault(f"{at_line(op)} reads element {place} of {self.name}, which nothing wrote", op.loc)
 
@@ -142,7 +144,7 @@ class Buffer:
 
         The test is that each element now holds the value given for it.
         """
-        stored = self.data[places]
+        stored = self.data.take(places)
         written = np.asarray(values).astype(stored.dtype, copy=False)
         if np.array_equal(stored, written):
             return
@@ -172,10 +174,11 @@ class TensorMemory:
         """Return the tensor of type `kind` that begins at the start of `buffer`."""
         return cls(buffer, numbers(kind.shape, kind), numbers(kind.steps, kind), kind.swizzle)
 
-    def stage(self, number: int, hold: Hold) -> TensorMemory:
+    def stage(self, number: int, hold: Hold | None) -> TensorMemory:
         """Return a tensor that is entry `number` of the first dimension: one stage of a channel, in the same memory.
 
-        The tensor stores `hold`, a wave's right to access the stage; each access to it is checked against that.
+        The tensor stores `hold`, a wave's right to access the stage; each access to it is checked against that (None:
+        against nothing).
         """
         offset = self.offset + number * self.strides[0]
         return TensorMemory(self.buffer, self.shape[1:], self.strides[1:], self.swizzle, offset, hold, True)
@@ -187,11 +190,18 @@ class TensorMemory:
         one number or array for each dimension. `op` is not used.
         """
         element: Any = self.offset
+        if type(coordinates) is Coordinates and coordinates.size <= MOST_ELEMENTS:
+            element = flat_places(coordinates, self.strides) + element
+            return self, element if self.swizzle is None else self.swizzle(element), None
         for coordinate, stride in zip(coordinates, self.strides, strict=True):
             element = element + (coordinate if stride == 1 else coordinate * stride)
         if self.swizzle is not None:
             element = self.swizzle(element)
         return self, element, None
+
+    def has_places_apart(self, coordinates: tuple[Any, ...]) -> bool:
+        """True if it is known that the elements at `coordinates` have different places in the buffer."""
+        return False
 
     def check(self, op: Op) -> None:
         """Raise a ProtocolFault if the tensor is a channel's stage that has been committed or released before the
@@ -209,10 +219,6 @@ class TensorWindow:
     op: Op
     values: Mapping[str, int]
     shape: tuple[int, ...]
-    names: tuple[str, ...] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.names = tuple(s.name for s in self.op.attrs["over"])
 
     @property
     def hold(self) -> Hold | None:
@@ -233,7 +239,12 @@ class TensorWindow:
         element numbers out of bounds are clipped. Raise an OutOfBoundsFault, for the access `op`, if a coordinate that
         is not marked with `?` is out of bounds.
         """
-        values = {**self.values, **dict(zip(self.names, coordinates, strict=True))}
+        if type(coordinates) is Coordinates and type(self.base) is TensorMemory:
+            places = self._places_in_bounds(coordinates, self.base)
+            if places is not None:
+                return self.base, places, None
+        names = axis_names(self.op.attrs["over"])
+        values = {**self.values, **dict(zip(names, coordinates, strict=True))}
         in_bounds: Any = None
         base_coordinates = []
         for dim, ((e, may_leave), size) in enumerate(zip(self.op.attrs["at"], self.base.shape, strict=True)):
@@ -258,6 +269,39 @@ class TensorWindow:
         if base_in_bounds is not None:
             in_bounds = base_in_bounds if in_bounds is None else in_bounds & base_in_bounds
         return bottom, places, in_bounds
+
+    def has_places_apart(self, coordinates: tuple[Any, ...]) -> bool:
+        """True if it is known that the elements at `coordinates` have different places in the buffer."""
+        if type(coordinates) is not Coordinates or type(self.base) is not TensorMemory:
+            return False
+        found = self._pattern(coordinates, self.base)
+        return found is not None and found.is_one_to_one
+
+    def _pattern(self, coordinates: Coordinates, base: TensorMemory) -> Pattern | None:
+        """Return the pattern of the elements at `coordinates` in `base`, the tensor below the view, if there is one."""
+        attrs = self.op.attrs
+        return pattern(coordinates, axis_names(attrs["over"]), expressions(attrs["at"]), base.strides)
+
+    def _places_in_bounds(self, coordinates: Coordinates, base: TensorMemory) -> Array | None:
+        """Return the element numbers at `coordinates` in the buffer of `base`, the tensor below the view.
+
+        They are found by a pattern that is kept. None if there is none, or if a coordinate is out of bounds.
+        """
+        found = self._pattern(coordinates, base)
+        offset = None if found is None else found.offset(self.values, base.shape)
+        return None if found is None or offset is None else found.at(base.offset + offset, base.swizzle)
+
+
+@lru_cache(maxsize=1024)
+def axis_names(axes: tuple[Symbol, ...]) -> tuple[str, ...]:
+    """Return the names of the symbols `axes`; the result is cached."""
+    return tuple(s.name for s in axes)
+
+
+@lru_cache(maxsize=1024)
+def expressions(at: tuple[tuple[Expr, bool], ...]) -> tuple[Expr, ...]:
+    """Return the coordinates `at` of a view without their marks, whether they may be out of bounds; cached."""
+    return tuple(e for e, _ in at)
 
 
 def one_memory(one: TensorMemory | TensorWindow, other: TensorMemory | TensorWindow) -> bool:
@@ -320,6 +364,8 @@ def require_no_overlap(
 def within(c: Any, size: int) -> bool:
     """True if 0 <= c < size for the coordinate `c`, or for each coordinate if `c` is an array."""
     if isinstance(c, np.ndarray):
+        if c.dtype == np.int64:  # one test for both ends: as unsigned numbers, negative ones are the greatest
+            return not c.size or bool(c.view(np.uint64).max() < size)
         return not c.size or bool(c.min() >= 0 and c.max() < size)
     return bool(0 <= c < size)
 
@@ -330,10 +376,7 @@ def grid(shape: tuple[int, ...]) -> tuple[Array, ...]:
 
     The arrays broadcast to the shape: (2, 3) -> arrays of shapes (2, 1) and (1, 3). The result is cached.
     """
-    axes = tuple(np.ogrid[tuple(slice(0, n) for n in shape)]) if shape else ()
-    for axis in axes:
-        axis.setflags(write=False)
-    return axes
+    return Coordinates(tuple(np.ogrid[tuple(slice(0, n) for n in shape)])) if shape else ()
 
 
 @lru_cache(maxsize=1024)
@@ -345,6 +388,18 @@ def box(axes: tuple[Any, ...], what: str) -> tuple[tuple[int, ...], Mapping[str,
     """
     shape = numbers(tuple(s.upper + 1 for s in axes), what)
     return shape, dict(zip((s.name for s in axes), grid(shape), strict=True))
+
+
+@lru_cache(maxsize=1024)
+def lane_pattern(axes: tuple[Symbol, ...], at: tuple[Expr, ...], strides: tuple[int, ...], what: str) -> Pattern | None:
+    """Return the Pattern of the elements at the coordinates `at`, expressions of the `axes` and of loop variables.
+
+    `strides` are those of the memory; `what` names the operation in error messages. None if there is no pattern. The
+    result is cached.
+    """
+    shape, _ = box(axes, what)
+    coordinates = grid(shape)
+    return pattern(coordinates, axis_names(axes), at, strides) if isinstance(coordinates, Coordinates) else None
 
 
 def full(array: Any, shape: tuple[int, ...]) -> Array:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from tilewright.errors import OutOfBoundsFault, ProgramError
 from tilewright.interpret.block.clocks import Clock
+from tilewright.interpret.block.holding import have_equal_elements
 from tilewright.interpret.block.memory import (
     TensorMemory,
     TensorWindow,
@@ -24,6 +26,7 @@ from tilewright.interpret.block.memory import (
     spread_over,
     within,
 )
+from tilewright.interpret.block.places import Coordinates
 from tilewright.interpret.block.registers import Registers
 from tilewright.interpret.block.worker import Agent, Copying, Steps
 from tilewright.interpret.evaluation import evaluated
@@ -90,7 +93,7 @@ def load(memory: Memory, coordinates: tuple[Any, ...], op: Op, clock: Clock, oth
     """
     memory.check(op)
     tensor, places, in_bounds = memory.locate(coordinates, op)
-    shape = np.broadcast(*coordinates, places).shape
+    shape = _shape_of(coordinates, places)
     if in_bounds is None:
         return tensor.buffer.read(full(places, shape), clock, op)
     places, mask = spread_over(places, in_bounds, shape)
@@ -101,6 +104,11 @@ def load(memory: Memory, coordinates: tuple[Any, ...], op: Op, clock: Clock, oth
     elements = np.full(shape, otherwise, tensor.buffer.data.dtype)
     elements[mask] = tensor.buffer.read(places[mask], clock, op)
     return elements
+
+
+def _shape_of(coordinates: tuple[Any, ...], places: Any) -> tuple[int, ...]:
+    """Return the shape of an access to the elements at `coordinates`, which have the element numbers `places`."""
+    return coordinates.shape if type(coordinates) is Coordinates else np.broadcast(*coordinates, places).shape
 
 
 def store(
@@ -119,13 +127,14 @@ def store(
             return
         values = values[0]
     tensor, places, in_bounds = memory.locate(coordinates, op)
-    shape = np.broadcast(*coordinates, places).shape
+    shape = _shape_of(coordinates, places)
     if in_bounds is None:
         places, kept_values = (full(x, shape).reshape(-1) for x in (places, values))
     else:
         places, mask = spread_over(places, in_bounds, shape)
         places, kept_values = places[mask], full(values, shape)[mask]
-    tensor.buffer.write(places, kept_values, clock, op, tensor.staged, in_order)
+    has_one_value = in_order or memory.has_places_apart(coordinates)
+    tensor.buffer.write(places, kept_values, clock, op, tensor.staged, has_one_value)
 
 
 def idle(agent: Agent, shape: tuple[int, ...]) -> bool:
@@ -143,13 +152,20 @@ def share(agent: Agent, shape: tuple[int, ...]) -> tuple[Array, ...]:
     They are one array for each dimension. The waves of a group divide a collective operation on memory into equal runs
     of elements; the seed decides which wave gets which. A single wave gets all elements, as arrays that broadcast.
     """
-    if agent.group.waves == 1:
-        return grid(shape)
+    waves = agent.group.waves
+    return grid(shape) if waves == 1 else _run_of_elements(shape, waves, (agent.wave + agent.worker.seed) % waves)
+
+
+@lru_cache(maxsize=256)
+def _run_of_elements(shape: tuple[int, ...], runs: int, number: int) -> tuple[Array, ...]:
+    """Return the coordinates of run `number` of the elements of a tensor of shape `shape`, in `runs` equal runs.
+
+    They are one array for each dimension; the last run may be shorter. The result is cached.
+    """
     size = int(np.prod(shape, dtype=np.int64))
-    per_wave = -(-size // agent.group.waves)
-    share_number = (agent.wave + agent.worker.seed) % agent.group.waves
-    flat = np.arange(share_number * per_wave, min(size, (share_number + 1) * per_wave))
-    return np.unravel_index(flat, shape) if shape else ()
+    per_run = -(-size // runs)
+    flat = np.arange(number * per_run, min(size, (number + 1) * per_run))
+    return Coordinates(np.unravel_index(flat, shape)) if shape else ()
 
 
 def part(agent: Agent, *tiles: Registers | Memory) -> AbstractContextManager[Clock]:
@@ -223,11 +239,11 @@ def _copy(agent: Agent, op: Op) -> Steps:
         if isinstance(source, Registers):
             values = _registers_to_registers(source, target, op)
         else:
-            values = load(source, target.coordinates(held), op, agent.clock, otherwise)
+            values = load(source, held.coordinates, op, agent.clock, otherwise)
         target.write(held, values)
     elif isinstance(source, Registers):
-        held = source.mine & source.first
-        store(target, source.coordinates(held), source.read(held, op), op, agent.clock)
+        held = source.owned
+        store(target, held.coordinates, source.read(held, op), op, agent.clock)
     elif not idle(agent, source.shape):
         coordinates = share(agent, source.shape)
         with agent.part() as clock:
@@ -241,10 +257,9 @@ def _registers_to_registers(source: Registers, target: Registers, op: Op) -> Arr
 
     Raise a ProgramError if a lane does not hold an element in `source`. `op` is the copy.
     """
-    if source.ids.shape == target.ids.shape and np.array_equal(source.ids, target.ids):
-        return source.read(target.mine, op)
-    lanes, _ = np.nonzero(target.mine)
-    return source.at_lanes(lanes, target.ids[target.mine], op)
+    if have_equal_elements(source.holding, target.holding):
+        return source.read(source.mine, op)
+    return source.at_lanes(target.mine, op)
 
 
 def _start_async_copy(agent: Agent, op: Op) -> Steps:
@@ -365,7 +380,7 @@ def _gather(agent: Agent, op: Op, tile: Registers | Memory, memory: Memory, cloc
     element out of bounds without an `else` number, and a RaceFault if an element of memory is overwritten and also read
     for another element.
     """
-    coordinates = tile.coordinates(tile.mine) if isinstance(tile, Registers) else share(agent, tile.shape)
+    coordinates = tile.mine.coordinates if isinstance(tile, Registers) else share(agent, tile.shape)
     memory_coordinates, in_bounds = _memory_coordinates(agent, op, coordinates, clock)
     shape = np.broadcast_shapes(*(np.shape(c) for c in (*memory_coordinates, *coordinates)))
     mask = np.ones(shape, bool) if in_bounds is None else np.broadcast_to(in_bounds, shape)
@@ -459,8 +474,7 @@ def _own_elements(agent: Agent, op: Op, clock: Clock) -> tuple[tuple[Any, ...], 
     """
     tile = agent.handles[op.operands[0]]
     if isinstance(tile, Registers):
-        held = tile.mine & tile.first
-        return tile.coordinates(held), tile.read(held, op)
+        return tile.owned.coordinates, tile.read(tile.owned, op)
     coordinates = tuple(np.broadcast_arrays(*share(agent, tile.shape))) if tile.shape else ()
     return coordinates, load(tile, coordinates, op, clock)
 

@@ -20,9 +20,10 @@ from tilewright.errors import DeadlockFault, ExecutionError, ProgramError, Proto
 from tilewright.interpret.block.accesses import EVERYONE, Watch
 from tilewright.interpret.block.channels import Channel
 from tilewright.interpret.block.clocks import Clock, Clocks
-from tilewright.interpret.block.memory import Buffer, TensorMemory, TensorWindow, at_line
+from tilewright.interpret.block.holding import holding
+from tilewright.interpret.block.memory import Buffer, TensorMemory, TensorWindow, at_line, expressions
 from tilewright.interpret.block.registers import Registers
-from tilewright.interpret.evaluation import evaluated, names_in
+from tilewright.interpret.evaluation import evaluated, names_in_all
 from tilewright.ir.core import Block, Op, Program, Value
 from tilewright.ir.tensors import RegisterType, TensorType, numbers
 from tilewright.limits import BUFFER, STEPS, shown
@@ -439,17 +440,8 @@ class Worker:
                 f"{at_line(op)} is spread over {spread.threads} threads; {agent.group.waves} waves of {lanes} run it",
                 op.loc,
             )
-        wave_lanes = slice(agent.wave * lanes, (agent.wave + 1) * lanes)
-        elements = spread.elements[wave_lanes]
-        ids = (
-            np.ravel_multi_index(np.unravel_index(elements, spread.shape, order="F"), spread.shape)
-            if spread.shape
-            else elements
-        )
-        shape = elements.shape
         name = op.results[0].name or "register"
-        data = np.zeros(shape, kind.dtype.numpy)
-        return Registers(data, np.zeros(shape, bool), np.asarray(ids), spread.first[wave_lanes], spread.shape, name)
+        return Registers.uninitialised(kind.dtype.numpy, holding(spread, agent.wave * lanes, lanes), name)
 
     def lanes(self, threads: int, agent: Agent) -> int:
         """Return the number of lanes of a wave: the machine's, or `threads` divided by the number of waves in the
@@ -468,8 +460,8 @@ class Worker:
         `values` is {loop variable: value}. The shape is computed from them; no element is accessed. Raise a
         ProgramError if a view of registers leaves its tensor or names an element twice.
         """
-        shape = tuple(int(evaluated(e, values)) for e in op.results[0].type.shape)
+        shape = tuple([int(evaluated(e, values)) for e in op.results[0].type.shape])
         if isinstance(base, Registers):
             return base.view(op, values, shape)
-        used_values = {name: values[name] for e, _ in op.attrs["at"] for name in names_in(e) if name in values}
+        used_values = {name: values[name] for name in names_in_all(expressions(op.attrs["at"])) if name in values}
         return TensorWindow(base, op, used_values, shape)

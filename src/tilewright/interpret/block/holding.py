@@ -1,0 +1,187 @@
+"""Which element of a register tensor each register of a wave holds.
+
+This follows from types and views alone, so it is worked out once for all registers of one distribution: `Holding`, and
+what is derived from it, is kept, and compared by identity.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property, lru_cache
+from typing import Any
+
+import numpy as np
+
+from tilewright.analysis.distribution import Placement
+from tilewright.interpret.block.places import Coordinates
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class Wanted:
+    """Elements of a tensor of shape `shape`, each wanted in some lane: element number `ids[i]` in lane `lanes[i]`.
+
+    `coordinates` are those of the elements, one array for each dimension.
+    """
+
+    def __init__(self, lanes: Array, ids: Array, shape: tuple[int, ...]):
+        self.lanes, self.ids = lanes, ids
+        self.coordinates: tuple[Array, ...] = Coordinates(np.unravel_index(ids, shape)) if shape else ()
+
+
+class Held(Wanted):
+    """Some registers of a wave, as a `mask` over (lane, value) and as numbers, and the elements that they hold.
+
+    `everywhere` says whether the mask is True for all registers of the wave.
+    """
+
+    def __init__(self, mask: Array, ids: Array, shape: tuple[int, ...]):
+        super().__init__(np.nonzero(mask)[0], ids[mask], shape)
+        self.mask = mask
+        self.registers = np.flatnonzero(mask)
+        self.everywhere = bool(mask.all())
+
+
+class Holding:
+    """The elements that the registers of a wave hold of a tensor of shape `shape`, or of a view of one.
+
+    `ids[lane, value]` is the element's number, last dimension fastest, or -1 if the register is not in the view.
+    `first` marks the register that stores an element if several hold it. Nothing of it ever changes.
+    """
+
+    def __init__(self, ids: Array, first: Array, shape: tuple[int, ...]):
+        self.ids, self.first, self.shape = ids, first, shape
+        self.size = int(np.prod(shape, dtype=np.int64))
+
+    @cached_property
+    def mine(self) -> Held:
+        """The registers of the wave that are in the view."""
+        return Held(self.ids >= 0, self.ids, self.shape)
+
+    @cached_property
+    def owned(self) -> Held:
+        """The registers of the view that store an element: in all waves together, one for each element."""
+        return Held(self.mine.mask & self.first, self.ids, self.shape)
+
+    @cached_property
+    def is_held(self) -> Array:
+        """For each element number of the view, whether the wave holds the element; not to be changed."""
+        return self.register_of_element >= 0
+
+    @cached_property
+    def register_of_element(self) -> Array:
+        """For each element number of the view, the last register that holds the element, or -1."""
+        registers = np.full(self.size, -1)
+        registers[self.mine.ids] = self.mine.registers
+        return registers
+
+    @cached_property
+    def rows_and_columns(self) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+        """For a matrix, ((rows, row of each register), (columns, column of each register)).
+
+        `rows` are the row numbers of which the wave holds an element, sorted; the second array has, for each register
+        of the view, the position of its row in `rows`. Columns likewise.
+        """
+        rows, columns = self.mine.coordinates
+        return _distinct(rows, self.shape[0]), _distinct(columns, self.shape[1])
+
+
+def _distinct(numbers: Array, extent: int) -> tuple[Array, Array]:
+    """Return (the distinct values of `numbers`, sorted; for each number its position among them).
+
+    [4, 2, 4] -> ([2, 4], [1, 0, 1]). All numbers must be in 0..extent - 1.
+    """
+    occurs = np.zeros(extent, bool)
+    occurs[numbers] = True
+    return np.flatnonzero(occurs), (np.cumsum(occurs) - 1)[numbers]
+
+
+@lru_cache(maxsize=512)
+def holding(spread: Placement, first_lane: int, lanes: int) -> Holding:
+    """Return which elements the `lanes` lanes from `first_lane` hold of a tensor placed by `spread`; it is kept."""
+    own_lanes = slice(first_lane, first_lane + lanes)
+    elements = spread.elements[own_lanes]
+    ids = elements
+    if spread.shape:
+        ids = np.asarray(np.ravel_multi_index(np.unravel_index(elements, spread.shape, order="F"), spread.shape))
+    return Holding(ids, spread.first[own_lanes], spread.shape)
+
+
+@lru_cache(maxsize=512)
+def have_equal_elements(one: Holding, other: Holding) -> bool:
+    """True if each register holds the same element by `one` and by `other`; the result is kept."""
+    return one is other or (one.ids.shape == other.ids.shape and np.array_equal(one.ids, other.ids))
+
+
+@lru_cache(maxsize=512)
+def registers_at(held: Holding, wanted: Wanted) -> Array | None:
+    """Return the number of a register for each element of `wanted`, of the lane that it names, by `held`.
+
+    None if a lane does not hold its element. The result is kept.
+    """
+    keys, order, goal = _keys_of_lanes(held, wanted)
+    position = _positions(keys[order], goal)
+    if len(order) == 0 or not np.array_equal(keys[order][position], goal):
+        return None
+    registers: Array = held.mine.registers[order[position]]
+    return registers
+
+
+def first_missing(held: Holding, wanted: Wanted) -> int:
+    """Return the first index of `wanted` whose element its lane does not hold, by `held`; there must be one."""
+    keys, order, goal = _keys_of_lanes(held, wanted)
+    return int(np.flatnonzero(keys[order][_positions(keys[order], goal)] != goal)[0]) if len(order) else 0
+
+
+def _keys_of_lanes(held: Holding, wanted: Wanted) -> tuple[Array, Array, Array]:
+    """Return (key of each register of `held`, their order by key, key of each element of `wanted`).
+
+    A key is a number for a lane and an element.
+    """
+    size = max(1, held.size)
+    keys = held.mine.lanes * size + held.mine.ids
+    return keys, np.argsort(keys, kind="stable"), wanted.lanes * size + wanted.ids
+
+
+def _positions(ordered: Array, goal: Array) -> Array:
+    """Return where each number of `goal` stands in the array `ordered`, or would stand, if that is not the end."""
+    return np.minimum(np.searchsorted(ordered, goal), len(ordered) - 1)
+
+
+@lru_cache(maxsize=512)
+def without_dimension(held: Held, along: int, shape: tuple[int, ...]) -> Wanted:
+    """Return the elements of a tensor of shape `shape` that `held` repeats along its dimension `along`; it is kept."""
+    coordinates = (*held.coordinates[:along], *held.coordinates[along + 1 :])
+    ids = np.ravel_multi_index(coordinates, shape) if shape else np.zeros(held.lanes.shape, np.int64)
+    return Wanted(held.lanes, np.asarray(ids), shape)
+
+
+class ProductPart:
+    """The part of a matrix product A*B that a wave computes: the elements of A and B, and where its results go.
+
+    `left` and `right` are the coordinates in A and in B; `results` are the numbers in the product of these parts of the
+    elements that the wave's registers hold.
+    """
+
+    def __init__(self, held: Holding, depth: int):
+        (rows, row_of), (columns, column_of) = held.rows_and_columns
+        k = np.arange(depth)
+        self.left = Coordinates((rows[:, None], k[None, :]))
+        self.right = Coordinates((k[:, None], columns[None, :]))
+        self.results: Array = row_of * len(columns) + column_of
+
+
+@lru_cache(maxsize=512)
+def product_of(held: Holding, depth: int) -> ProductPart:
+    """Return the part of a product that registers compute that hold C as `held` says; A has `depth` columns; kept."""
+    return ProductPart(held, depth)
+
+
+@lru_cache(maxsize=512)
+def registers_of(held: Holding, coordinates: Coordinates) -> Array | None:
+    """Return the number of a register for each element of a matrix at `coordinates`, by `held`; the result is kept.
+
+    None if the wave does not hold one of them.
+    """
+    rows, columns = coordinates
+    registers: Array = held.register_of_element[rows * held.shape[1] + columns]
+    return registers if (registers >= 0).all() else None

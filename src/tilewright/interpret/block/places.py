@@ -1,0 +1,151 @@
+"""Places of elements in memory that are asked for again and again, such as those of a view in a loop.
+
+The coordinates of a view's elements are mostly sums: of a part that the elements decide, the same in every iteration,
+and of numbers that the loop variables give. The first part is computed once, as a `Pattern`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property, lru_cache
+from typing import Any
+
+import numpy as np
+
+from tilewright.algebra.expr import Expr, Symbol
+from tilewright.interpret.evaluation import Separated, evaluated, separated
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+MOST_ELEMENTS = 1 << 14
+"""Arrays with more elements are not kept: they would take much memory, and save little of the time."""
+
+_KEPT_SWIZZLED = 4
+
+
+class Coordinates(tuple[Array, ...]):
+    """Coordinates of elements, one array for each dimension, that are used often: equal only to themselves.
+
+    What is derived from them is kept under them as a key. `shape` is the shape to which the arrays broadcast, and
+    `size` its number of elements.
+    """
+
+    shape: tuple[int, ...]
+    size: int
+
+    def __new__(cls, arrays: tuple[Array, ...]) -> Coordinates:
+        """Return the coordinates `arrays`, which are made read-only, since others keep them too."""
+        made = super().__new__(cls, arrays)
+        made.shape = np.broadcast_shapes(*(a.shape for a in arrays))
+        made.size = int(np.prod(made.shape, dtype=np.int64))
+        for array in arrays:
+            array.setflags(write=False)
+        return made
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __hash__(self) -> int:
+        return id(self)
+
+
+class Pattern:
+    """Elements whose places in memory are known but for numbers that loop variables give.
+
+    `places` are the element numbers if these numbers are 0, and `limits` the least and greatest coordinate then, for
+    each dimension of the memory.
+    """
+
+    def __init__(self, places: Array, limits: tuple[tuple[int, int], ...], strides: tuple[int, ...], parts: Separated):
+        self.places, self.limits, self.strides, self.parts = places, limits, strides, parts
+        self._swizzled: dict[tuple[Any, int], Array] = {}
+
+    def offset(self, values: Mapping[str, Any], sizes: tuple[int, ...]) -> int | None:
+        """Return what `values`, {loop variable: value}, add to each of `places`.
+
+        None if a coordinate would leave its range, 0 to its entry of `sizes`, or if `values` do not give numbers.
+        """
+        numbers = self.parts.numbers(values)
+        if numbers is None:
+            return None
+        offset = 0
+        for number, (least, greatest), size, stride in zip(numbers, self.limits, sizes, self.strides, strict=True):
+            if number + least < 0 or number + greatest >= size:
+                return None
+            offset += number * stride
+        return offset
+
+    @cached_property
+    def is_one_to_one(self) -> bool:
+        """True if all elements have different places."""
+        return bool(np.unique(self.places).size == self.places.size)
+
+    def at(self, offset: int, swizzle: Any) -> Array:
+        """Return the element numbers `offset` behind `places`, after `swizzle` (None: there is none); not to be
+        changed.
+
+        Swizzled memory is mostly that of a few stages, whose element numbers are kept.
+        """
+        if swizzle is None:
+            return self.places + offset if offset else self.places
+        found = self._swizzled.get((swizzle, offset))
+        if found is None:
+            found = swizzle(self.places + offset)
+            found.setflags(write=False)
+            if len(self._swizzled) == _KEPT_SWIZZLED:
+                self._swizzled.clear()
+            self._swizzled[swizzle, offset] = found
+        return found
+
+
+@lru_cache(maxsize=512)
+def pattern(
+    coordinates: Coordinates, names: tuple[str, ...], at: tuple[Expr, ...], strides: tuple[int, ...]
+) -> Pattern | None:
+    """Return the Pattern of the elements of a view at `coordinates`, of its axes `names`; the result is cached.
+
+    `at` are the coordinates in the memory below, as expressions of the axes and of loop variables; `strides` are those
+    of that memory. None if the elements are none or many, or if a coordinate is no sum of terms in the axes and of
+    others.
+    """
+    parts = separated(at, names)
+    if parts is None or not 0 < coordinates.size <= MOST_ELEMENTS:
+        return None
+    arrays = dict(zip(names, coordinates, strict=True))
+    places: Array = np.zeros(coordinates.shape, np.int64)
+    limits = []
+    for terms, stride in zip(parts.terms, strides, strict=True):
+        varying = _sum_over(terms, arrays)
+        if varying is None:
+            return None
+        limits.append((int(varying.min()), int(varying.max())))
+        places += varying * stride
+    places.setflags(write=False)
+    return Pattern(places, tuple(limits), strides, parts)
+
+
+def _sum_over(terms: tuple[tuple[Expr, int], ...], arrays: Mapping[str, Array]) -> Array | None:
+    """Return the sum of `terms`, (expression, coefficient), for `arrays`, {symbol name: its values}.
+
+    None if a term is a condition, since numpy adds those as truth values.
+    """
+    total: Array = np.zeros((), np.int64)
+    for term, coefficient in terms:
+        if isinstance(term, Symbol) and term.definition is None:
+            value = arrays[term.name]
+        else:
+            value = evaluated(term, arrays)
+        if value.dtype != np.int64:
+            return None
+        total = total + coefficient * value
+    return total
+
+
+@lru_cache(maxsize=512)
+def flat_places(coordinates: Coordinates, strides: tuple[int, ...]) -> Array:
+    """Return the element numbers of a tensor's elements at `coordinates`, by its `strides`; the result is cached."""
+    total: Array = np.zeros(coordinates.shape, np.int64)
+    for coordinate, stride in zip(coordinates, strides, strict=True):
+        total += coordinate * stride
+    total.setflags(write=False)
+    return total
