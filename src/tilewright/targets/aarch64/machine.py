@@ -35,6 +35,7 @@ def row(name: str, features: frozenset[str]) -> Machine:
             copy_shown=0.5,
             load_cycles=0.5,
             warm=2.25,
+            sharing_cycles=3000,
             **lane_rates(16),
             **LIMITS,
         ),

@@ -41,6 +41,5 @@ LIMITS: Mapping[str, Any] = {
     "conflict_bytes": 1024,
     "launch_cycles": 2000,
     "following_cycles": 2000,
-    "sharing_cycles": 3000,
 }
-"""Fields of `Limits` that all CPU machines have in common; `sharing_cycles` is the time to start workers that spin."""
+"""Fields of `Limits` that all CPU machines have in common; `launch_cycles` counts for every kernel."""

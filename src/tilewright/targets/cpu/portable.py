@@ -50,6 +50,7 @@ def row(name: str, features: frozenset[str]) -> Machine:
             load_cycles=0.6,
             warm=2.0,
             **lane_rates(WIDTH),
+            sharing_cycles=3000,
             **LIMITS,
         ),
         fused=False,

@@ -48,8 +48,9 @@ def row(name: str, features: frozenset[str]) -> Machine:
             run_cycles=0.0 if tiles else 40.0,
             prefetch_bytes=4096,
             warm=4.0,
+            sharing_cycles=6000 if tiles else 3000,
             **lane_rates(register_bytes),
-            **(LIMITS | ({"sharing_cycles": 6000} if tiles else {})),
+            **LIMITS,
         ),
         # AVX2 masks elements of 4 and 8 bytes only (maskload, maskstore)
         masked=frozenset({1, 2, 4, 8} if wide else {4, 8}),
