@@ -65,3 +65,24 @@ def test_rows_of_three_elements_fill_vectors() -> None:
 def test_three_lanes_cannot_share_an_element_of_a_vector() -> None:
     text = TEXT.format(kind="f32", rows=4, columns=16, inner=3, third="", index="")
     assert "shuffle" not in compile_text(text, "cpu:x86.avx512").text("loop")
+
+
+SHIFTED = """block shifted(%x: in global u8 (5, 12), %y: out global u8 (5, 12, 2))
+{
+  tasks t in 0..1 {
+    %from = view %x (i 5, j 12, k 2) -> [i - 2 ?, j]
+    copy %from -> %y else 7
+  }
+}
+"""
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_elements_that_lanes_share_may_be_out_of_bounds(target: str) -> None:
+    x, y = np.arange(1, 61, dtype=np.uint8), np.full((5, 12, 2), 255, np.uint8)
+    if ":" in target:
+        compile_text(compile_text(SHIFTED, target).text("loop"), "interpreter")(x, y.reshape(-1))
+    else:
+        compile_text(SHIFTED, target)(x.reshape(5, 12), y)
+    rows = np.concatenate([np.full((2, 12), 7), x.reshape(5, 12)[:3]])
+    assert np.array_equal(y, np.repeat(rows, 2, axis=1).reshape(5, 12, 2))

@@ -49,7 +49,8 @@ def write_host(request: Request, lowered: Lowered, choice: Choice) -> Module:
 
     The host program takes the arguments as the caller passes them, launches the kernels that prepare operands (once,
     for arguments that are constant), then the main one. Values that are logged become further arguments; faults are
-    checked after the launch. `lowered` has the block programs, `choice` their predicted times.
+    checked after the launch. `lowered` has the block programs. `choice` has their predicted times, which are used if it
+    has one for each kernel.
     """
     block = lowered.program
     roles = {a.name or "": program_arg.type.role for a, program_arg in zip(lowered.arguments, block.args, strict=False)}
@@ -58,11 +59,11 @@ def write_host(request: Request, lowered: Lowered, choice: Choice) -> Module:
     host = _Host(request, block, roles)
     kernels = (*lowered.before, lowered)
     choices = choice.parts or (choice,)
-    times = [c.cycles or None for c in choices] if len(choices) == len(kernels) else [None] * len(kernels)
-    for each, cycles in zip(kernels[:-1], times, strict=False):
+    predicted = [c.cycles or None for c in choices] if len(choices) == len(kernels) else [None] * len(kernels)
+    for each, cycles in zip(kernels[:-1], predicted, strict=False):
         with host.once(all(a.name in request.constant for a in each.arguments if a.name in host.args)):
             _launch_with_packs(host, request, each, cycles)
-    _launch_with_packs(host, request, lowered, times[-1])
+    _launch_with_packs(host, request, lowered, predicted[-1])
     return host.module()
 
 
@@ -225,7 +226,8 @@ class _Host:
 def _launch_with_packs(host: _Host, request: Request, lowered: Lowered, cycles: float | None) -> None:
     """Emit the launches of `lowered` into the host program: those that pack its operands, then the program itself.
 
-    `cycles` is the predicted time of these launches on all cores; None: it is not known.
+    `cycles` is the predicted time of these launches on all cores, without the packing of constant operands; None: it is
+    not known.
 
     Arguments that the caller does not have become workspaces. Values that are logged become arguments, filled with NaN
     or 0. If the program can fault, a workspace for faults and a check of each are emitted too.
@@ -276,49 +278,51 @@ def _only_written(program: Program) -> Iterator[str]:
 
 
 def _workers(host: _Host, request: Request, program: Program, cycles: float | None) -> Expr:
-    """Return the number of workers (threads or workgroups) for a launch: one per task, at most one per core.
+    """Return the number of workers (threads or workgroups) for a launch of the block program `program`.
 
-    A CPU does all tasks with one worker if the others could not save as much time as it takes to start them. `program`
-    is the block program that is launched, `host` the host program that launches it. `cycles` is its predicted time on
-    all cores, its launch included, for typical numbers of open sizes; None: it is not known.
+    It is one per task, at most one per core. On a CPU it is 1 if several workers would save less time than it takes to
+    start them. `cycles` is the predicted time of `program` on all cores, with its launch; for sizes that only the call
+    tells, typical numbers are taken. None: it is not known. `host` is the host program that launches it.
     """
-    loop = next(op for op in program.walk() if op.name == "tasks")
-    tasks = host.written_out(prod((r.hi for r in loop.attrs["ranges"]), start=as_expr(1)))
+    task_loop = next(op for op in program.walk() if op.name == "tasks")
+    tasks = host.written_out(prod((r.hi for r in task_loop.attrs["ranges"]), start=as_expr(1)))
     workers = minimum(tasks, host.cores)
     if request.machine.lanes is not None or cycles is None:
         return workers
-    typical = Substitution(request.typical)(tasks)
-    if not isinstance(typical, Const):
+    typical_tasks = Substitution(request.typical)(tasks)
+    if not isinstance(typical_tasks, Const):
         return workers
-    least = _fewest_shared_tasks(request.machine, host.cores, typical.value, cycles)
+    least_tasks = _least_tasks_to_share(request.machine, host.cores, typical_tasks.value, cycles)
     if isinstance(tasks, Const):
-        return workers if tasks.value >= least else as_expr(1)
-    return maximum(as_expr(1), (tasks >= least) * workers)
+        return workers if tasks.value >= least_tasks else as_expr(1)
+    return maximum(as_expr(1), (tasks >= least_tasks) * workers)
 
 
-def _fewest_shared_tasks(machine: Machine, cores: int, tasks: int, cycles: float) -> int:
-    """Return the number of tasks from which on several workers are faster than one.
+def _least_tasks_to_share(machine: Machine, cores: int, tasks: int, cycles: float) -> int:
+    """Return the smallest number of tasks for which several workers are faster than one.
 
-    `cycles` is the predicted time of so many `tasks` on all cores, with the launch. Several workers save the time of
-    the tasks that one of them does not do, and need time to start.
+    The time of a task follows from `cycles`, the predicted time of `tasks` tasks on all `cores`, with the launch. One
+    worker of several saves the time of the tasks that the others do. That must be as long as `sharing_cycles`.
     """
-    per_task = max(cycles - machine.limits.launch_cycles, 1.0) * min(tasks, cores) / max(1, tasks)
-    saved = ceil(machine.limits.sharing_cycles / per_task)
-    return saved + 1 if saved < cores else max(cores, ceil(saved * cores / max(1, cores - 1)))
+    tasks = max(1, tasks)
+    cycles_per_task = max(cycles - machine.limits.launch_cycles, 1.0) * min(tasks, cores) / tasks
+    done_by_others = ceil(machine.limits.sharing_cycles / cycles_per_task)
+    return done_by_others + 1 if done_by_others < cores else ceil(done_by_others * cores / max(1, cores - 1))
 
 
 def _cycles_to_pack(request: Request, pack: Pack) -> float | None:
-    """Return the predicted cycles of a kernel that packs an argument, on all cores, for typical numbers of open sizes.
+    """Return the predicted cycles of a kernel that packs an argument, on all cores.
 
-    None if a size is still unknown then.
+    Sizes that only the call tells have typical numbers; None if one has none.
     """
-    sizes, moved = Substitution(request.typical), list[float]()
+    with_typical_sizes, moved_bytes = Substitution(request.typical), list[float]()
     for tensor in pack.program.args:
-        elements = sizes(prod(tensor.type.shape, start=as_expr(1)))
+        elements = with_typical_sizes(prod(tensor.type.shape, start=as_expr(1)))
         if not isinstance(elements, Const):
             return None
-        moved.append(elements.value * tensor.type.dtype.bits / 8)
-    return cycles_to_copy(request.machine, *moved)
+        moved_bytes.append(elements.value * tensor.type.dtype.bits / 8)
+    read, written = moved_bytes
+    return cycles_to_copy(request.machine, read, written)
 
 
 def _widening(name: str, narrow: DType, wide: DType, rows: Expr, columns: Expr) -> Program:

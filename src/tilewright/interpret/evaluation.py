@@ -103,7 +103,9 @@ Terms = tuple[tuple[Expr, int], ...]
 
 @dataclass(frozen=True)
 class Separated:
-    """Expressions, each the sum of `terms` of some symbols, the axes, and of a number that other symbols give."""
+    """Expressions, each split into a sum of `terms` that depend on the axes, and an integer that depends on the other
+    symbols.
+    """
 
     terms: tuple[Terms, ...]
     """For each expression, its terms in the axes."""

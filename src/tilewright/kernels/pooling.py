@@ -89,9 +89,10 @@ def pooling(
 def image_mean(dtype: DTypeLike = "f32", layout: str = "NWC") -> tkw.Kernel:
     """Return a kernel that computes y[n, c] = the mean over w of x[n, w, c]: of each channel of each image.
 
-    W counts the pixels of an image along all its axes. Images are of type `dtype`, as is y; the mean is computed in f32
-    (f64 for f64). `layout` is that of images, "NWC" or "NCW". Sums of f16 and bf16 in the layout "NWC" are those of
-    tiles of 256 pixels, added one after another.
+    W counts the pixels of an image along all its axes. Images are of type `dtype`, as is y; the mean is computed in its
+    accumulator type: f32 for smaller floats, f64 for f64. `layout` is that of images, "NWC" or "NCW". In the layout
+    "NWC", sums of types that are narrower than their accumulator are those of tiles of 256 pixels, added one after
+    another.
 
     >>> import numpy as np, tilewright
     >>> x = np.array([[1, 2], [3, 5], [5, 5]], np.float32).reshape(1, 3, 2)
@@ -116,7 +117,7 @@ def image_mean(dtype: DTypeLike = "f32", layout: str = "NWC") -> tkw.Kernel:
 
         tkw.write(tkw.cast(total / W, of_data), y)
 
-    # Without tiles, a cast before a sum over rows is planned with a whole column for each of its elements.
+    # Without tiles, a sum over rows of cast elements is planned column by column, with a stride between its elements.
     by_tiles = channels_last and of_sums is not of_data
     return image_mean_by_tiles.bound({BLOCK_W: PIXELS}) if by_tiles else image_mean
 

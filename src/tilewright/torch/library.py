@@ -157,7 +157,7 @@ def define(definition: Definition) -> Any:
 
         `args` are checked; they may be fake tensors or meta tensors, which have no values.
         """
-        _lower_to_itself(packet.default)
+        _register_in_inductor(packet.default)
         expected = definition.check(*args)
         return tuple(form.empty() for form in expected) if isinstance(expected, tuple) else expected.empty()
 
@@ -191,11 +191,13 @@ def _tags() -> tuple[Any, ...]:
     return (torch.Tag.pt2_compliant_tag, exact)
 
 
-def _lower_to_itself(operator: Any) -> None:
-    """Tell Inductor, if it is imported, to call the operator as it is, with the strides of the traced tensors.
+def _register_in_inductor(operator: Any) -> None:
+    """Register in Inductor, if it is imported, that generated code calls the operator itself, with the strides of the
+    traced tensors.
 
-    Inductor would do the same when it first meets the operator. But torch 2.11 writes the arguments before, with
-    all that they are computed from, as a text for its log. In networks with residuals that text grows exponentially.
+    Inductor would register that itself when it first meets the operator. But torch 2.11 first formats the operator's
+    arguments for a log message, and each argument contains the whole expression that computes it. In networks with
+    residuals that text grows exponentially.
     """
     lowering = sys.modules.get("torch._inductor.lowering")
     constraint_of_tag = getattr(lowering, "tag_to_layout_constraint", None)

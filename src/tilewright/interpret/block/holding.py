@@ -1,7 +1,7 @@
 """Which element of a register tensor each register of a wave holds.
 
-This follows from types and views alone, so it is worked out once for all registers of one distribution: `Holding`, and
-what is derived from it, is kept, and compared by identity.
+This follows from types and views alone, so it is computed once for each distribution, as a `Holding`, and cached. A
+`Holding` is compared by identity.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class Wanted:
-    """Elements of a tensor of shape `shape`, each wanted in some lane: element number `ids[i]` in lane `lanes[i]`.
+    """Elements of a tensor of shape `shape` that lanes read: lane `lanes[i]` reads element number `ids[i]`.
 
     `coordinates` are those of the elements, one array for each dimension.
     """
@@ -29,9 +29,10 @@ class Wanted:
 
 
 class Held(Wanted):
-    """Some registers of a wave, as a `mask` over (lane, value) and as numbers, and the elements that they hold.
+    """Some registers of a wave and the elements that they hold.
 
-    `everywhere` says whether the mask is True for all registers of the wave.
+    `mask[lane, value]` is True for these registers, and `registers` are their flat numbers. `everywhere` is True if
+    these are all registers of the wave.
     """
 
     def __init__(self, mask: Array, ids: Array, shape: tuple[int, ...]):
@@ -42,10 +43,10 @@ class Held(Wanted):
 
 
 class Holding:
-    """The elements that the registers of a wave hold of a tensor of shape `shape`, or of a view of one.
+    """Which element of a tensor, or of a view, of shape `shape` each register of a wave holds; it never changes.
 
     `ids[lane, value]` is the element's number, last dimension fastest, or -1 if the register is not in the view.
-    `first` marks the register that stores an element if several hold it. Nothing of it ever changes.
+    `first[lane, value]` is True for the register that stores an element if several hold it.
     """
 
     def __init__(self, ids: Array, first: Array, shape: tuple[int, ...]):

@@ -1,7 +1,7 @@
 """Places of elements in memory that are asked for again and again, such as those of a view in a loop.
 
-The coordinates of a view's elements are mostly sums: of a part that the elements decide, the same in every iteration,
-and of numbers that the loop variables give. The first part is computed once, as a `Pattern`.
+Most coordinates of a view are the sum of two parts: one depends on the element and is the same in every iteration, the
+other depends on the loop variables. The first part is computed once, as a `Pattern`.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ MOST_ELEMENTS = 1 << 14
 """Arrays with more elements are not kept: they would take much memory, and save little of the time."""
 
 _KEPT_SWIZZLED = 4
+"""The most swizzled arrays that a `Pattern` keeps."""
 
 
 class Coordinates(tuple[Array, ...]):
-    """Coordinates of elements, one array for each dimension, that are used often: equal only to themselves.
+    """Coordinates of elements, one array for each dimension, that are compared and hashed by identity.
 
-    What is derived from them is kept under them as a key. `shape` is the shape to which the arrays broadcast, and
-    `size` its number of elements.
+    They are keys of caches for results that are computed from them. `shape` is the shape to which the arrays broadcast,
+    and `size` its number of elements.
     """
 
     shape: tuple[int, ...]
@@ -50,10 +51,11 @@ class Coordinates(tuple[Array, ...]):
 
 
 class Pattern:
-    """Elements whose places in memory are known but for numbers that loop variables give.
+    """The element numbers of a view in memory, but for one offset, which depends on loop variables.
 
-    `places` are the element numbers if these numbers are 0, and `limits` the least and greatest coordinate then, for
-    each dimension of the memory.
+    `places` are the element numbers if the loop variables add nothing, and `limits` the least and greatest coordinate
+    then, for each dimension of the memory. `strides` are those of the memory. `parts` are the coordinates, split into
+    terms of the elements and numbers of the loop variables.
     """
 
     def __init__(self, places: Array, limits: tuple[tuple[int, int], ...], strides: tuple[int, ...], parts: Separated):
@@ -63,7 +65,7 @@ class Pattern:
     def offset(self, values: Mapping[str, Any], sizes: tuple[int, ...]) -> int | None:
         """Return what `values`, {loop variable: value}, add to each of `places`.
 
-        None if a coordinate would leave its range, 0 to its entry of `sizes`, or if `values` do not give numbers.
+        None if a coordinate would be out of bounds (`sizes` are the extents), or if a value is no single number.
         """
         numbers = self.parts.numbers(values)
         if numbers is None:
@@ -81,10 +83,9 @@ class Pattern:
         return bool(np.unique(self.places).size == self.places.size)
 
     def at(self, offset: int, swizzle: Any) -> Array:
-        """Return the element numbers `offset` behind `places`, after `swizzle` (None: there is none); not to be
-        changed.
+        """Return `places` plus `offset`, swizzled by `swizzle` (None: there is none). The array must not be changed.
 
-        Swizzled memory is mostly that of a few stages, whose element numbers are kept.
+        A few swizzled results are cached, since shared memory has few stages.
         """
         if swizzle is None:
             return self.places + offset if offset else self.places
@@ -102,11 +103,11 @@ class Pattern:
 def pattern(
     coordinates: Coordinates, names: tuple[str, ...], at: tuple[Expr, ...], strides: tuple[int, ...]
 ) -> Pattern | None:
-    """Return the Pattern of the elements of a view at `coordinates`, of its axes `names`; the result is cached.
+    """Return the Pattern of the elements of a view at `coordinates` along its axes `names`; the result is cached.
 
-    `at` are the coordinates in the memory below, as expressions of the axes and of loop variables; `strides` are those
-    of that memory. None if the elements are none or many, or if a coordinate is no sum of terms in the axes and of
-    others.
+    `at` are the coordinates in the memory of the view, as expressions of the axes and of loop variables; `strides` are
+    those of that memory. None if there are no elements or more than `MOST_ELEMENTS`, if a term depends on both axes and
+    loop variables, or if a term is no integer, such as a condition.
     """
     parts = separated(at, names)
     if parts is None or not 0 < coordinates.size <= MOST_ELEMENTS:

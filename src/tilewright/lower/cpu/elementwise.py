@@ -338,7 +338,7 @@ class _Loops:
     def _vector_axis(self) -> int | None:
         """Return the number of the axis along which vectors go: the target must be contiguous along it. An axis is
         preferred along which every source is contiguous or constant; else sources must have constant strides. Return
-        None if there is no such axis. If elements of a source are repeated, it is the last axis.
+        None if there is no such axis. If a source is repeated, it is the last axis of an extent above 1.
         """
         best = None
         for n in reversed(range(len(self.axes))):
@@ -554,7 +554,8 @@ def _powers_of_two(count: int) -> list[int]:
 
 def _by_loops(low: LoopLowering, job: ElementwiseJob) -> None:
     """Emit an elementwise job whose operands are all in memory: a transpose in registers if the job allows one,
-    otherwise loops with vectors along one axis. Nothing is emitted for an empty shape.
+    otherwise loops with vectors along one axis. A short last axis is merged with the one before. Nothing is emitted for
+    an empty shape.
     """
     if 0 in job.shape:
         return
@@ -601,7 +602,7 @@ def _emit_step(
         )
         registers[n] = register
         if n in job.repeats and lane is not None:
-            _load_repeated(low, register, addresses[n], lane, lanes, job.repeats[n])
+            _load_repeated(low, register, addresses[n], lane, job.repeats[n], job.otherwise)
         else:
             load(low, register, over, tabulated(low, addresses[n], lane), job.otherwise)
     result = registers[1] if job.identity else computed(low, job, coordinates, registers, target_register, over, shape)
@@ -612,22 +613,24 @@ def _emit_step(
 
 
 def _load_repeated(
-    low: LoopLowering, register: Value, where: TensorAddress, lane: Symbol, lanes: int, repeat: int
+    low: LoopLowering, register: Value, where: TensorAddress, lane: Symbol, repeat: int, otherwise: float | None
 ) -> None:
-    """Emit the load of a vector in which `repeat` neighbouring lanes have the same element: a load of the elements,
-    then a shuffle of them to `register`. `where` is the address of lane number `lane`, which is always in bounds.
+    """Emit the load of a vector in which groups of `repeat` neighbouring lanes have one element each.
+
+    It is a load of the elements and a shuffle that repeats them in `register`; a scalar load and a broadcast if there
+    is one element. `where` is the address for lane `lane`; its bounds conditions do not depend on the lane. Elements
+    out of bounds are `otherwise` (None: 0).
     """
-    count = lanes // repeat
-    if count == 1:
-        element = low.register(register.type.dtype)
-        at = (Substitution({lane: 0})(where.offset),)
-        low.emit("load", (element, where.buffer), over=(), at=at)
-        low.emit("compute", (register, element), formula=Formula.operand(1))
-        return
-    elements, place = low.register(register.type.dtype, count), low.axis("l", count)
-    at = (Substitution({lane: repeat * place})(where.offset),)
-    low.emit("load", (elements, where.buffer), over=(place,), at=at)
-    low.emit("shuffle", (register, elements), over=(lane,), at=(lane // repeat,))
+    element_count = int(register.type.shape[0]) // repeat
+    element_lane = low.axis("l", element_count)
+    shape, over = ((element_count,), (element_lane,)) if element_count > 1 else ((), ())
+    elements = low.register(register.type.dtype, *shape)
+    images = Substitution({lane: repeat * element_lane if over else 0})
+    load(low, elements, over, replace(where, offset=images(where.offset)), otherwise)
+    if over:
+        low.emit("shuffle", (register, elements), over=(lane,), at=(lane // repeat,))
+    else:
+        low.emit("compute", (register, elements), formula=Formula.operand(1))
 
 
 def computed(

@@ -34,7 +34,9 @@ class ElementwiseJob:
     assumed: frozenset[Expr] = frozenset()
     """Conditions over the job's axes that the limits of the enclosing loops guarantee."""
     repeats: Mapping[int, int] = field(default_factory=dict)
-    """{source: how many neighbouring elements along the last axis read the same element of it}, if it is not 1."""
+    """{source number: how many neighbouring elements along the last axis of an extent above 1 read the same element};
+    sources of which each element is read once are left out.
+    """
     identity: bool = field(init=False)
 
     def __post_init__(self) -> None:

@@ -1,11 +1,12 @@
 """Short axes of an elementwise job, merged so that vectors are full.
 
-A vector holds neighbouring elements of the target. If the last axis has fewer of them than a vector has lanes, it is
-merged with the axis before it:
+A vector holds neighbouring elements of the target. If the extent of the last axis is not a multiple of the vector's
+lanes, the axis is merged with the axis before it:
 
 for i in 0..64, j in 0..2:  y[2*i + j] = x[i]   ->   for m in 0..128:  y[m] = x[m//2]
 
-A source that the last axis leaves out is then read by fewer lanes than the target has: each element is repeated.
+A source that does not depend on the last axis is broadcast along it. After the merge, several neighbouring lanes have
+the same element of it.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from tilewright.lower.loop_lowering import LoopLowering
 
 
 def with_full_vectors(low: LoopLowering, job: ElementwiseJob) -> ElementwiseJob:
-    """Return the job, whose operands are all in memory, with its last axes merged until vectors along the last one are
-    full, or until they cannot be merged.
+    """Return the job, whose operands are all in memory, with its last axes merged until the extent of the last one is a
+    multiple of a vector's lanes, or until they cannot be merged. Axes of extent 1 do not count.
     """
     lanes = low.vector_lanes(job.dtype)
     while (merged := _merged(low, job, lanes)) is not None:
@@ -31,13 +32,15 @@ def with_full_vectors(low: LoopLowering, job: ElementwiseJob) -> ElementwiseJob:
 
 
 def _merged(low: LoopLowering, job: ElementwiseJob, lanes: int) -> ElementwiseJob | None:
-    """Return the job with its last two axes merged into one. Return None if vectors of `lanes` elements fill the last
-    axis already, or if an operand does not allow it.
+    """Return the job with its last two axes of an extent above 1 merged into one.
+
+    Return None if there are no two such axes, if an extent is known only at the call, if the last one is a multiple of
+    `lanes`, or if an operand does not allow the merge (see `_repeats`).
     """
-    dims = [n for n, size in enumerate(job.shape) if size != 1]
-    if len(dims) < 2:
+    axes_to_merge = [n for n, size in enumerate(job.shape) if size != 1][-2:]
+    if len(axes_to_merge) < 2:
         return None
-    outer, inner = dims[-2:]
+    outer, inner = axes_to_merge
     rows, columns = job.shape[outer], job.shape[inner]
     if not isinstance(rows, int) or not isinstance(columns, int) or columns % lanes == 0:
         return None
@@ -51,11 +54,12 @@ def _merged(low: LoopLowering, job: ElementwiseJob, lanes: int) -> ElementwiseJo
         both[outer], both[inner] = coordinates[inner] // columns, coordinates[inner] % columns
         return tuple(both)
 
-    def seen(at: At) -> At:
+    def along_merged_axes(at: At) -> At:
+        """Return the address function `at` as a function of coordinates along the merged axes."""
         return lambda coordinates: at(expanded(coordinates))
 
     shape = tuple(1 if n == outer else rows * columns if n == inner else size for n, size in enumerate(job.shape))
-    operands: dict[int, At | Vectors] = {number: seen(at) for number, at in memory_operands(job).items()}
+    operands: dict[int, At | Vectors] = {number: along_merged_axes(at) for number, at in memory_operands(job).items()}
     over = tuple(low.axis("i", size) for size in shape) if job.over else ()
     images = Substitution(dict(zip(job.over, expanded(over), strict=True)) if over else {})
     return replace(
@@ -70,27 +74,28 @@ def _merged(low: LoopLowering, job: ElementwiseJob, lanes: int) -> ElementwiseJo
 
 
 def _repeats(low: LoopLowering, job: ElementwiseJob, outer: int, inner: int) -> dict[int, int] | None:
-    """Return {operand number: how many neighbours along the merged axis share an element of it}, for the merge of the
-    axes number `outer` and `inner`. 0 is the target, of which each element is its own.
+    """Return {operand number: how many neighbouring elements along the merged axis read the same element of it}.
 
-    Return None if the target is not contiguous along the merged axis, if an operand has a bounds check that depends on
-    these axes, or if its elements are neither equally spaced nor repeated along the merged axis.
+    `outer` and `inner` are the numbers of the axes to merge. The target is operand number 0. Return None if the target
+    is not contiguous along the merged axis, or if an operand has a bounds check that depends on these axes. Return None
+    too if the elements of an operand are neither equally spaced along the merged axis nor contiguous along `outer` and
+    the same along `inner`.
     """
     axes = tuple(low.axis(f"i{n}", size) for n, size in enumerate(job.shape))
     columns, repeats = job.shape[inner], dict[int, int]()
     for number, at in memory_operands(job).items():
-        where, known = at(axes), job.repeats.get(number, 1)
-        if any({axes[outer], axes[inner]} & condition.symbols for condition in where.conditions):
+        address, repeat = at(axes), job.repeats.get(number, 1)
+        if any({axes[outer], axes[inner]} & condition.symbols for condition in address.conditions):
             return None
-        step = linear_step(where.offset, axes[outer])
-        along = 0 if known > 1 else linear_step(where.offset, axes[inner])
-        if step is None or along is None or (number == 0 and along != 1):
+        outer_step = linear_step(address.offset, axes[outer])
+        inner_step = 0 if repeat > 1 else linear_step(address.offset, axes[inner])
+        if outer_step is None or inner_step is None or (number == 0 and inner_step != 1):
             return None
-        if known > 1 and step * known == columns:
-            repeats[number] = known
-        elif known == 1 and step == along * columns:
+        if repeat > 1 and outer_step * repeat == columns:
+            repeats[number] = repeat
+        elif repeat == 1 and outer_step == inner_step * columns:
             repeats[number] = 1
-        elif known == 1 and (step, along) == (1, 0):
+        elif repeat == 1 and (outer_step, inner_step) == (1, 0):
             repeats[number] = int(columns)
         else:
             return None
