@@ -16,28 +16,28 @@ A, B, K = index("i", 6), index("j", 5), index("k", 40)
 @pytest.mark.parametrize("k", range(0, 40, 7))
 def test_a_pattern_gives_the_places_of_its_expressions(k):
     at, strides, sizes = (3 * (A // 2) + K, 2 * B + K % 3), (11, 1), (50, 11)
-    found = pattern(grid((6, 5)), ("i", "j"), at, strides)
+    element_pattern = pattern(grid((6, 5)), ("i", "j"), at, strides)
     i, j = np.ogrid[0:6, 0:5]
     wanted = sum(evaluated(e, {"i": i, "j": j, "k": k}) * stride for e, stride in zip(at, strides, strict=True))
-    offset = found.offset({"k": k}, sizes)
+    offset = element_pattern.offset({"k": k}, sizes)
     assert (offset is None) == (k + 6 >= 50)
-    assert np.array_equal(found.at(offset, None), wanted)
-    assert np.array_equal(found.at(offset + 4, lambda places: places ^ 5), (wanted + 4) ^ 5)
+    assert np.array_equal(element_pattern.at(offset, None), wanted)
+    assert np.array_equal(element_pattern.at(offset + 4, lambda places: places ^ 5), (wanted + 4) ^ 5)
 
 
 def test_a_coordinate_out_of_bounds_has_no_offset():
-    found = pattern(grid((6, 5)), ("i", "j"), (A + K - 1, B), (5, 1))
-    assert found.offset({"k": 0}, (9, 5)) is None
-    assert found.offset({"k": 1}, (9, 5)) == 0
-    assert found.offset({"k": 4}, (9, 5)) == 15
-    assert found.offset({"k": 5}, (9, 5)) is None
+    element_pattern = pattern(grid((6, 5)), ("i", "j"), (A + K - 1, B), (5, 1))
+    assert element_pattern.offset({"k": 0}, (9, 5)) is None
+    assert element_pattern.offset({"k": 1}, (9, 5)) == 0
+    assert element_pattern.offset({"k": 4}, (9, 5)) == 15
+    assert element_pattern.offset({"k": 5}, (9, 5)) is None
 
 
 def test_values_that_are_missing_or_differ_between_lanes_have_no_offset():
-    found = pattern(grid((6, 5)), ("i", "j"), (A, B + 5 // (K - 3)), (5, 1))
-    assert found.offset({}, (6, 40)) is None
-    assert found.offset({"k": np.arange(6)}, (6, 40)) is None
-    assert found.offset({"k": 3}, (6, 40)) is None  # a division by 0, which `evaluated` reports
+    element_pattern = pattern(grid((6, 5)), ("i", "j"), (A, B + 5 // (K - 3)), (5, 1))
+    assert element_pattern.offset({}, (6, 40)) is None
+    assert element_pattern.offset({"k": np.arange(6)}, (6, 40)) is None
+    assert element_pattern.offset({"k": 3}, (6, 40)) is None  # a division by 0, which `evaluated` reports
 
 
 def test_what_is_no_sum_of_axes_and_numbers_has_no_pattern():

@@ -104,11 +104,11 @@ def test_a_mean_of_many_pixels_is_near_that_of_float64(kind: Any) -> None:
 def test_results_have_the_memory_format_of_images(rank: int) -> None:
     for layout in ("contiguous", "channels_last"):
         x = image(rank, layout=layout)
-        for made in (
+        for pooled in (
             getattr(functional, f"max_pool{rank}d")(x, 3, 2, 1),
             getattr(functional, f"adaptive_avg_pool{rank}d")(x, 1),
         ):
-            assert (made.movedim(1, -1) if layout == "channels_last" else made).is_contiguous()
+            assert (pooled.movedim(1, -1) if layout == "channels_last" else pooled).is_contiguous()
         if rank == 2:
             for ours, theirs in (pool("max_pool", 2, x, (3, 2, 1)), pool("adaptive_avg_pool", 2, x, (1,))):
                 assert ours.stride() == theirs.stride()

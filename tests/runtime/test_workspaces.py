@@ -15,16 +15,16 @@ from tilewright.targets.cpu.pool import pool
 
 
 def test_launches_of_several_workers_share_a_workspace_of_their_size():
-    first, own = workspaces.workspace(100_000_000, 4)
+    first, private_bytes = workspaces.workspace(100_000_000, 4)
     second, _ = workspaces.workspace(1 << 27, 2)
     larger, _ = workspaces.workspace((1 << 27) + 1, 2)
     assert first is second
     assert first is not larger
-    assert own == 0
+    assert private_bytes == 0
     assert (first.address % 4096, first.lock % 64) == (0, 0)
-    alone, own = workspaces.workspace(100_000, 1)
+    alone, private_bytes = workspaces.workspace(100_000, 1)
     assert alone is not first
-    assert own == 100_000
+    assert private_bytes == 100_000
     del first, second, larger
     gc.collect()
     assert 1 << 27 not in workspaces._shared

@@ -132,11 +132,11 @@ def _lane_offsets(agent: Agent, op: Op, memory: TensorMemory) -> tuple[Array, Ar
     if "when" in op.attrs:
         active = full(np.asarray(evaluated(op.attrs["when"], {**agent.values, **lanes})) != 0, shape)
         active = None if active.all() else active
-    found = lane_pattern(op.attrs["over"], op.attrs["at"][:1], (1,), op.name)
-    offset = None if found is None else found.offset(agent.values, (_size(memory),))
-    if found is not None and offset is not None:
+    pattern_of_lanes = lane_pattern(op.attrs["over"], op.attrs["at"][:1], (1,), op.name)
+    offset = None if pattern_of_lanes is None else pattern_of_lanes.offset(agent.values, (_size(memory),))
+    if pattern_of_lanes is not None and offset is not None:
         memory.check(op)
-        return found.at(memory.offset + offset, memory.swizzle), active
+        return pattern_of_lanes.at(memory.offset + offset, memory.swizzle), active
     offsets = full(evaluated(op.attrs["at"][0], {**agent.values, **lanes}), shape)
     return _buffer_elements(memory, offsets, np.ones(shape, bool) if active is None else active, op), active
 
@@ -239,10 +239,14 @@ def shuffle(agent: Agent, op: Op) -> Steps | None:
     target, source = (agent.handles[v] for v in op.operands)
     shape = target.data.shape
     values = source.read(op)
-    found = lane_pattern(op.attrs["over"], op.attrs["at"], _steps(values.shape), op.name)
-    place = None if found is None or found.places.shape != shape else found.offset(agent.values, values.shape)
-    if found is not None and place is not None:
-        target.write(values.take(found.at(place, None)), op)
+    pattern_of_lanes = lane_pattern(op.attrs["over"], op.attrs["at"], _steps(values.shape), op.name)
+    place = (
+        None
+        if pattern_of_lanes is None or pattern_of_lanes.places.shape != shape
+        else pattern_of_lanes.offset(agent.values, values.shape)
+    )
+    if pattern_of_lanes is not None and place is not None:
+        target.write(values.take(pattern_of_lanes.at(place, None)), op)
         return None
     symbol_values = {**agent.values, **dict(zip((s.name for s in op.attrs["over"]), grid(shape), strict=True))}
     lane_indices = []

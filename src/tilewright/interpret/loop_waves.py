@@ -314,10 +314,10 @@ def _argument_elements(agent: Agent, op: Op, tensor: TensorMemory) -> tuple[Arra
     """
     shape, axes = box(op.attrs["over"], op.name)
     if "inside" not in op.attrs:
-        found = lane_pattern(op.attrs["over"], expressions(op.attrs["there"]), tensor.strides, op.name)
-        offset = None if found is None else found.offset(agent.values, tensor.shape)
-        if found is not None and offset is not None:
-            return found.at(offset, None), np.ones(shape, bool)
+        pattern_of_lanes = lane_pattern(op.attrs["over"], expressions(op.attrs["there"]), tensor.strides, op.name)
+        offset = None if pattern_of_lanes is None else pattern_of_lanes.offset(agent.values, tensor.shape)
+        if pattern_of_lanes is not None and offset is not None:
+            return pattern_of_lanes.at(offset, None), np.ones(shape, bool)
     values = {**agent.values, **axes}
     elements: Any = np.zeros(shape, np.int64)
     in_bounds = np.ones(shape, bool)
@@ -344,10 +344,10 @@ def near(
     mask, other points do not count.
     """
     size = tensor.buffer.data.size
-    found = lane_pattern(axes, (at,), (1,), op.name)
-    offset = None if found is None else found.offset(agent.values, (size,))
-    if found is not None and offset is not None:
-        return found.at(offset, tensor.swizzle)
+    pattern_of_lanes = lane_pattern(axes, (at,), (1,), op.name)
+    offset = None if pattern_of_lanes is None else pattern_of_lanes.offset(agent.values, (size,))
+    if pattern_of_lanes is not None and offset is not None:
+        return pattern_of_lanes.at(offset, tensor.swizzle)
     shape, named = box(axes, op.name)
     elements = full(evaluated(at, {**agent.values, **named}), shape)
     if active is not None:

@@ -274,8 +274,8 @@ class TensorWindow:
         """True if it is known that the elements at `coordinates` have different places in the buffer."""
         if type(coordinates) is not Coordinates or type(self.base) is not TensorMemory:
             return False
-        found = self._pattern(coordinates, self.base)
-        return found is not None and found.is_one_to_one
+        view_pattern = self._pattern(coordinates, self.base)
+        return view_pattern is not None and view_pattern.is_one_to_one
 
     def _pattern(self, coordinates: Coordinates, base: TensorMemory) -> Pattern | None:
         """Return the pattern of the elements at `coordinates` in `base`, the tensor below the view, if there is one."""
@@ -287,9 +287,9 @@ class TensorWindow:
 
         They are found by a pattern that is kept. None if there is none, or if a coordinate is out of bounds.
         """
-        found = self._pattern(coordinates, base)
-        offset = None if found is None else found.offset(self.values, base.shape)
-        return None if found is None or offset is None else found.at(base.offset + offset, base.swizzle)
+        view_pattern = self._pattern(coordinates, base)
+        offset = None if view_pattern is None else view_pattern.offset(self.values, base.shape)
+        return None if view_pattern is None or offset is None else view_pattern.at(base.offset + offset, base.swizzle)
 
 
 @lru_cache(maxsize=1024)

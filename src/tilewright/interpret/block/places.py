@@ -36,12 +36,12 @@ class Coordinates(tuple[Array, ...]):
 
     def __new__(cls, arrays: tuple[Array, ...]) -> Coordinates:
         """Return the coordinates `arrays`, which are made read-only, since others keep them too."""
-        made = super().__new__(cls, arrays)
-        made.shape = np.broadcast_shapes(*(a.shape for a in arrays))
-        made.size = int(np.prod(made.shape, dtype=np.int64))
+        coordinates = super().__new__(cls, arrays)
+        coordinates.shape = np.broadcast_shapes(*(a.shape for a in arrays))
+        coordinates.size = int(np.prod(coordinates.shape, dtype=np.int64))
         for array in arrays:
             array.setflags(write=False)
-        return made
+        return coordinates
 
     def __eq__(self, other: object) -> bool:
         return self is other
@@ -89,14 +89,14 @@ class Pattern:
         """
         if swizzle is None:
             return self.places + offset if offset else self.places
-        found = self._swizzled.get((swizzle, offset))
-        if found is None:
-            found = swizzle(self.places + offset)
-            found.setflags(write=False)
+        swizzled_places = self._swizzled.get((swizzle, offset))
+        if swizzled_places is None:
+            swizzled_places = swizzle(self.places + offset)
+            swizzled_places.setflags(write=False)
             if len(self._swizzled) == _KEPT_SWIZZLED:
                 self._swizzled.clear()
-            self._swizzled[swizzle, offset] = found
-        return found
+            self._swizzled[swizzle, offset] = swizzled_places
+        return swizzled_places
 
 
 @lru_cache(maxsize=512)
