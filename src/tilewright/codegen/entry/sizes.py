@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tilewright.algebra.expr import Const, FloorDiv, Symbol
+from tilewright.algebra.expr import Const, Exact, FloorDiv, Symbol
+from tilewright.algebra.expr_divide import exact_divide
 from tilewright.algebra.expr_rules import maximum
 from tilewright.codegen.text import Writer
 from tilewright.ir.binding import allowed
@@ -14,13 +15,15 @@ class HostWriter(Writer):
     """Emits index arithmetic on sizes; a divisor of 0 counts as 1, since it belongs to a branch that is not taken."""
 
     def _divided(self, e: Any, depth: int) -> str:
-        """Emit the quotient or remainder `e` of integer expressions and return the LLVM name of the i64.
+        """Emit the quotient, exact quotient or remainder `e` of integer expressions; return the LLVM name of the i64.
 
-        Overrides the base class: the divisor is max(divisor, 1) if it may be 0. It is 0 only if the result is not used.
-        `depth` is the number of the scope (0: the outermost) to which instructions are hoisted.
+        Overrides the base class: the divisor is max(divisor, 1) if its smallest value is 0. It is 0 only if the result
+        is not used. `depth` is the number of the scope (0: the outermost) to which instructions are hoisted.
         """
         if not isinstance(e.right, Const) and e.right.lo == 0:
             right = maximum(e.right, 1)
+            if isinstance(e, Exact):
+                return self.integer(exact_divide(e.left, right))
             return self.integer(e.left // right if isinstance(e, FloorDiv) else e.left % right)
         return super()._divided(e, depth)
 
