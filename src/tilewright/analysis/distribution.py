@@ -82,8 +82,8 @@ def placed(layout: Layout, shape: tuple[int, ...]) -> Placement:
 def placement(register_type: RegisterType, machine: Machine | None) -> Placement:
     """Return the Placement (tables of which thread holds which element) of a tensor of type `register_type`.
 
-    `machine` is needed if the type names an atom's operand, such as "ATOM.a"; else it may be None. Raises a
-    ProgramError if the type has no valid distribution.
+    `machine` is needed if the type names an atom's operand, such as "ATOM.a"; else it may be None. Raise a ProgramError
+    if the type has no valid distribution, and a LookupError if the machine has no such atom.
     """
     return _placement(register_type, None if machine is None else _MachineKey(machine))
 
@@ -105,8 +105,8 @@ class _MachineKey:
 def _placement(register_type: RegisterType, key: _MachineKey | None) -> Placement:
     """Return the Placement (tables of which thread holds which element) of a register tensor of this type; cached.
 
-    `key` is the machine as a hashable key; it may be None unless the type names an atom's operand. Raises a
-    ProgramError if the type has no valid distribution.
+    `key` is the machine as a hashable key; it may be None unless the type names an atom's operand. Raise a ProgramError
+    if the type has no valid distribution, and a LookupError if the machine has no such atom.
     """
     shape = numbers(register_type.shape, register_type)
     distribution = register_type.distribution

@@ -121,7 +121,8 @@ class PlacedView:
 def nearest(tensor: PlacedMemory | PlacedView, coordinates: Coordinates) -> TensorAddress | None:
     """Return the address of an element with its coordinates clamped into bounds, so that it can always be read.
 
-    Only coordinates that may be out of bounds are clamped. None if the tensor may have no elements at all.
+    Only coordinates that may be out of bounds are clamped. None if the extent of a dimension with such a coordinate may
+    be 0.
 
     >>> from tilewright.algebra.expr import symbol
     >>> from tilewright.ir.dtypes import f32

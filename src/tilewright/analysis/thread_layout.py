@@ -158,9 +158,8 @@ class Frames:
     def _assign_registers(self, program: Program) -> None:
         """Decide which tensors of `program` lie in registers, and how each operation's axes are distributed over lanes.
 
-        Nothing is returned; the result goes to fields of this object. `self.tensors` and `self.axes` have the layouts,
-        `self.turned` the transposes, `self.followed` and `self.stored` reductions; `self.has_private_memory` is True if
-        no lane reads what another stored.
+        Nothing is returned; the fields of this object are set: `tensors`, `axes`, `turned`, `followed`, `stored` and
+        `has_private_memory`.
         """
         as_bits = {self._chain.root(op.operands[0]) for op in program.walk() if op.name == "bitcast"}
         plain_tensors = [
@@ -669,7 +668,8 @@ class _Classes:
         return distributions
 
     def is_together(self, op: Op, axes: tuple[Dim | None, ...]) -> bool:
-        """True if the memory-to-memory operation `op` is faster if a lane loads several of its values at once.
+        """True if a lane should load several values of the memory-to-memory operation `op` at once, because this is
+        faster.
 
         It is if a lane has vectors. It is also if a lane has several single elements, and memory is contiguous along an
         axis of `op`: loads are then coalesced across lanes and in flight together. `axes` has the Dim of each axis of

@@ -186,6 +186,8 @@ class _Checker:
     def _check_mma(self, op: Op) -> None:
         """Raise a ProgramError if an operand of the `mma` operation `op` does not fit its atom in element type, shape,
         memory space or distribution over threads; also if the program has no machine.
+
+        On machines with one wave in a workgroup (CPUs), an operand that the atom takes from registers may be in memory.
         """
         if self.machine is None:
             raise ProgramError(f"the program names no machine, so {op.attrs['atom']} has no meaning")
@@ -352,8 +354,10 @@ class _Checker:
                     )
 
     def _check_channels(self, role_names: list[str]) -> None:
-        """Raise a ProgramError if a channel has no acquire, no commit or no wait; or if it has no release and is
-        acquired more often than it has stages. Channels that no operation uses are skipped. `role_names` is not used.
+        """Raise a ProgramError if a channel has no acquire, no commit or no wait. Raise one too if it has no release
+        and one worker that does all tasks would acquire it more often than it has stages.
+
+        Channels that no operation uses are skipped. `role_names` is not used.
         """
         used: dict[Value, set[str]] = {}
         for op in self.program.walk():
@@ -384,7 +388,9 @@ class _Checker:
 
 def past_shared_memory(program: Program, machine: Machine) -> ProgramError | None:
     """Return, not raise, a ProgramError if `program` allocates more shared memory than a workgroup of `machine` has.
-    Return None if it fits, or the machine has no limit. Tensors that are kept in registers do not count.
+
+    Return None if it fits, or the machine has no limit. Tensors that are kept in registers do not count; tensors of a
+    ping-pong loop count twice.
     """
     space, total = machine.spaces["shared"], 0
     if space.bytes is None:

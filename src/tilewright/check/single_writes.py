@@ -90,8 +90,8 @@ def _distinct_axes(value: Value, places: Places) -> tuple[bool, ...]:
     """Return a tuple of bools, one for each axis of the tensor or view `value`: True if the address of an element
     depends on its index along the axis.
 
-    Axes of extent 1, and all axes of a tensor that is no view, count as True. `places` maps values to the operations
-    that make them.
+    Axes of extent 1 count as True. So do all axes of a tensor that is no view, and those of a bitcast that changes the
+    number of axes. `places` maps values to the operations that make them.
     """
     op = places.made.get(value)
     rank = len(value.type.shape)

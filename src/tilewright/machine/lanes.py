@@ -194,9 +194,10 @@ def _register_arguments(request: CopyRequest, width: int, wave: int) -> Iterable
     """Return the arguments of the lane loads or stores that do `request`: one dictionary for each instruction, in
     order.
 
-    `width` is the bytes that a lane moves with one instruction, `wave` the lanes of a wave. Raise Refused in three
-    cases: the registers are not whole waves; the values that a lane moves at once are not contiguous and aligned in
-    memory; or a bound of the tensor cuts them apart.
+    `width` is the bytes that a lane moves with one instruction, `wave` the lanes of a wave. A lane whose elements are
+    out of bounds is inactive. Raise Refused unless the registers are whole waves, and the values of a lane whole runs
+    of `width` bytes. Each run must be contiguous and aligned in memory, and either in bounds or out of bounds as a
+    whole.
     """
     numbers, count = request.registers(), _run_length(request, width)
     lanes, values = numbers.shape
