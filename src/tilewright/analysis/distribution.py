@@ -23,6 +23,10 @@ Array = np.ndarray[Any, np.dtype[Any]]
 class Placement:
     """A distribution as tables: the element of each (thread, value), and its coordinates.
 
+    Raise a LayoutError unless `layout` has the two modes (thread, value) and holds each element of `shape`, and only
+    those.
+
+
     >>> p = Placement(Layout((4, 2), (2, 1)), (8,))
     >>> p.elements
     array([[0, 1],
@@ -49,7 +53,7 @@ class Placement:
 
     @cached_property
     def first(self) -> Array:
-        """Return a boolean array [thread, value]: True for the first place that holds an element.
+        """A boolean array [thread, value]: True for the first place that holds an element.
 
         Several threads may hold the same element; only the first stores it.
         """
@@ -61,7 +65,7 @@ class Placement:
 
     @cached_property
     def coordinates(self) -> tuple[Array, ...]:
-        """Return a tuple of arrays, one for each dimension of the tensor: array[thread, value] is the coordinate of the
+        """A tuple of arrays, one for each dimension of the tensor: array[thread, value] is the coordinate of the
         element that the thread holds as this value.
 
         It is () for a tensor without dimensions.

@@ -54,7 +54,7 @@ class Dim:
 
     @property
     def rounds(self) -> int:
-        """Return the number of vectors of this dimension that each lane has, rounded up."""
+        """The number of vectors of this dimension that each lane has, rounded up."""
         return -(-self.extent // (self.width * self.threads))
 
     @property
@@ -347,8 +347,9 @@ class Frames:
         """Return how the view `value` accesses each dimension of the tensor below it, as a tuple.
 
         An entry is the number of the view's axis that covers the dimension, a `Shifted` coordinate (constant plus steps
-        along axes), or None for extent 1. The whole result is None if a dimension is accessed in any other form. A
-        tensor that is no view covers its own dimensions: (0, 1, 2).
+        along axes), or None for extent 1. A tensor that is no view covers its own dimensions: (0, 1, 2). The whole
+        result is None if a dimension is accessed in any other form, or if a bitcast lies between `value` and the
+        tensor.
         """
         op = self._chain.made.get(value)
         if op is None or op.name not in ("view", "bitcast"):

@@ -289,8 +289,8 @@ class _Checker:
         """Raise a ProgramError if the `copy` operation `op` may read out of bounds and has no `else`, or if its
         register operands have different distributions.
 
-        If it names an atom, the program must have a machine, and the atom must copy between these memory spaces. With
-        an asynchronous atom, one side must be a stage of a channel.
+        If it names an atom, the program must have a machine, and the atom must copy between the memory spaces of the
+        two operands. With an asynchronous atom, one side must be a stage of a channel.
         """
         source, target = op.operands
         if self.places.may_lie_outside(source) and "otherwise" not in op.attrs:
@@ -467,7 +467,8 @@ def _equal_up_to_group_stride(offsets: Array, table: Array) -> bool:
     """True if the element offsets `offsets` and `table` (arrays over rows and columns) are equal, or differ only in the
     stride between groups of eight along the slower axis.
 
-    In `offsets`, that stride must be constant and a multiple of 64.
+    The slower axis is that with the larger stride in `table`. In `offsets`, the stride between groups must be constant
+    and a multiple of 64 elements, and the extent along the axis a multiple of 8.
     """
     if np.array_equal(offsets, table):
         return True

@@ -166,11 +166,10 @@ def _check_overlap(op: Op, places: Places) -> None:
 
 
 def _has_separate_axes(value: Value, places: Places) -> bool:
-    """True if in each view between `value` and its tensor every axis has a coordinate of its own, so that no element
-    repeats: the index itself, plus terms without other axes.
+    """True if no view between `value` and its tensor can repeat an element; also if `value` is no view.
 
-    Axes of extent 1 need no coordinate. True if `value` is no view. `places` maps values to the operations that make
-    them.
+    In each of these views, every axis of an extent above 1 must have a coordinate of its own: the index along the axis,
+    plus terms without the other axes. `places` maps values to the operations that make them.
     """
     op = places.made.get(value)
     while op is not None and op.name in ("view", "bitcast"):
