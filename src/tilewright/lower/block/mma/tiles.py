@@ -17,7 +17,7 @@ from tilewright.lower.block.writer import word
 class Span:
     """Blocks of equal size along M or N: their number, size, and first index; `ragged`: the last one goes past the end.
 
-    `there` is the condition under which there are any such blocks.
+    `there` is the condition under which the blocks exist.
     """
 
     count: Size
