@@ -528,8 +528,8 @@ def _by_workgroup(low: Lowering, op: Op, when: Expr, otherwise: list[Tile]) -> t
     """Emit the body of a conditional in a branch on `when`, a condition on workgroup ids or sizes; return the result
     tiles.
 
-    The tiles `otherwise` are stored in new tensors before it, and the body's values over them in the branch. Raise a
-    ProgramError if the two cover different parts of a dimension.
+    The tiles `otherwise` are stored in new tensors before the branch; in the branch, the body's values overwrite them.
+    Raise a ProgramError if the two cover different parts of a dimension.
     """
     (body,) = op.blocks
     stored = [low.storage.stored(t, name="otherwise") for t in otherwise]

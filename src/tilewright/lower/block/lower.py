@@ -99,9 +99,9 @@ def _block(low: Lowering, block: Block) -> tuple[Tile, ...]:
     """Emit the code of the operations in a tile block; return the lazy Tiles of its `yield`'s operands, () if it has no
     `yield`.
 
-    Operations along the same rows are fused into one loop where that pays. `low.storage.env` gets the Tile of each
-    other result. It is masked past the end of a loop's axis, and stored in memory or registers if that is cheaper than
-    to compute it again.
+    Operations along the same rows are fused into one loop where that pays. The Tile of each other result is recorded in
+    `low.storage.env`. It is first masked past the end of a loop's axis if its operation was chosen for that
+    (`masks.hide_end`), and stored in memory or registers if that is cheaper than to compute it again.
     """
     env = low.storage.env
     for step in row_fusion.steps(low, block.ops):

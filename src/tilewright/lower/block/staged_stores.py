@@ -84,8 +84,8 @@ def _in_rows(low: Lowering, write: Write, atom: CopyAtom, held: Value) -> bool:
     accumulator.
 
     `write` is the write of its elements. A shared tile has all rows and some columns; if several groups of waves split
-    the columns, some of each group. Return True; or False, with nothing emitted, if no row length of `atom` divides the
-    columns.
+    the columns, it has some columns of each group. Return True; or False, with nothing emitted, if no row length of
+    `atom` divides the columns.
     """
     w = low.writer
     m, n = low.storage.sums[held]

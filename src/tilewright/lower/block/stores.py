@@ -46,7 +46,8 @@ def conditions_of(low: Lowering, op: Op, dims: tuple[Expr, ...]) -> Iterator[Exp
     """Yield the condition "coordinate < limit" for each entry (dimension, limit) of `op`'s attribute `bounds` whose
     dimension is among `dims`.
 
-    It is an expression of coordinates, 1 where it holds. If the limit depends on data, it is a formula that loads them.
+    A condition is an expression of coordinates, 1 where it holds. If its coordinate or limit depends on data, it is a
+    formula that loads these data.
     """
     for dim, bound in op.attrs.get("bounds", ()):
         if dim not in dims:

@@ -122,8 +122,8 @@ class Tasks:
         dimension.
 
         `counts` is {dimension: number of tasks along it}. With a raster group, the last two dimensions share one range:
-        `group` tasks along the first of them, then the next along the second, so that operands stay in the shared
-        cache. In the order "dynamic", tasks with the longest loops come first instead.
+        `plan.raster` tasks along the first of them, then as many at the next index of the second, so that operands stay
+        in the shared cache. In the order "dynamic", tasks with the longest loops come first instead.
         """
         task_index_of: dict[Expr, Expr] = {}
         group = self.plan.raster
@@ -162,12 +162,13 @@ class Tasks:
         return [r for r in ranges if r.hi is not as_expr(1)]
 
     def _longest_first(self, counts: Mapping[Expr, Size], places: dict[Expr, Expr]) -> list[Range]:
-        """Return the ranges of task indices, outermost first, so that tasks with the longest loops come first: rows run
-        from last to first.
+        """Return the ranges of task indices, outermost first: dimensions before the rows (batch dimensions), rows from
+        last to first, then the other dimensions. The last rows come first because their loops are the longest (causal
+        masks).
 
         `counts` is {dimension: number of tasks along it}; `places` gets {dimension: index of the current task along
-        it}. A raster group is a number of tasks along the dimensions before the rows that run together: they are a
-        range behind the rows.
+        it}. A raster group is a number of tasks along the batch dimensions that run together: they become ranges right
+        after the rows.
         """
         assert self.w.home is not None
         row, dims, ranges = self.w.home.row, list(counts), list[Range]()
