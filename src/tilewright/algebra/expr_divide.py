@@ -287,10 +287,10 @@ def _symbolic_low_part(a: Expr, d: Expr) -> tuple[Expr, Expr, Expr, Expr] | None
 
 
 def _common_factors(terms: tuple[tuple[Expr, int], ...], d: Expr) -> list[Expr]:
-    """Return the largest common factor of `d` with each term of a sum, without repetition, and without 1 and `d`
-    itself.
+    """Return a list of factors that `d` has in common with terms of a sum: for each term, the largest common factor.
 
-    `terms` are the sum's (term, coefficient) pairs. The list is empty if `d` is a sum of several terms.
+    `terms` are the sum's (term, coefficient) pairs. Repetitions, 1 and `d` itself are left out. The list is empty if
+    `d` is a sum of several terms.
     """
     constant, d_terms = _rules.linear(d)
     if constant != 0 or len(d_terms) != 1:

@@ -87,7 +87,8 @@ def has_none(x: object) -> bool:
 def as_int_tuple(x: Any, what: str) -> Any:
     """Return `x`, an int or a nested tuple of ints, with numpy integers converted to ints.
 
-    Raise LayoutError if it is nothing of the kind, or too large; `what` names it in the message, for example "shape".
+    Raise LayoutError for other types (bools and expressions too), for an int that is too large for an offset, and for
+    too deep a nesting. `what` names the value in the message, for example "shape".
     """
     if type(x) is int:
         if OFFSETS.refuses(abs(x)):
