@@ -38,7 +38,8 @@ _compiled: dict[Expr, tuple[Callable[..., Any], tuple[str, ...]]] = {}
 def evaluated(e: Expr, values: Mapping[str, Any]) -> Any:
     """Return the value of the integer expression `e` for `values`, {symbol name: int or numpy array}; arrays broadcast.
 
-    Raise ExpressionError if a symbol has no value or the value exceeds 64 bits, and DivisionByZero.
+    Raise ExpressionError if a symbol has no value or the value exceeds 64 bits, and DivisionByZero. An exact division a
+    / b is not checked: it is computed as a // b.
 
     >>> from tilewright.algebra.expr import index
     >>> m = index("m", 100)
@@ -103,8 +104,10 @@ Terms = tuple[tuple[Expr, int], ...]
 
 @dataclass(frozen=True)
 class Separated:
-    """Expressions, each split into a sum of `terms` that depend on the axes, and an integer that depends on the other
+    """Expressions, each as a sum of two parts: `terms` that depend on the axes, and an integer that depends on other
     symbols.
+
+    The integer is the expression's *number*; it includes the constant.
     """
 
     terms: tuple[Terms, ...]
@@ -115,9 +118,10 @@ class Separated:
     """From the values of `names`, in this order, to the number of each expression."""
 
     def numbers(self, values: Mapping[str, Any]) -> tuple[int, ...] | None:
-        """Return the number of each expression for `values`, {symbol name: value}.
+        """Return, for each expression, the part that does not depend on the axes, as an int; `values` is {symbol name:
+        value}.
 
-        None if a value is missing or an array, or if a division by 0 is left to `evaluated`, which reports it.
+        Return None if a value is missing or an array, or if a divisor is 0 (`evaluated` then reports the fault).
         """
         try:
             given = [values[name] for name in self.names]
@@ -131,9 +135,10 @@ class Separated:
 
 @lru_cache(maxsize=1024)
 def separated(expressions: tuple[Expr, ...], axes: tuple[str, ...]) -> Separated | None:
-    """Return `expressions` in two parts: terms in the symbols named `axes`, and numbers that other symbols give.
+    """Return `expressions` split into terms in the symbols named `axes`, and a number that the other symbols and the
+    constant give.
 
-    None if a term depends on both, such as i*j or (i + j) // 2 for the axis i. The result is cached.
+    Return None if a term depends on both, such as i*j or (i + j) // 2 for the axis i. The result is cached.
 
     >>> from tilewright.algebra.expr import index
     >>> i, j = index("i", 8), index("j", 8)

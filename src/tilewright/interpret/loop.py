@@ -231,10 +231,11 @@ def compute(agent: Agent, op: Op) -> Steps | None:
 
 
 def shuffle(agent: Agent, op: Op) -> Steps | None:
-    """Execute a `shuffle` of the wave `agent`: set each lane of a vector to the element of some lane of another. Return
-    None.
+    """Execute a `shuffle` of the wave `agent`: set each lane of the vector `op.operands[0]` to the element of some lane
+    of `op.operands[1]`. Return None.
 
-    The expressions `at` give that lane's indices; raise OutOfBoundsFault if there is no such lane.
+    The attribute `over` names the indices of a lane of the first operand. The attribute `at` holds expressions of them:
+    the indices of the lane of the second operand. Raise OutOfBoundsFault if there is no such lane.
     """
     target, source = (agent.handles[v] for v in op.operands)
     shape = target.data.shape
@@ -266,10 +267,10 @@ def _steps(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def transpose(agent: Agent, op: Op) -> Steps | None:
-    """Execute a `transpose` of the wave `agent`: its operands, vectors, are the rows of a matrix, and are set to its
-    transpose.
+    """Execute a `transpose` of the wave `agent`: its operands, vectors, are the rows of a matrix, and are set to the
+    rows of the transposed matrix.
 
-    An entry of the matrix is a unit of several elements. Return None.
+    An entry of the matrix is a run of consecutive elements, as many as the attribute `unit` says. Return None.
     """
     registers = [agent.handles[v] for v in op.operands]
     rows = np.stack([register.read(op) for register in registers])

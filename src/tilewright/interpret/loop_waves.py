@@ -505,8 +505,8 @@ def settle(agent: Agent, op: Op) -> Steps:
 
 
 def _multiply(agent: Agent, op: Op, mma_atom: Any, clock: Clock) -> None:
-    """Compute the wave's part of A*B by `mma_atom`, and add it to its registers of C; with attribute `fresh`, set them
-    to it.
+    """Compute the wave's part of A*B by `mma_atom`, and add it to its registers of C; with attribute `fresh`, C is
+    overwritten instead.
 
     `clock` is the clock of the actor that reads shared memory. Raise ProgramError if the shapes do not fit the atom.
     """

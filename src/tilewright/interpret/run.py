@@ -132,7 +132,8 @@ class Run:
         tile.
 
         Shared memory of the previous workgroup is dropped. `together` is {grid dimension: how many workgroups run as
-        one}, for those that do. `ids` None: the program has no workgroups, and nothing is restricted.
+        one}; a dimension without an entry has 1. If `ids` is None, the program has no workgroups, and nothing is
+        restricted.
         """
         self.parts.clear()
         self.bound = dict(self.given)
@@ -210,8 +211,8 @@ class Run:
         return filled(kind, tuple(parts[d][0] for d in kind.dims), shape, number)
 
     def conform(self, tile: TileValue, dims: tuple[Expr, ...], at: Op) -> TileValue:
-        """Return `tile` with the dimensions `dims`: others are dropped, missing ones are added; `tile` itself if it has
-        the same.
+        """Return `tile` with the dimensions `dims`: others are dropped, missing ones are added. If `tile` has exactly
+        these, in any order, return it unchanged.
 
         Raise ExecutionError at the operation `at` if a dimension that is dropped or added has several coordinates now.
         """

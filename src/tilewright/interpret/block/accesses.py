@@ -68,9 +68,9 @@ class Watch:
     def _store_access(self, kind: str, places: Array, clock: Clock, access: int) -> None:
         """Store the number `access` as the last access of this `kind` to the elements `places`; no race is tested.
 
-        It replaces earlier accesses that are ordered before the actor of the vector clock `clock`. Unordered ones, such
-        as reads by other waves, are kept: the new access then goes into another layer (array with one number for each
-        element).
+        It replaces earlier accesses of this kind that are ordered before the actor of the vector clock `clock`.
+        Unordered ones, such as reads by other waves, are kept: the new access then goes into another layer (array with
+        one access number for each element).
         """
         layers = self.layers.setdefault(kind, [])
         if kind == WRITE and layers:  # all before are ordered

@@ -26,8 +26,8 @@ def mma(agent: Agent, op: Op) -> Steps:
     registers.
 
     The product is computed in f64 or i64, after A and B are rounded as the atom does (f32 to tf32, for instance). With
-    `skip`, products with an element out of bounds are left out. The generator yields once at first, so that other waves
-    may run.
+    `skip`, products with an element out of bounds are left out; without it, one raises an OutOfBoundsFault. The
+    generator yields once at first, so that other waves may run.
     """
     yield None
     c, a, b = (agent.handles[v] for v in op.operands)
@@ -93,9 +93,9 @@ def map_(agent: Agent, op: Op) -> Steps:
     """Execute `op`, a `map`, for the wave `agent`: set the wave's elements of the target to the values of the formula.
 
     With a target in registers, these are the elements that the wave holds of it. Otherwise they are those that it holds
-    of the first source in registers, or its share of the target if all tensors are in memory. A target in memory must
-    not overlap a source in memory, or an error is raised. The generator yields once at first, so that other waves may
-    run.
+    of the first source in registers, or its share of the target if all tensors are in memory. Raise a RaceFault if the
+    target and a source are in memory, and an element is written that is read for another element. The generator yields
+    once at first, so that other waves may run.
     """
     yield None
     target = agent.handles[op.operands[0]]
@@ -170,7 +170,8 @@ def _sources(agent: Agent, op: Op) -> Steps:
 
 
 def _whole_array(agent: Agent, op: Op, source: Any, clock: Clock) -> Steps:
-    """Return the tensor `source`, an operand of `op`, as a whole array. From memory it is loaded under `clock`.
+    """Return the tensor `source`, an operand of `op`, as a whole array; a generator. From memory it is loaded under the
+    vector clock `clock`.
 
     If it is in registers, the waves of the group exchange the elements that they hold. Raise a ProgramError if no wave
     holds some element.

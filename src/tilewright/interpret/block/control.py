@@ -237,8 +237,8 @@ def _task_class(agent: Agent, schedule: str, total: int, number: int, outside: i
 
     `agent` is the wave that runs the task, `number` the task's number, of `total`. `outside` is the class of the task
     around the loop. Tasks of equal `number` and `outside` in two loops of the same `schedule` get one class. Contiguous
-    loops must also have the same `total`, table loops the same `total` and `table` (an id). Of dynamic loops, only the
-    n-th of each role match.
+    loops must also have the same `total`, table loops the same `total` and `table` (an id). Dynamic loops must also
+    have the same position n: each is the n-th dynamic loop that its wave enters.
     """
     same_loop = {"contiguous": (total,), "dynamic": (agent.deals,), "table": (total, table)}.get(schedule, ())
     classes = agent.worker.classes
@@ -257,7 +257,8 @@ def _enter_task(agent: Agent, task: int, point: dict[str, int]) -> dict[str, int
 def _pingpong(agent: Agent, op: Op, own_tasks: list[tuple[int, dict[str, int]]], synchronises: bool) -> Steps:
     """Execute the ping-pong loop `op` for the wave `agent`: two halves of the role's waves take turns at the tasks.
 
-    `own_tasks` is a list of (task class, {loop variable: value}). Bodies run one after another in this order; the
+    `own_tasks` are the tasks of both halves, as (class number, {loop variable: value}); see `_task_class`. Tasks 0, 2,
+    ... belong to the first half, and the others to the second. Bodies run one after another in this order; the
     `finally` block of a task overlaps with the next body. If `synchronises`, the waves of a half meet after each task.
     Raise a ProgramError for an odd number of waves.
     """
@@ -300,7 +301,8 @@ def role(agent: Agent, op: Op) -> Steps:
 def barrier(agent: Agent, op: Op) -> Steps:
     """Execute `op`, a `barrier`, for the wave `agent`: wait for all waves of its group (the workgroup, or its role).
 
-    Earlier accesses of each are ordered before later ones of all of them. The generator yields once before it waits.
+    What any of these waves accessed before is ordered before what each of them accesses afterwards. The generator
+    yields once before it waits.
     """
     yield None
     yield from agent.meet(op)

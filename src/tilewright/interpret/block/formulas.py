@@ -69,10 +69,10 @@ def _in_common_type(
     coordinates: Mapping[str, Any],
     default_type: DType | None,
 ) -> tuple[list[Any], DType | None]:
-    """Return ([values of each formula in `parts`], their common element type).
+    """Return ([values of each formula in `parts`], their element type).
 
-    Plain numbers take the element type of the other parts, or else `default_type`, or else f32. `leaf` and
-    `coordinates` give the values of operands and index symbols.
+    The type is that of the first part that has one, or else `default_type`, which may be None. Plain numbers get this
+    type, or f32 if it is None. `leaf` and `coordinates` give the values of operands and index symbols.
     """
     typed_values = [_compute(part, leaf, coordinates, default_type) for part in parts]
     kind = next((k for _, k in typed_values if k is not None), default_type)

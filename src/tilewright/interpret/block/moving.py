@@ -117,8 +117,9 @@ def store(
     """Set the elements of `memory`, a tensor or view, at `coordinates` to `values`, for operation `op`; record the
     access.
 
-    Values out of bounds are dropped. `clock` is the vector clock of the actor that writes. Raise a fault for a race, a
-    stage that may not be accessed, or two values for one element; with `in_order`, the last value stays instead.
+    Values out of bounds are dropped. For a tensor without dimensions, empty `values` write nothing. `clock` is the
+    vector clock of the actor that writes. Raise a fault for a race, a stage that may not be accessed, or two values for
+    one element; with `in_order`, the last value stays instead.
     """
     memory.check(op)
     if not coordinates:  # a single element; no value for it: another wave holds it
@@ -172,8 +173,9 @@ def part(agent: Agent, *tiles: Registers | Memory) -> AbstractContextManager[Clo
     """Return a context manager that yields the vector clock under which the wave `agent` accesses memory in an
     operation.
 
-    `tiles` are operands. If one is in registers, it is the wave's own clock. Otherwise a new actor's: which wave
-    handles which element is not specified, so no wave may rely on the order.
+    `tiles` are operands. If one is in registers, it is the wave's own clock. Otherwise it is that of `Agent.part`,
+    usually a new actor's: which wave handles which element of memory is not specified, so no wave may rely on the
+    order.
     """
     return nullcontext(agent.clock) if any(isinstance(tile, Registers) for tile in tiles) else agent.part()
 
@@ -423,9 +425,9 @@ def atomic(agent: Agent, op: Op) -> Steps:
     of memory.
 
     Its elements are those that it holds in registers, or its share of a tile in memory. They are combined one after
-    another; elements out of bounds are dropped. A RaceFault is raised if the tile is in memory, and an element is
-    combined into one that the tile has for another coordinate. The generator yields once at first, so that other waves
-    may run.
+    another; elements out of bounds are dropped. If the tile is in memory and overlaps the target, a RaceFault is raised
+    when an element is combined into another element of the tile. The generator yields once at first, so that other
+    waves may run.
     """
     yield None
     if _has_no_part(agent, op):

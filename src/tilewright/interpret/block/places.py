@@ -51,7 +51,7 @@ class Coordinates(tuple[Array, ...]):
 
 
 class Pattern:
-    """The element numbers of a view in memory, but for one offset, which depends on loop variables.
+    """The element numbers of a view in memory, up to one offset that depends on loop variables.
 
     `places` are the element numbers if the loop variables add nothing, and `limits` the least and greatest coordinate
     then, for each dimension of the memory. `strides` are those of the memory. `parts` are the coordinates, split into
@@ -63,9 +63,9 @@ class Pattern:
         self._swizzled: dict[tuple[Any, int], Array] = {}
 
     def offset(self, values: Mapping[str, Any], sizes: tuple[int, ...]) -> int | None:
-        """Return what `values`, {loop variable: value}, add to each of `places`.
+        """Return the number that the loop variables, `values` = {name: value}, add to each of `places`.
 
-        None if a coordinate would be out of bounds (`sizes` are the extents), or if a value is no single number.
+        Return None if a coordinate would be out of bounds (`sizes` are the extents), or if a value is no single number.
         """
         numbers = self.parts.numbers(values)
         if numbers is None:
