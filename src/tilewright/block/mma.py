@@ -129,7 +129,9 @@ def blockwise_copy(
 
 def _lane_atom(source: Tensor, target: Tensor, vector: tuple[int, int] | None) -> str | None:
     """Return the name of the copy atom with which each lane moves `vector[1]` elements from the memory of `source` to
-    that of `target`; None if `vector` is None. Raise a ProgramError if the kernel's machine has no such atom.
+    that of `target`.
+
+    Return None if `vector` is None. Raise a ProgramError if the kernel's machine has no atom of this width.
     """
     if vector is None:
         return None

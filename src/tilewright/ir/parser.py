@@ -203,8 +203,8 @@ class Reader:
         return new
 
     def scope(self, symbols: dict[str, Symbol]) -> None:
-        """End a scope: make `symbols`, {name: symbol} as it was at the start of the scope, the declared symbols
-        again.
+        """End a scope: forget the symbols declared in it. `symbols` is {name: symbol} as it was at the start of the
+        scope.
         """
         if symbols is not self.symbols:
             self.symbols, self.known = symbols, {}

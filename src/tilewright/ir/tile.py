@@ -567,11 +567,13 @@ def access_form(op: Op) -> tuple[tuple[Expr, ...], tuple[Value, ...]]:
 
 
 def loose(op: Op) -> tuple[set[Expr], str] | None:
-    """Return (dimensions on one side of `op` only, error message), or None if there are none.
+    """Return (dimensions that one side of `op` has and the other lacks, error message), or None if there are none.
 
-    Sides are the operands of an `mma`, start and end of an `iterate`, tile and memory of a write. A dimension of an
-    `mma` counts if it is in one operand only and not in the accumulator. Such dimensions are legal only if constraints
-    tile them to a single coordinate; the message is for programs in which they do not.
+    In an `mma`, they are those of A or B that neither the other operand nor the accumulator has. In an `iterate`, they
+    are those in which the first value and the yielded value of a carried variable differ (of the first such variable).
+    In a write or atomic without a mapping, they are those in which tile and memory differ. They are legal where
+    constraints tile them to a single coordinate, and where a written tile lacks dimensions of its memory: it is
+    broadcast first. The message is for other programs.
     """
     if op.name == "mma":
         a, b, acc = (tile_type(op, i) for i in range(3))

@@ -28,11 +28,11 @@ _ENTRY = "apply"
 
 
 def text(name: str, dtype: str, lanes: int | None, fused: bool = True) -> str:
-    """Return the LLVM text of a function `void apply(inputs..., ptr result, i64 count)`, which applies the mathematical
-    function `name`, such as "sin", to arrays of `count` elements of type `dtype`.
+    """Return the LLVM text of a function `void apply(inputs..., ptr result, i64 count)` over whole arrays.
 
-    Its loop handles `lanes` elements at a time (None: one), so that the count must be a multiple of that and above 0.
-    `fused` True allows fused multiply-adds.
+    It applies the mathematical function `name`, such as "sin", to arrays of `count` elements of type `dtype`. Its loop
+    handles `lanes` elements at a time (None: one), so `count` must be a multiple of `lanes`, and above 0. With `fused`,
+    fused multiply-adds are allowed.
     """
     element, out = dtypes.dtype(dtype), Writer(fused=fused)
     count, vector_type, size = 1 + (name in BINARY), vector(element, lanes), element.bits // 8

@@ -186,8 +186,9 @@ def _outputs_per_step(problem: ConvProblem) -> int:
 
 
 def _tap_groups(taps: list[tuple[Index, Index, Index]], problem: ConvProblem) -> list[list[tuple[Index, Index, Index]]]:
-    """Return `taps`, a list from `_taps`, split into lists of limited length. The reference gathers the pixels of one
-    list at a time, to limit the memory used.
+    """Return `taps`, a list from `_taps`, split into lists of limited length.
+
+    The reference gathers the input pixels of one list at a time, which limits the memory used.
     """
     count = max(1, _MAX_PIXELS // (problem.mb * problem.ic * prod(problem.o[1:]) * _outputs_per_step(problem) or 1))
     return [taps[n : n + count] for n in range(0, len(taps), count)]
@@ -196,11 +197,11 @@ def _tap_groups(taps: list[tuple[Index, Index, Index]], problem: ConvProblem) ->
 def _taps(
     problem: ConvProblem, first_output: int = 0, output_count: int | None = None
 ) -> list[tuple[Index, Index, Index]]:
-    """Return [(tap, inputs, outputs), ...] with one triple for each filter tap that reads the image: with this tap, the
-    outputs `outputs` read the input pixels `inputs`. All three are numpy indices into the last axes of an array.
+    """Return [(tap, inputs, outputs), ...] with one triple for each filter tap that reads the image.
 
-    Only `output_count` outputs (None: all) along the first spatial axis are considered, starting with number
-    `first_output`, and `outputs` counts from that one.
+    All three are numpy indices into the last axes of an array: with the filter tap at `tap`, the output pixels at
+    `outputs` read the input pixels at `inputs`. Only `output_count` outputs (None: all) along the first spatial axis
+    are considered, from number `first_output` on, and `outputs` counts from that one.
     """
     axes = []
     output_extents = (problem.o[0] if output_count is None else output_count, *problem.o[1:])

@@ -34,14 +34,16 @@ def read(
 ) -> Tile:
     """Emit a `read` of `memory` (a kernel argument, or allocated memory) and return its elements as a tile.
 
-    Without a `mapping` the tile has the memory's dimensions. A `mapping` gives the memory coordinates of each tile
-    element; its dynamic values (indices that are data) are the tiles `mapping_dynamic_vals`. `source` (memory
-    coordinates) and `target` (iterators) do the same by the kernel's IteratorBindings. `bounds` is {tile dimension:
-    size}: elements at or past the size are not accessed.
+    Without a `mapping` the tile has the memory's dimensions, and ends where memory does. A `mapping` gives the memory
+    coordinates of each tile element; its dynamic values (indices that are data) are the tiles `mapping_dynamic_vals`.
+    Instead of a mapping, `source` may list the memory coordinates and `target` the tile's iterators; the kernel's
+    IteratorBindings say which dimension each iterator runs over. `bounds` is {tile dimension: size}: memory is not read
+    for elements whose coordinate is `size` or more.
 
-    `otherwise` is the value of out-of-bounds elements (padding). Without it no coordinate may be out of bounds, with
-    one exception: in a kernel traced by the rules of Wave (`as_wave`), a read with a mapping has 0 there.
-    `elements_per_thread` is a hint to the planner; `flags` and `tag` are ignored.
+    `otherwise` is the value of elements out of bounds of memory or beyond `bounds`; raise DtypeMismatch if it is no
+    number. Without it, elements beyond `bounds` are 0, and a mapping must not leave memory; in a kernel traced by the
+    rules of Wave (`as_wave`), a read with a mapping gives 0 there. `elements_per_thread` is a hint to the planner;
+    `flags` and `tag` are ignored.
     """
     value = memory_of(memory, "read")
     memory_type: MemoryType = value.type
@@ -76,9 +78,9 @@ def write(
 ) -> None:
     """Emit a `write` of the tile `register_` to `memory`; elements that are out of bounds are not written.
 
-    A write to a narrower element type rounds, and is reported. Without a `mapping`, a tile that lacks dimensions of the
-    memory is written at every coordinate along them. The other parameters are those of `read`, with `source` the
-    iterators and `target` the memory coordinates.
+    A write to a narrower element type rounds; the compiler warns of it. Without a `mapping`, a tile that lacks
+    dimensions of the memory is written at every coordinate along them. The other parameters are those of `read`, with
+    `source` the tile's iterators and `target` the memory coordinates.
     """
     _emit_store("write", register_, memory, mapping, mapping_dynamic_vals, bounds, source, target, elements_per_thread)
 
@@ -237,13 +239,15 @@ def _access_of(
     reading: bool,
 ) -> tuple[dict[str, Any], list[Value], tuple[Expr, ...] | None]:
     """Return (attributes, dynamic values, tile dimensions) that describe how the operation `what` accesses memory of
-    type `memory`. Raise BadMapping for arguments that do not fit.
+    type `memory`.
 
     `attributes` is {name: value}: `over` (iterators of the tile), `at` (memory coordinates as expressions of them),
     `lookups` (coordinates at which each dynamic value is read) and `bounds`. `mapping`, `bounds`, `source` and `target`
-    are as in `read`; without the first and the last two, only `bounds` is set, and the tile dimensions are None (the
-    memory's own). `dynamic` are the tiles for the mapping's dynamic values (indices that are data). `reading` is True
-    for reads, whose tile is the mapping's output.
+    are as in `read`. Without `mapping`, `source` and `target`, only `bounds` is set, and the tile dimensions are None
+    (those of the memory). `dynamic` are the tiles for the mapping's dynamic values (indices that are data). `reading`
+    is True for reads, whose tile is the mapping's output.
+
+    Raise BadMapping for arguments that do not fit.
     """
     attrs: dict[str, Any] = {}
     for name, argument, types, expected in (
