@@ -61,8 +61,9 @@ def evaluated(e: Expr, values: Mapping[str, Any]) -> Any:
 
 @lru_cache(maxsize=4096)
 def names_in(e: Expr) -> tuple[str, ...]:
-    """Return the names of the symbols in the integer expression `e`, sorted; a symbol with a definition counts as the
-    symbols in that. The result is cached.
+    """Return the names of the symbols on which the integer expression `e` depends, sorted; the result is cached.
+
+    For a symbol with a definition, the names of the symbols in its definition are returned instead of its own.
     """
     names: set[str] = set()
     for s in e.symbols:
@@ -72,7 +73,9 @@ def names_in(e: Expr) -> tuple[str, ...]:
 
 @lru_cache(maxsize=1024)
 def names_in_all(expressions: tuple[Expr, ...]) -> tuple[str, ...]:
-    """Return the names of the symbols in any of the integer `expressions`, each once; the result is cached."""
+    """Return the names of the symbols on which any of the integer `expressions` depends, each once; the result is
+    cached.
+    """
     return tuple(dict.fromkeys(name for e in expressions for name in names_in(e)))
 
 
@@ -89,7 +92,9 @@ def _compile(e: Expr) -> tuple[Callable[..., Any], tuple[str, ...]]:
 
 
 def _function(source: str, names: tuple[str, ...]) -> Callable[..., Any]:
-    """Return the function of the values of the symbols `names` whose result is the Python expression `source`."""
+    """Return a function of the values of the symbols `names`, in this order, that computes the Python expression
+    `source`.
+    """
     arguments = ", ".join(f"s_{name}" for name in names)  # a symbol may be called `in`
     known = {"_min": _min, "_max": _max, "_require_nonzero": _require_nonzero}
     function: Callable[..., Any] = eval(f"lambda {arguments}: {source}", known)

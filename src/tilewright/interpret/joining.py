@@ -57,8 +57,9 @@ def _reads_what_it_writes(program: Program) -> bool:
 def _joinable_dim(program: Program, grid: int) -> Symbol | None:
     """Return the tensor dimension that workgroups along grid dimension number `grid` divide, if they may run as one.
 
-    None if they may not: every operation must be elementwise along the dimension, one plain constraint must divide it,
-    and the program must not use the workgroup id.
+    Return None if they may not. Three conditions must hold: every operation is elementwise along the dimension; exactly
+    one workgroup constraint is along the grid dimension, without start, count or `primary=False`; and the program does
+    not use the workgroup id.
     """
     constraints = [r for r in program.records if r.name == "workgroup" and r.attrs["grid"] == grid]
     if len(constraints) != 1 or any(name in constraints[0].attrs for name in ("start", "iters", "primary")):

@@ -104,10 +104,9 @@ class Vector:
 
 
 def alloc(agent: Agent, op: Op) -> Steps | None:
-    """Execute an `alloc` of the wave `agent`: bind its result to counting barriers, a zeroed vector register, or flat
-    memory.
+    """Execute an `alloc` of the wave `agent`: bind its result to what the attribute `type` says, and return None.
 
-    The type in the attribute `type` says which. Return None.
+    That is a list of counting barriers, an uninitialised vector register, or uninitialised flat memory.
     """
     kind = op.attrs["type"]
     if isinstance(kind, BarrierType):
@@ -297,8 +296,9 @@ def atom(agent: Agent, op: Op) -> Steps | None:
     """Execute a multiplication `atom` of the wave `agent` on vectors: C += A*B, with operand layouts as the machine
     describes.
 
-    Operands that are fragments of several lanes are passed to `loop_waves.product`. Return None, or that function's
-    steps. Raise ProgramError if the program names no machine, or if the atom reads memory itself.
+    Fragments (registers of all lanes of a wave) are passed to `loop_waves.product`, whose result is returned; otherwise
+    return None. Raise ProgramError if the program names no machine, or, without fragments, if the atom reads an operand
+    from memory.
     """
     machine = agent.worker.machine
     if machine is None:

@@ -64,8 +64,8 @@ def write(run: Run, op: Op) -> tuple[TileValue, ...]:
     """Execute a `write`, or an atomic operation, of a tile to memory: to the elements in bounds that conditionals
     allow.
 
-    Return () for a write. An atomic operation combines the tile with memory, and returns the previous elements if it
-    has a result.
+    Return () for a write. An atomic operation combines the tile with memory, and returns a tile of the previous
+    elements of memory.
     """
     source, target, *extra = op.operands
     tile = run.values[source]

@@ -56,9 +56,10 @@ class Run:
     """Whether symbols that set_symbol sets may have values outside their range, as in Wave."""
 
     def number(self, e: Expr, at: Op | None = None) -> int:
-        """Return the current value of the integer expression `e`. Raise an error at the operation `at` if it has none.
+        """Return the current value of the integer expression `e`.
 
-        It has none if a symbol is unbound, or differs from element to element.
+        Raise UnboundSymbol if a symbol has no value, and ExecutionError if a symbol differs from element to element or
+        the value is not allowed (a division by 0, for example). The error points at the operation `at`.
         """
         try:
             symbol_values: dict[Any, Any] = dict(self.symbols)
@@ -253,8 +254,8 @@ class Run:
         tile.
 
         The tile covers `parts`, {dimension: (first, end)}, of `dims`. `known` is {symbol: value or array}; a symbol
-        that is bound to a tile has the value of that tile's element. Raise an error at the operation `at` if there is
-        no value.
+        that is bound to a tile has the value of that tile's element. Raise UnboundSymbol or ExecutionError, at the
+        operation `at`, if a value is missing or not allowed.
         """
         values: dict[Any, Any] = {**self.symbols, **known}
         for s in e.symbols:

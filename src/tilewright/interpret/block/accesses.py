@@ -97,8 +97,8 @@ class Watch:
 class Sharing:
     """The task that accessed each element of a buffer in global memory, for each kind of access.
 
-    Two tasks are unordered for any number of workers, unless every number of workers gives both to one worker. Such
-    tasks have the same number here; races within a worker are found by its `Watch`.
+    Two tasks count as unordered, unless they run on the same worker whatever the number of workers is. Tasks that
+    always run on one worker have the same number here; races within a worker are found by its `Watch`.
     """
 
     def __init__(self, size: int):

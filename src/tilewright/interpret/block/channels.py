@@ -31,6 +31,10 @@ Array = np.ndarray[Any, np.dtype[Any]]
 class Fill:
     """One use of a channel's stage, from the first acquire to the last release, with the waves that have done each
     step.
+
+    `landing` are the asynchronous copies into the stage, and `leaving` those from it. `knows` holds the vector clocks
+    of the commits and of `landing`; `freed` those of the releases and of `leaving`. `producers` and `consumers` are
+    numbers of waves (0: not known yet).
     """
 
     number: int
@@ -108,7 +112,8 @@ class Channel:
         return number
 
     def take(self, op: Op, agent: Agent) -> None:
-        """Count that the wave `agent` has applied `op` (acquire, commit, wait or release) to its next fill, and when.
+        """Record that the wave `agent` has applied `op` (acquire, commit, wait or release) to its next fill: count it,
+        and keep the moment.
 
         Raise a RaceFault if the last such operation of the wave is not ordered before `op`.
         """

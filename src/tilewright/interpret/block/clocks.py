@@ -51,8 +51,8 @@ class Clock:
         """Return a copy of this vector clock for other actors to learn, including finished parts of collective
         operations.
 
-        Also begin a new step of this actor (a wave or copy). The copy does not cover it, so that what the actor does
-        next is not ordered before what the others do.
+        Also begin a new step of this actor (a wave or copy), which the copy does not contain: what the actor does next
+        is not ordered before what the others do.
         """
         known = self.known.copy()
         for slot, step in self.parts:
@@ -82,9 +82,9 @@ class Clock:
     def join(self, other: Clock) -> None:
         """Make everything that the actor of `other` did or knew ordered before this actor's next action.
 
-        `other` is the vector clock of an actor that this one started and that has ended. If it has finished parts of
-        collective operations that are not ordered yet, they become parts of this clock, which passes them on at its
-        next synchronisation.
+        `other` is the vector clock of an actor that this one started and that has ended. If `other` holds finished
+        parts of collective operations that are not ordered yet, they become parts of this clock, which passes them on
+        at its next synchronisation.
         """
         self.meet(other.known)
         self.parts = [part for part in dict.fromkeys((*self.parts, *other.parts)) if not self.knows(part)]
@@ -121,7 +121,7 @@ class Clock:
     def learn(self, stamp: Stamp) -> None:
         """Make the moment `stamp`, a (slot, step) of some actor, ordered before this actor's next action.
 
-        Earlier moments of other actors that the actor knew then are not ordered by this.
+        What other actors did before is not ordered by this, even if the actor knew it at the moment `stamp`.
         """
         slot, step = stamp
         self.known[slot] = max(self.known[slot], step)

@@ -26,8 +26,8 @@ def mma(agent: Agent, op: Op) -> Steps:
     registers.
 
     The product is computed in f64 or i64, after A and B are rounded as the atom does (f32 to tf32, for instance). With
-    `skip`, products with an element out of bounds are left out; without it, one raises an OutOfBoundsFault. The
-    generator yields once at first, so that other waves may run.
+    `skip`, products with an element out of bounds are left out; without `skip`, raise an OutOfBoundsFault for such an
+    element. The generator yields once at first, so that other waves may run.
     """
     yield None
     c, a, b = (agent.handles[v] for v in op.operands)
@@ -50,9 +50,10 @@ def mma(agent: Agent, op: Op) -> Steps:
 
 
 def _in_bounds(operand: Any, coordinates: Coordinates, op: Op) -> Array:
-    """Return a bool array: True for each of the `coordinates` of `operand` that lies in bounds of the tensor below it.
+    """Return a bool array: True for each of the `coordinates` at which `operand`, a matrix, has an element in bounds.
 
-    `operand` is a matrix in memory or registers; in registers, all are in bounds. `op` is named in error messages.
+    If `operand` is a view of memory, the element must lie in the tensor that is viewed. In registers, all elements are
+    in bounds. `op` is named in error messages.
     """
     in_bounds = None if isinstance(operand, Registers) else operand.locate(coordinates, op)[2]
     if in_bounds is None:
@@ -211,7 +212,7 @@ _FUNCTIONS: dict[str, Any] = {"sum": np.add, "prod": np.multiply, "max": np.maxi
 def _combine(op: Op, left: tuple[Array, ...], right: tuple[Array, ...]) -> tuple[Array, ...]:
     """Return `left` combined with `right` elementwise by the combining function of `op`, a reduction or scan.
 
-    Each is a tuple with one array for each source of `op`, and so is the result.
+    `left`, `right` and the result are tuples with one array for each source of `op`.
     """
     function = op.attrs["with"]
     if isinstance(function, str):
@@ -229,9 +230,10 @@ def _combine(op: Op, left: tuple[Array, ...], right: tuple[Array, ...]) -> tuple
 
 
 def _combine_all(op: Op, arrays: list[Array]) -> tuple[Array, ...]:
-    """Return the entries of `arrays` along their first dimension combined by the combining function of `op`, in order.
+    """Return `arrays` reduced along their first dimension, in order, by the combining function of `op`.
 
-    There is an array for each source of `op`, and the result has an entry for each.
+    `arrays` has one array for each source of `op`. The result is a tuple with one array for each, without the first
+    dimension.
     """
     function = op.attrs["with"]
     if not isinstance(function, str):
@@ -249,10 +251,10 @@ def _combine_all(op: Op, arrays: list[Array]) -> tuple[Array, ...]:
 
 
 def _in_accumulator_type(op: Op, values: list[Array]) -> list[Array]:
-    """Return `values`, arrays of the sources of `op`, in the type in which it combines them.
+    """Return `values`, arrays of the sources of `op`, converted to the type in which `op` adds or multiplies them.
 
-    For sum and prod, which have one source, that is the accumulator type of the element type (f16 -> f32). The values
-    of other operations are returned unchanged.
+    For sum and prod, which have one source, that is the accumulator type of the element type (f16 -> f32). For other
+    combining functions, the values are returned unchanged.
     """
     if op.attrs["with"] in ("sum", "prod"):
         return [values[0].astype(op.operands[0].type.dtype.accumulator.numpy)]
@@ -286,8 +288,8 @@ def reduce(agent: Agent, op: Op) -> Steps:
 def _target_values(agent: Agent, op: Op, target: Any, clock: Clock) -> Steps:
     """Return the values that `target` has before the reduction `op`, as an array of its whole shape.
 
-    Of registers, all elements are valid: the waves exchange them. Of memory, only those of the share of the wave
-    `agent` are, loaded under `clock`; a wave without a share gets a single 0.
+    For a target in registers, all elements of the array are valid: the waves exchange them. For one in memory, only the
+    share of the wave `agent` is valid, loaded under the vector clock `clock`; a wave without a share gets a single 0.
     """
     if isinstance(target, Registers):
         return (yield from _whole_array(agent, op, target, clock))

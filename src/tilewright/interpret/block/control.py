@@ -61,8 +61,8 @@ def _iterations(
     """Execute the blocks of the loop `op` once for each entry of `iterations`, {loop variable: value}.
 
     With `overlap defer`, the `finally` block of an iteration runs during the next one. `synchronises` is (after body,
-    after `finally`): whether the waves of the group synchronise there. Without `defer`, they do so once, at the end of
-    an iteration.
+    after `finally`): whether the waves of the group synchronise there. Without `defer`, they synchronise at the end of
+    each iteration if one of the two is True.
     """
     deferred_end: Agent | None = None
     deferred = op.attrs.get("overlap") == "defer"
@@ -153,8 +153,8 @@ def share_of(worker: int, workers: int, total: int, schedule: str, seed: int) ->
     """Return the numbers of the tasks that worker number `worker` executes, in order, of `total` tasks of all
     `workers`.
 
-    `schedule` "contiguous" gives a consecutive run. "dynamic" draws a random owner for each task from `seed`. Any
-    other, such as "strided", gives every workers-th task.
+    `schedule` "contiguous" gives a run of consecutive tasks. "dynamic" draws a random owner for each task from `seed`.
+    Any other, such as "strided", gives the tasks worker, worker + workers, worker + 2*workers, ...
 
     >>> share_of(1, 3, 8, "strided", 0), share_of(1, 3, 8, "contiguous", 0)
     ([1, 4, 7], [3, 4, 5])
@@ -216,8 +216,9 @@ def _tasks_of_table(agent: Agent, op: Op, total: int) -> list[int]:
     """Return the numbers of the tasks that the worker of the wave `agent` executes, from the task table, operand 0 of
     `op`.
 
-    They are the entries of its rows (every workers-th row); negative entries are skipped. Raise an OutOfBoundsFault if
-    the table names a task of `total` or beyond, and a ProtocolFault if it names one twice.
+    They are the entries in the rows w, w + workers, ... of the table, for worker number w; negative entries are
+    skipped. Raise an OutOfBoundsFault if the table names a task of `total` or beyond, and a ProtocolFault if it names
+    one twice.
     """
     table = agent.handles[op.operands[0]]
     entries = load(table, grid(table.shape), op, agent.clock)
@@ -410,8 +411,9 @@ def wait(agent: Agent, op: Op) -> Steps:
     """Execute `op`, a `wait`, for the wave `agent`: wait until its next fill (one use of a stage) is full, and take it
     for reading.
 
-    The results of `op` are bound to the tensors of the stage. Raise a ProtocolFault in a role that is not the consumer,
-    or if the stage's previous fill is not full either, since a barrier's parity cannot tell the two apart.
+    The results of `op` are bound to the tensors of the stage. Raise a ProtocolFault in a role that is not the consumer.
+    Also raise it if the fill that used this stage before is not full yet: on a machine, the parity of a barrier cannot
+    tell the two fills apart.
     """
     ring: Channel = agent.handles[op.operands[0]]
     _require_role(agent, op, ring, "consumer")
@@ -442,8 +444,8 @@ def _not_full(ring: Channel, fill: Fill) -> str:
 
 
 def release(agent: Agent, op: Op) -> Steps:
-    """Execute `op`, a `release`, for the wave `agent`: give the oldest fill that it waited for and has not released
-    back.
+    """Execute `op`, a `release`, for the wave `agent`: give back the oldest fill that it waited for and has not
+    released.
 
     A fill is one use of a stage. Raise a ProtocolFault if there is none, or in a role that is not the consumer. The
     generator yields once at first, so that other waves may run.

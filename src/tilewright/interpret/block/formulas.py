@@ -24,8 +24,9 @@ def compute(
 ) -> Array:
     """Return the values of `formula` as an array of elements of type `to`.
 
-    `leaf` is a function from an operand or argument leaf to (array, element type). `coordinates` is {name of an index
-    symbol: its values}. Each step is computed in the element type of its operands, with the compiled code's rounding.
+    `leaf` is a function from a leaf of the formula (an operand or argument) to (array, element type). `coordinates` is
+    {name of an index symbol: its values}. Each step is computed in the element type of its operands and rounded as the
+    compiled code rounds.
     """
     with np.errstate(all="ignore"):
         value, _ = _compute(formula, leaf, coordinates or {}, to)

@@ -60,7 +60,10 @@ class Holding:
 
     @cached_property
     def owned(self) -> Held:
-        """The registers of the view that store an element: in all waves together, one for each element."""
+        """The registers of the view that store an element when registers are written to memory.
+
+        If several registers, perhaps of several waves, hold an element, it is one of them.
+        """
         return Held(self.mine.mask & self.first, self.ids, self.shape)
 
     @cached_property
@@ -77,10 +80,10 @@ class Holding:
 
     @cached_property
     def rows_and_columns(self) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-        """For a matrix, ((rows, row of each register), (columns, column of each register)).
+        """For a matrix, ((rows, row position of each register), (columns, column position of each register)).
 
-        `rows` are the row numbers of which the wave holds an element, sorted; the second array has, for each register
-        of the view, the position of its row in `rows`. Columns likewise.
+        `rows` are the numbers of the rows of which the wave holds an element, sorted. The row position of a register of
+        the view is the index in `rows` of its element's row. Columns likewise.
         """
         rows, columns = self.mine.coordinates
         return _distinct(rows, self.shape[0]), _distinct(columns, self.shape[1])

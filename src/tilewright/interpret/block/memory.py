@@ -293,9 +293,10 @@ class TensorWindow:
         return pattern(coordinates, axis_names(attrs["over"]), expressions(attrs["at"]), base.strides)
 
     def _places_in_bounds(self, coordinates: Coordinates, base: TensorMemory) -> Array | None:
-        """Return the element numbers at `coordinates` in the buffer of `base`, the tensor below the view.
+        """Return the element numbers at `coordinates` in the buffer of `base`, the tensor below the view, from a cached
+        `Pattern`.
 
-        They are found by a pattern that is kept. None if there is none, or if a coordinate is out of bounds.
+        Return None if there is no pattern, or if a coordinate is out of bounds.
         """
         view_pattern = self._pattern(coordinates, base)
         offset = None if view_pattern is None else view_pattern.offset(self.values, base.shape)
@@ -310,7 +311,9 @@ def axis_names(axes: tuple[Symbol, ...]) -> tuple[str, ...]:
 
 @lru_cache(maxsize=1024)
 def expressions(at: tuple[tuple[Expr, bool], ...]) -> tuple[Expr, ...]:
-    """Return the coordinates `at` of a view without their marks, whether they may be out of bounds; cached."""
+    """Return the expressions of `at`, a view's coordinates as pairs (expression, may it be out of bounds); the result
+    is cached.
+    """
     return tuple(e for e, _ in at)
 
 
@@ -419,8 +422,8 @@ def full(array: Any, shape: tuple[int, ...]) -> Array:
 
 
 def spread_over(places: Any, inside: Any, shape: tuple[int, ...]) -> tuple[Array, Array]:
-    """Return (`places`, mask of those in bounds), both broadcast to `shape`.
+    """Return (`places`, mask of the places in bounds), both broadcast to `shape`.
 
-    `inside` is the mask before; None says that all places are in bounds.
+    `inside` is that mask in a smaller shape; None says that all places are in bounds.
     """
     return full(places, shape), np.ones(shape, bool) if inside is None else full(inside, shape)

@@ -159,9 +159,11 @@ def share(agent: Agent, shape: tuple[int, ...]) -> tuple[Array, ...]:
 
 @lru_cache(maxsize=256)
 def _run_of_elements(shape: tuple[int, ...], runs: int, number: int) -> tuple[Array, ...]:
-    """Return the coordinates of run `number` of the elements of a tensor of shape `shape`, in `runs` equal runs.
+    """Return the coordinates of the elements of run `number`, where a tensor of shape `shape` is divided into `runs`
+    runs.
 
-    They are one array for each dimension; the last run may be shorter. The result is cached.
+    A run consists of consecutive elements, last dimension fastest. All runs have equal length; the last may be shorter.
+    The coordinates are one array for each dimension. The result is cached.
     """
     size = int(np.prod(shape, dtype=np.int64))
     per_run = -(-size // runs)
@@ -446,8 +448,7 @@ def atomic(agent: Agent, op: Op) -> Steps:
 def _require_tile_disjoint(
     agent: Agent, op: Op, coordinates: tuple[Any, ...], memory_coordinates: tuple[Array, ...], mask: Array
 ) -> None:
-    """Raise a RaceFault if `op`, a scatter or atomic, writes an element of memory that it reads from the tile for
-    another one.
+    """Raise a RaceFault if `op`, a scatter or atomic, writes an element of memory that is another element of its tile.
 
     `coordinates` are those of the wave's elements in the tile, `memory_coordinates` those in memory of the elements
     that `mask` selects. A tile in registers is not tested. `agent` is the wave.
