@@ -102,7 +102,7 @@ class Access:
 
     @classmethod
     def from_layout(cls, layout: Layout, axes: Iterable[Symbol]) -> Access:
-        """Return the access to the memory of a layout, with one of `axes` for each mode.
+        """Return the access to the elements of a layout in memory, with one of `axes` for each mode.
 
         Its only coordinate is the layout's offset. Raise AccessError unless there is one axis for each mode, and each
         axis runs over the size of its mode.

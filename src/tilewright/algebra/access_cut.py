@@ -299,7 +299,8 @@ class _TableColumns:
         """Return the condition with its terms in the fused axes replaced by table columns; new columns are added to
         `made`.
 
-        A condition without fused axes keeps its form. Raise AccessError for one that is no comparison.
+        A condition without fused axes keeps its form. Raise AccessError if a condition with them is neither e >= 0 nor
+        e == 0.
         """
         if not condition.symbols & self.digits:
             return self.decoded(condition)
@@ -317,8 +318,9 @@ class _TableColumns:
         """Return the condition x % s == 0 with one table column in place of the terms of x that depend on the fused
         axes.
 
-        A table column is a symbol whose value is looked up by the fused axes' flat index. A new one is added to `made`.
-        Raise AccessError if the condition does not have this form, or if such a term also depends on another axis.
+        A table column is a symbol whose value is looked up by the fused axes' flat index. If `made` has no column of
+        these terms yet, a new one is added to it. Raise AccessError if the condition does not have this form, or if one
+        of the terms also depends on another axis.
         """
         node = condition.operand
         if not isinstance(node, Mod):
@@ -326,10 +328,11 @@ class _TableColumns:
         return is_zero(self.gather(node.left) % node.right)
 
     def column(self, part: Expr) -> Expr:
-        """Return the table column for `part`, an expression of the fused axes: a symbol, perhaps negated.
+        """Return the table column whose value is `part`, an expression of the fused axes; or -column, if a column has
+        the negative value.
 
-        A column of `made` is used if its definition is that of `part`, or its negative. Otherwise a new one is added to
-        `made`.
+        If `made` has no column of either kind, a new one is added to it. A column is a symbol; its definition is the
+        expression in terms of the flat index.
         """
         definition = self.decoded(part)
         opposite = scale(definition, -1)

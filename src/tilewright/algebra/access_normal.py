@@ -239,7 +239,7 @@ def _without_fractions(bound: Expr) -> Expr:
 
 
 def _drop_implied_bounds(access: Access) -> Access:
-    """Return the access without the bounds that follow from the conditions of its domain (iteration space)."""
+    """Return the access without the bounds that provably follow from the conditions of its domain (iteration space)."""
     facts = [d.operand for d in access.domain if isinstance(d, AtLeastZero)]
     if not facts:
         return access

@@ -381,7 +381,8 @@ def _right_inverse_of_composed(layout: ComposedLayout) -> Any:
 def _split_swizzle(layout: Any) -> tuple[Layout, int | None]:
     """Return (layout without its swizzle, number of offsets from 0 on that the swizzle does not change; None: all).
 
-    Raise LayoutError if its values are coordinates, or if it is composed of anything but a swizzle at offset 0.
+    Raise LayoutError if the layout's values are coordinates, or if it is a composed layout with an offset or an outer
+    function other than a swizzle.
     """
     layout = as_layout(layout)
     if layout.has_coordinates:

@@ -112,10 +112,10 @@ class Layout(TupleValue):
         return self._value(crd)
 
     def _value(self, crd: Any) -> Any:
-        """Return the offset of the coordinate `crd`, in which None counts as 0. With basis strides the value is a
-        coordinate.
+        """Return the offset of the coordinate `crd`, in which None counts as 0; with basis strides, return a coordinate
+        instead.
 
-        Raise LayoutError if such a value is no coordinate.
+        Raise LayoutError if basis strides give no coordinate.
         """
         if not self.has_coordinates:
             return crd2idx(crd, self.shape, self.stride)

@@ -79,9 +79,8 @@ class Mma:
         """Emit one `alloc` and return it: a register tensor of shape (rows, columns) for operand `which` ("a", "b" or
         "c").
 
-        It is distributed over the waves' threads as the atom needs it. If this Mma is interleaved (the tiles of one
-        wave alternate with those of the others, instead of being adjacent), raise a ProgramError if the waves do not
-        divide the shape.
+        It is distributed over the waves' threads as the atom needs it. If this Mma is interleaved, raise a ProgramError
+        unless the waves' atoms divide the shape.
         """
         operand = getattr(self.row, which)
         distribution = Distribution(operand=f"{self.atom}.{which}", waves=self.waves)

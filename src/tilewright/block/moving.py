@@ -129,7 +129,8 @@ def convert_layout(source: Tensor, target: Tensor) -> None:
     """Emit one `convert_layout`, which copies the register tensor `source` to `target`, whose elements are distributed
     over threads differently.
 
-    It is the only operation that changes the distribution of a register tensor.
+    Elements move between threads. A `copy` between registers requires instead that each thread already holds the
+    elements of its part of the target.
     """
     values = (tensor_of(source, "convert_layout"), tensor_of(target, "convert_layout"))
     trace("convert_layout").emit("convert_layout", values)

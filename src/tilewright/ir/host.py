@@ -95,11 +95,11 @@ def _restride(op: Op) -> tuple[Any, ...]:
 
 
 def _check(op: Op) -> tuple[Any, ...]:
-    """Check `op`, a `check` (a test at launch that an element of a vector is 0), and return (), since it has no
-    results.
+    """Check `op`, a `check`, and return (), since it has no results. At launch it tests that one element of a vector is
+    0.
 
-    Raise ProgramError unless operand 0 is a vector of integers that has the element with the number `place`, an
-    attribute.
+    The attribute `place` is the number of the element. Raise ProgramError unless operand 0 is a vector of integers that
+    has this element.
     """
     type_, place = block_level.tensor(op, 0), op.attrs["place"]
     if type_.dtype.is_float or len(type_.shape) != 1:

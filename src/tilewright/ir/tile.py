@@ -437,9 +437,10 @@ def _iterate(op: Op) -> tuple[Any, ...]:
 def _conditional(op: Op) -> tuple[Any, ...]:
     """Check `op`, a `conditional`, and return the tuple of its result types.
 
-    The results are the values that its block yields, or other values if the condition is false. The operands are the
-    condition, unless the attribute `when` holds it as an expression, and then these other values. Raise DtypeMismatch
-    for a float condition, and DimensionMismatch unless the block yields values of the same types.
+    The results are the values that its block yields; if the condition is false, they are the `else` values. The
+    condition is operand 0, or the attribute `when`, an expression; the (further) operands are the `else` values. Raise
+    DtypeMismatch for a float condition, and DimensionMismatch unless the block yields values of the same types as the
+    `else` values.
     """
     otherwise = op.operands if "when" in op.attrs else op.operands[1:]
     if "when" not in op.attrs and tile_type(op, 0).dtype.is_float:

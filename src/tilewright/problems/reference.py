@@ -45,8 +45,9 @@ def conv_forward(
     else in float64.
 
     y[n, o, q] is the sum over channels c and taps r of x[n, c, q*s + r*dilation - p] * w[o, c, r]; indices outside the
-    image add nothing. Layouts give the order of axes by letters, as in "nhwc" and "oihw", with x for all spatial axes;
-    "" for w is "goix" for problems with a group axis, "oix" for others. Raise ProblemError for wrong layouts or shapes.
+    image add nothing. With groups, c runs over the input channels of the group of o. Layouts give the order of axes by
+    letters, as in "nhwc" and "oihw", with x for all spatial axes; "" for w is "goix" for problems with a group axis,
+    "oix" for others. Raise ProblemError for wrong layouts or shapes.
 
     >>> from tilewright.problems.conv import parse_conv
     >>> problem = parse_conv("mb1ic1iw4oc1kw3pw1")

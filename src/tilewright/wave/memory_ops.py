@@ -194,9 +194,9 @@ def _emit_store(
     """Emit the operation `name` ("write" or an atomic) from `tile` to `memory` and return it.
 
     `mapping`, `bounds`, `source` and `target` are as in `write`. `dynamic` are the tiles for the mapping's dynamic
-    values (indices that are data); `elements` is the `elements_per_thread` hint, or None. A tile made by filling it
-    with one number is filled anew over the mapping's dimensions if its own differ. Raise DimensionMismatch if another
-    tile's differ.
+    values (indices that are data); `elements` is the `elements_per_thread` hint, or None. The tile must have the
+    mapping's dimensions, in any order. If it has others, a tile that a `fill` made is filled anew over the mapping's
+    dimensions; for another tile, raise DimensionMismatch.
     """
     value, memory_value = tile_of(tile, name), memory_of(memory, name)
     tracer(name).hint(name, memory_value.name, elements)
@@ -315,11 +315,12 @@ def _dims_named_by_symbol(side: dict[Expr, Expr], dims: tuple[Expr, ...]) -> dic
 def _dims_of_assigned_symbols(
     dims: tuple[Expr, ...], iterators: tuple[Expr, ...], at: tuple[Expr, ...]
 ) -> tuple[Expr, ...]:
-    """Return the tile dimensions `dims`, in which symbols set by `set_symbol` are replaced by dimensions of the tiles
-    that they were set to. If S was set to a tile over M, [S, N] becomes [M, N].
+    """Return the tile dimensions `dims`, in which a symbol that `set_symbol` assigned may be replaced by a dimension of
+    the assigned tile.
 
-    A symbol is replaced only if the iterator at the same position of `iterators` occurs in no coordinate of `at` (the
-    symbol itself then selects the element), and if exactly one dimension of that tile is missing from `dims`.
+    If S was set to a tile over M, [S, N] becomes [M, N]. A symbol is replaced only if the iterator at the same position
+    of `iterators` occurs in no coordinate of `at` (the symbol itself then selects the element), and if exactly one
+    dimension of the assigned tile is missing from `dims`.
     """
     assigned = tracer("read").assigned
     used = {s for e in at for s in e.symbols}
@@ -349,13 +350,13 @@ def _dims_of_dynamic_values(
     at: tuple[Expr, ...],
     values: Iterable[tuple[Value, dict[Expr, Expr]]],
 ) -> tuple[Expr, ...]:
-    """Return the tile dimensions `dims`, in which the dimension of an unused iterator is replaced by one that only a
-    dynamic value has.
+    """Return the tile dimensions `dims`, in which the dimension of an unused iterator is replaced by a dimension that
+    only a dynamic value has.
 
     A dynamic value is a tile whose elements are used as indices; `values` are pairs (dynamic value, {dimension: lookup
-    coordinate}). An iterator is unused if no coordinate in `at` contains it. `dims` are returned unchanged unless
-    exactly one of `iterators` is unused and exactly one dimension is missing. So a scatter to indices held in a tile
-    runs once per index, as in Wave, where each thread has one index.
+    coordinate}). An iterator is unused if no coordinate in `at` contains it. The replacement is made only if exactly
+    one of `iterators` is unused and exactly one dimension of the dynamic values is not in `dims`. So a scatter to
+    indices held in a tile runs once per index, as in Wave, where each thread has one index.
     """
     missing = list(dict.fromkeys(d for v, row in values for d in v.type.dims if d not in dims and d not in row))
     used = {s for e in at for s in e.symbols}

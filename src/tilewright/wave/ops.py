@@ -234,9 +234,9 @@ def scaled_mma(
 def _make_reduction(name: str) -> Any:
     """Return the Python function `tkw.<name>(src, acc, dim)`, for `name` "sum", "max", "min" or "prod".
 
-    It emits a reduction of the tile `src`, or of a list of tiles, over `dim`, one dimension or a list of them, and
-    returns the result as a tile. The tile `acc`, if given, is combined into the result. Its parameters `block` and
-    `tag` are accepted and ignored.
+    The function emits a reduction of the tile `src`, or of a list of tiles, over `dim`: one dimension, a list of them,
+    or None for the last one. It returns the result as a tile of the same element type. The tile or number `acc`, if
+    given, is combined into the result. Its parameters `block` and `tag` are ignored.
     """
 
     def reduce(src: Any, acc: Any = None, dim: Any = None, block: bool = False, tag: str | None = None) -> Tile:
