@@ -149,7 +149,8 @@ def _compose_coordinates(a: Layout, b: Layout) -> Layout:
     """Return the composition A o B of the layouts `a` and `b`, where values of B are coordinates of A.
 
     A mode of B with basis stride n@m (n steps along mode m) selects every n-th element of mode m of A. Raise
-    LayoutError if A has no such mode, or if the elements selected have no layout.
+    LayoutError if A has no such mode, if the elements selected have no layout, or if B also has strides that are
+    offsets.
     """
     b(0)  # raises if the strides step along a mode and along one inside it
     state_of: dict[Path, _Composition] = {}

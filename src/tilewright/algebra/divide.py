@@ -305,7 +305,7 @@ def make_layout_like(layout: Any) -> Layout:
     is negative, or if the values are coordinates.
 
     Post-condition, for the result R and the layout L: congruent(R, L), cosize(R) == size(filter_zeros(L)), and of two
-    modes the one with the smaller stride in L has the smaller stride in R.
+    modes of more than one element the one with the smaller stride in L has the smaller stride in R.
 
     >>> make_layout_like(Layout((2, (3, 4)), (40, (0, 5))))
     Layout((2, (3, 4)), (4, (0, 1)))

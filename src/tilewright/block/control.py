@@ -115,8 +115,8 @@ def finally_() -> Iterator[None]:
     """Context manager: trace its body as the `finally` block of the enclosing loop, which ends each iteration: `with
     tb.finally_():`.
 
-    It stands last in the body of a `tasks` or `steps` loop. With the loop's `overlap="defer"` it runs beside the next
-    iteration. Raise a ProgramError outside such a loop, or if the loop has a `finally_` block already.
+    It stands last in the body of a `tasks` or `steps` loop. If the loop's `overlap` is "defer" or "pingpong", it runs
+    beside the next iteration. Raise a ProgramError outside such a loop, or if the loop has a `finally_` block already.
     """
     current = trace("finally_")
     frame = current.frames[-1] if current.frames else None
@@ -201,8 +201,8 @@ def edge(*computed: Tensor) -> None:
 def let(value: Any) -> Symbol:
     """Emit one `let`, which names the number `value` (an integer or an expression), and return the symbol for it.
 
-    The symbol is called like the variable that it is assigned to: `m = tb.let(t // 4)`. A number is appended if another
-    symbol in scope has the name.
+    The symbol is called like the variable that it is assigned to: `m = tb.let(t // 4)`; without a variable, it is
+    called `number`. A number is appended if another symbol in scope has the name.
     """
     current = trace("let")
     targets = author_names(author_location())

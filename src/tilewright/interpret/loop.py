@@ -173,7 +173,8 @@ def _single_element(agent: Agent, op: Op, memory: TensorMemory) -> Array:
 
 
 def load(agent: Agent, op: Op) -> Steps:
-    """Execute a `load` of the wave `agent`: set a vector to elements of memory, one for each active lane.
+    """Execute a `load` of the wave `agent`: set the vector, operand 0, to elements of the memory, operand 1, one for
+    each active lane.
 
     Inactive lanes get the number in the attribute `otherwise` (0 without it). A generator that yields where other waves
     may run.
@@ -192,7 +193,8 @@ def load(agent: Agent, op: Op) -> Steps:
 
 
 def store(agent: Agent, op: Op) -> Steps:
-    """Execute a `store` of the wave `agent`: write one element of a vector to memory for each active lane.
+    """Execute a `store` of the wave `agent`: write one element of the vector, operand 0, to the memory, operand 1, for
+    each active lane.
 
     A generator that yields where other waves may run.
     """
@@ -217,7 +219,11 @@ def prefetch(agent: Agent, op: Op) -> Steps | None:
 
 
 def compute(agent: Agent, op: Op) -> Steps | None:
-    """Execute a `compute` of the wave `agent`: set a vector to the values of a formula, lane by lane. Return None."""
+    """Execute a `compute` of the wave `agent`: set the vector, operand 0, to the values of a formula of the other
+    operands, lane by lane.
+
+    Return None.
+    """
     target = agent.handles[op.operands[0]]
 
     def leaf(f: Formula) -> Any:
@@ -280,8 +286,10 @@ def transpose(agent: Agent, op: Op) -> Steps | None:
 
 
 def reduce(agent: Agent, op: Op) -> Steps | None:
-    """Execute a `reduce` of the wave `agent`: combine all elements of a vector and write the number to another. Return
-    None.
+    """Execute a `reduce` of the wave `agent`: combine all elements of the vector, operand 0, and write the number to
+    operand 1.
+
+    Sums and products are computed in the accumulator type of the element type. Return None.
     """
     source, target = (agent.handles[v] for v in op.operands)
     kind = op.operands[0].type.dtype
@@ -323,7 +331,8 @@ def atom(agent: Agent, op: Op) -> Steps | None:
 
 
 def atomic(agent: Agent, op: Op) -> Steps:
-    """Execute an `atomic` of the wave `agent`: combine one number, or one for each active lane, into memory.
+    """Execute an `atomic` of the wave `agent`: combine the vector, operand 0, into the memory, operand 1: one number,
+    or one for each active lane.
 
     A generator that yields where other waves may run.
     """
@@ -341,13 +350,13 @@ def atomic(agent: Agent, op: Op) -> Steps:
 
 
 def fill(agent: Agent, op: Op) -> Steps | None:
-    """Execute a `fill` of the wave `agent`: set all elements of a vector to a number. Return None."""
+    """Execute a `fill` of the wave `agent`: set all elements of the vector, operand 0, to a number. Return None."""
     agent.handles[op.operands[0]].write(op.attrs["value"], op)
     return None
 
 
 def read(agent: Agent, op: Op) -> Steps | None:
-    """Execute a `read` of the wave `agent`: bind a symbol to the number in a vector, for use in addresses.
+    """Execute a `read` of the wave `agent`: bind a symbol to the number in the vector, operand 0, for use in addresses.
 
     If the vector has several elements, the symbol has a value for each lane. Return None.
     """
@@ -372,8 +381,8 @@ def constant(agent: Agent, op: Op) -> Steps | None:
 
 
 def fetch(agent: Agent, op: Op) -> Steps:
-    """Execute a `fetch` of the wave `agent`: bind a symbol to an integer that is read from memory, for use in
-    addresses.
+    """Execute a `fetch` of the wave `agent`: bind a symbol to an integer that is read from the memory, operand 0, for
+    use in addresses.
 
     A generator that yields where other waves may run.
     """
@@ -385,7 +394,8 @@ def fetch(agent: Agent, op: Op) -> Steps:
 
 
 def while_(agent: Agent, op: Op) -> Steps:
-    """Execute a `while` of the wave `agent`: run its body as long as a vector has an element other than zero.
+    """Execute a `while` of the wave `agent`: run its body as long as the vector, operand 0, has an element other than
+    zero.
 
     Raise ProgramError after a million iterations. A generator that yields where other waves may run.
     """

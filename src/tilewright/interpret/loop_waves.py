@@ -362,9 +362,9 @@ def near(
 def copy_in(agent: Agent, op: Op) -> Steps:
     """Start a `copy_in` of the wave `agent`: an asynchronous copy of a box from an argument to shared memory.
 
-    With attribute `multicast` it goes to each workgroup of the cluster. It is done later, when the scheduler chooses;
-    then a barrier counts its bytes. Elements out of bounds become zeros. A generator that yields where other waves may
-    run.
+    The operands are the argument, the shared memory and a list of barriers. With attribute `multicast` the copy goes to
+    each workgroup of the cluster. It is done later, when the scheduler chooses; then a barrier counts its bytes.
+    Elements out of bounds become zeros. A generator that yields where other waves may run.
     """
     yield None
     lane_order.require_passed(agent, op)
@@ -392,8 +392,9 @@ def copy_in(agent: Agent, op: Op) -> Steps:
 def copy_out(agent: Agent, op: Op) -> Steps:
     """Start a `copy_out` of the wave `agent`: an asynchronous copy of a box from shared memory to an argument.
 
-    It is done later, when the scheduler chooses. The next `seal` puts it into a group, for which `drain` waits. Raise
-    RaceFault if a store to the box was not fenced. A generator that yields where other waves may run.
+    The operands are the shared memory and the argument. The copy is done later, when the scheduler chooses. The next
+    `seal` puts it into a group, for which `drain` waits. Raise RaceFault if a store to the box was not fenced. A
+    generator that yields where other waves may run.
     """
     yield None
     shared, tensor = (agent.handles[v] for v in op.operands)

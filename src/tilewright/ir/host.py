@@ -79,7 +79,7 @@ def _restride(op: Op) -> tuple[Any, ...]:
 
     The result is the operand's memory, addressed with strides. Raise ProgramError if the operand is not packed, or if
     the new type is no global tensor with strides of the same element type. Raise DimensionMismatch if it reaches past
-    the end of the operand.
+    the end of the operand, where both sizes are constant.
     """
     type_, wanted = block_level.tensor(op, 0), op.attrs["type"]
     if not isinstance(type_, TensorType) or type_.strides is not None or type_.swizzle is not None:

@@ -281,10 +281,10 @@ def _make_sparse(
 ) -> Array:
     """Return `values`, an operand of the problem, with random elements replaced by 0 so that sums stay small.
 
-    For each result, the magnitudes of the elements that contribute to it add up to at most `limit`. Elements above
-    `limit` are clipped to it. `rng` chooses the elements; more of them are replaced until all sums are small enough.
-    `largest` is the largest magnitude that `values` may have: if sums cannot exceed `limit`, `values` is returned
-    unchanged. `direction` is "forward", "dgrad" or "wgrad".
+    For each result, the magnitudes of the elements that contribute to it add up to at most `limit`. Elements of larger
+    magnitude than `limit` are clipped. `rng` chooses the elements that become 0; more are chosen until all sums are
+    small enough. `largest` is the largest magnitude that `values` may have: if sums cannot exceed `limit`, `values` is
+    returned unchanged. `direction` is "forward", "dgrad" or "wgrad".
     """
     term_count = terms(problem, direction)
     if term_count * largest <= limit or not values.size:

@@ -22,8 +22,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def mma(agent: Agent, op: Op) -> Steps:
-    """Execute `op`, an `mma` (C += A*B), for the wave `agent`: update the elements of C that the wave holds in
-    registers.
+    """Execute `op`, an `mma` (C += A*B, with operands C, A and B), for the wave `agent`: update the elements of C that
+    the wave holds in registers.
 
     The product is computed in f64 or i64, after A and B are rounded as the atom does (f32 to tf32, for instance). With
     `skip`, products with an element out of bounds are left out; without `skip`, raise an OutOfBoundsFault for such an
@@ -91,7 +91,8 @@ def _operand_values(agent: Agent, op: Op, operand: Any, coordinates: Coordinates
 
 
 def map_(agent: Agent, op: Op) -> Steps:
-    """Execute `op`, a `map`, for the wave `agent`: set the wave's elements of the target to the values of the formula.
+    """Execute `op`, a `map`, for the wave `agent`: set the wave's elements of the target, operand 0, to the values of
+    the formula.
 
     With a target in registers, these are the elements that the wave holds of it. Otherwise they are those that it holds
     of the first source in registers, or its share of the target if all tensors are in memory. Raise a RaceFault if the
@@ -341,7 +342,8 @@ def _identity(op: Op) -> Any:
 
 
 def broadcast(agent: Agent, op: Op) -> Steps:
-    """Execute `op`, a `broadcast`, for the wave `agent`: repeat the source along one new dimension of the target.
+    """Execute `op`, a `broadcast`, for the wave `agent`: repeat the source, operand 0, along one new dimension of the
+    target, operand 1.
 
     Registers are set from registers of the same lane, or from memory. Memory is set from memory only; a ProgramError is
     raised for a source in registers. The generator yields once at first, so that other waves may run.

@@ -60,9 +60,9 @@ class Holding:
 
     @cached_property
     def owned(self) -> Held:
-        """The registers of the view that store an element when registers are written to memory.
+        """The registers of the view that store their element when registers are written to memory.
 
-        If several registers, perhaps of several waves, hold an element, it is one of them.
+        If several registers, perhaps of several waves, hold an element, only one of them is included.
         """
         return Held(self.mine.mask & self.first, self.ids, self.shape)
 

@@ -233,7 +233,8 @@ def _copy(agent: Agent, op: Op) -> Steps:
     """Execute `op`, a synchronous `copy`, for the wave `agent`. The generator yields once at first, so that other waves
     may run.
 
-    With registers as target or source, the wave copies the elements that it holds there; between memories, its share.
+    The source is operand 0, and the target operand 1. If one of them is in registers, the wave copies the elements that
+    it holds there; between memories, its share.
     """
     yield None
     source, target = (agent.handles[v] for v in op.operands)
@@ -365,9 +366,9 @@ def gather(agent: Agent, op: Op) -> Steps:
     """Execute `op`, a `gather`, for the wave `agent`: set the wave's elements of the tile from data-dependent
     coordinates of memory.
 
-    Its elements are those that it holds in registers, or its share of a tile in memory. Elements out of bounds become
-    the `else` number, or an OutOfBoundsFault is raised without one. The generator yields once at first, so that other
-    waves may run.
+    The operands are the tile, the memory and the tensors from which coordinates are read. The wave's elements are those
+    that it holds in registers, or its share of a tile in memory. Elements out of bounds become the `else` number, or an
+    OutOfBoundsFault is raised without one. The generator yields once at first, so that other waves may run.
     """
     yield None
     tile, memory = (agent.handles[v] for v in op.operands[:2])
@@ -408,9 +409,9 @@ def scatter(agent: Agent, op: Op) -> Steps:
     """Execute `op`, a `scatter`, for the wave `agent`: write the wave's elements of the tile to data-dependent
     coordinates of memory.
 
-    Its elements are those that it holds in registers, or its share of a tile in memory. If several have the same
-    coordinates, the last one stays; elements out of bounds are dropped. The generator yields once at first, so that
-    other waves may run.
+    The operands are as in `gather`. The wave's elements are those that it holds in registers, or its share of a tile in
+    memory. If several have the same coordinates, the last one stays; elements out of bounds are dropped. The generator
+    yields once at first, so that other waves may run.
     """
     yield None
     if _has_no_part(agent, op):
@@ -426,10 +427,10 @@ def atomic(agent: Agent, op: Op) -> Steps:
     """Execute `op`, an `atomic`, for the wave `agent`: combine its elements of the tile into data-dependent coordinates
     of memory.
 
-    Its elements are those that it holds in registers, or its share of a tile in memory. They are combined one after
-    another; elements out of bounds are dropped. If the tile is in memory and overlaps the target, a RaceFault is raised
-    when an element is combined into another element of the tile. The generator yields once at first, so that other
-    waves may run.
+    The operands are as in `gather`. The wave's elements are those that it holds in registers, or its share of a tile in
+    memory. They are combined one after another; elements out of bounds are dropped. If the tile is in memory and
+    overlaps the target, a RaceFault is raised when an element is combined into another element of the tile. The
+    generator yields once at first, so that other waves may run.
     """
     yield None
     if _has_no_part(agent, op):

@@ -51,7 +51,10 @@ class Registers:
 
     @property
     def owned(self) -> Held:
-        """The registers of the view that store an element: in all waves together, one for each element."""
+        """The registers of the view that store their element when registers are written to memory.
+
+        If several registers, perhaps of several waves, hold an element, only one of them is included.
+        """
         return self.holding.owned
 
     def read(self, chosen: Held, op: Op) -> Array:
