@@ -77,10 +77,10 @@ class Access:
         """Return the access to the element at `coordinates` of a tensor, written as expressions of the `axes` (loop
         indices).
 
-        `shape` holds the tensor's extents; without `strides` it is packed, last dimension fastest. `conditions` are
-        further conditions for being in bounds, beside 0 <= coordinate < extent. `digit_names` gives, by axis name,
-        names for the digits (mixed-radix parts) that `normalise` makes. Raise AccessError if the ranks differ, or if an
-        axis does not begin at 0.
+        `shape` holds the tensor's extents. `strides` count in elements; without them the tensor is packed, last
+        dimension fastest. `conditions` are further conditions for being in bounds, beside 0 <= coordinate < extent.
+        `digit_names` is {axis name: names of its digits (mixed-radix parts), slowest first}, for `normalise`. Raise
+        AccessError if the ranks differ, or if an axis does not run from 0 to an upper limit.
         """
         axes = tuple(axes)
         exprs = tuple(as_expr(c) for c in coordinates)
@@ -102,7 +102,7 @@ class Access:
 
     @classmethod
     def from_layout(cls, layout: Layout, axes: Iterable[Symbol]) -> Access:
-        """Return the access to the memory of a layout, with one of `axes` for each mode.
+        """Return the access to the elements of a layout in memory, with one of `axes` for each mode.
 
         Its only coordinate is the layout's offset. Raise AccessError unless there is one axis for each mode, and each
         axis runs over the size of its mode.
@@ -125,7 +125,7 @@ class Access:
 
     @cached_property
     def offset(self) -> Expr:
-        """Return the expression of the element's offset in memory, before the swizzle."""
+        """Return the expression of the element's offset in memory, in elements, before the swizzle."""
         parts = []
         for coordinate, stride in zip(self.coordinates, self.strides, strict=True):
             numeric = isinstance(stride, Const)
@@ -144,8 +144,8 @@ class Access:
 
     @cached_property
     def divisions(self) -> tuple[Expr, ...]:
-        """The coordinates and conditions that divide an axis by // or %. While there are any, the access is not in
-        normal form.
+        """Return the coordinates and conditions that divide an axis by // or %. While there are any, the access is not
+        in normal form.
 
         A congruence of a sum, such as (h - r) % 2 == 0, does not count.
         """
@@ -226,13 +226,15 @@ class Access:
         """Split the access by residues, so that no congruence is left; return pairs (residues, access).
 
         A congruence is a bound x % s == 0, as in the gradient of a strided convolution. `residues` is {axis name:
-        residue}, and the access covers only the points with these residues. There is one pair for each combination of
-        residues that satisfies all congruences.
+        residue}; the access of the pair covers only the points at which each of these axes has its residue. Residues of
+        an axis run from 0 to step - 1, where step = s / gcd(s, coefficient of the axis in x); an axis in several
+        congruences has the least common multiple of their steps. There is one pair for each combination of residues
+        that satisfies all congruences and has points.
         """
         return access_cut.phases(self)
 
     def layout(self) -> Layout | ComposedLayout:
-        """Return the access as a layout with one mode for each index.
+        """Normalise the access and return it as a layout, with one mode for each index that it was written with.
 
         Raise AccessError if a size is not a number, if a bound or domain condition is left, or if the offset is not
         linear.

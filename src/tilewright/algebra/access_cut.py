@@ -104,8 +104,8 @@ def _cut_box(access: Access, digits: list[Symbol], size: Expr) -> Access:
     first).
 
     The tile takes whole axes, the fastest first, until the rest of `size` splits one. With extents 3, 4 and 8 and size
-    16, the tile is 2 x 8. Raise AccessError if no such box exists. A single axis is always split, with a smaller last
-    tile.
+    16, the tile is 2 x 8. If the tile is made of whole axes, the access is returned unchanged. A single axis is always
+    split, with a smaller last tile. Raise AccessError if no box has `size` points.
     """
     remaining = size
     for digit in reversed(digits):
@@ -206,7 +206,7 @@ def _replace_axis(access: Access, old_axis: Symbol, new_axes: list[Symbol], valu
     """Return the access with the axis `old_axis` replaced by `new_axes`, and by the expression `value` in all
     expressions.
 
-    `domain` holds further conditions for the domain (iteration space).
+    The conditions in `domain` are added to the access' domain (iteration space).
     """
     axes: list[Symbol] = []
     for a in access.axes:
@@ -219,11 +219,14 @@ def _replace_axis(access: Access, old_axis: Symbol, new_axes: list[Symbol], valu
 
 
 def _cut_table(access: Access, digits: list[Symbol], size: Expr) -> Access:
-    """Return the access with the flat index of fused axes split into tiles of `size`, and decoded by table lookups.
+    """Return the access with fused axes replaced by an outer and an inner axis, flat = size*outer + inner, without new
+    divisions in its coordinates.
 
-    `digits` are the fused axes, slowest first. Terms that depend on them become table columns: symbols that are
-    computed once a task, and whose definitions hold the divisions. The result is an access to a tensor of one
-    dimension. Raise AccessError if a term depends on the fused axes and on another axis too.
+    `digits` are the fused axes, slowest first; `flat` is their flat index. Terms of the offset and of conditions that
+    depend on the fused axes become table columns: symbols that are computed once a task, and whose definitions hold the
+    divisions of `flat`. The result accesses a tensor of one dimension. If `size` does not divide the fused extent, the
+    domain gets the condition flat < extent. Raise AccessError if a term depends on the fused axes and on another axis
+    too.
     """
     extent: Expr = ONE
     weights: dict[Symbol, Expr] = {}
@@ -262,7 +265,7 @@ def _cut_table(access: Access, digits: list[Symbol], size: Expr) -> Access:
 
 
 class _TableColumns:
-    """The table columns of one cut: one for each distinct term of an expression that the flat index decides.
+    """The table columns of one cut: one for each distinct sum of terms that depends on the fused axes only.
 
     `name` begins the columns' names, `digits` are the fused axes, `decoded` replaces them by expressions of the flat
     index, and `made` holds the columns so far.
@@ -296,7 +299,8 @@ class _TableColumns:
         """Return the condition with its terms in the fused axes replaced by table columns; new columns are added to
         `made`.
 
-        A condition without fused axes keeps its form. Raise AccessError for one that is no comparison.
+        A condition without fused axes keeps its form. Raise AccessError if a condition with them is neither e >= 0 nor
+        e == 0.
         """
         if not condition.symbols & self.digits:
             return self.decoded(condition)
@@ -314,8 +318,9 @@ class _TableColumns:
         """Return the condition x % s == 0 with one table column in place of the terms of x that depend on the fused
         axes.
 
-        A table column is a symbol whose value is looked up by the fused axes' flat index. A new one is added to `made`.
-        Raise AccessError if the condition does not have this form, or if such a term also depends on another axis.
+        A table column is a symbol whose value is looked up by the fused axes' flat index. If `made` has no column of
+        these terms yet, a new one is added to it. Raise AccessError if the condition does not have this form, or if one
+        of the terms also depends on another axis.
         """
         node = condition.operand
         if not isinstance(node, Mod):
@@ -323,10 +328,11 @@ class _TableColumns:
         return is_zero(self.gather(node.left) % node.right)
 
     def column(self, part: Expr) -> Expr:
-        """Return the table column for `part`, an expression of the fused axes: a symbol, perhaps negated.
+        """Return the table column whose value is `part`, an expression of the fused axes; or -column, if a column has
+        the negative value.
 
-        A column of `made` is used if its definition is that of `part`, or its negative. Otherwise a new one is added to
-        `made`.
+        If `made` has no column of either kind, a new one is added to it. A column is a symbol; its definition is the
+        expression in terms of the flat index.
         """
         definition = self.decoded(part)
         opposite = scale(definition, -1)
@@ -346,10 +352,11 @@ class _TableColumns:
 def phases(access: Access) -> list[tuple[dict[str, int], Access]]:
     """Return the access split by residues, as pairs (residues, access); `residues` is {axis name: residue}.
 
-    A congruence is a bound x % s == 0. Every axis in one becomes step*outer + residue, with a fixed residue. There is a
-    pair for each combination of residues that satisfies every congruence, so that none is left; combinations without
-    any point are left out. Without congruences there is one pair, ({}, access). Raise AccessError if a congruence is
-    not linear.
+    A congruence is a bound x % s == 0. Each axis that matters in one is replaced by step*outer + residue, with 0 <=
+    residue < step; `step` is the number of values after which the congruences repeat along the axis. There is a pair
+    for each combination of residues that satisfies every congruence, and its access has no congruence left.
+    Combinations without any point are left out. Without congruences there is one pair, ({}, access). Raise AccessError
+    if a congruence is not linear, or if its numbers are symbolic.
 
     >>> from tilewright.algebra import Access, eq, index
     >>> h, r = index("h", 6), index("r", 3)                  # dy[(h - r) / 2], a gradient with stride 2

@@ -48,9 +48,9 @@ Names: TypeAlias = "Iterable[str] | Mapping[str, Expr]"
 def normalise(access: Access, digit_names: Mapping[str, Names]) -> Access:
     """Return the normal form of the access: each axis that // or % divide is replaced by digits (mixed-radix parts).
 
-    An xor becomes a swizzle, and bounds that the domain implies are dropped. If there is no normal form, return the
-    given access with the reason in its field `general`. `digit_names` maps axis names to names for their digits; it
-    overrides the access' own `digit_names`.
+    An xor becomes a swizzle, and bounds that the domain implies are dropped. An access that is never in bounds gets the
+    coordinates 0. If there is no normal form, return the given access with the reason in its field `general`.
+    `digit_names` maps axis names to names for their digits, slowest first; it overrides the access' own `digit_names`.
     """
     names = dict(access.digit_names) | dict(digit_names)
     if ZERO in access.bounds:  # never in bounds: the coordinates do not matter
@@ -199,10 +199,12 @@ def _digit_names(axis: Symbol, weights: list[Expr], names: Names | None, axis_na
 
 
 def _use_exact_quotients(access: Access) -> Access:
-    """Return the access with x // s replaced by the exact quotient x / s, where a bound x % s == 0 makes it exact.
+    """Return the access with x // s replaced by the exact quotient x / s if a congruence, a bound x % s == 0, makes it
+    exact.
 
-    Only sums x are treated so, such as (h - r) // 2; other dividends are split into digits instead. Without such a
-    bound the access is returned unchanged.
+    Only a sum x is treated so, such as (h - r) // 2; other dividends are split into digits instead. The congruences
+    stay. Other bounds that contain such a quotient are multiplied by s, so that they contain no division. Without a
+    congruence of a sum the access is returned unchanged.
     """
     images: dict[Expr, Expr] = {}
     for bound in access.congruences:
@@ -237,7 +239,7 @@ def _without_fractions(bound: Expr) -> Expr:
 
 
 def _drop_implied_bounds(access: Access) -> Access:
-    """Return the access without the bounds that follow from the conditions of its domain (iteration space)."""
+    """Return the access without the bounds that provably follow from the conditions of its domain (iteration space)."""
     facts = [d.operand for d in access.domain if isinstance(d, AtLeastZero)]
     if not facts:
         return access
@@ -251,8 +253,8 @@ def _drop_implied_bounds(access: Access) -> Access:
 def _xor_to_swizzle(access: Access) -> Access:
     """Return the access with its xor replaced by a swizzle of the offset: the field `swizzle` is set.
 
-    The xor must combine digits that are powers of two; otherwise return the access with the reason in its field
-    `general`. An access without xor is returned unchanged.
+    The xor must combine two axes whose extents and strides are powers of two, and there may be only one; otherwise
+    return the access with the reason in its field `general`. An access without xor is returned unchanged.
     """
     xors = {node for c in access.coordinates for node in c.walk() if isinstance(node, Xor)}
     if not xors:
@@ -271,11 +273,13 @@ def _xor_to_swizzle(access: Access) -> Access:
 
 
 def _matching_swizzle(access: Access, target: Expr, source: Expr) -> Swizzle | None:
-    """Return the swizzle of the offset that has the effect of an xor in the access; None if there is none.
+    """Return the swizzle of the offset that has the same effect as target ^ source in place of the axis `target`; None
+    if there is none.
 
-    The xor replaced the axis `target` by target ^ source. `access` is the access without it, `source` another of its
-    axes. There is a swizzle only if extents and strides are powers of two, every axis has bits of the offset of its
-    own, the swizzle's bits fit, and the offset's constant does not disturb them.
+    `access` has the axis `target` where the author wrote the xor, and `source` is another of its axes. There is a
+    swizzle only if all extents and strides are powers of two, no two axes share a bit of the offset, the bits of
+    `source` fit into those of `target` without overlapping them, and the offset's constant is a multiple of the
+    swizzle's period.
     """
     if not isinstance(target, Symbol) or target not in access.axes:
         return None

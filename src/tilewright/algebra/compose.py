@@ -52,8 +52,9 @@ def by_mode(operation: Any, layout: Layout, tiler: tuple[Any, ...], name: str) -
 def coalesce(layout: Layout, profile: Any = None) -> Layout:
     """Return the layout with as few modes as possible, as the same function of one integer index.
 
-    Modes of size 1 go, and s0:d0, s1:d1 join when s0*d0 == d1. With a tuple as `profile`, each of its modes is
-    coalesced on its own (the leaves of the profile have no meaning).
+    Modes of size 1 are removed, and neighbours s0:d0, s1:d1 are joined if s0*d0 == d1. With a tuple as `profile`, mode
+    i of the layout is coalesced by profile[i], and modes beyond the profile are unchanged. Entries of a profile that
+    are no tuples have no meaning.
 
     Post-condition, for the result R and the layout L: size(R) == size(L), R(i) == L(i) for i < size(L), and depth(R) <=
     1 (at the profile's leaves).
@@ -89,8 +90,8 @@ def filter_zeros(layout: Layout) -> Layout:
 
 @inside_composed
 def filter(layout: Layout, profile: Any = None) -> Layout:  # noqa: A001 - the customary name
-    """Return the layout without stride-0 and extent-1 modes, coalesced; with a tuple `profile`, each of its modes by
-    itself.
+    """Return the layout without stride-0 and extent-1 modes, coalesced; with a tuple `profile`, mode i is coalesced by
+    profile[i].
 
     >>> filter(Layout((2, 4), (0, 1)))
     Layout(4, 1)
@@ -99,18 +100,20 @@ def filter(layout: Layout, profile: Any = None) -> Layout:  # noqa: A001 - the c
 
 
 def composition(a: Any, b: Any) -> Any:
-    """Return the layout R with R(c) == A(B(c)): B selects elements of A and gives them a new shape.
+    """Return the layout R with R(c) == A(B(c)) for A = `a` and B = `b`: B selects elements of A and gives them a new
+    shape.
 
-    `b` is a layout, or a tiler: an int counts as that many consecutive elements, a tuple acts mode by mode,
-    None leaves a mode alone. A composition that runs past the end of A extends A's last mode, also where that
-    has one element.
+    `b` is a layout or a tiler. As a tiler, an int stands for that many consecutive elements, a tuple composes mode by
+    mode, and None leaves a mode unchanged. If B runs past the end of A, the last mode of A is extended, even if it has
+    one element. A swizzle as `a`, or a composed layout, gives a composed layout.
 
-    Post-condition, for A = `a` and B = `b`: compatible(B, R), and R(c) == A(B(c)) for every coordinate c of B. Raises
-    if a mode of B crosses modes of A unevenly, naming it: in each mode of the coalesced A that it leaves, its step must
-    divide the extent, or the extent the step, and its count must be a multiple of the steps that fit. So a step that
-    moves two modes of A at once is refused, even if the elements it picks happen to have constant strides. Raises also
-    if several modes of B together carry from one mode of A into the next, and if a mode of more than one element steps
-    backwards through an A of several modes.
+    Post-condition: compatible(B, R), and R(c) == A(B(c)) for every coordinate c of B. Raise LayoutError in these cases:
+
+    - A mode of B runs past a mode of the coalesced A, and neither its step nor that mode's extent divides the other, or
+      its count is no multiple of the steps that fit into that mode. So a step that moves two modes of A at once is an
+      error, even if the selected elements have constant strides.
+    - Several modes of B together carry from one mode of A into the next.
+    - A mode of B of more than one element has a negative stride, and A has several modes.
 
     >>> composition(Layout((6, 2), (8, 2)), Layout((4, 3), (3, 1)))
     Layout(((2, 2), 3), ((24, 2), 8))
@@ -146,7 +149,8 @@ def _compose_coordinates(a: Layout, b: Layout) -> Layout:
     """Return the composition A o B of the layouts `a` and `b`, where values of B are coordinates of A.
 
     A mode of B with basis stride n@m (n steps along mode m) selects every n-th element of mode m of A. Raise
-    LayoutError if A has no such mode, or if the elements selected have no layout.
+    LayoutError if A has no such mode, if the elements selected have no layout, or if B also has strides that are
+    offsets.
     """
     b(0)  # raises if the strides step along a mode and along one inside it
     state_of: dict[Path, _Composition] = {}
@@ -201,8 +205,8 @@ class _Composition:
     def pick(self, s: int, d: int) -> Layout:
         """Return the layout of the `s` elements of A at the indices 0, d, ..., (s-1)*d: the composition A o (s:d).
 
-        How far this reaches in each mode of A is recorded in `self.reach`, for `require_no_carry`. Raise LayoutError if
-        there is no such layout.
+        The largest index that the elements reach within mode j of A is added to `self.reach[j]`, for
+        `require_no_carry`. Raise LayoutError if there is no such layout.
         """
         if d == 0:
             return Layout(s, 0)
@@ -236,8 +240,9 @@ class _Composition:
         return from_modes(parts)
 
     def require_no_carry(self) -> None:
-        """Raise LayoutError if the modes of B picked so far together run past the end of a mode of A; the last mode of
-        A has none.
+        """Raise LayoutError if the modes of B picked so far together run past the end of a mode of A.
+
+        The last mode of A is not checked: it continues past its end.
         """
         for j, (extent, _) in enumerate(self.modes[:-1]):
             if self.reach[j] >= extent:

@@ -39,13 +39,13 @@ def logical_divide(layout: Any, tiler: Any) -> Any:
     `tiler` is a layout, an int (that many consecutive elements), None (unsplit) or a tuple of tilers, one for each
     mode, which splits every mode.
 
-    Past the end of the layout its last mode of more than one element continues (the last mode, if all have one
-    element).
+    Trailing modes of one element are ignored, unless the layout has one element: past the end of the layout, its last
+    mode of more than one element continues.
 
-    Post-condition, for the result R, the layout L and a tiler that is a layout B: R == composition(L, (B, complement(B,
-    size(L)))), where L ends in that mode; so R[0] == composition(L, B). If the strides of B chain (see `complement`), R
-    reaches every element of L, once each if B divides L. A tiler whose values are coordinates picks coordinates of L,
-    and the complement is taken in the shape of L.
+    Post-condition, for the result R, the layout L without those trailing modes and a tiler that is a layout B: R ==
+    composition(L, (B, complement(B, size(L)))); so R[0] == composition(L, B). If the strides of B chain (see
+    `complement`), R reaches every element of L, once each if B divides L. A tiler whose values are coordinates picks
+    coordinates of L, and the complement is taken in the shape of L.
 
     >>> logical_divide(Layout((4, 2, 3), (2, 1, 8)), Layout(4, 2))
     Layout(((2, 2), (2, 3)), ((4, 1), (2, 8)))
@@ -78,9 +78,9 @@ def zipped_divide(layout: Any, tiler: Any) -> Any:
 
     Where the tiler is None, the tile is 1:0 and all of that mode is rest.
 
-    Post-condition, for the result R and the layout L: R[0] == composition(L, tiler), mode by mode for a tuple, where no
-    entry is None (and where the tile does not run past the end of a mode that ends in modes of one element: see
-    `logical_divide`).
+    Post-condition, for the result R and the layout L: if `tiler` is a layout or an int, R[0] == composition(L, tiler);
+    if it is a tuple, R[0][i] == composition(L[i], tiler[i]) for each entry that is not None. Trailing modes of one
+    element are ignored, as in `logical_divide`.
 
     >>> zipped_divide(Layout((9, (4, 8)), (59, (13, 1))), (Layout(3, 3), Layout((2, 4), (1, 8))))
     Layout(((3, (2, 4)), (3, (2, 2))), ((177, (13, 2)), (59, (26, 1))))
@@ -94,8 +94,8 @@ def tiled_divide(layout: Any, tiler: Any) -> Any:
 
     `tiler` is as for `logical_divide`: an int or layout for one mode, or a tuple with one for each mode.
 
-    Post-condition, for the result R and the layout L: R[0] == zipped_divide(L, tiler)[0]; the further modes are those
-    of its mode 1.
+    Post-condition, for the result R and the layout L: R[0] == zipped_divide(L, tiler)[0], and R[1], R[2], ... are the
+    modes of zipped_divide(L, tiler)[1].
 
     >>> tiled_divide(Layout((9, 32)), (3, 8))
     Layout(((3, 8), 3, 4), ((1, 9), 3, 72))
@@ -110,7 +110,8 @@ def flat_divide(layout: Any, tiler: Any) -> Any:
 
     `tiler` is as for `logical_divide`: an int or layout for one mode, or a tuple with one for each mode.
 
-    Post-condition, for the layout L: the modes of zipped_divide(L, tiler)[0], then those of its mode 1.
+    Post-condition, for the layout L: the modes are those of zipped_divide(L, tiler)[0], then those of zipped_divide(L,
+    tiler)[1].
 
     >>> flat_divide(Layout((9, 32)), (3, 8))
     Layout((3, 8, 3, 4), (1, 9, 3, 72))
@@ -272,9 +273,11 @@ def make_ordered_layout(extents: Any, order: Any) -> Layout:
     fastest.
 
     `order` has one integer for each mode; an entry for a nested mode holds for all its modes. Of modes with equal
-    entries the first is fastest. Raise LayoutError for an order that does not fit, or that has other entries.
+    entries the first is fastest. A mode of one element has stride 0. Raise LayoutError if `order` does not have the
+    structure of the shape, or if an entry is no integer.
 
-    Post-condition, for the result R: size(R) == cosize(R), and a mode of smaller order has smaller strides.
+    Post-condition, for the result R: size(R) == cosize(R), and of two modes of more than one element the one of smaller
+    order has the smaller strides.
 
     >>> make_ordered_layout((2, 3, 4), (2, 0, 1))
     Layout((2, 3, 4), (12, 1, 3))
@@ -298,10 +301,11 @@ def make_layout_like(layout: Any) -> Layout:
     """Return the packed layout with the shape of `layout`, whose modes have the same order of strides; stride 0 stays
     0.
 
-    Raise LayoutError if a stride is negative, or if the values are coordinates.
+    A mode of one element gets stride 0. Of modes with equal strides the first is fastest. Raise LayoutError if a stride
+    is negative, or if the values are coordinates.
 
     Post-condition, for the result R and the layout L: congruent(R, L), cosize(R) == size(filter_zeros(L)), and of two
-    modes the one with the smaller stride in L has the smaller stride in R.
+    modes of more than one element the one with the smaller stride in L has the smaller stride in R.
 
     >>> make_layout_like(Layout((2, (3, 4)), (40, (0, 5))))
     Layout((2, (3, 4)), (4, (0, 1)))

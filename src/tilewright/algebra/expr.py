@@ -487,8 +487,8 @@ class IsZero(Expr):
 
 
 def _intern(node: Any, key: int, lo: Bound, hi: Bound, multiple: int, open_: bool, identity: Any) -> Any:
-    """Fill in the facts of the new `node`, enter it in the table `_nodes`, and return it; return an equal node that is
-    there.
+    """Fill in the facts of the new `node`, enter it in the table `_nodes`, and return it. If the table has an equal
+    node already, return that one instead.
 
     Facts: `key` orders nodes, `lo` and `hi` are its numeric range, `multiple` divides all its values, and `open_` says
     that its range depends on symbolic bounds. `identity` is the table's key: operator and operands. A table that has
@@ -515,7 +515,7 @@ _small: dict[int, Const] = {}
 def const(value: int) -> Const:
     """Return the expression node of the integer `value`; equal integers give the same node.
 
-    Raise ExpressionError for one of more than 512 bits.
+    Raise ExpressionError for an integer of more than 512 bits.
     """
     node = _small.get(value)
     if node is None:
@@ -625,7 +625,8 @@ def _int_bound(bound: Bound) -> Bound:
 
 
 def index(name: str, extent: ExprLike) -> Symbol:
-    """Return a symbol called `name` that runs over 0, ..., extent - 1.
+    """Return a symbol called `name` that runs over 0, ..., extent - 1; raise ExpressionError if `extent` is never above
+    0.
 
     >>> i = index("i", 10)
     >>> i.lo, i.hi

@@ -287,10 +287,10 @@ def _symbolic_low_part(a: Expr, d: Expr) -> tuple[Expr, Expr, Expr, Expr] | None
 
 
 def _common_factors(terms: tuple[tuple[Expr, int], ...], d: Expr) -> list[Expr]:
-    """Return the largest common factor of `d` with each term of a sum, without repetition, and without 1 and `d`
-    itself.
+    """Return a list of factors that `d` has in common with terms of a sum: for each term, the largest common factor.
 
-    `terms` are the sum's (term, coefficient) pairs. The list is empty if `d` is a sum of several terms.
+    `terms` are the sum's (term, coefficient) pairs. Repetitions, 1 and `d` itself are left out. The list is empty if
+    `d` is a sum of several terms.
     """
     constant, d_terms = _rules.linear(d)
     if constant != 0 or len(d_terms) != 1:
@@ -486,7 +486,8 @@ def division_node(kind: Any, a: Expr, d: Expr) -> Expr:
 def _div_range(a: Expr, d: Expr) -> tuple[Bound, Bound]:
     """Return (low, high) with low <= a // d <= high, from the numeric ranges of both operands; it holds for a / d too.
 
-    These are the tightest limits if `d` is at least 1; otherwise those of dividing by 1 or -1.
+    If `d` is at least 1, these are the tightest limits. Otherwise they are -m and m, where m is the largest absolute
+    value of `a`.
     """
     if d.lo >= 1:
         ends = [_quotient_of_ends(x, y) for x in (a.lo, a.hi) for y in (d.lo, d.hi)]
@@ -507,7 +508,7 @@ def _quotient_of_ends(x: Bound, y: Bound) -> Bound:
 def _mod_range(a: Expr, d: Expr) -> tuple[Bound, Bound]:
     """Return (low, high) with low <= a % d <= high, from the numeric ranges of both operands.
 
-    If `d` may be less than 1, only its largest absolute value counts.
+    If `d` may be less than 1, the limits are -(m - 1) and m - 1, where m is the largest absolute value of `d`.
     """
     if d.lo >= 1:
         return 0, min(d.hi - 1, a.hi) if a.lo >= 0 else d.hi - 1

@@ -106,10 +106,10 @@ def definition_facts(s: Symbol, definition: Expr) -> list[Expr]:
 def _eliminate(e: Expr, facts: tuple[Expr, ...], depth: int, *, symbolic: bool) -> Expr:
     """Return a lower bound of `e`: an expression never greater than it, with factors replaced by their limits.
 
-    Each factor is replaced by the limit that makes `e` smallest. Which one that is depends on the sign of the factor's
-    coefficient; a factor whose sign is not proved stays. Proofs use `facts` (expressions known to be >= 0) and search
-    depth `depth`. With `symbolic`, only factors with symbolic limits are replaced. It ends as soon as the range shows
-    that `e` is not negative.
+    Each factor is replaced by the limit that makes `e` smallest. The sign of the factor's coefficient decides whether
+    that is the lower or the upper limit; a factor whose coefficient has no proved sign stays. Proofs use `facts`
+    (expressions known to be >= 0) and search depth `depth`. With `symbolic`, only factors with symbolic limits are
+    replaced. Replacing stops as soon as the range shows that `e` is not negative.
     """
     tried: set[Expr] = set()
     while e.lo < 0:

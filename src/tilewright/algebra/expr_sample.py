@@ -46,9 +46,10 @@ def _sum_values(e: Sum) -> Samples:
 
 
 def refuted(e: Expr, facts: tuple[Expr, ...] = ()) -> bool:
-    """Return True if `e` is negative at some sample point, although all `facts` are positive there.
+    """Return True if `e` is negative at some sample point at which all `facts` are positive.
 
-    `facts` are expressions known to be >= 0; then no proof of e >= 0 from them can exist. False decides nothing.
+    `facts` are expressions known to be >= 0. True shows that no proof of e >= 0 from these facts can exist; False shows
+    nothing.
     """
     for point, value in enumerate(samples(e)):
         if value is not None and value < 0 and all((samples(f)[point] or -1) >= 0 for f in facts):
@@ -83,7 +84,8 @@ def _symbol_value(s: Symbol, point: int) -> int | None:
     """Return the value of a symbol at sample point number `point`: that of its definition, or one chosen within its
     limits.
 
-    Return None if it would violate its limits or its `multiple`.
+    Return None if the value would violate the symbol's limits or its `multiple`, or if a limit or the definition has no
+    value there.
     """
     low = None if s.lower is None else samples(s.lower)[point]
     high = None if s.upper is None else samples(s.upper)[point]

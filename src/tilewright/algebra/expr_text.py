@@ -54,7 +54,7 @@ _Rendered = dict[Expr, tuple[str, int]]
 
 
 def _in_brackets(text_and_binding: tuple[str, int], weakest: int) -> str:
-    """Return the text of an operand, in brackets if its operator binds more loosely than `weakest`.
+    """Return the text of an operand, in parentheses if its operator binds more loosely than the precedence `weakest`.
 
     `text_and_binding` is the operand as (text, precedence), which `_render` returns.
     """

@@ -40,8 +40,9 @@ def evaluate(e: ExprLike, values: Mapping[Any, Any]) -> Any:
     """Return the value of `e` for these values of its symbols: an int, or an array if values are numpy arrays of one
     shape.
 
-    `values` is {symbol or name: int or array}. A symbol with a definition needs no value. Raise OutOfRange for a value
-    outside a symbol's range, since `e` was simplified by that range.
+    `values` is {symbol or name: int or array}. A symbol with a definition needs no value. Raise ExpressionError if
+    another symbol has none, and OutOfRange for a value outside a symbol's range, since `e` was simplified by that
+    range.
 
     >>> from tilewright.algebra.expr import index
     >>> m = index("m", 100)
@@ -269,6 +270,8 @@ def indices_in_bounds(step: int, rest: ExprLike, extent: ExprLike) -> tuple[Expr
 
 def has_division(e: Expr, over: Iterable[Symbol] | None = None) -> bool:
     """Return True if `e` contains a // or a %; with `over`, only if an operand of it depends on one of these symbols.
+
+    An exact division / does not count.
 
     >>> from tilewright.algebra.expr import index
     >>> m = index("m", 10)

@@ -87,7 +87,8 @@ def has_none(x: object) -> bool:
 def as_int_tuple(x: Any, what: str) -> Any:
     """Return `x`, an int or a nested tuple of ints, with numpy integers converted to ints.
 
-    Raise LayoutError if it is nothing of the kind, or too large; `what` names it in the message, for example "shape".
+    Raise LayoutError for other types (bools and expressions too), for an int that is too large for an offset, and for
+    too deep a nesting. `what` names the value in the message, for example "shape".
     """
     if type(x) is int:
         if OFFSETS.refuses(abs(x)):
@@ -308,9 +309,10 @@ def suffix_product(x: Any, start: int = 1) -> Any:
 def crd2idx(crd: Any, shape: Any, stride: Any = None) -> Any:
     """Return the index (offset) of a coordinate: the sum of its leaves times the strides.
 
-    `crd` is an int, or nested no deeper than `shape`; where it stops, an int is split over the modes below, first mode
-    fastest, the last mode taking the rest. None counts as 0. Leaves may be numpy arrays. Without strides the shape
-    counts as packed, first mode fastest. Raise LayoutError if the arguments do not fit.
+    `crd` is an int, or nested no deeper than `shape`. If it has an int where the shape has several modes, the int is
+    split over these modes, first mode fastest; the last mode takes the rest. None counts as 0. Leaves may be numpy
+    arrays. Without strides the shape counts as packed, first mode fastest. Raise LayoutError if the arguments do not
+    fit.
 
     >>> crd2idx((1, 5), (4, (2, 4)), (2, (1, 8)))
     19
@@ -353,9 +355,9 @@ def _require_same_rank(stride: Any, shape: tuple[Any, ...]) -> None:
 def idx2crd(idx: Any, shape: Any, stride: Any = None) -> Any:
     """Return the coordinate of an index, nested as the shape: `(idx // stride) % shape` at every leaf, 0 for stride 0.
 
-    A tuple of indices has one for each mode, and each counts within its mode. Without strides the shape (of the mode,
-    for a tuple) counts as packed, first mode fastest; then `crd2idx(idx2crd(i, s), s) == i` for i < product(s). Raise
-    LayoutError if the arguments do not fit.
+    A tuple as `idx` has one index for each mode, which counts within its mode. Without strides the shape counts as
+    packed, first mode fastest (each mode by itself, if `idx` is a tuple); then `crd2idx(idx2crd(i, s), s) == i` for i <
+    product(s). Raise LayoutError if the arguments do not fit.
 
     >>> idx2crd(21, (4, (2, 4)))
     (1, (1, 2))

@@ -39,13 +39,13 @@ def complement(layout: Any, max_idx: Any = 1) -> Layout:
     """Return the layout of the offsets at which copies of `layout` must be put, so that they fill 0, ..., max_idx - 1.
 
     `max_idx` is a number, a shape or a layout (its size). The strides of a layout L *chain* when, in ascending order,
-    each is a multiple of what the modes before it fill (extent times stride of the one before). A stride that is no
-    multiple leaves offsets over: only the copies that fit go below it. If the values of L are coordinates, `max_idx` is
-    the shape of the box that is filled, and the result has one mode for each of its axes.
+    each is a multiple of extent times stride of the mode before it. A stride that is no multiple leaves gaps: only the
+    copies that fit are put below it. If the values of L are coordinates, `max_idx` is the shape of the box that is
+    filled, and the result has one mode for each axis of the box.
 
     Post-condition, for the result R and the layout L: R is strictly increasing, and (L, R) is injective when L is
     (without its stride-0 modes). If the strides chain, (L, R) also takes every offset below its cosize, and cosize((L,
-    R)) >= max_idx. Raises when L's modes overlap or run backwards.
+    R)) >= max_idx. Raise LayoutError if modes of L overlap or have negative strides.
 
     >>> complement(Layout(4, 2), 24)
     Layout((2, 3), (1, 8))
@@ -78,8 +78,9 @@ def complement(layout: Any, max_idx: Any = 1) -> Layout:
 def right_inverse(layout: Any) -> Any:
     """Return the layout R that gives an index at which the layout L takes the value k, for k = 0, 1, ...: L(R(k)) == k.
 
-    R ends before the first value that L does not take. For a swizzled layout it is the inverse of the inner layout
-    after the swizzle, and may end earlier.
+    R ends before the first value that L does not take. For a swizzled layout, R is the swizzle followed by the inverse
+    of the inner layout, and may end earlier. Raise LayoutError for a swizzled layout with an offset other than 0, and
+    for an outer function that is no swizzle.
 
     Post-condition, for the layout L: L(R(k)) == k for k < size(R); if the values of L are coordinates, for the
     coordinates k of R. R is the largest such layout if L, without its stride-0 modes, is injective and its strides are
@@ -107,7 +108,7 @@ def left_inverse(layout: Any) -> Any:
     If L takes a value more than once, R gives one of the indices: a quasi-inverse.
 
     Post-condition, for the layout L: L(R(v)) == v for every value v of L; so R(L(i)) == i for every i when L is
-    injective. Raises if modes run backwards, and if no layout was found that does this.
+    injective. Raise LayoutError if strides are negative, or if no such layout is found.
 
     >>> left_inverse(Layout((4, 2), (1, 5)))
     Layout((5, 2), (1, 4))
@@ -154,7 +155,9 @@ def nullspace(layout: Any) -> Layout:
 def max_common_layout(a: Any, b: Any) -> Layout:
     """Return the layout R of the indices at which both layouts take the same consecutive offsets 0, 1, ...
 
-    A swizzle leaves the first 2^base offsets unchanged, so for a swizzled layout R takes at most these.
+    A swizzle leaves the first 2^base offsets unchanged, so for a swizzled layout R takes at most these. Raise
+    LayoutError for a layout of coordinates, and for a composed one with an offset or an outer function other than a
+    swizzle.
 
     Post-condition: a(R(i)) == b(R(i)) == i for i < size(R), and the order of a and b does not matter. R is the largest
     such layout if both are injective and have positive strides, and neither is swizzled.
@@ -179,10 +182,10 @@ def max_common_layout(a: Any, b: Any) -> Layout:
 
 
 def max_common_vector(a: Any, b: Any) -> int:
-    """Return how many consecutive offsets, from 0 on, both layouts hold at the same indices: the first vector of a
-    copy.
+    """Return the number of consecutive offsets, from 0 on, that both layouts take at the same indices: a copy can move
+    these elements as one vector.
 
-    A copy that consists only of such vectors needs a width that also divides the contiguous runs of both layouts.
+    A width for all vectors of the copy must also divide the contiguous runs of both layouts.
 
     Post-condition: the result equals size(max_common_layout(a, b)).
 
@@ -305,12 +308,12 @@ def _modes_by_axis(layout: Layout, operation: str) -> dict[Path, list[Row]]:
 def _map_axes(
     layout: Layout, axes: dict[Path, list[Row]], extents: Any, make_layout_of: Callable[[Path, Any], Layout]
 ) -> Layout:
-    """Return a layout with one mode for each axis of the codomain, nested as the axes are: make_layout_of(path,
-    extent).
+    """Return a layout with one mode for each axis of the codomain: make_layout_of(path, extent). Modes are nested as
+    the axes are.
 
     The keys of `axes` are the paths along which strides of `layout` step. `extents` is the codomain's shape; axes
-    beyond it have extent 1. Raise LayoutError, naming `layout`, if a stride steps along an axis inside one that has no
-    axes inside.
+    beyond it have extent 1. Raise LayoutError, naming `layout`, if a stride steps along an axis that `extents` does not
+    have: one inside an axis whose extent is a number above 1.
     """
 
     def build(path: Path, extent: Any) -> Layout:
@@ -378,7 +381,8 @@ def _right_inverse_of_composed(layout: ComposedLayout) -> Any:
 def _split_swizzle(layout: Any) -> tuple[Layout, int | None]:
     """Return (layout without its swizzle, number of offsets from 0 on that the swizzle does not change; None: all).
 
-    Raise LayoutError if its values are coordinates, or if it is composed of anything but a swizzle at offset 0.
+    Raise LayoutError if the layout's values are coordinates, or if it is a composed layout with an offset or an outer
+    function other than a swizzle.
     """
     layout = as_layout(layout)
     if layout.has_coordinates:

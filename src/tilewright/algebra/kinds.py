@@ -37,9 +37,9 @@ def _is_int(x: Any) -> bool:
 
 
 def is_nested(x: Any, leaf: Callable[[Any], bool] = _is_leaf, within: tuple[type, ...] = (tuple, list)) -> bool:
-    """Return True if leaf(x) is True, or if `x` nests containers of the types `within` around values for which it is.
+    """Return True if leaf(v) is True for each value v in `x`, which may be nested in containers of the types `within`.
 
-    Too many values, or too deep a nesting, give False.
+    Without containers, `x` itself is the only value. Too many values, or too deep a nesting, give False.
     """
     values, count, depth = [x], 0, 0
     while values:

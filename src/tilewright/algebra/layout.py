@@ -112,10 +112,10 @@ class Layout(TupleValue):
         return self._value(crd)
 
     def _value(self, crd: Any) -> Any:
-        """Return the offset of the coordinate `crd`, in which None counts as 0. With basis strides the value is a
-        coordinate.
+        """Return the offset of the coordinate `crd`, in which None counts as 0; with basis strides, return a coordinate
+        instead.
 
-        Raise LayoutError if such a value is no coordinate.
+        Raise LayoutError if basis strides give no coordinate.
         """
         if not self.has_coordinates:
             return crd2idx(crd, self.shape, self.stride)
@@ -383,7 +383,8 @@ def stride(x: Any, *mode: int) -> Any:
 
 
 def size(x: Any, *mode: int) -> int:
-    """Return the number of coordinates of a layout or int tuple, or of its mode at the path `mode` (mode numbers).
+    """Return the number of coordinates of a layout or int tuple, or of its mode at the path `mode` (mode numbers,
+    outermost first).
 
     >>> size(Layout((4, (2, 4)))), size((4, (2, 4)), 1)
     (32, 8)
@@ -392,7 +393,8 @@ def size(x: Any, *mode: int) -> int:
 
 
 def rank(x: Any, *mode: int) -> int:
-    """Return the number of top-level modes of a layout or int tuple, or of its mode at the path `mode` (mode numbers).
+    """Return the number of top-level modes of a layout or int tuple, or of its mode at the path `mode` (mode numbers,
+    outermost first).
 
     An int has one.
 
@@ -404,7 +406,8 @@ def rank(x: Any, *mode: int) -> int:
 
 
 def depth(x: Any, *mode: int) -> int:
-    """Return how deep the modes of a layout or int tuple, or of its mode at the path `mode`, nest.
+    """Return the nesting depth of a layout or int tuple, or of its mode at the path `mode` (mode numbers, outermost
+    first).
 
     It is 0 for an int, 1 for a flat tuple.
 

@@ -81,7 +81,7 @@ class _Reader:
     def swizzled_layout(self) -> Layout | ComposedLayout:
         """Read and return a layout, which may stand after a swizzle and an offset: `S<3,4,3> o 0 o (8,64):(64,1)`.
 
-        Raise ParseError if the next tokens are none.
+        Raise ParseError if the next tokens are no layout.
         """
         if not self.peek().startswith("S"):
             return self.offset_layout(None, "+")
@@ -109,7 +109,9 @@ class _Reader:
         return self.build(start, lambda: ComposedLayout(outer, offset, layout))  # type: ignore[no-any-return]
 
     def layout_after_shape(self, start: int, shape: Any) -> Layout:
-        """Return the layout of `shape`, which was read at token number `start`; read its stride, if ":" follows."""
+        """Return the layout of `shape`, which was read at token number `start`. If ":" follows, read its stride;
+        otherwise the layout is packed.
+        """
         stride = None
         if self.peek() == ":":
             self.at += 1
@@ -130,7 +132,7 @@ class _Reader:
         """Read and return an int, a nested tuple of ints, or a basis stride such as 3@1; (4) is a tuple of one mode, 4
         an int.
 
-        Raise ParseError if the next tokens are none.
+        Raise ParseError if the next tokens are neither a number nor a tuple.
         """
         token = self.peek()
         if token == "(":

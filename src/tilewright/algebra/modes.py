@@ -235,7 +235,7 @@ def dice(crd: Any, x: Any) -> Any:
 
 
 def _count_to_add(x: Any, up_to: int | None, operation: str) -> int:
-    """Return the number of modes that `x` lacks to rank `up_to`; 1 if that is None.
+    """Return how many modes must be added to `x` to reach rank `up_to`; 1 if `up_to` is None.
 
     Raise LayoutError, naming `operation`, if the rank of `x` exceeds `up_to`, or if `up_to` is too large.
     """

@@ -68,10 +68,10 @@ class _Search:
         return None
 
     def _longest_mode(self, covered: int, modes: list[tuple[int, int]], step: int) -> int:
-        """Return the largest extent for which a further mode of stride `step` gives right indices.
+        """Return the largest extent of a further mode of stride `step` with which R stays right.
 
-        An index is right if L takes the value there that belongs to it. The modes before it, `modes`, invert L for
-        values below `covered`.
+        R is right if, for each value v of L below the product of its extents, L takes v at the index R(v). The modes
+        before, `modes`, are right for values below `covered`.
         """
         for v in self.values:
             if v >= covered and _at(modes, v % covered) + v // covered * step not in self.indexes[v]:

@@ -50,8 +50,9 @@ def upcast(layout: Any, count: int) -> Any:
 def downcast(layout: Any, count: int) -> Any:
     """Return the layout of the same bytes seen as elements `count` times as small: offsets are multiplied by `count`.
 
-    A mode of stride 1 or -1 becomes `count` times as long and keeps its stride: the first with more than one element,
-    or else the first of all.
+    One mode of stride 1 or -1 becomes `count` times as long and keeps its stride: the first with more than one element,
+    or the first if all have one. If there is none, no mode becomes longer. The strides of the other modes are
+    multiplied by `count`.
 
     Post-condition, for a layout L: the result takes the values count * L(i) + j, j < count, if some stride is 1 and
     none is negative.
@@ -79,7 +80,8 @@ def downcast(layout: Any, count: int) -> Any:
 
 
 def _require_recastable(layout: Any, count: int, operation: str) -> Any:
-    """Return `layout` as a layout, if it can be recast: if its elements can become `count` times as large or small.
+    """Return `layout` as a layout (a shape becomes a packed one) after checking that its elements can become `count`
+    times as large or small.
 
     Raise LayoutError, with the text `operation` in front, if `count` is no positive integer, if values are coordinates,
     or if the outer function is no swizzle.

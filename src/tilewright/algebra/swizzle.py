@@ -71,7 +71,8 @@ class Swizzle(TupleValue):
     def upcast(self, count: int) -> Swizzle:
         """Return the swizzle that does the same to the bytes, for offsets that count elements `count` times as large.
 
-        Raise LayoutError if `count` is no power of two, or if the swizzle tears such an element apart.
+        Raise LayoutError if `count` is no power of two, or if the swizzle moves parts of a larger element to different
+        places.
 
         Post-condition, for the result R and this swizzle S: R(o // count) == S(o) // count.
 

@@ -69,11 +69,12 @@ def local_partition(
     first.
 
     `threads` maps thread coordinates to thread numbers. `mode` is "cyclic", which distributes elements one by one, as
-    CuTe does, or "block", which gives each thread neighbouring elements.
+    CuTe does, or "block", which gives each thread neighbouring elements. `threads` has at most as many modes as the
+    layout; each thread holds all elements along further modes.
 
-    Post-condition: over all threads, every element of the layout is held exactly once. Raises if the threads do not
-    divide the layout: the last share would run over offsets of other threads. Only a cyclic partition of coordinates is
-    allowed then, since coordinates past the end can be recognised.
+    Post-condition: over all threads, every element of the layout is held exactly once. Raise LayoutError if the number
+    of threads along a mode does not divide the mode: the last share would contain offsets of other threads. A cyclic
+    partition of a layout of coordinates is allowed even then, since coordinates past the end can be recognised.
 
     >>> print(local_partition(Layout((8, 8)), Layout((2, 4)), 5))
     17 + (4,2):(2,32)

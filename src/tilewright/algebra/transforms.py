@@ -127,8 +127,8 @@ class Embed(Transform):
     def upper(self, lower: Extents) -> Extents:
         """Return the dimensions after embedding, {name: extent}, from those before it (`lower`).
 
-        Embedding writes one dimension as a weighted sum of new ones, as in h = 2*p + r: these replace it. Raise
-        AccessError if names do not fit.
+        Embedding writes one dimension as a weighted sum of new ones, as in h = 2*p + r. The new dimensions take its
+        position. Raise AccessError if the dimension does not exist, or if a new name exists already.
         """
         return self._exchange(lower, (self.dimension,), {name: size for name, size, _ in self.parts})
 
@@ -158,7 +158,8 @@ class Merge(Transform):
     def upper(self, lower: Extents) -> Extents:
         """Return the dimensions after merging, {name: extent}, from those before it (`lower`).
 
-        Several dimensions become one, whose extent is the product of theirs. Raise AccessError if names do not fit.
+        Several dimensions become one, at the position of the first in `lower`, whose extent is the product of theirs.
+        Raise AccessError if one of them does not exist, or if the new name exists already.
         """
         size: Expr = ONE
         for part in self.parts:
@@ -191,7 +192,8 @@ class Unmerge(Transform):
     def upper(self, lower: Extents) -> Extents:
         """Return the dimensions after splitting one into several, {name: extent}, from those before it (`lower`).
 
-        Raise AccessError if names do not fit.
+        The new dimensions take the position of the split one. Raise AccessError if the dimension does not exist, or if
+        a new name exists already.
         """
         return self._exchange(lower, (self.dimension,), dict(self.parts))
 
@@ -456,7 +458,8 @@ class View:
     def xor(self, dimension: str, other: str) -> View:
         """Return the view with the coordinate b of `dimension` replaced by b ^ (a % extent), as in a swizzle.
 
-        a is the coordinate of the dimension `other`; `extent` is that of `dimension`, which must be a power of two.
+        a is the coordinate of the dimension `other`; `extent` is that of `dimension`. Raise AccessError unless it is a
+        power of two.
         """
         return self.then(XorWith(dimension, other))
 

@@ -19,10 +19,12 @@ def map(target: Tensor, x: Any, *, stream: Any = None, rare: bool = False) -> No
     """Emit one `map`, which sets each element of `target` to the value of `x` at its coordinates. `target[...] = x`
     does the same.
 
-    `x` is a tensor, a number, an elementwise formula of tensors, or a function from integer coordinates to such a
-    formula: `tb.map(mask, lambda i, j: tb.select(i >= j, 1.0, 0.0))`. `stream` is a cache hint (1: evict first). `rare`
-    is a hint for `tb.map(acc, tb.select(scale < 1, acc * scale, acc), rare=True)`: the condition seldom holds, and a
-    wave in which it holds for no element skips the map. Neither hint changes a result.
+    `x` is a tensor, a number, an elementwise formula of tensors, or a Python function from integer coordinates to a
+    formula: `tb.map(mask, lambda i, j: tb.select(i >= j, 1.0, 0.0))`.
+
+    Two hints change no result. `stream` is a cache hint (1: evict first). `rare` says that the condition of
+    `tb.map(acc, tb.select(scale < 1, acc * scale, acc), rare=True)` seldom holds: a wave in which it holds for no
+    element skips the map.
     """
     current = trace("map")
     values = [tensor_of(target, "map")]
@@ -36,8 +38,9 @@ def map(target: Tensor, x: Any, *, stream: Any = None, rare: bool = False) -> No
 
 
 def _operand(operands: list[Value], value: Value) -> int:
-    """Return the index of `value` in the list `operands` of a `map`; append it first if it is not listed. Index 0, the
-    target, is skipped: a target that is also read is listed a second time.
+    """Return the index of `value` in `operands`, the operand list of a `map`; append it first if it is not listed.
+
+    Index 0, the target, is skipped: a target that the formula also reads is listed a second time.
     """
     for index, operand in enumerate(operands[1:], 1):
         if operand is value:
@@ -85,9 +88,11 @@ def scan(
 
 
 def _combine(name: str, source: Any, target: Any, attrs: dict[str, Any], how: Any) -> None:
-    """Emit the operation `name` ("reduce" or "scan") with the attributes `attrs`, from `source` to `target` (each one
-    tensor or a sequence). `how` is the name of a combination, or a Python function of elements, which is called here
-    once to get one formula per tensor.
+    """Emit the operation `name` ("reduce" or "scan") with the attributes `attrs`, from `source` to `target`, each one
+    tensor or a sequence.
+
+    `how` is the name of a combination, such as "sum", or a Python function of elements. The function is called here,
+    once, and gives one formula for each tensor.
     """
     sources, targets = (tuple(x) if isinstance(x, tuple | list) else (x,) for x in (source, target))
     operands = [tensor_of(tensor, name) for tensor in (*sources, *targets)]
@@ -100,7 +105,7 @@ def _combine(name: str, source: Any, target: Any, attrs: dict[str, Any], how: An
 
 
 def _no_operand(value: Value) -> int:
-    """Raise a ProgramError, always: a combining function refers to the tensor `value`, but may only use its
-    arguments.
+    """Raise a ProgramError, always: a combining function (`how`) may use only its arguments, and this one uses the
+    tensor `value`.
     """
     raise ProgramError(f"a combining function is over its arguments; %{value.name} is none of them", author_location())

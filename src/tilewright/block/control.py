@@ -66,8 +66,10 @@ class Loop:
 
 
 def _limits(limit: Any, loop: str) -> tuple[Expr, Expr, int]:
-    """Return (start, end, step) of the loop limit `limit`. An end alone gives (0, end, 1), a pair (start, end, 1).
-    Raise a ProgramError for a tuple of another length. `loop` is the loop's operation name, for errors.
+    """Return (start, end, step) of the loop limit `limit`.
+
+    An end alone gives (0, end, 1), a pair gives (start, end, 1). Raise a ProgramError for a tuple of another length.
+    `loop` is the loop's operation name, for errors.
     """
     if not isinstance(limit, tuple):
         return as_expr(0), number(limit, f"{loop}: a limit"), 1
@@ -78,14 +80,16 @@ def _limits(limit: Any, loop: str) -> tuple[Expr, Expr, int]:
 
 
 def tasks(*limits: Any, schedule: str | None = None, overlap: str | None = None, table: Tensor | None = None) -> Loop:
-    """Return a Python iterator that traces a loop over all tasks (output tiles) of a kernel: `for m, n in tb.tasks(M,
-    N)`. Workers share the tasks. Emit one `tasks` operation.
+    """Emit one `tasks` operation, a loop over all tasks (output tiles) of a kernel, which the workers share: `for m, n
+    in tb.tasks(M, N)`.
 
-    Each limit is a number of tasks, (start, end), (start, end, step), or a function from the loop variables before it
-    to one of these. `schedule` says which worker does which tasks: "strided" (the default), "contiguous", "dynamic" or
-    "table". `table`, an integer tensor of shape (rows, tasks), lists the task numbers of each worker; it implies
-    schedule="table". `overlap` is "defer" (the loop's `finally_` block runs beside the next task) or "pingpong" (two
-    halves of the waves take tasks in turn).
+    The result is a Python iterator that runs the body once, to trace it. Each limit is a number of tasks, (start, end),
+    (start, end, step), or a function from the loop variables before it to one of these.
+
+    `schedule` says which worker does which tasks: "strided" (the default), "contiguous", "dynamic" or "table". `table`,
+    an i32 tensor of shape (rows, tasks), lists the task numbers of each worker; it implies schedule="table". `overlap`
+    is "defer" (the loop's `finally_` block runs beside the next task) or "pingpong" (two halves of the waves take tasks
+    in turn).
     """
     operands = () if table is None else (tensor_of(table, "tasks"),)
     schedule_name = "table" if operands and schedule is None else schedule
@@ -93,13 +97,14 @@ def tasks(*limits: Any, schedule: str | None = None, overlap: str | None = None,
 
 
 def steps(*limits: Any, unroll: bool = False, peel: Sequence[Any] | None = None, overlap: str | None = None) -> Loop:
-    """Return a Python iterator that traces a loop which all threads execute uniformly: `for k in tb.steps(K)`. Emit one
-    `for` operation.
+    """Emit one `for` operation, a loop that all threads execute uniformly: `for k in tb.steps(K)`.
 
-    Each limit is an iteration count, (start, end), (start, end, step), or a function from the loop variables before it
-    to one of these. `unroll` unrolls the loop. `peel` gives (first, last): how many iterations at the start and at the
-    end are lowered separately. `overlap` is "defer" (the loop's `finally_` block runs beside the next iteration) or
-    "turns" (groups of waves start their products one after the other).
+    The result is a Python iterator that runs the body once, to trace it. Each limit is an iteration count, (start,
+    end), (start, end, step), or a function from the loop variables before it to one of these.
+
+    `unroll` unrolls the loop. `peel` gives (first, last): how many iterations at the start and at the end are lowered
+    separately. `overlap` is "defer" (the loop's `finally_` block runs beside the next iteration) or "turns" (groups of
+    waves start their products one after the other).
     """
     peeled = None if peel is None else tuple(number(e, "steps: peel") for e in peel)
     return Loop("for", limits, {"unroll": unroll or None, "peel": peeled, "overlap": overlap})
@@ -107,9 +112,11 @@ def steps(*limits: Any, unroll: bool = False, peel: Sequence[Any] | None = None,
 
 @contextmanager
 def finally_() -> Iterator[None]:
-    """Context manager: trace its body as the `finally` block of the enclosing loop, which ends each iteration. It
-    stands last in the body of a `tasks` or `steps` loop: `with tb.finally_():`. With the loop's `overlap=` it may run
-    concurrently with the next iteration. Raise a ProgramError outside such a loop, or if the loop has one already.
+    """Context manager: trace its body as the `finally` block of the enclosing loop, which ends each iteration: `with
+    tb.finally_():`.
+
+    It stands last in the body of a `tasks` or `steps` loop. If the loop's `overlap` is "defer" or "pingpong", it runs
+    beside the next iteration. Raise a ProgramError outside such a loop, or if the loop has a `finally_` block already.
     """
     current = trace("finally_")
     frame = current.frames[-1] if current.frames else None
@@ -122,8 +129,10 @@ def finally_() -> Iterator[None]:
 
 @contextmanager
 def if_(condition: Any) -> Iterator[None]:
-    """Context manager: trace its body as a block that runs only if `condition` holds: `with tb.if_(k > 0):`. Emit one
-    `if`. `condition` is an expression of loop variables and sizes; raise a PythonControlFlow if it is a tensor.
+    """Context manager: trace its body as a block that runs only if `condition` holds, and emit one `if`: `with tb.if_(k
+    > 0):`.
+
+    `condition` is an expression of loop variables and sizes; raise a PythonControlFlow if it is a tensor.
     """
     if isinstance(condition, Tensor):
         raise PythonControlFlow("if_ takes a condition on loop variables and sizes, not a tensor", author_location(2))
@@ -134,8 +143,9 @@ def if_(condition: Any) -> Iterator[None]:
 
 @contextmanager
 def else_() -> Iterator[None]:
-    """Context manager: trace its body as the second block of the `if_` directly before it, which runs if that condition
-    does not hold. Raise a ProgramError if no `if_` without an `else_` stands there.
+    """Context manager: trace its body as the `else` block of the `if_` that stands directly before it.
+
+    Raise a ProgramError if no `if_` stands there, or if it has an `else_` already.
     """
     current, loc = trace("else_"), author_location(2)
     ops = current.builder.blocks[-1].ops
@@ -150,8 +160,9 @@ def else_() -> Iterator[None]:
 
 @contextmanager
 def while_(flag: Tensor) -> Iterator[None]:
-    """Context manager: trace its body as a block that repeats while `flag` is not zero. `flag` is a register tensor of
-    one number, which the body sets. Emit one `while`.
+    """Context manager: trace its body as a block that repeats while `flag` is not zero, and emit one `while`.
+
+    `flag` is a register tensor of one number, which the body sets.
     """
     frame = Frame("while", (tensor_of(flag, "while_"),), {}, author_location(2))
     with trace("while_").within(frame):
@@ -160,9 +171,10 @@ def while_(flag: Tensor) -> Iterator[None]:
 
 @contextmanager
 def role(name: str, waves: Any, registers: int | None = None) -> Iterator[None]:
-    """Context manager: trace its body as the program of the role `name` (warp specialisation: some waves of the
-    workgroup run this code alone). The role has `waves` waves; `registers` is the number of registers of each of its
-    threads (None: not set). Emit one `role`. It stands on the outermost level of a kernel.
+    """Context manager: trace its body as the program of the role `name`, and emit one `role`.
+
+    Some waves of the workgroup run this code alone (warp specialisation): `waves` is their number. `registers` is the
+    number of registers of each of their threads (None: not set). A role stands on the outermost level of a kernel.
     """
     attrs: dict[str, Any] = {"name": name, "waves": number(waves, "role: waves")}
     if registers is not None:
@@ -187,8 +199,10 @@ def edge(*computed: Tensor) -> None:
 
 
 def let(value: Any) -> Symbol:
-    """Emit one `let`, which names the number `value` (an integer or an expression), and return the symbol that stands
-    for it. The symbol is called like the variable that it is assigned to: `m = tb.let(t // 4)`.
+    """Emit one `let`, which names the number `value` (an integer or an expression), and return the symbol for it.
+
+    The symbol is called like the variable that it is assigned to: `m = tb.let(t // 4)`; without a variable, it is
+    called `number`. A number is appended if another symbol in scope has the name.
     """
     current = trace("let")
     targets = author_names(author_location())
@@ -230,8 +244,9 @@ class Ring:
         self.value = tensor.value
 
     def acquire(self) -> Any:
-        """Emit one `acquire`, which waits until the next stage is free. Return the tensors of this stage for the
-        producer to fill: one tensor, or a tuple.
+        """Emit one `acquire`, which waits until the next stage is free.
+
+        Return the tensors of this stage for the producer to fill: one tensor, or a tuple of several.
         """
         return self._stage("acquire", "free")
 
@@ -240,8 +255,9 @@ class Ring:
         trace("commit").emit("commit", (self.value,))
 
     def wait(self) -> Any:
-        """Emit one `wait`, which waits until the next stage is full. Return the tensors of this stage for the consumer
-        to read: one tensor, or a tuple.
+        """Emit one `wait`, which waits until the next stage is full.
+
+        Return the tensors of this stage for the consumer to read: one tensor, or a tuple of several.
         """
         return self._stage("wait", "full")
 
@@ -268,8 +284,10 @@ class Ring:
         self.release()
 
     def _stage(self, name: str, fallback: str) -> Any:
-        """Emit the operation `name` ("acquire" or "wait") and return the tensors of the stage that it gives: one
-        tensor, or a tuple. `fallback` is their name in the program's text if the author assigns them to no variable.
+        """Emit the operation `name` ("acquire" or "wait"), and return the tensors of the stage that it gives: one
+        tensor, or a tuple of several.
+
+        `fallback` is their name in the program's text if the author assigns them to no variable.
         """
         op = trace(name).emit(name, (self.value,), fallback=fallback)
         tensors = tuple(Tensor(result) for result in op.results)

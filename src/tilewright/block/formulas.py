@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 
 
 def _binary(name: str, *, reflected: bool = False) -> Any:
-    """Return a Python operator method, such as `__add__`. It builds the formula `name`(self, other), or `name`(other,
-    self) with `reflected`. It returns NotImplemented if `other` cannot be part of a formula.
+    """Return a Python operator method, such as `__add__`, that builds the formula `name`(self, other).
+
+    With `reflected` it builds `name`(other, self). It returns NotImplemented if `other` cannot be part of a formula.
     """
 
     def operate(self: Elementwise, other: Any) -> Any:
@@ -100,8 +101,9 @@ class Element(Elementwise):
         return self
 
     def formula(self, place: Callable[[Value], int]) -> Formula:
-        """Return this expression tree as an IR formula. `place` is a function from each tensor value in the tree to the
-        operand index that stands for it.
+        """Return this expression tree as an IR formula.
+
+        `place` is a function from a tensor's IR value to the number of the operand that it is.
         """
         if self.name == "operand":
             return Formula.operand(place(self.value))
@@ -135,8 +137,9 @@ def element_of(x: Any, what: str) -> Element:
 
 
 def argument(name: str) -> Element:
-    """Return the formula leaf for an argument of a combining function (the `how` of `reduce` and `scan`). `name` is a0,
-    a1, ... for the values combined so far, b0, b1, ... for the next ones.
+    """Return the formula leaf for an argument of a combining function (the `how` of `reduce` and `scan`).
+
+    `name` is a0, a1, ... for the values combined so far, and b0, b1, ... for those that come next.
     """
     return Element("argument", (), name)
 
@@ -164,7 +167,8 @@ def fma(a: Any, b: Any, c: Any) -> Element:
 
 def _function(name: str, count: int) -> Callable[..., Element]:
     """Return a Python function of `count` arguments that builds the formula `name`: `_function("exp", 1)` is `tb.exp`.
-    It raises a DtypeMismatch for another number of arguments.
+
+    The function raises a DtypeMismatch for another number of arguments.
     """
 
     def apply(*args: Any) -> Element:

@@ -78,7 +78,9 @@ class Size:
 
     def symbol(self, name: str) -> Symbol:
         """Return a symbol called `name` with the range and step of this size; it stands for the parameter while the
-        kernel is traced. Raise an ArgumentError if the range is not valid.
+        kernel is traced.
+
+        Raise an ArgumentError if the range is empty, has negative numbers, or does not start at a multiple of the step.
         """
         if self.lo < 0 or self.hi <= self.lo or self.step < 1 or self.lo % self.step:
             raise ArgumentError(
@@ -137,8 +139,9 @@ class BlockKernel(FoundByName):
         return program
 
     def parameters(self) -> dict[str, Any]:
-        """Return {parameter name: default} of the kernel (None: no default). A `Size` has its range of values instead,
-        even if it also has a default; a `Let` is left out.
+        """Return {parameter name: default} of the kernel; without a default the entry is None.
+
+        A `Size` has the range of its allowed values as its entry, even if it also has a default. A `Let` is left out.
         """
         defaults: dict[str, Any] = {}
         for name, parameter in self._keywords().items():
@@ -150,12 +153,12 @@ class BlockKernel(FoundByName):
         return defaults
 
     def draw(self, tensor: str, params: Mapping[str, Any] | None = None, **named: Any) -> TensorPicture:
-        """Return a picture of the kernel's tensor called `tensor` in the Python source. Registers are drawn with the
-        thread that has each element, memory with offsets and, if shared, with banks.
+        """Return a picture of the kernel's tensor called `tensor` in the Python source; a notebook displays it.
 
-        `tensor` may also name an operand of an atom: `kernel.draw("mfma.32x32x8.f16.a")`. Otherwise the kernel is
-        traced with the parameter values in `params` and `named`. A notebook displays the result. Raise an ArgumentError
-        if `tensor` is no text, a ProgramError if there is no such tensor.
+        Registers are drawn with the thread that has each element, memory with offsets and, if shared, with banks.
+        `tensor` may also name an operand of an atom of the machine: `kernel.draw("mfma.32x32x8.f16.a")`. Otherwise the
+        kernel is traced with the parameter values in `params` and `named`. Raise an ArgumentError if `tensor` is no
+        text, a ProgramError if there is no tensor of this name.
         """
         if not isinstance(tensor, str):
             raise ArgumentError(
@@ -186,7 +189,8 @@ class BlockKernel(FoundByName):
         return {n: p for n, p in signature.items() if p.kind is p.KEYWORD_ONLY}
 
     def _values(self, bindings: dict[str, Any]) -> dict[str, Any]:
-        """Return {parameter name: value} for all parameters of the kernel, in order; `_value` says how each is found.
+        """Return {parameter name: value} for all parameters of the kernel, in order; `_value` gives each value.
+
         `bindings` are the caller's values, by name. Raise an ArgumentError if they name an unknown parameter or a
         `Let`.
         """
@@ -204,10 +208,11 @@ class BlockKernel(FoundByName):
         return values
 
     def _value(self, name: str, parameter: inspect.Parameter, bindings: dict[str, Any], before: dict[str, Any]) -> Any:
-        """Return the value of the parameter `name`. A `Let` is computed from `before`, the values of the parameters
-        declared before it. Any other parameter takes the caller's value in `bindings`, or else the default of
-        `parameter`, or else, if it is a `Size`, a symbol. Raise an ArgumentError if there is none of these, or if the
-        caller's value is outside the range of its `Size`.
+        """Return the value of the parameter `name`.
+
+        A `Let` is computed from `before`, the values of the parameters declared before it. Any other parameter takes
+        the caller's value in `bindings`, or else the default of `parameter`, or else, if it is a `Size`, a symbol.
+        Raise an ArgumentError if there is none of these, or if the caller's value is outside the range of its `Size`.
         """
         kind = self.annotations.get(name)
         if isinstance(kind, Let):
@@ -227,9 +232,10 @@ class BlockKernel(FoundByName):
         raise ArgumentError(f"params: {self.__name__} needs a value for {name}")
 
     def _sized(self, size: Any, values: dict[str, Any]) -> Any:
-        """Return `size`: unchanged if it is a number or an expression. A text such as "M + 1" is evaluated with the
-        parameter values in `values`, to an int if it is constant, otherwise to an expression. Raise a ProgramError if
-        the text cannot be read.
+        """Return `size` evaluated: a text such as "M + 1" becomes an int if it is constant, otherwise an expression.
+
+        `values` are the parameter values, by name. A number or an expression is returned unchanged. Raise a
+        ProgramError if the text cannot be read.
         """
         if not isinstance(size, str):
             return size
@@ -241,9 +247,11 @@ class BlockKernel(FoundByName):
         return int(parsed) if parsed.is_constant else parsed
 
     def _arguments(self, trace: Trace, values: dict[str, Any]) -> list[Tensor]:
-        """Declare each positional parameter of the Python function as a program argument of `trace`, and return these
-        as tensors, in order. `values` are the parameter values that shapes and strides refer to. Raise a ProgramError
-        if an annotation is not In, Out or InOut.
+        """Declare each positional parameter of the Python function as a program argument of `trace`, and return them as
+        tensors, in order.
+
+        `values` are the parameter values that shapes and strides refer to. Raise a ProgramError if an annotation is not
+        In, Out or InOut.
         """
         tensors = []
         for name, parameter in inspect.signature(self.function).parameters.items():

@@ -79,9 +79,8 @@ class Mma:
         """Emit one `alloc` and return it: a register tensor of shape (rows, columns) for operand `which` ("a", "b" or
         "c").
 
-        It is distributed over the waves' threads as the atom needs it. If this Mma is interleaved (the tiles of one
-        wave alternate with those of the others, instead of being adjacent), raise a ProgramError if the waves do not
-        divide the shape.
+        It is distributed over the waves' threads as the atom needs it. If this Mma is interleaved, raise a ProgramError
+        unless the waves' atoms divide the shape.
         """
         operand = getattr(self.row, which)
         distribution = Distribution(operand=f"{self.atom}.{which}", waves=self.waves)
@@ -129,7 +128,9 @@ def blockwise_copy(
 
 def _lane_atom(source: Tensor, target: Tensor, vector: tuple[int, int] | None) -> str | None:
     """Return the name of the copy atom with which each lane moves `vector[1]` elements from the memory of `source` to
-    that of `target`; None if `vector` is None. Raise a ProgramError if the kernel's machine has no such atom.
+    that of `target`.
+
+    Return None if `vector` is None. Raise a ProgramError if the kernel's machine has no atom of this width.
     """
     if vector is None:
         return None

@@ -127,7 +127,10 @@ def broadcast(source: Tensor, target: Tensor, along: int) -> None:
 
 def convert_layout(source: Tensor, target: Tensor) -> None:
     """Emit one `convert_layout`, which copies the register tensor `source` to `target`, whose elements are distributed
-    over threads differently. No other operation exchanges registers between threads like this.
+    over threads differently.
+
+    Elements move between threads. A `copy` between registers requires instead that each thread already holds the
+    elements of its part of the target.
     """
     values = (tensor_of(source, "convert_layout"), tensor_of(target, "convert_layout"))
     trace("convert_layout").emit("convert_layout", values)
@@ -151,30 +154,35 @@ def gather(tile: Tensor, memory: Tensor, at: Callable[..., Any], *, otherwise: A
 
     `at` is a Python function from tile coordinates to memory coordinates: `lambda i, j: (tb.maybe(index.at(i)), j)`.
     Inside it, `index.at(i)` is an integer read from the tensor `index`, and `tb.maybe` marks a coordinate that may be
-    out of bounds; such an element is set to `otherwise`.
+    out of bounds; then the element is set to `otherwise`, which must be given.
     """
     _emit_indexed("gather", tile, memory, at, {"otherwise": otherwise})
 
 
 def scatter(tile: Tensor, memory: Tensor, at: Callable[..., Any]) -> None:
-    """Emit one `scatter`, which sets element at(i, j) of `memory` to element (i, j) of `tile`. `at` is a Python
-    function from tile coordinates to memory coordinates. Inside it, `index.at(i)` is an integer read from the tensor
-    `index`; elements at coordinates marked by `tb.maybe` are dropped if these are out of bounds.
+    """Emit one `scatter`, which sets element at(i, j) of `memory` to element (i, j) of `tile`.
+
+    `at` is a Python function from tile coordinates to memory coordinates. Inside it, `index.at(i)` is an integer read
+    from the tensor `index`, and `tb.maybe` marks a coordinate that may be out of bounds; then the element is not
+    written.
     """
     _emit_indexed("scatter", tile, memory, at, {})
 
 
 def atomic(how: str, tile: Tensor, memory: Tensor, at: Callable[..., Any]) -> None:
-    """Emit one `atomic`, which atomically combines element (i, j) of `tile` into element at(i, j) of `memory`. `how` is
-    "add", "min" or "max". `at` is a Python function from tile coordinates to memory coordinates, in which `index.at(i)`
-    is an integer read from the tensor `index`.
+    """Emit one `atomic`, which atomically combines element (i, j) of `tile` into element at(i, j) of `memory`.
+
+    `how` is "add", "min" or "max". `at` is a Python function from tile coordinates to memory coordinates, in which
+    `index.at(i)` is an integer read from the tensor `index`.
     """
     _emit_indexed("atomic", tile, memory, at, {"how": how})
 
 
 def _emit_indexed(name: str, tile: Tensor, memory: Tensor, at: Callable[..., Any], attrs: dict[str, Any]) -> None:
     """Emit the operation `name` ("gather", "scatter" or "atomic") on `tile` and `memory`, with the further attributes
-    `attrs`. The author's function `at` is called once, on symbols for the tile coordinates; its results are the memory
+    `attrs`.
+
+    The author's function `at` is called once, on symbols for the tile coordinates. Its results are the memory
     coordinates, and the tensors that it reads by `index.at` become operands.
     """
     current = trace(name)
@@ -199,8 +207,10 @@ def _emit_indexed(name: str, tile: Tensor, memory: Tensor, at: Callable[..., Any
 
 def fetched(tensor: Tensor, coordinates: Sequence[Any]) -> Expr:
     """Return a new symbol that stands for the integer element of `tensor` at `coordinates`, and record that the
-    surrounding `gather`, `scatter` or `atomic` reads it. Raise a ProgramError outside the function given to one of
-    these.
+    operation being emitted reads it.
+
+    That operation is a `gather`, `scatter` or `atomic`. Raise a ProgramError outside the function that one of these is
+    given.
     """
     fetches = _fetches.get()
     if fetches is None:

@@ -65,12 +65,12 @@ def _positions(code: CodeType) -> tuple[tuple[int | None, int | None, int | None
 
 @lru_cache(maxsize=512)
 def _assigned(code: CodeType) -> tuple[_Names, _Names]:
-    """Return two dicts {(line, column): assigned names} for the source of `code`. The first is keyed by the start of
-    each `with` statement of one item, the second by the end of each expression whose value is assigned. Both are empty
-    if the source cannot be parsed.
+    """Return two dicts {(line, column): assigned names} for the source of `code`; both are empty if it cannot be
+    parsed.
 
-    There are two, because some versions of Python attribute entering a `with` to its expression, others to the
-    statement.
+    The first is keyed by the start of each `with` statement of one item, the second by the end of each expression whose
+    value is assigned. There are two, because some versions of Python attribute entering a `with` to its expression,
+    others to the statement.
     """
     first, last = code.co_firstlineno, _last_line(code)
     lines = linecache.getlines(code.co_filename)[first - 1 : last]

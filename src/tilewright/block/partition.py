@@ -44,9 +44,10 @@ def partition(extents: Sequence[int], threads: Layout, mode: str = "block", vect
 def _require_one_owner(
     shape: tuple[int, ...], threads: Layout, counts: tuple[int, ...], mode: str, vector: int | None
 ) -> None:
-    """Raise a BadPartition unless each element of a tile of shape `shape` goes to exactly one thread; the other
-    arguments are those of `partition`. `counts` is the number of threads along each dimension. An unknown `mode` and a
-    `vector` that is no dimension are errors, too.
+    """Raise a BadPartition unless each element of a tile of shape `shape` goes to exactly one thread.
+
+    `counts` is the number of threads along each dimension; the other arguments are those of `partition`. Also raise it
+    for an unknown `mode`, and for a `vector` that is no dimension.
     """
     if mode not in ("block", "cyclic"):
         raise BadPartition(f'partition mode {mode!r}: "block" or "cyclic"', author_location())

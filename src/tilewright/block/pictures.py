@@ -46,9 +46,10 @@ class TensorPicture:
         return self.svg
 
     def _drawn(self, of_layout: Any, of_partition: Any) -> Any:
-        """Return the picture, drawn by one of two drawing functions, both for SVG or both for tables. `of_partition`
-        draws register tensors of one or two dimensions; `of_layout` draws memory, and register tensors of more
-        dimensions.
+        """Return the picture, drawn by one of two drawing functions, both for SVG or both for tables.
+
+        `of_partition` draws register tensors of one or two dimensions. `of_layout` draws memory, and register tensors
+        of more dimensions.
         """
         if self.shape is None:
             return of_layout(self.layout, element_bytes=self.element_bytes, title=self.title)

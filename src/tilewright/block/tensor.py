@@ -90,8 +90,10 @@ class Tensor(Elementwise):
 
     def _view(self, extents: Sequence[Any], at: Callable[..., Any], names: Sequence[str] | None = None) -> Tensor:
         """Emit one `view` and return it: the tensor of shape `extents` whose element (i, j, ...) is element at(i, j,
-        ...) of this tensor. `names` are the names of its axes (None: i, j, ...). Raise a DimensionMismatch if `at`
-        returns a wrong number of coordinates.
+        ...) of this tensor.
+
+        `names` are the names of its axes (None: i, j, ...). Raise a DimensionMismatch if `at` returns a wrong number of
+        coordinates.
         """
         current = trace("view")
         over = current.axes(names or made_up(len(extents)), [number(e, "view: an extent") for e in extents])
@@ -108,8 +110,10 @@ class Tensor(Elementwise):
 
     def _checked_coordinate(self, coordinate: Any, dim: int) -> tuple[Expr, bool]:
         """Return (expression, may be out of bounds) for `coordinate`, a view's coordinate along dimension `dim` of this
-        tensor. The flag is True if `tb.maybe` marks the coordinate, or if the dimension is padded and the coordinate is
-        not proved in bounds.
+        tensor.
+
+        The flag is True if `tb.maybe` marks the coordinate, or if the dimension is padded and the coordinate is not
+        proved in bounds.
         """
         if isinstance(coordinate, Maybe):
             return number(coordinate.at, f"view: coordinate {dim}"), True
@@ -138,9 +142,10 @@ class Tensor(Elementwise):
         return Tensor(self.value, tuple(multiples))
 
     def tile(self, extents: Sequence[Any], at: Sequence[Any], proj: Sequence[Any] | None = None) -> Tensor:
-        """Emit one `view` and return it: the tile with the coordinates `at` when this tensor is cut into tiles of shape
-        `extents`. (2, 0) of extents (8, 16) starts at element (16, 0). It is CuTe's local_tile, CK's make_local_tile.
+        """Emit one `view` and return it: one tile of this tensor, divided into tiles of shape `extents`. It is CuTe's
+        local_tile, CK's make_local_tile.
 
+        `at` is the tile's number along each dimension: with extents (8, 16), tile (2, 0) starts at element (16, 0).
         None in `at` takes the whole dimension. `proj` drops the entries of `extents` and `at` for which it has None, so
         that one (M, N, K) serves A, B and C: `a.tile((BM, BN, BK), (m, n, k), proj=(1, None, 1))`. Raise a
         DimensionMismatch if the numbers of entries differ.
@@ -174,8 +179,10 @@ class Tensor(Elementwise):
 
     def slice(self, *keys: Any) -> Tensor:
         """Emit one `view` and return it: the part of the tensor that indexing gives. `t.slice(m, slice(0, 8))` is `t[m,
-        0:8]`. There is one key for each dimension: a number drops it, a slice keeps it. Negative constants count from
-        the end, as in Python. Raise a DimensionMismatch for another number of keys, or a step other than 1.
+        0:8]`.
+
+        There is one key for each dimension: a number drops it, a slice keeps it. Negative constants count from the end,
+        as in Python. Raise a DimensionMismatch for another number of keys, or a step other than 1.
         """
         if len(keys) != len(self.type.shape):
             raise DimensionMismatch(f"slice: {len(keys)} entries for {self.type}", author_location())
@@ -207,8 +214,9 @@ class Tensor(Elementwise):
         return self._view(extents, at)
 
     def _from_end(self, bound: Any, dim: int) -> Expr:
-        """Return `bound`, an index or slice limit of dimension `dim`, as an expression. The extent is added to a
-        negative constant, which counts from the end.
+        """Return `bound`, an index or slice limit of dimension `dim`, as an expression.
+
+        A negative constant counts from the end: the extent is added to it.
         """
         position = number(bound, f"slice: entry {dim}")
         return (
@@ -219,8 +227,10 @@ class Tensor(Elementwise):
 
     def merge(self, *groups: Sequence[int]) -> Tensor:
         """Emit one `view` and return it: this tensor with each group of dimensions merged into one, the group's last
-        dimension fastest. `x.merge((0, 1), (2,))` of (A, B, C) is (A*B, C). Raise a DimensionMismatch unless `groups`
-        name each dimension once.
+        dimension fastest.
+
+        `x.merge((0, 1), (2,))` of (A, B, C) is (A*B, C). Raise a DimensionMismatch unless `groups` name each dimension
+        once.
         """
         if sorted(d for g in groups for d in g) != list(range(len(self.type.shape))):
             raise DimensionMismatch(
@@ -387,8 +397,8 @@ def _leaves(x: Any) -> list[Any]:
 
 
 def _congruent(a: Any, b: Any) -> bool:
-    """True if `a` and `b` are nested alike, tuples where the other has tuples of the same length. An empty tuple is
-    never congruent.
+    """True if `a` and `b` are nested alike: tuples of equal length at the same positions. An empty tuple is never
+    congruent.
     """
     if isinstance(a, tuple) and isinstance(b, tuple):
         return len(a) == len(b) > 0 and all(map(_congruent, a, b))

@@ -154,8 +154,10 @@ class Trace:
 
     @contextmanager
     def within(self, frame: Frame, symbols: Iterable[Symbol] = ()) -> Iterator[None]:
-        """Context manager: trace its body as the block of `frame`, an operation such as an `if`, with `symbols` in
-        scope, then emit the operation. If the body raises, the operation is discarded.
+        """Context manager: trace its body as the block of `frame`, an operation such as an `if`, then emit the
+        operation.
+
+        `symbols` are in scope in the block. If the body raises, the operation is discarded.
         """
         depths = len(self.frames), len(self.known), len(self.builder.blocks)
         self.enter(frame, symbols)
@@ -166,8 +168,10 @@ class Trace:
             del self.frames[depths[0] :], self.known[depths[1] :], self.builder.blocks[depths[2] :]
 
     def _require_innermost(self, frame: Frame | None) -> None:
-        """Raise a ProgramError if an operation inside `frame`, such as a loop, is still open (None: if any operation is
-        open). It was then left by break, return or an exception.
+        """Raise a ProgramError if an operation inside `frame`, such as a loop, is still open. With `frame` None: if any
+        operation is open.
+
+        It was then left by break, return or an exception.
         """
         inner = self.frames[-1] if self.frames else None
         if inner is not frame and inner is not None:
@@ -200,8 +204,10 @@ class Trace:
         return tuple(axis(self.free(name), as_expr(extent)) for name, extent in zip(names, extents, strict=True))
 
     def range(self, name: str, lo: Any, hi: Any, step: int, before: Sequence[Symbol]) -> Range:
-        """Return a new loop variable that takes the values lo, lo + step, ... below `hi`. It is called `name`, with a
-        suffix if a symbol in scope or one of `before` (the earlier variables of the same loop) has that name.
+        """Return a new loop variable that takes the values lo, lo + step, ... below `hi`.
+
+        It is called `name`, with a suffix if a symbol in scope, or one of `before` (the earlier variables of the same
+        loop), has that name.
         """
         unused = self.free(name)
         while any(unused == variable.name for variable in before):

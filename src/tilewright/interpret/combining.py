@@ -32,7 +32,7 @@ def mma(run: Run, op: Op) -> tuple[TileValue, ...]:
     Products are summed over the dimensions that both operands have and the accumulator lacks. Attribute `blocks` makes
     a grouped product: the accumulator's last dimension and the last reduced dimension consist of that many blocks, and
     only blocks with the same number are multiplied. With attribute `accumulate`, the sum is rounded after each product.
-    Raise ExecutionError if a dimension of one operand only has several coordinates here.
+    Raise ExecutionError if a dimension that only one of the three tiles has covers more than one coordinate now.
     """
     a, b, acc = run.tiles(op)
     parts = common_parts([a, b, acc])
@@ -72,8 +72,8 @@ def _products(
 
     `arrays` are the elements of A and B, at coordinates `parts`, {dimension: (first, end)}; `tiles` are A, B and the
     accumulator. If the mma `op` has the attribute `blocks`, B is block-diagonal: N (the accumulator's last dimension)
-    and K (the last reduced dimension of A) are split into so many equal blocks, and block i of N sums over block i of K
-    only. Raise ExecutionError if `blocks` does not divide the extents of N and K.
+    and K (the last reduced dimension of A) are split into `blocks` equal blocks, and block i of N sums over block i of
+    K only. Raise ExecutionError if `blocks` does not divide the extents of N and K.
     """
     blocks = op.attrs.get("blocks", 1)
     a, b, acc = tiles
@@ -102,7 +102,8 @@ def _contracted(arrays: list[Array], dims: tuple[tuple[Expr, ...], ...], out: tu
     """Return the contraction of two arrays, as np.einsum would: dimensions that both have and `out` lacks are summed.
 
     `dims` are the dimensions of each array, `out` those of the result. There is one matrix product for each coordinate
-    of the dimensions that all three have. A dimension that one array has alone must be 1 wide.
+    of the dimensions that all three have. A dimension that only one array has, and `out` lacks, must have extent 1; it
+    is dropped.
     """
     a, b = dims
     batch = [d for d in out if d in a and d in b]
@@ -206,8 +207,8 @@ def topk(run: Run, op: Op) -> tuple[TileValue, ...]:
     """Execute a `topk` and return two tiles: the largest elements along a dimension in descending order, and their
     indices.
 
-    Attribute `count` is how many; there must be as many elements. The lower index wins a tie; NaN counts as the
-    largest.
+    Attribute `count` is the number of elements to return; raise an error if the tile has fewer along the dimension. The
+    lower index wins a tie; NaN counts as the largest.
     """
     (tile,) = run.tiles(op)
     values, places = op.results

@@ -151,8 +151,8 @@ def _holds(run: Run, op: Op, carried: list[TileValue]) -> bool:
 
 
 def conditional(run: Run, op: Op) -> tuple[TileValue, ...]:
-    """Execute a conditional and return its results: those of its body where the condition holds, its operands
-    elsewhere.
+    """Execute a conditional and return its results: the values of its body where the condition holds, and the `else`
+    values (its further operands) elsewhere.
 
     The body is executed, once, if the condition holds for any element; its writes are masked by the condition.
     """

@@ -38,7 +38,8 @@ _compiled: dict[Expr, tuple[Callable[..., Any], tuple[str, ...]]] = {}
 def evaluated(e: Expr, values: Mapping[str, Any]) -> Any:
     """Return the value of the integer expression `e` for `values`, {symbol name: int or numpy array}; arrays broadcast.
 
-    Raise ExpressionError if a symbol has no value or the value exceeds 64 bits, and DivisionByZero.
+    Raise ExpressionError if a symbol has no value or the value exceeds 64 bits, and DivisionByZero. An exact division a
+    / b is not checked: it is computed as a // b.
 
     >>> from tilewright.algebra.expr import index
     >>> m = index("m", 100)
@@ -60,8 +61,9 @@ def evaluated(e: Expr, values: Mapping[str, Any]) -> Any:
 
 @lru_cache(maxsize=4096)
 def names_in(e: Expr) -> tuple[str, ...]:
-    """Return the names of the symbols in the integer expression `e`, sorted; a symbol with a definition counts as the
-    symbols in that. The result is cached.
+    """Return the names of the symbols on which the integer expression `e` depends, sorted; the result is cached.
+
+    For a symbol with a definition, the names of the symbols in its definition are returned instead of its own.
     """
     names: set[str] = set()
     for s in e.symbols:
@@ -71,7 +73,9 @@ def names_in(e: Expr) -> tuple[str, ...]:
 
 @lru_cache(maxsize=1024)
 def names_in_all(expressions: tuple[Expr, ...]) -> tuple[str, ...]:
-    """Return the names of the symbols in any of the integer `expressions`, each once; the result is cached."""
+    """Return the names of the symbols on which any of the integer `expressions` depends, each once; the result is
+    cached.
+    """
     return tuple(dict.fromkeys(name for e in expressions for name in names_in(e)))
 
 
@@ -88,7 +92,9 @@ def _compile(e: Expr) -> tuple[Callable[..., Any], tuple[str, ...]]:
 
 
 def _function(source: str, names: tuple[str, ...]) -> Callable[..., Any]:
-    """Return the function of the values of the symbols `names` whose result is the Python expression `source`."""
+    """Return a function of the values of the symbols `names`, in this order, that computes the Python expression
+    `source`.
+    """
     arguments = ", ".join(f"s_{name}" for name in names)  # a symbol may be called `in`
     known = {"_min": _min, "_max": _max, "_require_nonzero": _require_nonzero}
     function: Callable[..., Any] = eval(f"lambda {arguments}: {source}", known)
@@ -103,8 +109,10 @@ Terms = tuple[tuple[Expr, int], ...]
 
 @dataclass(frozen=True)
 class Separated:
-    """Expressions, each split into a sum of `terms` that depend on the axes, and an integer that depends on the other
+    """Expressions, each as a sum of two parts: `terms` that depend on the axes, and an integer that depends on other
     symbols.
+
+    The integer is the expression's *number*; it includes the constant.
     """
 
     terms: tuple[Terms, ...]
@@ -115,9 +123,10 @@ class Separated:
     """From the values of `names`, in this order, to the number of each expression."""
 
     def numbers(self, values: Mapping[str, Any]) -> tuple[int, ...] | None:
-        """Return the number of each expression for `values`, {symbol name: value}.
+        """Return, for each expression, the part that does not depend on the axes, as an int; `values` is {symbol name:
+        value}.
 
-        None if a value is missing or an array, or if a division by 0 is left to `evaluated`, which reports it.
+        Return None if a value is missing or an array, or if a divisor is 0 (`evaluated` then reports the fault).
         """
         try:
             given = [values[name] for name in self.names]
@@ -131,9 +140,10 @@ class Separated:
 
 @lru_cache(maxsize=1024)
 def separated(expressions: tuple[Expr, ...], axes: tuple[str, ...]) -> Separated | None:
-    """Return `expressions` in two parts: terms in the symbols named `axes`, and numbers that other symbols give.
+    """Return `expressions` split into terms in the symbols named `axes`, and a number that the other symbols and the
+    constant give.
 
-    None if a term depends on both, such as i*j or (i + j) // 2 for the axis i. The result is cached.
+    Return None if a term depends on both, such as i*j or (i + j) // 2 for the axis i. The result is cached.
 
     >>> from tilewright.algebra.expr import index
     >>> i, j = index("i", 8), index("j", 8)

@@ -65,7 +65,7 @@ def cast(run: Run, op: Op) -> tuple[TileValue, ...]:
 def bitcast(run: Run, op: Op) -> tuple[TileValue, ...]:
     """Execute a `bitcast`: return the tile with its bits reinterpreted as another element type.
 
-    For a type of another size, the last dimension has as many times more or fewer elements.
+    If the widths differ, the extent of the last dimension is multiplied by old width / new width.
     """
     (tile,) = run.tiles(op)
     dtype = op.attrs["dtype"]

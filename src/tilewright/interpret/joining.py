@@ -24,10 +24,10 @@ _RESHAPING = ("reshape", "bitcast", "extract", "repeat")
 
 
 def joined(program: Program, run: Run, counts: list[int]) -> dict[int, int]:
-    """Return {grid dimension: how many workgroups along it run as one}, where the result is the same as one by one.
+    """Return {grid dimension: number of workgroups along it that the executor runs as one}.
 
-    Grid dimensions along which each runs alone are left out. `counts` is the number of workgroups along each. Joined
-    tiles have at most `MOST` elements.
+    The result is the same as if each ran alone. Grid dimensions along which each does are left out. `counts` is the
+    number of workgroups along each grid dimension. Joined tiles have at most `MOST` elements.
     """
     joined_counts: dict[int, int] = {}
     if any(op.name in _IN_ORDER for op in program.walk()) or _reads_what_it_writes(program):
@@ -57,8 +57,9 @@ def _reads_what_it_writes(program: Program) -> bool:
 def _joinable_dim(program: Program, grid: int) -> Symbol | None:
     """Return the tensor dimension that workgroups along grid dimension number `grid` divide, if they may run as one.
 
-    None if they may not: every operation must be elementwise along the dimension, one plain constraint must divide it,
-    and the program must not use the workgroup id.
+    Return None if they may not. Three conditions must hold: every operation is elementwise along the dimension; exactly
+    one workgroup constraint is along the grid dimension, without start, count or `primary=False`; and the program does
+    not use the workgroup id.
     """
     constraints = [r for r in program.records if r.name == "workgroup" and r.attrs["grid"] == grid]
     if len(constraints) != 1 or any(name in constraints[0].attrs for name in ("start", "iters", "primary")):
@@ -78,9 +79,12 @@ def _symbols(op: Op) -> set[Symbol]:
 
 
 def _is_elementwise_along(op: Op, dim: Symbol) -> bool:
-    """True if `op` combines no elements of different coordinates along the dimension `dim`.
+    """True if `op` itself combines no elements of different coordinates along the dimension `dim`; its blocks are not
+    examined.
 
-    It is also True if `op` does not have the dimension; False if in doubt, as for a reshape.
+    It is also True if no tile of `op` has the dimension, except for a loop over `dim`, a while loop, and a set_symbol
+    of `dim`. In doubt it is False, as for a reshape, or a mapped write none of whose coordinates is the index along
+    `dim` itself.
     """
     tile_types = [v.type for v in (*op.operands, *op.results) if isinstance(v.type, TileType)]
     if any(dim in d.symbols and d is not dim for kind in tile_types for d in kind.dims):

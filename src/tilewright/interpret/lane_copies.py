@@ -68,12 +68,12 @@ def copy_lanes(agent: Agent, op: Op) -> Steps:
 def _require_whole_runs(
     agent: Agent, op: Op, source_elements: Array, target_elements: Array, active: Array, in_bounds: Array
 ) -> None:
-    """Raise ProtocolFault unless the elements of each lane are one contiguous, aligned run in the source and in the
+    """Raise ProtocolFault unless each lane copies one contiguous, aligned run of elements, in the source and in the
     target.
 
     All arrays are indexed [lane, value]. `source_elements` and `target_elements` are element numbers. `active` marks
-    the elements that are copied at all; `in_bounds` marks those inside the source, of which only the end of a run may
-    be outside. `agent` is not used.
+    the elements that are copied: all of a lane or none. `in_bounds` marks those inside the source; only a run's last
+    elements may be outside. `agent` is not used.
     """
     count = source_elements.shape[1]
     step = np.arange(count)

@@ -104,10 +104,9 @@ class Vector:
 
 
 def alloc(agent: Agent, op: Op) -> Steps | None:
-    """Execute an `alloc` of the wave `agent`: bind its result to counting barriers, a zeroed vector register, or flat
-    memory.
+    """Execute an `alloc` of the wave `agent`: bind its result to what the attribute `type` says, and return None.
 
-    The type in the attribute `type` says which. Return None.
+    That is a list of counting barriers, an uninitialised vector register, or uninitialised flat memory.
     """
     kind = op.attrs["type"]
     if isinstance(kind, BarrierType):
@@ -174,7 +173,8 @@ def _single_element(agent: Agent, op: Op, memory: TensorMemory) -> Array:
 
 
 def load(agent: Agent, op: Op) -> Steps:
-    """Execute a `load` of the wave `agent`: set a vector to elements of memory, one for each active lane.
+    """Execute a `load` of the wave `agent`: set the vector, operand 0, to elements of the memory, operand 1, one for
+    each active lane.
 
     Inactive lanes get the number in the attribute `otherwise` (0 without it). A generator that yields where other waves
     may run.
@@ -193,7 +193,8 @@ def load(agent: Agent, op: Op) -> Steps:
 
 
 def store(agent: Agent, op: Op) -> Steps:
-    """Execute a `store` of the wave `agent`: write one element of a vector to memory for each active lane.
+    """Execute a `store` of the wave `agent`: write one element of the vector, operand 0, to the memory, operand 1, for
+    each active lane.
 
     A generator that yields where other waves may run.
     """
@@ -218,7 +219,11 @@ def prefetch(agent: Agent, op: Op) -> Steps | None:
 
 
 def compute(agent: Agent, op: Op) -> Steps | None:
-    """Execute a `compute` of the wave `agent`: set a vector to the values of a formula, lane by lane. Return None."""
+    """Execute a `compute` of the wave `agent`: set the vector, operand 0, to the values of a formula of the other
+    operands, lane by lane.
+
+    Return None.
+    """
     target = agent.handles[op.operands[0]]
 
     def leaf(f: Formula) -> Any:
@@ -231,10 +236,11 @@ def compute(agent: Agent, op: Op) -> Steps | None:
 
 
 def shuffle(agent: Agent, op: Op) -> Steps | None:
-    """Execute a `shuffle` of the wave `agent`: set each lane of a vector to the element of some lane of another. Return
-    None.
+    """Execute a `shuffle` of the wave `agent`: set each lane of the vector `op.operands[0]` to the element of some lane
+    of `op.operands[1]`. Return None.
 
-    The expressions `at` give that lane's indices; raise OutOfBoundsFault if there is no such lane.
+    The attribute `over` names the indices of a lane of the first operand. The attribute `at` holds expressions of them:
+    the indices of the lane of the second operand. Raise OutOfBoundsFault if there is no such lane.
     """
     target, source = (agent.handles[v] for v in op.operands)
     shape = target.data.shape
@@ -266,10 +272,10 @@ def _steps(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def transpose(agent: Agent, op: Op) -> Steps | None:
-    """Execute a `transpose` of the wave `agent`: its operands, vectors, are the rows of a matrix, and are set to its
-    transpose.
+    """Execute a `transpose` of the wave `agent`: its operands, vectors, are the rows of a matrix, and are set to the
+    rows of the transposed matrix.
 
-    An entry of the matrix is a unit of several elements. Return None.
+    An entry of the matrix is a run of consecutive elements, as many as the attribute `unit` says. Return None.
     """
     registers = [agent.handles[v] for v in op.operands]
     rows = np.stack([register.read(op) for register in registers])
@@ -280,8 +286,10 @@ def transpose(agent: Agent, op: Op) -> Steps | None:
 
 
 def reduce(agent: Agent, op: Op) -> Steps | None:
-    """Execute a `reduce` of the wave `agent`: combine all elements of a vector and write the number to another. Return
-    None.
+    """Execute a `reduce` of the wave `agent`: combine all elements of the vector, operand 0, and write the number to
+    operand 1.
+
+    Sums and products are computed in the accumulator type of the element type. Return None.
     """
     source, target = (agent.handles[v] for v in op.operands)
     kind = op.operands[0].type.dtype
@@ -296,8 +304,9 @@ def atom(agent: Agent, op: Op) -> Steps | None:
     """Execute a multiplication `atom` of the wave `agent` on vectors: C += A*B, with operand layouts as the machine
     describes.
 
-    Operands that are fragments of several lanes are passed to `loop_waves.product`. Return None, or that function's
-    steps. Raise ProgramError if the program names no machine, or if the atom reads memory itself.
+    Fragments (registers of all lanes of a wave) are passed to `loop_waves.product`, whose result is returned; otherwise
+    return None. Raise ProgramError if the program names no machine, or, without fragments, if the atom reads an operand
+    from memory.
     """
     machine = agent.worker.machine
     if machine is None:
@@ -322,7 +331,8 @@ def atom(agent: Agent, op: Op) -> Steps | None:
 
 
 def atomic(agent: Agent, op: Op) -> Steps:
-    """Execute an `atomic` of the wave `agent`: combine one number, or one for each active lane, into memory.
+    """Execute an `atomic` of the wave `agent`: combine the vector, operand 0, into the memory, operand 1: one number,
+    or one for each active lane.
 
     A generator that yields where other waves may run.
     """
@@ -340,13 +350,13 @@ def atomic(agent: Agent, op: Op) -> Steps:
 
 
 def fill(agent: Agent, op: Op) -> Steps | None:
-    """Execute a `fill` of the wave `agent`: set all elements of a vector to a number. Return None."""
+    """Execute a `fill` of the wave `agent`: set all elements of the vector, operand 0, to a number. Return None."""
     agent.handles[op.operands[0]].write(op.attrs["value"], op)
     return None
 
 
 def read(agent: Agent, op: Op) -> Steps | None:
-    """Execute a `read` of the wave `agent`: bind a symbol to the number in a vector, for use in addresses.
+    """Execute a `read` of the wave `agent`: bind a symbol to the number in the vector, operand 0, for use in addresses.
 
     If the vector has several elements, the symbol has a value for each lane. Return None.
     """
@@ -371,8 +381,8 @@ def constant(agent: Agent, op: Op) -> Steps | None:
 
 
 def fetch(agent: Agent, op: Op) -> Steps:
-    """Execute a `fetch` of the wave `agent`: bind a symbol to an integer that is read from memory, for use in
-    addresses.
+    """Execute a `fetch` of the wave `agent`: bind a symbol to an integer that is read from the memory, operand 0, for
+    use in addresses.
 
     A generator that yields where other waves may run.
     """
@@ -384,7 +394,8 @@ def fetch(agent: Agent, op: Op) -> Steps:
 
 
 def while_(agent: Agent, op: Op) -> Steps:
-    """Execute a `while` of the wave `agent`: run its body as long as a vector has an element other than zero.
+    """Execute a `while` of the wave `agent`: run its body as long as the vector, operand 0, has an element other than
+    zero.
 
     Raise ProgramError after a million iterations. A generator that yields where other waves may run.
     """

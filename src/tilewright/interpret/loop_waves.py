@@ -59,8 +59,8 @@ class Barrier:
     def arrive(self, known: Array, op: Op) -> None:
         """Count one arrival at the barrier, and complete the phase if it waits for nothing more.
 
-        `known` is the vector clock of who arrives. Raise ProtocolFault if the phase has all its arrivals already; `op`
-        is for the message.
+        `known` is the vector clock of the actor that arrives. Raise ProtocolFault if the phase has all its arrivals
+        already; `op` is for the message.
         """
         if self.arrived == self.arrivals:
             raise ProtocolFault(f"{at_line(op)}: {self.name} has all its {self.arrivals} arrivals already", op.loc)
@@ -69,10 +69,10 @@ class Barrier:
         self._complete_phase()
 
     def land(self, count: int, known: Array) -> None:
-        """Count `count` bytes as copied, of those for which the phase waits, and complete the phase if it waits for
-        nothing more.
+        """Count `count` bytes as copied, and complete the phase if it waits for nothing more.
 
-        `known` is the vector clock of the copy.
+        The phase waits for as many bytes as `expect` operations have announced. `known` is the vector clock of the
+        copy.
         """
         self.bytes -= count
         self.knows.append(known)
@@ -188,8 +188,8 @@ def expect(agent: Agent, op: Op) -> Steps:
 def await_(agent: Agent, op: Op) -> Steps:
     """Execute an `await` of the wave `agent`: wait until a phase of a barrier is complete.
 
-    Raise ProtocolFault if the barrier is at neither this phase nor the next, which hardware cannot tell apart. A
-    generator that yields what the wave waits for.
+    Raise ProtocolFault if the barrier's current phase is neither this one nor the next: hardware tells only
+    neighbouring phases apart. A generator that yields what the wave waits for.
     """
     yield None
     lane_order.waited(agent)
@@ -242,10 +242,11 @@ def barrier(agent: Agent, op: Op) -> Steps:
 
 
 def _unfenced(agent: Agent, buffer: Buffer) -> Array:
-    """Return an array with an entry for each element of `buffer`: who stored it without a later fence; 0 for nobody.
+    """Return an array with a number for each element of `buffer`: the writer that stored it without a later fence, or
+    0.
 
-    It is the slot of a wave's clock, or the negative mark of a per-lane copy. The array is created at the first call,
-    and callers change it.
+    A wave has the number of its clock's slot, a per-lane copy its negative mark. The array is created at the first
+    call, and callers change it.
     """
     writers: Array | None = agent.worker.shared.get(("unfenced", id(buffer.data)))
     if writers is None:
@@ -338,10 +339,10 @@ def _argument_elements(agent: Agent, op: Op, tensor: TensorMemory) -> tuple[Arra
 def near(
     agent: Agent, op: Op, tensor: TensorMemory, axes: tuple[Any, ...], at: Any, active: Array | None = None
 ) -> Array:
-    """Return the element numbers of shared memory, after its swizzle, for each point of the box `axes`.
+    """Return the element numbers in the shared tensor `tensor`, after its swizzle, for each point of the box `axes`.
 
-    `at` is the offset as an expression of the axes. Raise OutOfBoundsFault if one is outside `tensor`; with `active`, a
-    mask, other points do not count.
+    `at` is the offset in the tensor as an expression of the axes. Raise OutOfBoundsFault if an offset is outside the
+    tensor; points where the mask `active` is False are not tested.
     """
     size = tensor.buffer.data.size
     pattern_of_lanes = lane_pattern(axes, (at,), (1,), op.name)
@@ -361,9 +362,9 @@ def near(
 def copy_in(agent: Agent, op: Op) -> Steps:
     """Start a `copy_in` of the wave `agent`: an asynchronous copy of a box from an argument to shared memory.
 
-    With attribute `multicast` it goes to each workgroup of the cluster. It is done later, when the scheduler chooses;
-    then a barrier counts its bytes. Elements out of bounds become zeros. A generator that yields where other waves may
-    run.
+    The operands are the argument, the shared memory and a list of barriers. With attribute `multicast` the copy goes to
+    each workgroup of the cluster. It is done later, when the scheduler chooses; then a barrier counts its bytes.
+    Elements out of bounds become zeros. A generator that yields where other waves may run.
     """
     yield None
     lane_order.require_passed(agent, op)
@@ -391,8 +392,9 @@ def copy_in(agent: Agent, op: Op) -> Steps:
 def copy_out(agent: Agent, op: Op) -> Steps:
     """Start a `copy_out` of the wave `agent`: an asynchronous copy of a box from shared memory to an argument.
 
-    It is done later, when the scheduler chooses. The next `seal` puts it into a group, for which `drain` waits. Raise
-    RaceFault if a store to the box was not fenced. A generator that yields where other waves may run.
+    The operands are the shared memory and the argument. The copy is done later, when the scheduler chooses. The next
+    `seal` puts it into a group, for which `drain` waits. Raise RaceFault if a store to the box was not fenced. A
+    generator that yields where other waves may run.
     """
     yield None
     shared, tensor = (agent.handles[v] for v in op.operands)
@@ -439,8 +441,8 @@ def drain(agent: Agent, op: Op) -> Steps:
 def product(agent: Agent, op: Op, mma_atom: Any) -> Steps | None:
     """Execute a multiplication atom on fragments: the part of C += A*B that the lanes of the wave `agent` have.
 
-    `mma_atom` is the atom, which several waves may share. Return None; an asynchronous atom is only started, and a
-    generator is returned whose steps do that.
+    `mma_atom` is the atom, which several waves may share. A synchronous atom is executed at once, and None is returned.
+    For an asynchronous one, return the generator that starts the product.
     """
     c, a, b = (agent.handles[v] for v in op.operands)
     if not mma_atom.asynchronous:
@@ -453,7 +455,7 @@ def _start_product(agent: Agent, op: Op, mma_atom: Any, handles: tuple[Any, Any,
     """Start the product of an asynchronous atom, which is done later, when the scheduler chooses.
 
     `handles` are the operands C, A and B. Raise RaceFault if a store to an operand in shared memory was not fenced, or
-    if a vector is still written by another product. A generator that yields where other waves may run.
+    if another product still writes the registers of A or B. A generator that yields where other waves may run.
     """
     yield None
     lane_order.go_on(agent)
@@ -505,8 +507,8 @@ def settle(agent: Agent, op: Op) -> Steps:
 
 
 def _multiply(agent: Agent, op: Op, mma_atom: Any, clock: Clock) -> None:
-    """Compute the wave's part of A*B by `mma_atom`, and add it to its registers of C; with attribute `fresh`, set them
-    to it.
+    """Compute the wave's part of A*B by `mma_atom`, and add it to its registers of C; with attribute `fresh`, C is
+    overwritten instead.
 
     `clock` is the clock of the actor that reads shared memory. Raise ProgramError if the shapes do not fit the atom.
     """

@@ -9,11 +9,11 @@ from tilewright.ir.tile import REDUCTIONS, SCANS, tile_type
 
 
 def accumulates_only(op: Op) -> bool:
-    """True if the loop `op` gives the same result for any tile size: each carried value is only an accumulator over the
-    axis.
+    """True if the loop `op` gives the same result for any tile size.
 
-    An accumulator enters mma, sum, max, min or prod over the axis, and only the result of that leaves. Nothing else in
-    the body may combine elements along the axis, or read memory that the body also writes.
+    This holds under three conditions. Each carried value is used only as the accumulator of an mma, sum, max, min or
+    prod over the loop's axis, whose result is passed on in the same way or carried to the next iteration. No other
+    operation of the body combines elements along the axis. The body reads no memory that it also writes.
     """
     axis: Expr = op.attrs["axis"]
     (body,) = op.blocks
@@ -34,9 +34,10 @@ _STORES = ("write", "atomic_add", "atomic_min", "atomic_max")
 
 
 def _accumulator_chain(body: Block, arg: Value, result: Value, axis: Expr) -> set[Op] | None:
-    """Return the operations that turn the carried value `arg` into `result`, if each one accumulates over the axis.
+    """Return the operations that lead from the carried value `arg` to `result`, if each one accumulates over `axis`.
 
-    None otherwise, and if another operation of `body` uses the value in between.
+    Each takes the value before it as its accumulator, and only the next one uses its result. Return None if there is no
+    such chain in `body`.
     """
     chain: set[Op] = set()
     current = arg

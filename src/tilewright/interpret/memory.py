@@ -36,9 +36,9 @@ def allocate(run: Run, op: Op) -> tuple[TileValue, ...]:
 def read(run: Run, op: Op) -> tuple[TileValue, ...]:
     """Execute a `read` and return its result: a tile of the elements of memory at the coordinates of `op`.
 
-    The attribute `otherwise` replaces elements out of bounds or beyond the attribute `bounds`. Without an index
-    mapping, the tile ends where memory does. With one, raise ExecutionError for elements out of bounds, unless
-    `otherwise` is set or a conditional masks them.
+    The attribute `otherwise` replaces elements out of bounds or beyond the attribute `bounds`; without it, those beyond
+    `bounds` are 0. Without an index mapping, the tile ends where memory does. With one, raise ExecutionError for
+    elements out of bounds, unless `otherwise` is set or a conditional masks them.
     """
     source, *extra = op.operands
     array = run.memory[source]
@@ -64,8 +64,8 @@ def write(run: Run, op: Op) -> tuple[TileValue, ...]:
     """Execute a `write`, or an atomic operation, of a tile to memory: to the elements in bounds that conditionals
     allow.
 
-    Return () for a write. An atomic operation combines the tile with memory, and returns the previous elements if it
-    has a result.
+    Return () for a write. An atomic operation combines the tile with memory, and returns a tile of the previous
+    elements of memory.
     """
     source, target, *extra = op.operands
     tile = run.values[source]

@@ -56,9 +56,10 @@ class Run:
     """Whether symbols that set_symbol sets may have values outside their range, as in Wave."""
 
     def number(self, e: Expr, at: Op | None = None) -> int:
-        """Return the current value of the integer expression `e`. Raise an error at the operation `at` if it has none.
+        """Return the current value of the integer expression `e`.
 
-        It has none if a symbol is unbound, or differs from element to element.
+        Raise UnboundSymbol if a symbol has no value, and ExecutionError if a symbol differs from element to element or
+        the value is not allowed (a division by 0, for example). The error points at the operation `at`.
         """
         try:
             symbol_values: dict[Any, Any] = dict(self.symbols)
@@ -132,7 +133,8 @@ class Run:
         tile.
 
         Shared memory of the previous workgroup is dropped. `together` is {grid dimension: how many workgroups run as
-        one}, for those that do. `ids` None: the program has no workgroups, and nothing is restricted.
+        one}; a dimension without an entry has 1. If `ids` is None, the program has no workgroups, and nothing is
+        restricted.
         """
         self.parts.clear()
         self.bound = dict(self.given)
@@ -210,8 +212,8 @@ class Run:
         return filled(kind, tuple(parts[d][0] for d in kind.dims), shape, number)
 
     def conform(self, tile: TileValue, dims: tuple[Expr, ...], at: Op) -> TileValue:
-        """Return `tile` with the dimensions `dims`: others are dropped, missing ones are added; `tile` itself if it has
-        the same.
+        """Return `tile` with the dimensions `dims`: others are dropped, missing ones are added. If `tile` has exactly
+        these, in any order, return it unchanged.
 
         Raise ExecutionError at the operation `at` if a dimension that is dropped or added has several coordinates now.
         """
@@ -252,8 +254,8 @@ class Run:
         tile.
 
         The tile covers `parts`, {dimension: (first, end)}, of `dims`. `known` is {symbol: value or array}; a symbol
-        that is bound to a tile has the value of that tile's element. Raise an error at the operation `at` if there is
-        no value.
+        that is bound to a tile has the value of that tile's element. Raise UnboundSymbol or ExecutionError, at the
+        operation `at`, if a value is missing or not allowed.
         """
         values: dict[Any, Any] = {**self.symbols, **known}
         for s in e.symbols:

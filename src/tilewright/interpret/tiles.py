@@ -88,9 +88,10 @@ def filled(kind: TileType, starts: tuple[int, ...], shape: tuple[int, ...], numb
 
 
 def numbers_of(tiles: list[TileValue]) -> list[Array] | None:
-    """Return a list with the one value of each tile, if each is filled (made of one number) or without dimensions.
+    """Return a list with the one value of each tile, if every tile is filled (made of one number) or without
+    dimensions.
 
-    None if a tile that is not filled has dimensions, or if no tile is filled.
+    Return None if another kind of tile is among `tiles`, or if none is filled.
     """
     if all(t.number is None for t in tiles) or any(t.number is None and t.dims for t in tiles):
         return None

@@ -124,8 +124,9 @@ def rebuilt(program: Program, bound: Mapping[Any, Expr]) -> Program:
     """Return a new program in which symbols are replaced by expressions: `bound` is {symbol: expression}.
 
     Header lines that only declared replaced symbols are dropped. So are each `let` (name for an expression) that
-    becomes constant, each `require` that becomes true, and loops that become empty. Raise ArgumentError if a `require`
-    becomes false, and ProgramError if a type or an attribute becomes invalid.
+    becomes constant, each `require` that becomes true, each loop that becomes empty, and each `if` without `else` that
+    becomes false. Raise ArgumentError if a `require` becomes false, and ProgramError if a type or an attribute becomes
+    invalid.
     """
     lets = {r.attrs["symbol"]: r for r in program.records if r.name == "let"}
     numbers = {**{s: s.definition for s in lets if isinstance(s.definition, Const)}, **bound}
@@ -168,7 +169,8 @@ def replaced(block: Block, bound: Mapping[Any, Expr], values: Mapping[Value, Val
     """Return a copy of `block` in which symbols are replaced by expressions: `bound` is {symbol: expression}.
 
     `values` is {value defined outside the block: value that takes its place}; it must have all that the block uses.
-    Each `let` that becomes constant, and each loop that becomes empty, is dropped.
+    Each `let` that becomes constant, each loop that becomes empty, and each `if` without `else` that becomes false is
+    dropped.
     """
     return _substituted_block(block, Substitution(bound), dict(values))
 

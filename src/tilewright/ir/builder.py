@@ -173,9 +173,9 @@ class Builder:
         self.emit(name, operands, attrs, blocks=(block,), loc=loc)
 
     def program(self, name: str, **more: Any) -> Program:
-        """Return the finished program, called `name`. All blocks that were opened must be closed.
+        """Return the finished program, called `name`.
 
-        `more` are further fields of `Program`, such as `bindings`.
+        `more` are further fields of `Program`, such as `bindings`. Raise ValueError if a block is still open.
         """
         (body,) = self.blocks
         return Program(self.level, name, tuple(self.args), body, self.records, **more)

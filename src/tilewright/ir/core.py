@@ -205,7 +205,10 @@ class Program:
         return walk_block(self.body)
 
     def makers(self) -> dict[Value, Op]:
-        """Return {value: operation that has it as a result} for all operations of the body."""
+        """Return {value: operation that has it as a result} for all operations of the body.
+
+        Arguments of the program and of blocks are missing, since no operation gives them.
+        """
         return {result: op for op in self.walk() for result in op.results}
 
     def users(self) -> dict[Value, list[Op]]:

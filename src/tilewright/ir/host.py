@@ -79,7 +79,7 @@ def _restride(op: Op) -> tuple[Any, ...]:
 
     The result is the operand's memory, addressed with strides. Raise ProgramError if the operand is not packed, or if
     the new type is no global tensor with strides of the same element type. Raise DimensionMismatch if it reaches past
-    the end of the operand.
+    the end of the operand, where both sizes are constant.
     """
     type_, wanted = block_level.tensor(op, 0), op.attrs["type"]
     if not isinstance(type_, TensorType) or type_.strides is not None or type_.swizzle is not None:
@@ -95,11 +95,11 @@ def _restride(op: Op) -> tuple[Any, ...]:
 
 
 def _check(op: Op) -> tuple[Any, ...]:
-    """Check `op`, a `check` (a test at launch that an element of a vector is 0), and return (), since it has no
-    results.
+    """Check `op`, a `check`, and return (), since it has no results. At launch it tests that one element of a vector is
+    0.
 
-    Raise ProgramError unless operand 0 is a vector of integers that has the element with the number `place`, an
-    attribute.
+    The attribute `place` is the number of the element. Raise ProgramError unless operand 0 is a vector of integers that
+    has this element.
     """
     type_, place = block_level.tensor(op, 0), op.attrs["place"]
     if type_.dtype.is_float or len(type_.shape) != 1:

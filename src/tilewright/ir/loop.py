@@ -185,7 +185,8 @@ def _shuffle(op: Op) -> tuple[Any, ...]:
     """Check `op`, a `shuffle`, and return (), since it has no results. In it, each lane takes a value of another lane.
 
     Raise DimensionMismatch or DtypeMismatch if the target and source registers do not fit. For vectors, also raise
-    ProgramError if the source lane depends on more than the lane, and OutOfBoundsFault if it does not exist.
+    ProgramError if the index of the source lane depends on anything but the target lane, and OutOfBoundsFault if a
+    source lane does not exist.
     """
     target, source = _register_operand(op, 0), _register_operand(op, 1)
     _check_axes(op, target)

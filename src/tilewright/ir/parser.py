@@ -203,8 +203,8 @@ class Reader:
         return new
 
     def scope(self, symbols: dict[str, Symbol]) -> None:
-        """End a scope: make `symbols`, {name: symbol} as it was at the start of the scope, the declared symbols
-        again.
+        """End a scope: forget the symbols declared in it. `symbols` is {name: symbol} as it was at the start of the
+        scope.
         """
         if symbols is not self.symbols:
             self.symbols, self.known = symbols, {}
@@ -577,8 +577,8 @@ class Reader:
         return op
 
     def _is_next(self, piece: NotationPiece, spec: OpSpec) -> bool:
-        """True if the text continues with `piece`, so that the optional group of the syntax that begins with it is
-        present.
+        """True if an optional group of the syntax, whose first piece is `piece`, is present: the text continues with
+        that piece.
 
         `spec` is the operation's specification. A keyword that is also the name of an operation must be on the same
         line. Nothing is consumed.

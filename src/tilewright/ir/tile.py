@@ -437,9 +437,10 @@ def _iterate(op: Op) -> tuple[Any, ...]:
 def _conditional(op: Op) -> tuple[Any, ...]:
     """Check `op`, a `conditional`, and return the tuple of its result types.
 
-    The results are the values that its block yields, or other values if the condition is false. The operands are the
-    condition, unless the attribute `when` holds it as an expression, and then these other values. Raise DtypeMismatch
-    for a float condition, and DimensionMismatch unless the block yields values of the same types.
+    The results are the values that its block yields; if the condition is false, they are the `else` values. The
+    condition is operand 0, or the attribute `when`, an expression; the (further) operands are the `else` values. Raise
+    DtypeMismatch for a float condition, and DimensionMismatch unless the block yields values of the same types as the
+    `else` values.
     """
     otherwise = op.operands if "when" in op.attrs else op.operands[1:]
     if "when" not in op.attrs and tile_type(op, 0).dtype.is_float:
@@ -567,11 +568,13 @@ def access_form(op: Op) -> tuple[tuple[Expr, ...], tuple[Value, ...]]:
 
 
 def loose(op: Op) -> tuple[set[Expr], str] | None:
-    """Return (dimensions on one side of `op` only, error message), or None if there are none.
+    """Return (dimensions that one side of `op` has and the other lacks, error message), or None if there are none.
 
-    Sides are the operands of an `mma`, start and end of an `iterate`, tile and memory of a write. A dimension of an
-    `mma` counts if it is in one operand only and not in the accumulator. Such dimensions are legal only if constraints
-    tile them to a single coordinate; the message is for programs in which they do not.
+    In an `mma`, they are those of A or B that neither the other operand nor the accumulator has. In an `iterate`, they
+    are those in which the first value and the yielded value of a carried variable differ (of the first such variable).
+    In a write or atomic without a mapping, they are those in which tile and memory differ. They are legal where
+    constraints tile them to a single coordinate, and where a written tile lacks dimensions of its memory: it is
+    broadcast first. The message is for other programs.
     """
     if op.name == "mma":
         a, b, acc = (tile_type(op, i) for i in range(3))

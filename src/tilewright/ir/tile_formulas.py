@@ -171,7 +171,7 @@ def of_expr(e: Expr, data: Mapping[Symbol, Formula]) -> Formula:
     """Return the integer expression `e` as a formula of i64.
 
     `data` is {symbol whose value is read at run time: its formula}; all other symbols are coordinates. Raise
-    ProgramError for an operator of such symbols that has no formula.
+    ProgramError if an operator that is applied to an operand with a symbol of `data` has no formula.
     """
     if not any(s in data for s in e.symbols):
         return index(e, dtypes.i64)

@@ -54,8 +54,8 @@ def remainder(kind: DType, a: Formula, b: Formula) -> Formula:
 def shifted(name: str, kind: DType, a: Formula, b: Formula) -> Formula:
     """Return the formula of the shift `name` ("shl" or "shr") of `a` by `b` bits, both integers of type `kind`.
 
-    It is defined for every `b`: a shift by a negative number, or by the width of `kind` or more, gives 0. A signed
-    right shift then gives the sign bit in all bits.
+    It is defined for every `b`. A left shift, or a right shift of an unsigned integer, by a negative number or by the
+    width of `kind` or more gives 0; a right shift of a signed integer then gives the sign bit in all bits.
     """
     if is_number(b) and 0 <= b.parts[0].value < kind.bits:
         return call(name, a, b)

@@ -16,9 +16,9 @@ from tilewright.ir.location import Location
 def evaluated_annotations(function: Callable[..., Any], frame: FrameType) -> dict[str, Any]:
     """Return a function's annotations as {argument name: annotation}; annotations that are text are evaluated.
 
-    Names in the text are looked up in the local variables of the functions around `function` that are still running,
-    found by searching the stack from `frame` outwards, and then in the function's globals. The annotation of the result
-    stays text.
+    Names in a text are looked up first in the local variables of the functions that enclose `function` and are still
+    running (innermost first), then in the function's globals. The running functions are found on the stack, from
+    `frame` outwards. The annotation of the return value stays text.
     """
     annotations = dict(function.__annotations__)
     texts = {name: text for name, text in annotations.items() if isinstance(text, str) and name != "return"}

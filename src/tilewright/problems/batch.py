@@ -121,8 +121,9 @@ class _Options:
         self.options: dict[str, str] = {}
 
     def set(self, word: str) -> None:
-        """Store the option written as `word`, such as "--mb=1,4", in place of its former value. Raise ParseError if the
-        option is unknown or its value malformed.
+        """Store the option written as `word`, such as "--mb=1,4", in place of its former value.
+
+        Raise ParseError if the option is unknown or its value malformed.
         """
         name, _, value = word[2:].partition("=")
         value_position = len(word) - len(value)
@@ -164,8 +165,9 @@ def _option_names() -> str:
 
 
 def _split_at_commas(value: str, position: int) -> Iterator[tuple[str, int]]:
-    """Yield (part, position of the part) for the parts of `value` between commas. `position` is that of `value` itself
-    in the text around it: ("1,4", 5) gives ("1", 5) and ("4", 7).
+    """Yield (part, position of the part) for the parts of `value` between commas.
+
+    `position` is that of `value` in the text around it: ("1,4", 5) gives ("1", 5) and ("4", 7).
     """
     for part in value.split(","):
         yield part, position
@@ -173,8 +175,9 @@ def _split_at_commas(value: str, position: int) -> Iterator[tuple[str, int]]:
 
 
 def _parse_batch_size(value: str, word: str, position: int) -> int | None:
-    """Return the batch size that `value` writes; None for "0", with which each problem keeps its own. Raise ParseError,
-    which points at `position` in `word`, if it is no number.
+    """Return the batch size that `value` writes; None for "0", which leaves each problem its own batch size.
+
+    Raise ParseError, which points at `position` in `word`, if it is no number.
     """
     if not re.fullmatch(r"[0-9]{1,18}", value):
         raise ParseError(f"--mb needs a number (0: as each problem has it), not {value!r}", word, position)
@@ -205,8 +208,9 @@ def _parse_direction(value: str, word: str, position: int) -> str:
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Yield (line number, line) for the lines of `text`, without their comments. A line that ends in a backslash is
-    joined with the next one, under the number of its first line.
+    """Yield (line number, line) for the lines of `text`, without their comments.
+
+    A line that ends in a backslash is joined with the next one; the number is that of its first line, counted from 1.
     """
     joined, first = "", 0
     for number, line in enumerate(text.splitlines(), 1):

@@ -192,9 +192,10 @@ class ConvProblem:
         return 2 * self.macs
 
     def canonical(self) -> str:
-        """Return the problem in oneDNN's notation with every key written out, also those with default values. The group
-        key g is left out if the weights have no group axis, and a padding below 0 is left out, since it cannot be
-        written.
+        """Return the problem in oneDNN's notation with every key written out, also those with default values.
+
+        The group key g is left out if the weights have no group axis. A padding below 0 is left out, since the notation
+        has no sign.
 
         >>> parse_conv("ic8ih20oc8kh3dh1").canonical()
         'mb2_ic8ih20iw20_oc8oh16ow16_kh3kw3_sh1sw1_ph0pw0_dh1dw1'
@@ -278,11 +279,11 @@ def parse_conv(text: str) -> ConvProblem:
 
 
 def _from_keys(values: dict[str, int], name: str | None) -> ConvProblem:
-    """Return the convolution that parsed notation describes. `values` has {key: number} such as {"ic": 64, "kh": 3},
-    `name` is the problem's name or None. Keys that are left out have their defaults or are inferred; an axis d or h
-    alone stands for the inner axes, too.
+    """Return the convolution that parsed notation describes.
 
-    Raise ProblemError if a necessary key is missing or one does not fit the others.
+    `values` has {key: number} such as {"ic": 64, "kh": 3}, and `name` is the problem's name or None. Keys that are left
+    out have their defaults or are inferred. The axis d alone stands for d, h and w, and h alone for h and w. Raise
+    ProblemError if a necessary key is missing or one does not fit the others.
     """
     mb, ic, oc = values.get("mb", 2), values.get("ic", 0), values.get("oc", 0)
     _check_channels(mb, ic, oc, values.get("g"))
@@ -322,10 +323,10 @@ def _from_keys(values: dict[str, int], name: str | None) -> ConvProblem:
 
 
 def _error_position(key: str, position_of: dict[str, int], end: int) -> int:
-    """Return the position in the parsed text that an error about `key` points at: that of the key, else that of the
-    first key of the same axis (for "oh" any key that ends in "h"), else `end`.
+    """Return the position in the parsed text that an error about `key` points at.
 
-    `position_of` has {key of the text: its position}.
+    It is the position of that key, else that of the first key of the same axis (for "oh" any key that ends in "h"),
+    else `end`. `position_of` has {key of the text: its position}.
     """
     axis = key[1:] if key[1:] in ("d", "h", "w") else None
     return position_of.get(
@@ -352,11 +353,12 @@ def _check_channels(mb: int, ic: int, oc: int, g: int | None) -> None:
 
 
 def _infer_axis(axis: str, i: int, k: int, s: int, d: int, o: int | None, p: int | None) -> tuple[int, int]:
-    """Return (output extent, padding before the image) of one spatial axis. `o` and `p` are these two if they are
-    given; one that is None is inferred from the other. If both are None, the padding is 0.
+    """Return (output extent, padding before the image) of one spatial axis.
 
-    `axis` is the axis's letter, for errors. `i`, `k`, `s` and `d` are input extent, filter extent, stride, and dilation
-    less 1. Raise ProblemError if the output would have no pixel, or if `p` is below 0 and not what would be inferred.
+    `o` and `p` are these two if they are given; one that is None is inferred from the other. If both are None, the
+    padding is 0. `axis` is the axis's letter, for errors. `i`, `k`, `s` and `d` are input extent, filter extent,
+    stride, and dilation less 1. Raise ProblemError if the output would have no pixel, or if `p` is below 0 and not the
+    inferred padding.
     """
     if o is None:
         p = p or 0

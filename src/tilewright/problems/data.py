@@ -253,8 +253,10 @@ def _operand_types(text: str) -> tuple[Dtype, Dtype]:
 
 
 def _max_magnitudes(problem: Problem, types: tuple[Dtype, Dtype], result: Dtype) -> tuple[int, int]:
-    """Return (of the first, of the second operand) the largest magnitude that its random integers may have. `types` are
-    the operands' element types, `result` is that of the result: u8 operands may be larger if it has 32 bits or more.
+    """Return the largest magnitude of the random integers of each operand, as (of the first, of the second operand).
+
+    `types` are the operands' element types, and `result` is that of the result. A u8 operand may be larger if the
+    result's type has 32 bits or more.
     """
     limits = []
     for operand, element_type in enumerate(types):
@@ -277,12 +279,12 @@ def _random_multiples(rng: np.random.Generator, shape: tuple[int, ...], largest:
 def _make_sparse(
     values: Array, largest: int, limit: int, problem: Problem, direction: str, rng: np.random.Generator
 ) -> Array:
-    """Return `values`, an operand of the problem, with random elements replaced by 0, so that for each result the
-    magnitudes of the elements that contribute to it add up to at most `limit`. `rng` chooses the elements.
+    """Return `values`, an operand of the problem, with random elements replaced by 0 so that sums stay small.
 
-    `largest` is the largest magnitude that `values` may have. If sums of such elements cannot exceed `limit`, `values`
-    is returned unchanged. Elements above `limit` are clipped to it. Sums that are still too large are thinned out
-    again, until none is. `direction` is "forward", "dgrad" or "wgrad".
+    For each result, the magnitudes of the elements that contribute to it add up to at most `limit`. Elements of larger
+    magnitude than `limit` are clipped. `rng` chooses the elements that become 0; more are chosen until all sums are
+    small enough. `largest` is the largest magnitude that `values` may have: if sums cannot exceed `limit`, `values` is
+    returned unchanged. `direction` is "forward", "dgrad" or "wgrad".
     """
     term_count = terms(problem, direction)
     if term_count * largest <= limit or not values.size:
@@ -299,10 +301,10 @@ def _make_sparse(
 
 
 def _sum_magnitudes(magnitudes: Array, problem: Problem, direction: str) -> Array:
-    """Return, for each result of the problem, the sum of those `magnitudes` (absolute values of one operand's elements)
-    that contribute to it. The operand is that which `_make_sparse` thins out in this direction.
+    """Return, for each result of the problem, the sum of those `magnitudes` that contribute to it.
 
-    Results that differ only in an index of the other operand have the same sum, and share one element of the array.
+    `magnitudes` are the absolute values of the elements of one operand: the second for "wgrad", else the first. Results
+    that differ only in an index of the other operand have the same sum, and share one element of the array.
     """
     if isinstance(problem, MatmulProblem):
         return np.asarray(magnitudes.sum(axis=-1))
@@ -313,10 +315,11 @@ def _sum_magnitudes(magnitudes: Array, problem: Problem, direction: str) -> Arra
 
 
 def _contributes_to(sums: Array, problem: Problem, direction: str) -> Array:
-    """Return a boolean array with the shape of the operand that `_make_sparse` thins out. It is True for elements that
-    contribute to a result that is marked in `sums`, a boolean array of the form that `_sum_magnitudes` returns.
+    """Return a boolean array with the shape of one operand: True for elements that contribute to a result marked in
+    `sums`.
 
-    `direction` is "forward", "dgrad" or "wgrad".
+    `sums` is a boolean array of the form that `_sum_magnitudes` returns. The operand is the second for "wgrad", else
+    the first.
     """
     shape = operand_shapes(problem, direction)[1 if direction == "wgrad" else 0]
     if isinstance(problem, MatmulProblem):

@@ -28,11 +28,11 @@ _ENTRY = "apply"
 
 
 def text(name: str, dtype: str, lanes: int | None, fused: bool = True) -> str:
-    """Return the LLVM text of a function `void apply(inputs..., ptr result, i64 count)`, which applies the mathematical
-    function `name`, such as "sin", to arrays of `count` elements of type `dtype`.
+    """Return the LLVM text of a function `void apply(inputs..., ptr result, i64 count)` over whole arrays.
 
-    Its loop handles `lanes` elements at a time (None: one), so that the count must be a multiple of that and above 0.
-    `fused` True allows fused multiply-adds.
+    It applies the mathematical function `name`, such as "sin", to arrays of `count` elements of type `dtype`. Its loop
+    handles `lanes` elements at a time (None: one), so `count` must be a multiple of `lanes`, and above 0. With `fused`,
+    fused multiply-adds are allowed.
     """
     element, out = dtypes.dtype(dtype), Writer(fused=fused)
     count, vector_type, size = 1 + (name in BINARY), vector(element, lanes), element.bits // 8
@@ -149,8 +149,8 @@ def error(result: Array, exact: Array) -> Array:
     """Return the error of each element of `result` against `exact`, in units in the last place of the type of `result`.
 
     `exact` has a wider type, or shape (2, size): results and remainders, as `reference` returns them. The error is
-    infinite if only one of both is NaN, and 0 if both are. Numbers too large for the type count as the power of two
-    after its largest number, or as its largest number if `exact` has pairs of doubles.
+    infinite if only one of the two values is NaN, and 0 if both are. Numbers too large for the type count as the power
+    of two after its largest number, or as its largest number if `exact` has pairs of doubles.
 
     >>> error(np.array([1.0, np.inf, np.nan], np.float32), np.array([1 + 2.0**-24, 1e300, np.nan]))
     array([0.5, 0. , 0. ])

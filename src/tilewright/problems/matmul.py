@@ -177,7 +177,8 @@ def _shape_text(shape: tuple[int, ...]) -> str:
 
 
 def _broadcast(left_extent: int, right_extent: int) -> int:
-    """Return the extent of the result along a batch axis, from those of both operands: the left one, or the right one
-    if the left one is 1. They are not compared here.
+    """Return the extent of the result along a batch axis: `left_extent`, or `right_extent` if the left one is 1.
+
+    Whether they fit is not checked here.
     """
     return right_extent if left_extent == 1 else left_extent

@@ -91,8 +91,9 @@ def integer(value: Any, key: str) -> int:
 
 
 def check_name(name: str | None) -> str | None:
-    """Return the name of a problem unchanged; None for an empty one. Raise ProblemError if it is no text, or has blanks
-    or control characters, which the notation cannot write.
+    """Return the name of a problem unchanged, or None for an empty one.
+
+    Raise ProblemError if it is no text, or has blanks or control characters, which the notation cannot write.
     """
     if name is not None and not isinstance(name, str):
         raise ProblemError(f"the name {written(name)} is no text", "n")

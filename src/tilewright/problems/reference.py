@@ -45,8 +45,9 @@ def conv_forward(
     else in float64.
 
     y[n, o, q] is the sum over channels c and taps r of x[n, c, q*s + r*dilation - p] * w[o, c, r]; indices outside the
-    image add nothing. Layouts give the order of axes by letters, as in "nhwc" and "oihw", with x for all spatial axes;
-    "" for w is "goix" for problems with a group axis, "oix" for others. Raise ProblemError for wrong layouts or shapes.
+    image add nothing. With groups, c runs over the input channels of the group of o. Layouts give the order of axes by
+    letters, as in "nhwc" and "oihw", with x for all spatial axes; "" for w is "goix" for problems with a group axis,
+    "oix" for others. Raise ProblemError for wrong layouts or shapes.
 
     >>> from tilewright.problems.conv import parse_conv
     >>> problem = parse_conv("mb1ic1iw4oc1kw3pw1")
@@ -186,8 +187,9 @@ def _outputs_per_step(problem: ConvProblem) -> int:
 
 
 def _tap_groups(taps: list[tuple[Index, Index, Index]], problem: ConvProblem) -> list[list[tuple[Index, Index, Index]]]:
-    """Return `taps`, a list from `_taps`, split into lists of limited length. The reference gathers the pixels of one
-    list at a time, to limit the memory used.
+    """Return `taps`, a list from `_taps`, split into lists of limited length.
+
+    The reference gathers the input pixels of one list at a time, which limits the memory used.
     """
     count = max(1, _MAX_PIXELS // (problem.mb * problem.ic * prod(problem.o[1:]) * _outputs_per_step(problem) or 1))
     return [taps[n : n + count] for n in range(0, len(taps), count)]
@@ -196,11 +198,11 @@ def _tap_groups(taps: list[tuple[Index, Index, Index]], problem: ConvProblem) ->
 def _taps(
     problem: ConvProblem, first_output: int = 0, output_count: int | None = None
 ) -> list[tuple[Index, Index, Index]]:
-    """Return [(tap, inputs, outputs), ...] with one triple for each filter tap that reads the image: with this tap, the
-    outputs `outputs` read the input pixels `inputs`. All three are numpy indices into the last axes of an array.
+    """Return [(tap, inputs, outputs), ...] with one triple for each filter tap that reads the image.
 
-    Only `output_count` outputs (None: all) along the first spatial axis are considered, starting with number
-    `first_output`, and `outputs` counts from that one.
+    All three are numpy indices into the last axes of an array: with the filter tap at `tap`, the output pixels at
+    `outputs` read the input pixels at `inputs`. Only `output_count` outputs (None: all) along the first spatial axis
+    are considered, from number `first_output` on, and `outputs` counts from that one.
     """
     axes = []
     output_extents = (problem.o[0] if output_count is None else output_count, *problem.o[1:])

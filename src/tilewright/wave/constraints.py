@@ -77,7 +77,12 @@ class Applied:
 
 @dataclass(eq=False)
 class WorkgroupConstraint(Constraint):
-    """Tiles of `dim` go to workgroups along grid dimension `workgroup_dim`; `apply_fn` maps their ids to starts."""
+    """Tiles of `dim`, of `tile_size` each, go to workgroups along grid dimension `workgroup_dim`.
+
+    `apply_fn` maps a workgroup id to the first coordinate of its tile (None: id * tile size). `iters` is the number of
+    workgroups (None: as many as cover `dim`). With `primary` False, another constraint determines the number of
+    workgroups along this grid dimension.
+    """
 
     dim: Expr
     tile_size: ExprLike
@@ -133,7 +138,7 @@ class WaveConstraint(Constraint):
 
 @dataclass(eq=False)
 class TilingConstraint(Constraint):
-    """The tile size of loops `iterate(dim)`; `start` is the first tile, `iters` the number of iterations."""
+    """The tile size of loops `iterate(dim)`; `start` is the first coordinate, `iters` the number of iterations."""
 
     dim: Expr
     tile_size: ExprLike | None = None

@@ -41,7 +41,7 @@ class Kernel(FoundByName):
     def bound(self, symbols: Mapping[Any, Any]) -> Kernel:
         """Return a copy of this kernel in which `symbols`, {symbol: integer or expression}, are bound in addition.
 
-        It compiles as `compile(kernel, symbols)` would. A symbol that the kernel already binds is bound anew.
+        Compiling the copy is like `compile(kernel, symbols)`. A symbol that the kernel already binds is bound anew.
         """
         copy = object.__new__(type(self))  # copy.copy would return the kernel itself
         copy.__dict__.update(self.__dict__)

@@ -34,14 +34,16 @@ def read(
 ) -> Tile:
     """Emit a `read` of `memory` (a kernel argument, or allocated memory) and return its elements as a tile.
 
-    Without a `mapping` the tile has the memory's dimensions. A `mapping` gives the memory coordinates of each tile
-    element; its dynamic values (indices that are data) are the tiles `mapping_dynamic_vals`. `source` (memory
-    coordinates) and `target` (iterators) do the same by the kernel's IteratorBindings. `bounds` is {tile dimension:
-    size}: elements at or past the size are not accessed.
+    Without a `mapping` the tile has the memory's dimensions, and ends where memory does. A `mapping` gives the memory
+    coordinates of each tile element; its dynamic values (indices that are data) are the tiles `mapping_dynamic_vals`.
+    Instead of a mapping, `source` may list the memory coordinates and `target` the tile's iterators; the kernel's
+    IteratorBindings say which dimension each iterator runs over. `bounds` is {tile dimension: size}: memory is not read
+    for elements whose coordinate is `size` or more.
 
-    `otherwise` is the value of out-of-bounds elements (padding). Without it no coordinate may be out of bounds, with
-    one exception: in a kernel traced by the rules of Wave (`as_wave`), a read with a mapping has 0 there.
-    `elements_per_thread` is a hint to the planner; `flags` and `tag` are ignored.
+    `otherwise` is the value of elements out of bounds of memory or beyond `bounds`; raise DtypeMismatch if it is no
+    number. Without it, elements beyond `bounds` are 0, and a mapping must not leave memory; in a kernel traced by the
+    rules of Wave (`as_wave`), a read with a mapping gives 0 there. `elements_per_thread` is a hint to the planner;
+    `flags` and `tag` are ignored.
     """
     value = memory_of(memory, "read")
     memory_type: MemoryType = value.type
@@ -76,9 +78,9 @@ def write(
 ) -> None:
     """Emit a `write` of the tile `register_` to `memory`; elements that are out of bounds are not written.
 
-    A write to a narrower element type rounds, and is reported. Without a `mapping`, a tile that lacks dimensions of the
-    memory is written at every coordinate along them. The other parameters are those of `read`, with `source` the
-    iterators and `target` the memory coordinates.
+    A write to a narrower element type rounds; the compiler warns of it. Without a `mapping`, a tile that lacks
+    dimensions of the memory is written at every coordinate along them. The other parameters are those of `read`, with
+    `source` the tile's iterators and `target` the memory coordinates.
     """
     _emit_store("write", register_, memory, mapping, mapping_dynamic_vals, bounds, source, target, elements_per_thread)
 
@@ -192,9 +194,9 @@ def _emit_store(
     """Emit the operation `name` ("write" or an atomic) from `tile` to `memory` and return it.
 
     `mapping`, `bounds`, `source` and `target` are as in `write`. `dynamic` are the tiles for the mapping's dynamic
-    values (indices that are data); `elements` is the `elements_per_thread` hint, or None. A tile made by filling it
-    with one number is filled anew over the mapping's dimensions if its own differ. Raise DimensionMismatch if another
-    tile's differ.
+    values (indices that are data); `elements` is the `elements_per_thread` hint, or None. The tile must have the
+    mapping's dimensions, in any order. If it has others, a tile that a `fill` made is filled anew over the mapping's
+    dimensions; for another tile, raise DimensionMismatch.
     """
     value, memory_value = tile_of(tile, name), memory_of(memory, name)
     tracer(name).hint(name, memory_value.name, elements)
@@ -237,13 +239,15 @@ def _access_of(
     reading: bool,
 ) -> tuple[dict[str, Any], list[Value], tuple[Expr, ...] | None]:
     """Return (attributes, dynamic values, tile dimensions) that describe how the operation `what` accesses memory of
-    type `memory`. Raise BadMapping for arguments that do not fit.
+    type `memory`.
 
     `attributes` is {name: value}: `over` (iterators of the tile), `at` (memory coordinates as expressions of them),
     `lookups` (coordinates at which each dynamic value is read) and `bounds`. `mapping`, `bounds`, `source` and `target`
-    are as in `read`; without the first and the last two, only `bounds` is set, and the tile dimensions are None (the
-    memory's own). `dynamic` are the tiles for the mapping's dynamic values (indices that are data). `reading` is True
-    for reads, whose tile is the mapping's output.
+    are as in `read`. Without `mapping`, `source` and `target`, only `bounds` is set, and the tile dimensions are None
+    (those of the memory). `dynamic` are the tiles for the mapping's dynamic values (indices that are data). `reading`
+    is True for reads, whose tile is the mapping's output.
+
+    Raise BadMapping for arguments that do not fit.
     """
     attrs: dict[str, Any] = {}
     for name, argument, types, expected in (
@@ -311,11 +315,12 @@ def _dims_named_by_symbol(side: dict[Expr, Expr], dims: tuple[Expr, ...]) -> dic
 def _dims_of_assigned_symbols(
     dims: tuple[Expr, ...], iterators: tuple[Expr, ...], at: tuple[Expr, ...]
 ) -> tuple[Expr, ...]:
-    """Return the tile dimensions `dims`, in which symbols set by `set_symbol` are replaced by dimensions of the tiles
-    that they were set to. If S was set to a tile over M, [S, N] becomes [M, N].
+    """Return the tile dimensions `dims`, in which a symbol that `set_symbol` assigned may be replaced by a dimension of
+    the assigned tile.
 
-    A symbol is replaced only if the iterator at the same position of `iterators` occurs in no coordinate of `at` (the
-    symbol itself then selects the element), and if exactly one dimension of that tile is missing from `dims`.
+    If S was set to a tile over M, [S, N] becomes [M, N]. A symbol is replaced only if the iterator at the same position
+    of `iterators` occurs in no coordinate of `at` (the symbol itself then selects the element), and if exactly one
+    dimension of the assigned tile is missing from `dims`.
     """
     assigned = tracer("read").assigned
     used = {s for e in at for s in e.symbols}
@@ -345,13 +350,13 @@ def _dims_of_dynamic_values(
     at: tuple[Expr, ...],
     values: Iterable[tuple[Value, dict[Expr, Expr]]],
 ) -> tuple[Expr, ...]:
-    """Return the tile dimensions `dims`, in which the dimension of an unused iterator is replaced by one that only a
-    dynamic value has.
+    """Return the tile dimensions `dims`, in which the dimension of an unused iterator is replaced by a dimension that
+    only a dynamic value has.
 
     A dynamic value is a tile whose elements are used as indices; `values` are pairs (dynamic value, {dimension: lookup
-    coordinate}). An iterator is unused if no coordinate in `at` contains it. `dims` are returned unchanged unless
-    exactly one of `iterators` is unused and exactly one dimension is missing. So a scatter to indices held in a tile
-    runs once per index, as in Wave, where each thread has one index.
+    coordinate}). An iterator is unused if no coordinate in `at` contains it. The replacement is made only if exactly
+    one of `iterators` is unused and exactly one dimension of the dynamic values is not in `dims`. So a scatter to
+    indices held in a tile runs once per index, as in Wave, where each thread has one index.
     """
     missing = list(dict.fromkeys(d for v, row in values for d in v.type.dims if d not in dims and d not in row))
     used = {s for e in at for s in e.symbols}

@@ -46,13 +46,16 @@ def iterate(
     tag: str | None = None,
 ) -> Callable[[Callable[..., Any]], Any]:
     """Return a decorator that traces a Python function as the body of a loop over consecutive tiles of the dimension
-    `axis`. It emits one `iterate` and puts the loop's results (a tile, or a tuple of tiles) in place of the function.
+    `axis`.
 
-    The function takes the carried values, first `init_args`, and returns the next ones; the last are the results. With
-    `start` and `condition` it is a while loop: `axis` begins at the scalar `start`, the body sets it by
+    The decorator emits one `iterate`, and puts the loop's results in place of the function: a tile if one value is
+    carried, otherwise a tuple of tiles. The function takes the carried values, at first `init_args`, and returns those
+    of the next iteration; the last ones are the results.
+
+    With `start` and `condition` it is a while loop: `axis` begins at the scalar `start`, the body sets it by
     `tkw.set_symbol(axis, next)`, and the loop goes on while `condition` holds. `any_tile` promises that the results do
-    not depend on the tile size. `tag` is ignored. Raises OutOfScope if `step`, the number of tiles between two
-    iterations, is not 1.
+    not depend on the tile size. `tag` is ignored. Raise OutOfScope if `step`, the number of tiles from one iteration to
+    the next, is not 1.
     """
     where = author_location()
     if step != 1:
@@ -156,8 +159,10 @@ def conditional(condition: Any, else_return: Any = None, tag: str | None = None)
 
 
 def _bind_arguments(body: Callable[..., Any], values: list[Tile]) -> Callable[[], Any]:
-    """Return a function without parameters that calls `body` with the tiles `values` as arguments. If `body` has no
-    parameters, return it unchanged. Raise `DimensionMismatch` if it has another number of them.
+    """Return a function without parameters that calls `body` with the tiles `values` as arguments.
+
+    If `body` has no parameters, return it unchanged. Raise `DimensionMismatch` if it cannot be called with that many
+    arguments.
     """
     if not inspect.signature(body).parameters:
         return body
@@ -229,9 +234,9 @@ def scaled_mma(
 def _make_reduction(name: str) -> Any:
     """Return the Python function `tkw.<name>(src, acc, dim)`, for `name` "sum", "max", "min" or "prod".
 
-    It emits a reduction of the tile `src`, or of a list of tiles, over `dim`, one dimension or a list of them, and
-    returns the result as a tile. The tile `acc`, if given, is combined into the result. Its parameters `block` and
-    `tag` are accepted and ignored.
+    The function emits a reduction of the tile `src`, or of a list of tiles, over `dim`: one dimension, a list of them,
+    or None for the last one. It returns the result as a tile of the same element type. The tile or number `acc`, if
+    given, is combined into the result. Its parameters `block` and `tag` are ignored.
     """
 
     def reduce(src: Any, acc: Any = None, dim: Any = None, block: bool = False, tag: str | None = None) -> Tile:
@@ -302,8 +307,10 @@ sum, max, min, prod = (_make_reduction(name) for name in ("sum", "max", "min", "
 
 
 def _make_scan(name: str) -> Any:
-    """Return the Python function `tkw.<name>`, for `name` cumsum, cumprod, cummax or cummin. It emits a scan (running
-    reduction) of a tile along a dimension and returns the result as a tile.
+    """Return the Python function `tkw.<name>`, for `name` cumsum, cumprod, cummax or cummin.
+
+    The function emits a scan (running reduction) of a tile along a dimension (None: the last one), and returns the
+    result as a tile. The tile or number `acc`, if given, is combined into every element.
     """
 
     def scan(src: Any, acc: Any = None, dim: Any = None, block: bool = False, tag: str | None = None) -> Tile:
@@ -321,10 +328,10 @@ cumsum, cumprod, cummax, cummin = (_make_scan(name) for name in SCANS)
 
 
 def _make_arg_reduction(name: str, reduction: str) -> Any:
-    """Return the Python function `tkw.<name>`, argmax or argmin; `reduction` is "max" or "min". It emits the index of
-    the first largest or smallest element along a dimension, as i32, and returns it as a tile.
+    """Return the Python function `tkw.<name>`, argmax or argmin; `reduction` is "max" or "min".
 
-    A NaN counts as the largest and the smallest.
+    The function emits the index of the first largest (smallest) element along a dimension, as i32, and returns it as a
+    tile. A NaN counts as the largest and as the smallest element.
     """
 
     def place(src: Any, dim: Any = None, tag: str | None = None) -> Tile:
@@ -356,11 +363,11 @@ argmax, argmin = _make_arg_reduction("argmax", "max"), _make_arg_reduction("argm
 
 
 def topk(src: Any, k_dim: Any, dim: Any, tag: str | None = None) -> tuple[Tile, Tile]:
-    """Emit one `topk` and return (values, i32 indices), two tiles: the largest elements of `src` along the dimension
-    `dim`, in descending order. `k_dim` is the number of elements to find, a symbol or integer; it is the dimension that
-    replaces `dim` in the results.
+    """Emit one `topk` of the tile `src` along the dimension `dim`, and return two tiles: (values, i32 indices) of the
+    largest elements, in descending order.
 
-    The lower index wins a tie. A NaN is larger than any number, as in `max` and PyTorch. `tag` is ignored.
+    `k_dim`, a symbol or an integer, is the number of elements to find, and the dimension that replaces `dim` in the
+    results. The lower index wins a tie. A NaN is larger than any number, as in `max` and PyTorch. `tag` is ignored.
     """
     attrs = {"dim": dim_of(dim, "topk"), "count": dim_of(k_dim, "topk")}
     values, indices = tracer("topk").emit("topk", [tile_of(src, "topk")], attrs).results
@@ -476,10 +483,9 @@ def cast(src: Any, dtype: DTypeLike, tag: str | None = None) -> Tile:
 
 
 def bitcast(src: Any, dtype: DTypeLike, tag: str | None = None) -> Tile:
-    """Emit one `bitcast` and return it: the bits of the tile `src` as elements of type `dtype`. The extent of the last
-    dimension changes if widths differ: f32[M, N] becomes f16[M, 2*N].
+    """Emit one `bitcast` and return it: the bits of the tile `src` as elements of type `dtype`.
 
-    `tag` is ignored.
+    If the widths differ, the extent of the last dimension changes: f32[M, N] becomes f16[M, 2*N]. `tag` is ignored.
     """
     attrs = {"dtype": element_type(dtype, "bitcast: dtype")}
     return Tile(tracer("bitcast").emit("bitcast", [tile_of(src, "bitcast")], attrs).result)
@@ -582,7 +588,9 @@ def scalar(value: Any, dtype: DTypeLike, tag: str | None = None) -> Tile:
 
 
 def extract(src: Any, offset: Any, tag: str | None = None) -> Tile:
-    """Emit one `extract` and return it: the element of the tile `src` at the coordinates `offset`, as a tile. `tag` is
+    """Emit one `extract` and return it: the element of the tile `src` at `offset`, as a tile without dimensions.
+
+    `offset` has one coordinate for each dimension; a single number counts elements in row-major order. `tag` is
     ignored.
     """
     return Tile(tracer("extract").emit("extract", [tile_of(src, "extract")], {"offset": dims_of(offset)}).result)

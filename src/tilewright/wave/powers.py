@@ -20,11 +20,12 @@ Emit = Callable[..., Any]
 
 
 def as_products(base: Value, exponent: Any, emit: Emit) -> Value | None:
-    """Emit the multiplications for the power `base` ** `exponent` and return its tile. Return None and emit nothing if
-    `exponent` is no integer, or too large; the caller then emits a `powf`.
+    """Emit the multiplications for the power `base` ** `exponent` of the tile `base`, and return the resulting tile.
 
-    `base` is a tile; `emit` is `Tracer.emit`. Squares are reused: x^n = (x^(n // 2))^2, times x if n is odd. x^0 is 1,
-    x^1 is x and x^-n is 1 / x^n. Raise `DtypeMismatch` for a negative power of an integer tile.
+    Return None and emit nothing if `exponent` is no integer, or if its absolute value exceeds `LARGEST` (for an integer
+    tile, `LARGEST_INTEGER`); the caller then emits a `powf`. Squares are reused: x^n = (x^(n // 2))^2, times x if n is
+    odd. x^0 is 1, x^1 is x and x^-n is 1 / x^n. Raise `DtypeMismatch` for a negative power of an integer tile. `emit`
+    is `Tracer.emit`.
     """
     tile_type: TileType = base.type
     n = _as_integer(exponent, tile_type)
@@ -45,8 +46,9 @@ def as_products(base: Value, exponent: Any, emit: Emit) -> Value | None:
 
 
 def _as_integer(exponent: Any, tile_type: TileType) -> int | None:
-    """Return `exponent` as an int, or None if it is not integral. A float such as 2.0 counts as 2 only for a tile, of
-    type `tile_type`, with floating-point elements.
+    """Return `exponent` as an int, or None if it is not integral.
+
+    A float such as 2.0 counts as 2 only if `tile_type`, the type of the base, has floating-point elements.
     """
     number = plain_number(exponent)
     if isinstance(number, float) and tile_type.dtype.is_float and number.is_integer():
@@ -55,8 +57,9 @@ def _as_integer(exponent: Any, tile_type: TileType) -> int | None:
 
 
 def _power_by_squaring(base: Value, exponent: int, emit: Emit) -> Value:
-    """Emit multiplications for `base` ** `exponent` by repeated squaring, and return the resulting tile; `exponent` is
-    at least 1, and 1 emits nothing. `emit` is `Tracer.emit`.
+    """Emit multiplications for `base` ** `exponent` by repeated squaring, and return the resulting tile.
+
+    `exponent` is at least 1; for 1, nothing is emitted and `base` is returned. `emit` is `Tracer.emit`.
     """
     if exponent == 1:
         return base

@@ -68,11 +68,11 @@ _INSTEAD = {
 
 
 def out_of_scope(name: str, known: Iterable[str]) -> Any:
-    """Return a function that raises `OutOfScope` with the reason when it is called. `name` is a name of Wave that
+    """Return a function that raises `OutOfScope` with a reason when it is called, for `name`, a name of Wave that
     Tilewright does not implement.
 
-    Raise `AttributeError` at once if `name` is not in the list of such names; it says what is probably meant, of the
-    names `known`.
+    Raise `AttributeError` at once for any other name; its text suggests what to write instead, perhaps one of the names
+    `known`.
     """
     reason = _REASONS.get(name)
     if reason is None:

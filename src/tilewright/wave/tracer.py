@@ -227,18 +227,19 @@ def _binary_operator(name: str, *, reflected: bool = False) -> Any:
 
 
 def _power_operator(self: Tile, exponent: Any) -> Any:
-    """Emit `self` ** `exponent` for a tile and return the resulting tile: multiplications if the exponent is a small
-    integer, otherwise one `powf`.
+    """Emit `self` ** `exponent` for a tile and return the resulting tile.
+
+    It is computed by multiplications if `as_products` can (a small integer exponent), otherwise by one `powf`.
     """
     power = as_products(self.value, exponent, tracer("powf").emit)
     return _binary_operator("powf")(self, exponent) if power is None else Tile(power)
 
 
 def _modulo_operator(*, reflected: bool = False) -> Any:
-    """Return the method of `Tile` for %, which emits the remainder and returns it as a tile; `reflected` is for a tile
-    on the right. -7 % 3 is 2, as in Python.
+    """Return the method of `Tile` for %, which emits the remainder and returns it as a tile; -7 % 3 is 2, as in Python.
 
-    If the tracer follows Wave (`as_wave`), the result has the sign of the dividend: -7 % 3 is -1.
+    With `reflected`, the tile is the right operand. If the tracer follows Wave (`as_wave`), the result has the sign of
+    the dividend: -7 % 3 is -1.
     """
     floored = _binary_operator("mod", reflected=reflected)
 
@@ -376,11 +377,11 @@ _OPERATORS = dict(zip(_NUMPY, _OURS, strict=True))
 
 
 def operand(x: Any, dtype: DType, what: str) -> Any:
-    """Return `x` as an IR value for an operation beside a tile of element type `dtype`: a tile's own value; for a
-    number or expression, a `scalar` that is emitted. A quotient of sizes beside floats is a fraction.
+    """Return `x` as an IR value for an operation beside a tile of element type `dtype`.
 
-    Raise `DtypeMismatch` for memory, other objects, or a fraction beside integers; `what` is the operation named in its
-    text.
+    For a tile, it is the tile's own value. For a number or an expression, a `scalar` is emitted; beside floats, a
+    quotient of sizes such as M / N is a fraction. Raise `DtypeMismatch` for memory, other objects, or a fraction beside
+    integers; `what` is the operation named in its text.
     """
     if isinstance(x, Tile):
         return x.value

@@ -49,8 +49,8 @@ def thread_colour(thread: int) -> str:
 
 
 def bank_colour(bank: int, banks: int) -> str:
-    """Return the colour, as #rrggbb, of memory bank number `bank` of `banks`; neighbours share a hue, in different
-    shades.
+    """Return the colour, as #rrggbb, of memory bank number `bank` of `banks`. There are eight hues: each run of
+    ceil(banks / 8) neighbours shares one, in different shades.
 
     >>> len({bank_colour(b, 32) for b in range(32)}), bank_colour(31, 32)
     (32, '#505050')

@@ -68,9 +68,9 @@ class Watch:
     def _store_access(self, kind: str, places: Array, clock: Clock, access: int) -> None:
         """Store the number `access` as the last access of this `kind` to the elements `places`; no race is tested.
 
-        It replaces earlier accesses that are ordered before the actor of the vector clock `clock`. Unordered ones, such
-        as reads by other waves, are kept: the new access then goes into another layer (array with one number for each
-        element).
+        It replaces earlier accesses of this kind that are ordered before the actor of the vector clock `clock`.
+        Unordered ones, such as reads by other waves, are kept: the new access then goes into another layer (array with
+        one access number for each element).
         """
         layers = self.layers.setdefault(kind, [])
         if kind == WRITE and layers:  # all before are ordered
@@ -97,8 +97,8 @@ class Watch:
 class Sharing:
     """The task that accessed each element of a buffer in global memory, for each kind of access.
 
-    Two tasks are unordered for any number of workers, unless every number of workers gives both to one worker. Such
-    tasks have the same number here; races within a worker are found by its `Watch`.
+    Two tasks count as unordered, unless they run on the same worker whatever the number of workers is. Tasks that
+    always run on one worker have the same number here; races within a worker are found by its `Watch`.
     """
 
     def __init__(self, size: int):

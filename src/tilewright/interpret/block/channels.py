@@ -31,6 +31,10 @@ Array = np.ndarray[Any, np.dtype[Any]]
 class Fill:
     """One use of a channel's stage, from the first acquire to the last release, with the waves that have done each
     step.
+
+    `landing` are the asynchronous copies into the stage, and `leaving` those from it. `knows` holds the vector clocks
+    of the commits and of `landing`; `freed` those of the releases and of `leaving`. `producers` and `consumers` are
+    numbers of waves (0: not known yet).
     """
 
     number: int
@@ -108,18 +112,20 @@ class Channel:
         return number
 
     def take(self, op: Op, agent: Agent) -> None:
-        """Count that the wave `agent` has applied `op` (acquire, commit, wait or release) to its next fill, and when.
+        """Record that the wave `agent` has applied `op` (acquire, commit, wait or release) to its next fill: count it,
+        and keep the moment.
 
         Raise a RaceFault if the last such operation of the wave is not ordered before `op`.
         """
         self.at[op.name, agent.role, agent.wave] = self.next_of(op, agent) + 1, agent.clock.stamp
 
     def given_back(self, op: Op, agent: Agent) -> Fill | None:
-        """Return the fill (one use of a stage) that the wave `agent` hands on by `op`, and count the operation.
+        """Return the fill (one use of a stage) to which the wave `agent` applies `op`, a commit or release, and count
+        it as done.
 
-        It is the oldest fill that the wave has acquired and not committed (`op` is a commit), or has waited for and not
-        released (`op` is a release). Return None, and count nothing, if there is none. Raise a RaceFault if `op` is not
-        ordered after the acquire or wait.
+        A commit takes the oldest fill that the wave has acquired and not committed; a release takes the oldest that it
+        has waited for and not released. If there is none, return None and count nothing. Raise a RaceFault if the
+        wave's last commit (release), or the acquire (wait) of this fill, is not ordered before `op`.
         """
         fill = self.fill(self.next_of(op, agent))
         acquisition = (fill.acquired if op.name == "commit" else fill.waited).get(agent.wave)
@@ -158,9 +164,10 @@ class Channel:
         return tuple(tensor.stage(number % self.stages, hold) for tensor in self.tensors(agent))
 
     def begin(self, fill: Fill, agent: Agent) -> None:
-        """Mark the start of writing `fill` (one use of a stage) in the memory that the wave `agent` sees.
+        """Mark the start of writing `fill` (one use of a stage): elements that earlier fills wrote to the stage become
+        uninitialised.
 
-        Elements that earlier fills wrote to the stage become uninitialised. Do nothing at the second call for a fill.
+        `agent` is a wave that sees the channel's memory. Do nothing at the second call for a fill.
         """
         if fill.begun:
             return
@@ -207,8 +214,9 @@ class Channel:
 
 
 class Hold:
-    """The right of one wave (`agent` is its number) to access a stage: from acquire to commit, or from wait to
-    release.
+    """The right of one wave to access a stage: from acquire to commit, or from wait to release.
+
+    `agent` is the wave's number, `side` "producer" or "consumer", and `op` the acquire or wait.
     """
 
     def __init__(self, channel: Channel, fill: Fill, agent: int, side: str, op: Op):

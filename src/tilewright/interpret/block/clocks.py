@@ -51,8 +51,8 @@ class Clock:
         """Return a copy of this vector clock for other actors to learn, including finished parts of collective
         operations.
 
-        Also begin a new step of this actor (a wave or copy). The copy does not cover it, so that what the actor does
-        next is not ordered before what the others do.
+        Also begin a new step of this actor (a wave or copy), which the copy does not contain: what the actor does next
+        is not ordered before what the others do.
         """
         known = self.known.copy()
         for slot, step in self.parts:
@@ -63,7 +63,7 @@ class Clock:
     def meet(self, other: Array) -> None:
         """Merge the vector clock `other`, an array of steps by slot, into this one by elementwise maximum.
 
-        All steps that it knows are then ordered before this actor's next action.
+        The steps in `other` are then ordered before this actor's next action.
         """
         prefix = self.known[: len(other)]
         np.maximum(prefix, other, out=prefix)
@@ -73,17 +73,18 @@ class Clock:
     def fork(self) -> Clock:
         """Return the vector clock of a new actor (such as an asynchronous copy) that this actor starts.
 
-        Earlier accesses of this actor are ordered before the new actor. This actor begins a new step, which is not.
+        This actor's actions until now are ordered before those of the new actor; its later actions are not.
         """
         child = self.clocks.begin(self.task, self.known)
         self.known[self.slot] += 1
         return child
 
     def join(self, other: Clock) -> None:
-        """Order what the actor of `other` did or knew before this actor's next action.
+        """Make everything that the actor of `other` did or knew ordered before this actor's next action.
 
-        `other` is the vector clock of an actor that this one started and that has ended. Its finished parts of
-        collective operations become parts of this one, to be passed on at the next synchronisation.
+        `other` is the vector clock of an actor that this one started and that has ended. If `other` holds finished
+        parts of collective operations that are not ordered yet, they become parts of this clock, which passes them on
+        at its next synchronisation.
         """
         self.meet(other.known)
         self.parts = [part for part in dict.fromkeys((*self.parts, *other.parts)) if not self.knows(part)]
@@ -118,9 +119,9 @@ class Clock:
         return bool(self.known[slot] >= step)
 
     def learn(self, stamp: Stamp) -> None:
-        """Order the moment `stamp`, a (slot, step) of some actor, before this actor's next action.
+        """Make the moment `stamp`, a (slot, step) of some actor, ordered before this actor's next action.
 
-        Earlier moments of other actors that the actor knew then are not ordered by this.
+        What other actors did before is not ordered by this, even if the actor knew it at the moment `stamp`.
         """
         slot, step = stamp
         self.known[slot] = max(self.known[slot], step)

@@ -22,12 +22,12 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def mma(agent: Agent, op: Op) -> Steps:
-    """Execute `op`, an `mma` (C += A*B), for the wave `agent`: update the elements of C that the wave holds in
-    registers.
+    """Execute `op`, an `mma` (C += A*B, with operands C, A and B), for the wave `agent`: update the elements of C that
+    the wave holds in registers.
 
     The product is computed in f64 or i64, after A and B are rounded as the atom does (f32 to tf32, for instance). With
-    `skip`, products with an element out of bounds are left out. The generator yields once at first, so that other waves
-    may run.
+    `skip`, products with an element out of bounds are left out; without `skip`, raise an OutOfBoundsFault for such an
+    element. The generator yields once at first, so that other waves may run.
     """
     yield None
     c, a, b = (agent.handles[v] for v in op.operands)
@@ -50,9 +50,10 @@ def mma(agent: Agent, op: Op) -> Steps:
 
 
 def _in_bounds(operand: Any, coordinates: Coordinates, op: Op) -> Array:
-    """Return a bool array: True for each of the `coordinates` of `operand` that lies in bounds of the tensor below it.
+    """Return a bool array: True for each of the `coordinates` at which `operand`, a matrix, has an element in bounds.
 
-    `operand` is a matrix in memory or registers; in registers, all are in bounds. `op` is named in error messages.
+    If `operand` is a view of memory, the element must lie in the tensor that is viewed. In registers, all elements are
+    in bounds. `op` is named in error messages.
     """
     in_bounds = None if isinstance(operand, Registers) else operand.locate(coordinates, op)[2]
     if in_bounds is None:
@@ -90,12 +91,13 @@ def _operand_values(agent: Agent, op: Op, operand: Any, coordinates: Coordinates
 
 
 def map_(agent: Agent, op: Op) -> Steps:
-    """Execute `op`, a `map`, for the wave `agent`: set the wave's elements of the target to the values of the formula.
+    """Execute `op`, a `map`, for the wave `agent`: set the wave's elements of the target, operand 0, to the values of
+    the formula.
 
     With a target in registers, these are the elements that the wave holds of it. Otherwise they are those that it holds
-    of the first source in registers, or its share of the target if all tensors are in memory. A target in memory must
-    not overlap a source in memory, or an error is raised. The generator yields once at first, so that other waves may
-    run.
+    of the first source in registers, or its share of the target if all tensors are in memory. Raise a RaceFault if the
+    target and a source are in memory, and an element is written that is read for another element. The generator yields
+    once at first, so that other waves may run.
     """
     yield None
     target = agent.handles[op.operands[0]]
@@ -170,7 +172,8 @@ def _sources(agent: Agent, op: Op) -> Steps:
 
 
 def _whole_array(agent: Agent, op: Op, source: Any, clock: Clock) -> Steps:
-    """Return the tensor `source`, an operand of `op`, as a whole array. From memory it is loaded under `clock`.
+    """Return the tensor `source`, an operand of `op`, as a whole array; a generator. From memory it is loaded under the
+    vector clock `clock`.
 
     If it is in registers, the waves of the group exchange the elements that they hold. Raise a ProgramError if no wave
     holds some element.
@@ -210,7 +213,7 @@ _FUNCTIONS: dict[str, Any] = {"sum": np.add, "prod": np.multiply, "max": np.maxi
 def _combine(op: Op, left: tuple[Array, ...], right: tuple[Array, ...]) -> tuple[Array, ...]:
     """Return `left` combined with `right` elementwise by the combining function of `op`, a reduction or scan.
 
-    Each is a tuple with one array for each source of `op`, and so is the result.
+    `left`, `right` and the result are tuples with one array for each source of `op`.
     """
     function = op.attrs["with"]
     if isinstance(function, str):
@@ -228,9 +231,10 @@ def _combine(op: Op, left: tuple[Array, ...], right: tuple[Array, ...]) -> tuple
 
 
 def _combine_all(op: Op, arrays: list[Array]) -> tuple[Array, ...]:
-    """Return the entries of `arrays` along their first dimension combined by the combining function of `op`, in order.
+    """Return `arrays` reduced along their first dimension, in order, by the combining function of `op`.
 
-    There is an array for each source of `op`, and the result has an entry for each.
+    `arrays` has one array for each source of `op`. The result is a tuple with one array for each, without the first
+    dimension.
     """
     function = op.attrs["with"]
     if not isinstance(function, str):
@@ -248,10 +252,10 @@ def _combine_all(op: Op, arrays: list[Array]) -> tuple[Array, ...]:
 
 
 def _in_accumulator_type(op: Op, values: list[Array]) -> list[Array]:
-    """Return `values`, arrays of the sources of `op`, in the type in which it combines them.
+    """Return `values`, arrays of the sources of `op`, converted to the type in which `op` adds or multiplies them.
 
-    For sum and prod, which have one source, that is the accumulator type of the element type (f16 -> f32). The values
-    of other operations are returned unchanged.
+    For sum and prod, which have one source, that is the accumulator type of the element type (f16 -> f32). For other
+    combining functions, the values are returned unchanged.
     """
     if op.attrs["with"] in ("sum", "prod"):
         return [values[0].astype(op.operands[0].type.dtype.accumulator.numpy)]
@@ -285,8 +289,8 @@ def reduce(agent: Agent, op: Op) -> Steps:
 def _target_values(agent: Agent, op: Op, target: Any, clock: Clock) -> Steps:
     """Return the values that `target` has before the reduction `op`, as an array of its whole shape.
 
-    Of registers, all elements are valid: the waves exchange them. Of memory, only those of the share of the wave
-    `agent` are, loaded under `clock`; a wave without a share gets a single 0.
+    For a target in registers, all elements of the array are valid: the waves exchange them. For one in memory, only the
+    share of the wave `agent` is valid, loaded under the vector clock `clock`; a wave without a share gets a single 0.
     """
     if isinstance(target, Registers):
         return (yield from _whole_array(agent, op, target, clock))
@@ -338,7 +342,8 @@ def _identity(op: Op) -> Any:
 
 
 def broadcast(agent: Agent, op: Op) -> Steps:
-    """Execute `op`, a `broadcast`, for the wave `agent`: repeat the source along one new dimension of the target.
+    """Execute `op`, a `broadcast`, for the wave `agent`: repeat the source, operand 0, along one new dimension of the
+    target, operand 1.
 
     Registers are set from registers of the same lane, or from memory. Memory is set from memory only; a ProgramError is
     raised for a source in registers. The generator yields once at first, so that other waves may run.

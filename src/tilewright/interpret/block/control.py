@@ -61,8 +61,8 @@ def _iterations(
     """Execute the blocks of the loop `op` once for each entry of `iterations`, {loop variable: value}.
 
     With `overlap defer`, the `finally` block of an iteration runs during the next one. `synchronises` is (after body,
-    after `finally`): whether the waves of the group synchronise there. Without `defer`, they do so once, at the end of
-    an iteration.
+    after `finally`): whether the waves of the group synchronise there. Without `defer`, they synchronise at the end of
+    each iteration if one of the two is True.
     """
     deferred_end: Agent | None = None
     deferred = op.attrs.get("overlap") == "defer"
@@ -153,8 +153,8 @@ def share_of(worker: int, workers: int, total: int, schedule: str, seed: int) ->
     """Return the numbers of the tasks that worker number `worker` executes, in order, of `total` tasks of all
     `workers`.
 
-    `schedule` "contiguous" gives a consecutive run. "dynamic" draws a random owner for each task from `seed`. Any
-    other, such as "strided", gives every workers-th task.
+    `schedule` "contiguous" gives a run of consecutive tasks. "dynamic" draws a random owner for each task from `seed`.
+    Any other, such as "strided", gives the tasks worker, worker + workers, worker + 2*workers, ...
 
     >>> share_of(1, 3, 8, "strided", 0), share_of(1, 3, 8, "contiguous", 0)
     ([1, 4, 7], [3, 4, 5])
@@ -216,8 +216,9 @@ def _tasks_of_table(agent: Agent, op: Op, total: int) -> list[int]:
     """Return the numbers of the tasks that the worker of the wave `agent` executes, from the task table, operand 0 of
     `op`.
 
-    They are the entries of its rows (every workers-th row); negative entries are skipped. Raise an OutOfBoundsFault if
-    the table names a task of `total` or beyond, and a ProtocolFault if it names one twice.
+    They are the entries in the rows w, w + workers, ... of the table, for worker number w; negative entries are
+    skipped. Raise an OutOfBoundsFault if the table names a task of `total` or beyond, and a ProtocolFault if it names
+    one twice.
     """
     table = agent.handles[op.operands[0]]
     entries = load(table, grid(table.shape), op, agent.clock)
@@ -237,8 +238,8 @@ def _task_class(agent: Agent, schedule: str, total: int, number: int, outside: i
 
     `agent` is the wave that runs the task, `number` the task's number, of `total`. `outside` is the class of the task
     around the loop. Tasks of equal `number` and `outside` in two loops of the same `schedule` get one class. Contiguous
-    loops must also have the same `total`, table loops the same `total` and `table` (an id). Of dynamic loops, only the
-    n-th of each role match.
+    loops must also have the same `total`, table loops the same `total` and `table` (an id). Dynamic loops must also
+    have the same position n: each is the n-th dynamic loop that its wave enters.
     """
     same_loop = {"contiguous": (total,), "dynamic": (agent.deals,), "table": (total, table)}.get(schedule, ())
     classes = agent.worker.classes
@@ -257,7 +258,8 @@ def _enter_task(agent: Agent, task: int, point: dict[str, int]) -> dict[str, int
 def _pingpong(agent: Agent, op: Op, own_tasks: list[tuple[int, dict[str, int]]], synchronises: bool) -> Steps:
     """Execute the ping-pong loop `op` for the wave `agent`: two halves of the role's waves take turns at the tasks.
 
-    `own_tasks` is a list of (task class, {loop variable: value}). Bodies run one after another in this order; the
+    `own_tasks` are the tasks of both halves, as (class number, {loop variable: value}); see `_task_class`. Tasks 0, 2,
+    ... belong to the first half, and the others to the second. Bodies run one after another in this order; the
     `finally` block of a task overlaps with the next body. If `synchronises`, the waves of a half meet after each task.
     Raise a ProgramError for an odd number of waves.
     """
@@ -300,7 +302,8 @@ def role(agent: Agent, op: Op) -> Steps:
 def barrier(agent: Agent, op: Op) -> Steps:
     """Execute `op`, a `barrier`, for the wave `agent`: wait for all waves of its group (the workgroup, or its role).
 
-    Earlier accesses of each are ordered before later ones of all of them. The generator yields once before it waits.
+    What any of these waves accessed before is ordered before what each of them accesses afterwards. The generator
+    yields once before it waits.
     """
     yield None
     yield from agent.meet(op)
@@ -408,8 +411,9 @@ def wait(agent: Agent, op: Op) -> Steps:
     """Execute `op`, a `wait`, for the wave `agent`: wait until its next fill (one use of a stage) is full, and take it
     for reading.
 
-    The results of `op` are bound to the tensors of the stage. Raise a ProtocolFault in a role that is not the consumer,
-    or if the stage's previous fill is not full either, since a barrier's parity cannot tell the two apart.
+    The results of `op` are bound to the tensors of the stage. Raise a ProtocolFault in a role that is not the consumer.
+    Also raise it if the fill that used this stage before is not full yet: on a machine, the parity of a barrier cannot
+    tell the two fills apart.
     """
     ring: Channel = agent.handles[op.operands[0]]
     _require_role(agent, op, ring, "consumer")
@@ -440,8 +444,8 @@ def _not_full(ring: Channel, fill: Fill) -> str:
 
 
 def release(agent: Agent, op: Op) -> Steps:
-    """Execute `op`, a `release`, for the wave `agent`: give the oldest fill that it waited for and has not released
-    back.
+    """Execute `op`, a `release`, for the wave `agent`: give back the oldest fill that it waited for and has not
+    released.
 
     A fill is one use of a stage. Raise a ProtocolFault if there is none, or in a role that is not the consumer. The
     generator yields once at first, so that other waves may run.

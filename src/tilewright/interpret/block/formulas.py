@@ -24,8 +24,9 @@ def compute(
 ) -> Array:
     """Return the values of `formula` as an array of elements of type `to`.
 
-    `leaf` is a function from an operand or argument leaf to (array, element type). `coordinates` is {name of an index
-    symbol: its values}. Each step is computed in the element type of its operands, with the compiled code's rounding.
+    `leaf` is a function from a leaf of the formula (an operand or argument) to (array, element type). `coordinates` is
+    {name of an index symbol: its values}. Each step is computed in the element type of its operands and rounded as the
+    compiled code rounds.
     """
     with np.errstate(all="ignore"):
         value, _ = _compute(formula, leaf, coordinates or {}, to)
@@ -69,10 +70,10 @@ def _in_common_type(
     coordinates: Mapping[str, Any],
     default_type: DType | None,
 ) -> tuple[list[Any], DType | None]:
-    """Return ([values of each formula in `parts`], their common element type).
+    """Return ([values of each formula in `parts`], their element type).
 
-    Plain numbers take the element type of the other parts, or else `default_type`, or else f32. `leaf` and
-    `coordinates` give the values of operands and index symbols.
+    The type is that of the first part that has one, or else `default_type`, which may be None. Plain numbers get this
+    type, or f32 if it is None. `leaf` and `coordinates` give the values of operands and index symbols.
     """
     typed_values = [_compute(part, leaf, coordinates, default_type) for part in parts]
     kind = next((k for _, k in typed_values if k is not None), default_type)

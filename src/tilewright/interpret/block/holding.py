@@ -60,7 +60,10 @@ class Holding:
 
     @cached_property
     def owned(self) -> Held:
-        """The registers of the view that store an element: in all waves together, one for each element."""
+        """The registers of the view that store their element when registers are written to memory.
+
+        If several registers, perhaps of several waves, hold an element, only one of them is included.
+        """
         return Held(self.mine.mask & self.first, self.ids, self.shape)
 
     @cached_property
@@ -77,10 +80,10 @@ class Holding:
 
     @cached_property
     def rows_and_columns(self) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-        """For a matrix, ((rows, row of each register), (columns, column of each register)).
+        """For a matrix, ((rows, row position of each register), (columns, column position of each register)).
 
-        `rows` are the row numbers of which the wave holds an element, sorted; the second array has, for each register
-        of the view, the position of its row in `rows`. Columns likewise.
+        `rows` are the numbers of the rows of which the wave holds an element, sorted. The row position of a register of
+        the view is the index in `rows` of its element's row. Columns likewise.
         """
         rows, columns = self.mine.coordinates
         return _distinct(rows, self.shape[0]), _distinct(columns, self.shape[1])
@@ -98,7 +101,11 @@ def _distinct(numbers: Array, extent: int) -> tuple[Array, Array]:
 
 @lru_cache(maxsize=512)
 def holding(spread: Placement, first_lane: int, lanes: int) -> Holding:
-    """Return which elements the `lanes` lanes from `first_lane` hold of a tensor placed by `spread`; it is kept."""
+    """Return the `Holding` of a wave: which elements the `lanes` lanes from `first_lane` on hold of a tensor placed by
+    `spread`.
+
+    The result is cached.
+    """
     own_lanes = slice(first_lane, first_lane + lanes)
     elements = spread.elements[own_lanes]
     ids = elements
@@ -109,15 +116,17 @@ def holding(spread: Placement, first_lane: int, lanes: int) -> Holding:
 
 @lru_cache(maxsize=512)
 def have_equal_elements(one: Holding, other: Holding) -> bool:
-    """True if each register holds the same element by `one` and by `other`; the result is kept."""
+    """True if each register holds the same element by `one` and by `other`; the result is cached."""
     return one is other or (one.ids.shape == other.ids.shape and np.array_equal(one.ids, other.ids))
 
 
 @lru_cache(maxsize=512)
 def registers_at(held: Holding, wanted: Wanted) -> Array | None:
-    """Return the number of a register for each element of `wanted`, of the lane that it names, by `held`.
+    """Return an array with a register number for each i: a register of lane `wanted.lanes[i]` that holds element
+    `wanted.ids[i]`.
 
-    None if a lane does not hold its element. The result is kept.
+    `held` says which elements the wave's registers hold. Return None if some lane does not hold its element. The result
+    is cached.
     """
     keys, order, goal = _keys_of_lanes(held, wanted)
     position = _positions(keys[order], goal)
@@ -128,7 +137,11 @@ def registers_at(held: Holding, wanted: Wanted) -> Array | None:
 
 
 def first_missing(held: Holding, wanted: Wanted) -> int:
-    """Return the first index of `wanted` whose element its lane does not hold, by `held`; there must be one."""
+    """Return the first index i for which lane `wanted.lanes[i]` does not hold element `wanted.ids[i]`; there must be
+    one.
+
+    `held` says which elements the wave's registers hold.
+    """
     keys, order, goal = _keys_of_lanes(held, wanted)
     return int(np.flatnonzero(keys[order][_positions(keys[order], goal)] != goal)[0]) if len(order) else 0
 
@@ -136,7 +149,7 @@ def first_missing(held: Holding, wanted: Wanted) -> int:
 def _keys_of_lanes(held: Holding, wanted: Wanted) -> tuple[Array, Array, Array]:
     """Return (key of each register of `held`, their order by key, key of each element of `wanted`).
 
-    A key is a number for a lane and an element.
+    A key is lane * size + element number, where size is the number of elements of the tensor or view.
     """
     size = max(1, held.size)
     keys = held.mine.lanes * size + held.mine.ids
@@ -144,23 +157,31 @@ def _keys_of_lanes(held: Holding, wanted: Wanted) -> tuple[Array, Array, Array]:
 
 
 def _positions(ordered: Array, goal: Array) -> Array:
-    """Return where each number of `goal` stands in the array `ordered`, or would stand, if that is not the end."""
+    """Return the position of each number of `goal` in the sorted array `ordered`.
+
+    For a number that is not in `ordered`, it is that of the next larger one, or the last position.
+    """
     return np.minimum(np.searchsorted(ordered, goal), len(ordered) - 1)
 
 
 @lru_cache(maxsize=512)
 def without_dimension(held: Held, along: int, shape: tuple[int, ...]) -> Wanted:
-    """Return the elements of a tensor of shape `shape` that `held` repeats along its dimension `along`; it is kept."""
+    """Return the elements of the source of a broadcast that lanes read to fill the registers `held` of its result.
+
+    The broadcast repeats a source of shape `shape` along dimension `along` of the result. The returned object is
+    cached.
+    """
     coordinates = (*held.coordinates[:along], *held.coordinates[along + 1 :])
     ids = np.ravel_multi_index(coordinates, shape) if shape else np.zeros(held.lanes.shape, np.int64)
     return Wanted(held.lanes, np.asarray(ids), shape)
 
 
 class ProductPart:
-    """The part of a matrix product A*B that a wave computes: the elements of A and B, and where its results go.
+    """The part of a matrix product A*B that a wave computes: the rows of A and columns of B that its elements of C
+    need.
 
-    `left` and `right` are the coordinates in A and in B; `results` are the numbers in the product of these parts of the
-    elements that the wave's registers hold.
+    `left` and `right` are the coordinates of these elements in A and in B. Their product is a matrix; `results` holds,
+    for each register of the wave, the number of its element in this matrix, last dimension fastest.
     """
 
     def __init__(self, held: Holding, depth: int):
@@ -173,15 +194,19 @@ class ProductPart:
 
 @lru_cache(maxsize=512)
 def product_of(held: Holding, depth: int) -> ProductPart:
-    """Return the part of a product that registers compute that hold C as `held` says; A has `depth` columns; kept."""
+    """Return the part of A*B that a wave computes whose registers hold the elements of C that `held` says.
+
+    `depth` is the number of columns of A. The result is cached.
+    """
     return ProductPart(held, depth)
 
 
 @lru_cache(maxsize=512)
 def registers_of(held: Holding, coordinates: Coordinates) -> Array | None:
-    """Return the number of a register for each element of a matrix at `coordinates`, by `held`; the result is kept.
+    """Return an array with the number of a register for each element of a matrix at `coordinates`, (rows, columns).
 
-    None if the wave does not hold one of them.
+    `held` says which elements the wave's registers hold. Return None if the wave does not hold one of them. The result
+    is cached.
     """
     rows, columns = coordinates
     registers: Array = held.register_of_element[rows * held.shape[1] + columns]

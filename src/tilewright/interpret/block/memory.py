@@ -80,7 +80,8 @@ class Buffer:
 
         Also record the access, and mark the elements as initialised, and as written through a pipeline stage if
         `staged`. Raise a RaceFault if the write races with another access, or gives one element two different values.
-        With `has_one_value`, that is not tested: no element is given two, or the last one stays.
+        With `has_one_value`, the second fault is not tested: each element is known to get one value, or the last value
+        is to stay.
         """
         self._record_access(WRITE, places, clock, op)
         self.data[places] = values
@@ -200,7 +201,9 @@ class TensorMemory:
         return self, element, None
 
     def has_places_apart(self, coordinates: tuple[Any, ...]) -> bool:
-        """True if it is known that the elements at `coordinates` have different places in the buffer."""
+        """Return False: whether the elements at `coordinates` have different places in the buffer is known only for
+        views.
+        """
         return False
 
     def check(self, op: Op) -> None:
@@ -271,21 +274,29 @@ class TensorWindow:
         return bottom, places, in_bounds
 
     def has_places_apart(self, coordinates: tuple[Any, ...]) -> bool:
-        """True if it is known that the elements at `coordinates` have different places in the buffer."""
+        """True if a cached pattern shows that the elements at `coordinates` have different places in the buffer.
+
+        False means that it is not known.
+        """
         if type(coordinates) is not Coordinates or type(self.base) is not TensorMemory:
             return False
         view_pattern = self._pattern(coordinates, self.base)
         return view_pattern is not None and view_pattern.is_one_to_one
 
     def _pattern(self, coordinates: Coordinates, base: TensorMemory) -> Pattern | None:
-        """Return the pattern of the elements at `coordinates` in `base`, the tensor below the view, if there is one."""
+        """Return the `Pattern` of the elements at `coordinates` in `base`, the tensor below the view: their places up
+        to an offset.
+
+        Return None if there is none (see `pattern`).
+        """
         attrs = self.op.attrs
         return pattern(coordinates, axis_names(attrs["over"]), expressions(attrs["at"]), base.strides)
 
     def _places_in_bounds(self, coordinates: Coordinates, base: TensorMemory) -> Array | None:
-        """Return the element numbers at `coordinates` in the buffer of `base`, the tensor below the view.
+        """Return the element numbers at `coordinates` in the buffer of `base`, the tensor below the view, from a cached
+        `Pattern`.
 
-        They are found by a pattern that is kept. None if there is none, or if a coordinate is out of bounds.
+        Return None if there is no pattern, or if a coordinate is out of bounds.
         """
         view_pattern = self._pattern(coordinates, base)
         offset = None if view_pattern is None else view_pattern.offset(self.values, base.shape)
@@ -300,7 +311,9 @@ def axis_names(axes: tuple[Symbol, ...]) -> tuple[str, ...]:
 
 @lru_cache(maxsize=1024)
 def expressions(at: tuple[tuple[Expr, bool], ...]) -> tuple[Expr, ...]:
-    """Return the coordinates `at` of a view without their marks, whether they may be out of bounds; cached."""
+    """Return the expressions of `at`, a view's coordinates as pairs (expression, may it be out of bounds); the result
+    is cached.
+    """
     return tuple(e for e, _ in at)
 
 
@@ -394,8 +407,8 @@ def box(axes: tuple[Any, ...], what: str) -> tuple[tuple[int, ...], Mapping[str,
 def lane_pattern(axes: tuple[Symbol, ...], at: tuple[Expr, ...], strides: tuple[int, ...], what: str) -> Pattern | None:
     """Return the Pattern of the elements at the coordinates `at`, expressions of the `axes` and of loop variables.
 
-    `strides` are those of the memory; `what` names the operation in error messages. None if there is no pattern. The
-    result is cached.
+    `strides` are those of the memory; `what` names the operation in error messages. Return None if there are no `axes`,
+    or if `pattern` finds none. The result is cached.
     """
     shape, _ = box(axes, what)
     coordinates = grid(shape)
@@ -409,8 +422,8 @@ def full(array: Any, shape: tuple[int, ...]) -> Array:
 
 
 def spread_over(places: Any, inside: Any, shape: tuple[int, ...]) -> tuple[Array, Array]:
-    """Return (`places`, mask of those in bounds), both broadcast to `shape`.
+    """Return (`places`, mask of the places in bounds), both broadcast to `shape`.
 
-    `inside` is the mask before; None says that all places are in bounds.
+    `inside` is that mask in a smaller shape; None says that all places are in bounds.
     """
     return full(places, shape), np.ones(shape, bool) if inside is None else full(inside, shape)

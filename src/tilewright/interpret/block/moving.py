@@ -117,8 +117,9 @@ def store(
     """Set the elements of `memory`, a tensor or view, at `coordinates` to `values`, for operation `op`; record the
     access.
 
-    Values out of bounds are dropped. `clock` is the vector clock of the actor that writes. Raise a fault for a race, a
-    stage that may not be accessed, or two values for one element; with `in_order`, the last value stays instead.
+    Values out of bounds are dropped. For a tensor without dimensions, empty `values` write nothing. `clock` is the
+    vector clock of the actor that writes. Raise a fault for a race, a stage that may not be accessed, or two values for
+    one element; with `in_order`, the last value stays instead.
     """
     memory.check(op)
     if not coordinates:  # a single element; no value for it: another wave holds it
@@ -158,9 +159,11 @@ def share(agent: Agent, shape: tuple[int, ...]) -> tuple[Array, ...]:
 
 @lru_cache(maxsize=256)
 def _run_of_elements(shape: tuple[int, ...], runs: int, number: int) -> tuple[Array, ...]:
-    """Return the coordinates of run `number` of the elements of a tensor of shape `shape`, in `runs` equal runs.
+    """Return the coordinates of the elements of run `number`, where a tensor of shape `shape` is divided into `runs`
+    runs.
 
-    They are one array for each dimension; the last run may be shorter. The result is cached.
+    A run consists of consecutive elements, last dimension fastest. All runs have equal length; the last may be shorter.
+    The coordinates are one array for each dimension. The result is cached.
     """
     size = int(np.prod(shape, dtype=np.int64))
     per_run = -(-size // runs)
@@ -172,8 +175,9 @@ def part(agent: Agent, *tiles: Registers | Memory) -> AbstractContextManager[Clo
     """Return a context manager that yields the vector clock under which the wave `agent` accesses memory in an
     operation.
 
-    `tiles` are operands. If one is in registers, it is the wave's own clock. Otherwise a new actor's: which wave
-    handles which element is not specified, so no wave may rely on the order.
+    `tiles` are operands. If one is in registers, it is the wave's own clock. Otherwise it is that of `Agent.part`,
+    usually a new actor's: which wave handles which element of memory is not specified, so no wave may rely on the
+    order.
     """
     return nullcontext(agent.clock) if any(isinstance(tile, Registers) for tile in tiles) else agent.part()
 
@@ -229,7 +233,8 @@ def _copy(agent: Agent, op: Op) -> Steps:
     """Execute `op`, a synchronous `copy`, for the wave `agent`. The generator yields once at first, so that other waves
     may run.
 
-    With registers as target or source, the wave copies the elements that it holds there; between memories, its share.
+    The source is operand 0, and the target operand 1. If one of them is in registers, the wave copies the elements that
+    it holds there; between memories, its share.
     """
     yield None
     source, target = (agent.handles[v] for v in op.operands)
@@ -361,9 +366,9 @@ def gather(agent: Agent, op: Op) -> Steps:
     """Execute `op`, a `gather`, for the wave `agent`: set the wave's elements of the tile from data-dependent
     coordinates of memory.
 
-    Its elements are those that it holds in registers, or its share of a tile in memory. Elements out of bounds become
-    the `else` number, or an OutOfBoundsFault is raised without one. The generator yields once at first, so that other
-    waves may run.
+    The operands are the tile, the memory and the tensors from which coordinates are read. The wave's elements are those
+    that it holds in registers, or its share of a tile in memory. Elements out of bounds become the `else` number, or an
+    OutOfBoundsFault is raised without one. The generator yields once at first, so that other waves may run.
     """
     yield None
     tile, memory = (agent.handles[v] for v in op.operands[:2])
@@ -404,9 +409,9 @@ def scatter(agent: Agent, op: Op) -> Steps:
     """Execute `op`, a `scatter`, for the wave `agent`: write the wave's elements of the tile to data-dependent
     coordinates of memory.
 
-    Its elements are those that it holds in registers, or its share of a tile in memory. If several have the same
-    coordinates, the last one stays; elements out of bounds are dropped. The generator yields once at first, so that
-    other waves may run.
+    The operands are as in `gather`. The wave's elements are those that it holds in registers, or its share of a tile in
+    memory. If several have the same coordinates, the last one stays; elements out of bounds are dropped. The generator
+    yields once at first, so that other waves may run.
     """
     yield None
     if _has_no_part(agent, op):
@@ -422,10 +427,10 @@ def atomic(agent: Agent, op: Op) -> Steps:
     """Execute `op`, an `atomic`, for the wave `agent`: combine its elements of the tile into data-dependent coordinates
     of memory.
 
-    Its elements are those that it holds in registers, or its share of a tile in memory. They are combined one after
-    another; elements out of bounds are dropped. A RaceFault is raised if the tile is in memory, and an element is
-    combined into one that the tile has for another coordinate. The generator yields once at first, so that other waves
-    may run.
+    The operands are as in `gather`. The wave's elements are those that it holds in registers, or its share of a tile in
+    memory. They are combined one after another; elements out of bounds are dropped. If the tile is in memory and
+    overlaps the target, a RaceFault is raised when an element is combined into another element of the tile. The
+    generator yields once at first, so that other waves may run.
     """
     yield None
     if _has_no_part(agent, op):
@@ -444,8 +449,7 @@ def atomic(agent: Agent, op: Op) -> Steps:
 def _require_tile_disjoint(
     agent: Agent, op: Op, coordinates: tuple[Any, ...], memory_coordinates: tuple[Array, ...], mask: Array
 ) -> None:
-    """Raise a RaceFault if `op`, a scatter or atomic, writes an element of memory that it reads from the tile for
-    another one.
+    """Raise a RaceFault if `op`, a scatter or atomic, writes an element of memory that is another element of its tile.
 
     `coordinates` are those of the wave's elements in the tile, `memory_coordinates` those in memory of the elements
     that `mask` selects. A tile in registers is not tested. `agent` is the wave.

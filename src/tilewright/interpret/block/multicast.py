@@ -35,10 +35,10 @@ def channels_of(agent: Agent, channel: Channel) -> list[Channel]:
 
 
 def _channel_in(worker: Worker, channel: Channel) -> Channel | None:
-    """Return the `Channel` of workgroup `worker` that the same operation declares as `channel`, one of another
-    workgroup.
+    """Return the `Channel` of workgroup `worker` that corresponds to `channel`: one operation of the program declares
+    both.
 
-    Return None if it is not created yet.
+    Return None if the workgroup has not created it yet.
     """
     return next((c for c in worker.shared.values() if isinstance(c, Channel) and c.op is channel.op), None)
 

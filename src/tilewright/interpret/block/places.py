@@ -51,7 +51,7 @@ class Coordinates(tuple[Array, ...]):
 
 
 class Pattern:
-    """The element numbers of a view in memory, but for one offset, which depends on loop variables.
+    """The element numbers of a view in memory, up to one offset that depends on loop variables.
 
     `places` are the element numbers if the loop variables add nothing, and `limits` the least and greatest coordinate
     then, for each dimension of the memory. `strides` are those of the memory. `parts` are the coordinates, split into
@@ -63,9 +63,9 @@ class Pattern:
         self._swizzled: dict[tuple[Any, int], Array] = {}
 
     def offset(self, values: Mapping[str, Any], sizes: tuple[int, ...]) -> int | None:
-        """Return what `values`, {loop variable: value}, add to each of `places`.
+        """Return the number that the loop variables, `values` = {name: value}, add to each of `places`.
 
-        None if a coordinate would be out of bounds (`sizes` are the extents), or if a value is no single number.
+        Return None if a coordinate would be out of bounds (`sizes` are the extents), or if a value is no single number.
         """
         numbers = self.parts.numbers(values)
         if numbers is None:
@@ -105,9 +105,9 @@ def pattern(
 ) -> Pattern | None:
     """Return the Pattern of the elements of a view at `coordinates` along its axes `names`; the result is cached.
 
-    `at` are the coordinates in the memory of the view, as expressions of the axes and of loop variables; `strides` are
-    those of that memory. None if there are no elements or more than `MOST_ELEMENTS`, if a term depends on both axes and
-    loop variables, or if a term is no integer, such as a condition.
+    `at` are the coordinates in the tensor below the view, as expressions of the axes and of loop variables; `strides`
+    are the strides of that tensor. Return None if there are no elements or more than `MOST_ELEMENTS`, if a term depends
+    on both axes and loop variables, or if a term is no integer, such as a condition.
     """
     parts = separated(at, names)
     if parts is None or not 0 < coordinates.size <= MOST_ELEMENTS:
@@ -126,9 +126,10 @@ def pattern(
 
 
 def _sum_over(terms: tuple[tuple[Expr, int], ...], arrays: Mapping[str, Array]) -> Array | None:
-    """Return the sum of `terms`, (expression, coefficient), for `arrays`, {symbol name: its values}.
+    """Return the sum of coefficient * expression over `terms`, pairs (expression, coefficient).
 
-    None if a term is a condition, since numpy adds those as truth values.
+    `arrays` is {symbol name: its values}. Return None if an expression is a condition, since numpy adds conditions as
+    truth values.
     """
     total: Array = np.zeros((), np.int64)
     for term, coefficient in terms:
@@ -144,7 +145,9 @@ def _sum_over(terms: tuple[tuple[Expr, int], ...], arrays: Mapping[str, Array]) 
 
 @lru_cache(maxsize=512)
 def flat_places(coordinates: Coordinates, strides: tuple[int, ...]) -> Array:
-    """Return the element numbers of a tensor's elements at `coordinates`, by its `strides`; the result is cached."""
+    """Return the element numbers, counted from the tensor's start, of its elements at `coordinates`; `strides` are its
+    strides. The result is cached.
+    """
     total: Array = np.zeros(coordinates.shape, np.int64)
     for coordinate, stride in zip(coordinates, strides, strict=True):
         total += coordinate * stride

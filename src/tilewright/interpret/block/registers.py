@@ -51,7 +51,10 @@ class Registers:
 
     @property
     def owned(self) -> Held:
-        """The registers of the view that store an element: in all waves together, one for each element."""
+        """The registers of the view that store their element when registers are written to memory.
+
+        If several registers, perhaps of several waves, hold an element, only one of them is included.
+        """
         return self.holding.owned
 
     def read(self, chosen: Held, op: Op) -> Array:
@@ -100,9 +103,10 @@ class Registers:
         return values, self.holding.is_held
 
     def at_lanes(self, wanted: Wanted, op: Op) -> Array:
-        """Return the value of each element of `wanted`, from a register of the lane that it names.
+        """Return a flat array: for each i, the value of element `wanted.ids[i]`, from a register of lane
+        `wanted.lanes[i]`.
 
-        Raise a ProgramError, naming `op`, if that lane does not hold the element, and an UninitialisedFault if the
+        Raise a ProgramError, naming `op`, if the lane does not hold its element, and an UninitialisedFault if the
         register was never written.
         """
         registers = registers_at(self.holding, wanted)
@@ -151,10 +155,12 @@ class Registers:
 
 @lru_cache(maxsize=512)
 def _viewed(base: Holding, op: Op, values: tuple[tuple[str, int], ...], shape: tuple[int, ...]) -> Holding:
-    """Return which elements registers that hold those of `base` hold of the view that `op`, a `view`, makes of them.
+    """Return the `Holding` of the view that `op`, a `view` operation, makes of registers that hold the elements of
+    `base`.
 
-    `values` are (loop variable, value), and `shape` is the shape of the view. The result is kept. Raise a ProgramError
-    if a coordinate is out of bounds, or if the view names an element twice.
+    `values` are pairs (loop variable, value), and `shape` is the shape of the view. Registers whose element is not in
+    the view get the number -1. The result is cached. Raise a ProgramError if a coordinate is out of bounds, or if the
+    view names an element twice.
     """
     axes = dict(zip((s.name for s in op.attrs["over"]), np.indices(shape), strict=True))
     symbol_values: dict[str, Any] = {**dict(values), **axes}

@@ -444,11 +444,10 @@ class Worker:
         return Registers.uninitialised(kind.dtype.numpy, holding(spread, agent.wave * lanes, lanes), name)
 
     def lanes(self, threads: int, agent: Agent) -> int:
-        """Return the number of lanes of a wave: the machine's, or `threads` divided by the number of waves in the
-        group.
+        """Return the number of lanes of a wave. It is that of the machine, if the program has one with a fixed number.
 
-        The latter holds without a machine, and on machines whose vectors have any width. `agent` is a wave of the
-        group.
+        Otherwise it is `threads` divided by the number of waves in the group of `agent`: on a CPU, vectors have any
+        width.
         """
         if self.machine is None or self.machine.lanes is None:
             return threads // agent.group.waves
