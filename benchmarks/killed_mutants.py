@@ -45,16 +45,19 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Lock
 
-from reach_map import FOLDERS, MARKS, Pytest, Reach, Recorded, Test, copy_of, digest, record
+from reach_map import FOLDERS, MARKS, Limits, Pytest, Reach, Recorded, Test, copy_of, digest, record
 from source_mutants import Mutant, apply, draw, read, read_list, stale
 
 ROOT = Path(__file__).parents[1]
-BATCHES = (5.0, 15.0, 45.0, 90.0)
+BATCHES = (5.0, 15.0, 30.0)
 """Seconds of tests in the first, second, ... process for a mutant; the last repeats."""
+PIECE = 15.0
+"""Seconds of tests of one file after which its other tests are a choice of their own."""
 OUTCOMES = ("killed", "undecided", "survived", "unreached")
 """The outcomes; that of both suites is the one that comes first here."""
 Key = tuple[str, str, int, str, str]
@@ -65,7 +68,10 @@ Key = tuple[str, str, int, str, str]
 
 @dataclass(frozen=True)
 class Choice:
-    """Tests of one file (names None: all of them), the seconds that they take, and how early they are tried."""
+    """Tests of one file, the seconds that they take, and how early they are tried.
+
+    Names None stand for all tests of the file, also if a mutant gives them other names.
+    """
 
     file: str
     names: tuple[str, ...] | None
@@ -82,12 +88,24 @@ def choices(mutant: Mutant, reach: Reach, suite: str, direct: bool) -> list[Choi
     chosen = []
     for unit, bits in reach.reaching(mutant.reached_by):
         start = max(unit.start - base, 0.0) / len({test.file for test in unit.tests})
+        every = bits == (1 << len(unit.tests)) - 1 and unit.complete and all(test.passes for test in unit.tests)
         for file, tests in _by_file(unit, bits, suite, direct).items():
-            whole = direct and bits == (1 << len(unit.tests)) - 1 and all(t.passes for t in unit.tests)
-            seconds = start + sum(test.seconds for test in tests)
-            names = None if whole else tuple(test.name for test in tests)
-            chosen.append(Choice(file, names, seconds, _rank(mutant, unit, file, seconds, len(reach.names))))
+            pieces = _pieces(tests)
+            for piece in pieces:
+                seconds = start + sum(test.seconds for test in piece)
+                names = None if every and len(pieces) == 1 else tuple(test.name for test in piece)
+                chosen.append(Choice(file, names, seconds, _rank(mutant, unit, file, seconds, len(reach.names))))
     return sorted(chosen, key=lambda choice: (choice.rank, choice.file))
+
+
+def _pieces(tests: list[Test]) -> list[list[Test]]:
+    """Return the tests of a file in groups that take about `PIECE` seconds at most."""
+    pieces: list[list[Test]] = [[]]
+    for test in tests:
+        if pieces[-1] and sum(t.seconds for t in pieces[-1]) + test.seconds > PIECE:
+            pieces.append([])
+        pieces[-1].append(test)
+    return pieces
 
 
 def _by_file(unit: Recorded, bits: int, suite: str, direct: bool) -> dict[str, list[Test]]:
@@ -148,16 +166,16 @@ class OutOfTime(Exception):
 
 
 class Worker:
-    """Tries mutants in a copy of the tree."""
+    """Tries mutants in a copy of the tree: tests of `limit` seconds for each mutant and suite, until `deadline`."""
 
-    def __init__(self, root: Path, scratch: Path, options: argparse.Namespace, deadline: float):
+    def __init__(self, root: Path, scratch: Path, limit: float = 120.0, deadline: float = float("inf")):
         scratch.mkdir()
         self.tree = copy_of(root, scratch / "tree")
         self.pytest = Pytest(self.tree, scratch)
-        self.limit, self.deadline = float(options.limit), deadline
+        self.limit, self.deadline = limit, deadline
         self.changes = 0
 
-    def tried(self, mutant: Mutant, reach: Reach, suite: str, hint: str) -> Result:
+    def tried(self, mutant: Mutant, reach: Reach, suite: str, hint: str = "") -> Result:
         """Return what becomes of a mutant; `hint` is the test to try first, or empty."""
         start = time.monotonic()
         path = self.tree / mutant.file
@@ -197,7 +215,7 @@ class Worker:
             raise OutOfTime
         chosen: dict[str, list[str] | None] = {}
         for choice in batch:
-            chosen[choice.file] = None if choice.names is None else list(choice.names)
+            chosen[choice.file] = None if choice.names is None else [*(chosen.get(choice.file) or ()), *choice.names]
         names = self.pytest.scratch / "chosen"
         names.write_text(json.dumps(chosen))
         ran = self.pytest.run(list(chosen), marks, min(seconds, remaining), "-x", MUTANT_TESTS=str(names))
@@ -235,7 +253,7 @@ def run(options: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name, ThreadPoolExecutor(options.jobs) as pool:
         workers: SimpleQueue[Worker] = SimpleQueue()
         numbers = range(options.jobs)
-        for worker in pool.map(lambda n: Worker(ROOT, Path(name) / str(n), options, deadline), numbers):
+        for worker in pool.map(lambda n: Worker(ROOT, Path(name) / str(n), options.limit, deadline), numbers):
             workers.put(worker)
         _require_passing(reach, worker)
 
@@ -346,8 +364,16 @@ def _draw(options: argparse.Namespace) -> None:
     print(*lines, sep="\n")
 
 
+NEEDED = ("pytest", "hypothesis", "mpmath", "numpy", "ml_dtypes", "llvmlite", "rich", "typer")
+"""Packages without which tests fail."""
+
+
 def _reach(options: argparse.Namespace) -> None:
-    record(ROOT, options.reach, options.tests, options.suite, options.jobs, time.monotonic() + options.budget)
+    missing = [name for name in NEEDED if find_spec(name) is None]
+    if missing:
+        raise SystemExit(f"{sys.executable} has no {', '.join(missing)}: PYTHONPATH may name a folder that has them")
+    limits = Limits(options.jobs, time.monotonic() + options.budget, options.unit_seconds)
+    record(ROOT, options.reach, options.tests, options.suite, limits)
 
 
 def main() -> None:
@@ -373,6 +399,7 @@ def main() -> None:
         parsers[name].add_argument("--budget", type=float, default=1e9, help="stop after so many seconds")
         parsers[name].add_argument("--suite", choices=("default", "all"), default="default")
     parsers["reach"].add_argument("--tests", nargs="+", default=FOLDERS, metavar="PATH", help="record these tests only")
+    parsers["reach"].add_argument("--unit-seconds", type=float, default=240.0, help="record a file for so long at most")
     parsers["run"].add_argument("--limit", type=float, default=120.0, help="seconds of tests for a mutant and suite")
     parsers["run"].add_argument("--hints", type=Path, help="results before the tests changed")
     parsers["run"].add_argument("--undecided", action="store_true", help="try undecided mutants again")
@@ -382,4 +409,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

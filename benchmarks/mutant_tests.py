@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-MEMORY = 24 << 30
+MEMORY = 32 << 30
 """Bytes of address space of a process: a mutant that allocates without end fails early."""
 
 START = time.monotonic()
@@ -33,8 +33,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep the chosen tests, in the order of the choice."""
+    """Keep the chosen tests, in the order of the choice; without a choice, put tests that take long last."""
     if "MUTANT_TESTS" not in os.environ:
+        items.sort(key=lambda item: item.get_closest_marker("long") is not None)
         return
     chosen = json.loads(Path(os.environ["MUTANT_TESTS"]).read_text())
     place = {test: number for number, tests in enumerate(chosen.values()) for test in tests or ()}

@@ -7,8 +7,8 @@ runs the other tests of a unit whose tests reach a function, in a process that b
 
 The record is a text file of JSON objects, one for each unit. Functions have numbers; a unit lists the names of those
 that no unit before it reached. `functions` maps a set of tests, as a hexadecimal number with a bit for each test, to
-the numbers of the functions that exactly these tests execute. Processes that a test starts, set-ups for several tests
-and imports count for all tests of their unit.
+the numbers of the functions that exactly these tests execute. Set-ups for several tests and imports count for all tests
+of their unit; a process counts for the test that started it.
 """
 
 from __future__ import annotations
@@ -45,9 +45,6 @@ MARKS = {
     "all": "not cross and not gpu",
 }
 """What `make test` runs, what `make test-long` runs, and both."""
-UNIT_SECONDS = 900.0
-"""The longest time of a unit; what is recorded until then is kept."""
-
 
 # -- a copy of the tree, and pytest in it -------------------------------------------------------------------------
 
@@ -124,14 +121,16 @@ class Pytest:
             return Ran(status, time.monotonic() - start, reports, lines[-1] if lines else "")
 
     def _environment(self, folder: Path, records: bool) -> dict[str, str]:
-        """Return the variables of a run: the copy's package, a cache of its own, the same hashes in every run."""
+        """Return the variables of a run: the copy's package, a cache of its own, the same hashes each time."""
         paths = [str(self.tree / "src"), str(self.plugins), *([str(self.recording)] if records else [])]
         paths += [os.environ["PYTHONPATH"]] if os.environ.get("PYTHONPATH") else []
-        environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+        dropped = ("PYTHONDONTWRITEBYTECODE", "PYTEST_CURRENT_TEST", "PYTEST_ADDOPTS")
+        environment = {k: v for k, v in os.environ.items() if k not in dropped}
         return environment | {
             "PYTHONPATH": os.pathsep.join(paths),
             "PYTHONHASHSEED": "0",
             "TILEWRIGHT_CACHE_DIR": str(folder / "cache"),
+            "CUDA_VISIBLE_DEVICES": "",  # the same tests on a machine with a GPU
         }
 
 
@@ -166,7 +165,11 @@ def units(root: Path, folders: Sequence[str] = FOLDERS) -> list[Unit]:
         top = root / folder
         for path in sorted(top.rglob("*")) if top.is_dir() else [top]:
             file = path.relative_to(root).as_posix()
-            if path.suffix not in (".py", ".md") or any(f"{file}/".startswith(f"{out}/") for out in LEFT_OUT):
+            if (
+                not path.is_file()
+                or path.suffix not in (".py", ".md")
+                or any(f"{file}/".startswith(f"{out}/") for out in LEFT_OUT)
+            ):
                 continue
             text = path.read_text()
             if ">>>" in text or path.name.startswith("test_"):
@@ -181,8 +184,20 @@ def units(root: Path, folders: Sequence[str] = FOLDERS) -> list[Unit]:
 # -- recording ----------------------------------------------------------------------------------------------------
 
 
-def record(root: Path, path: Path, folders: Sequence[str], suite: str, jobs: int, deadline: float) -> None:
-    """Record all units of the tree `root` in the file `path`, except those that it has; stop at `deadline`."""
+@dataclass(frozen=True)
+class Limits:
+    """How many units are recorded at the same time, when recording stops, and the longest time of a unit.
+
+    Of a unit that takes longer, the tests until then are recorded. Tests that `make test` runs come first.
+    """
+
+    jobs: int = 1
+    deadline: float = float("inf")
+    unit_seconds: float = 240.0
+
+
+def record(root: Path, path: Path, folders: Sequence[str], suite: str, limits: Limits) -> None:
+    """Record the units of the tree `root` in the file `path`, except those that it has."""
     tree = digest(root)
     known = Reach.read(path, tree) if path.exists() and path.stat().st_size else None
     if known is None:
@@ -194,14 +209,15 @@ def record(root: Path, path: Path, folders: Sequence[str], suite: str, jobs: int
     lock = Lock()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
         pytest = Pytest(copy_of(root, Path(name) / "tree"), Path(name))
-        subprocess.run([sys.executable, "-m", "compileall", "-q", "-j", str(jobs), "src"], cwd=pytest.tree, check=True)
+        compiled = [sys.executable, "-m", "compileall", "-q", "-j", str(limits.jobs), "src"]
+        subprocess.run(compiled, cwd=pytest.tree, check=True)
 
         def one(unit: Unit) -> None:
-            remaining = deadline - time.monotonic()
+            remaining = limits.deadline - time.monotonic()
             if remaining <= 1:
                 return
-            entry = _recorded(pytest, unit, MARKS[suite], min(UNIT_SECONDS, remaining))
-            if time.monotonic() >= deadline:
+            entry = _recorded(pytest, unit, MARKS[suite], min(limits.unit_seconds, remaining))
+            if time.monotonic() >= limits.deadline:
                 return
             with lock:
                 entry["names"] = [name for name in entry["reached"] if name not in numbers]
@@ -220,7 +236,7 @@ def record(root: Path, path: Path, folders: Sequence[str], suite: str, jobs: int
                 flush=True,
             )
 
-        with ThreadPoolExecutor(jobs) as pool:
+        with ThreadPoolExecutor(limits.jobs) as pool:
             list(pool.map(one, wanted))
 
 
@@ -271,12 +287,16 @@ class Test:
 
 @dataclass
 class Recorded:
-    """What is recorded of a unit: seconds until its first test, its tests, and for each function a bit a test."""
+    """What is recorded of a unit: seconds until its first test, its tests, and for each function a bit a test.
+
+    It is complete if all its tests were run.
+    """
 
     name: str
     start: float
     tests: list[Test]
     functions: dict[int, int]
+    complete: bool
 
 
 @dataclass
@@ -300,7 +320,8 @@ class Reach:
                 reach.names += entry["names"]
                 functions = {int(n): int(tests, 16) for tests, ns in entry["functions"].items() for n in ns.split()}
                 tests = [Test(*test) for test in entry["tests"]]
-                reach.units[entry["unit"]] = Recorded(entry["unit"], entry["start"], tests, functions)
+                unit, complete = entry["unit"], not entry["fault"]
+                reach.units[unit] = Recorded(unit, entry["start"], tests, functions, complete)
         return reach
 
     def reaching(self, function: str) -> list[tuple[Recorded, int]]:

@@ -2,7 +2,8 @@
 
 A process records if the variable `REACHED_LOGS` names a folder and `REACHED_SOURCE` the source folder. `reach_map.py`
 puts a module `sitecustomize` on the path of the tests, which calls `start()` at the start of each process: processes
-that tests start record too, and so do their forks. Each process writes a file of its own, with these lines:
+that tests start record too, and so do their forks. What they execute is from the test during which they started. Each
+process writes a file of its own, with these lines:
 
     @tests/a.py::test_b     the lines below are from this test; `@` alone: from no test, or from several
     +algebra/expr.py Expr.__add__     this function was executed
@@ -28,7 +29,7 @@ class Recorder:
     def __init__(self, folder: str, source: str):
         self.folder, self.source = folder, source.rstrip(os.sep) + os.sep
         self.seen: set[CodeType] = set()
-        self._open()
+        self._begin()
         os.register_at_fork(after_in_child=self._begin_again)
         if sys.version_info >= (3, 12):
             monitoring = sys.monitoring
@@ -39,15 +40,15 @@ class Recorder:
             threading.settrace(self._called)
             sys.settrace(self._called)
 
-    def _open(self) -> None:
+    def _begin(self) -> None:
         name = f"{self.folder}/{os.getpid()}-{time.monotonic_ns()}"
         self.file = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self.enter(os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" (")[0])  # the test that starts the process
 
     def _begin_again(self) -> None:
         """A forked process writes a file of its own."""
         os.close(self.file)
-        self._open()
-        self.enter("")
+        self._begin()
 
     def enter(self, test: str) -> None:
         """Record what follows as executed by `test`; empty: by no test in particular."""

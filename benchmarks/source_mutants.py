@@ -23,6 +23,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 SOURCE = "src/tilewright"
@@ -120,6 +121,7 @@ def _functions(node: ast.AST, outer: str = "") -> Iterator[tuple[str, ast.Functi
             yield from _functions(child, outer)
 
 
+@lru_cache(16)
 def _lines_of_functions(text: str) -> dict[str, list[int]]:
     """Return the numbers of the lines in the bodies of each function."""
     lines: dict[str, list[int]] = defaultdict(list)
@@ -137,8 +139,9 @@ def draw(root: Path, count: int, seed: int, only: str = "") -> list[Mutant]:
     A file's path contains a match of the regular expression `only`.
     """
     rng = random.Random(seed)
-    texts = {path.relative_to(root).as_posix(): path.read_text() for path in sorted((root / SOURCE).rglob("*.py"))}
-    texts = {file: text for file, text in texts.items() if file.split("/")[2] not in LEFT_OUT and re.search(only, file)}
+    paths = {path.relative_to(root).as_posix(): path for path in sorted((root / SOURCE).rglob("*.py"))}
+    files = [file for file in paths if file.split("/")[2] not in LEFT_OUT and re.search(only, file)]
+    texts = {file: paths[file].read_text() for file in files}
     mutations = {(file, line): kinds for file, text in texts.items() for line, kinds in mutations_of(text).items()}
     places = list(mutations)
     rng.shuffle(places)
@@ -243,11 +246,10 @@ class _Finder(ast.NodeVisitor):
             self.edits.append((right.lineno, at, at + len(old), kind, new))
 
     def _negate(self, test: ast.expr) -> None:
-        """Replace a condition by its negation."""
-        inner = test.operand if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not) else test
-        if inner.lineno == inner.end_lineno == test.lineno:
-            text = self.rows[inner.lineno - 1][inner.col_offset : inner.end_col_offset].decode()
-            self._replace(test, "condition", f"({text})" if inner is not test else f"not ({text})")
+        """Replace a condition by its negation; `visit_UnaryOp` does it if the condition is one."""
+        if test.lineno == test.end_lineno and not isinstance(test, ast.UnaryOp):
+            text = self.rows[test.lineno - 1][test.col_offset : test.end_col_offset].decode()
+            self._replace(test, "condition", f"not ({text})")
 
     # -- statements
 
@@ -342,7 +344,7 @@ class _Finder(ast.NodeVisitor):
         if isinstance(node.op, ast.USub):
             self.edits.append((line, at, at + 1, "sign", ""))
         elif isinstance(node.op, ast.Not):
-            self.edits.append((line, at, at + len("not"), "condition", ""))
+            self.edits.append((line, at, at + len("not "), "condition", ""))
         self.generic_visit(node)
 
     def visit_BoolOp(self, node: ast.BoolOp) -> None:
