@@ -16,7 +16,8 @@ that fail are left out of everything. Each state of the tests needs a record of 
 
 `run` applies one mutant at a time, in a copy of the tree for each job. It runs the tests that execute the mutated
 function, those with the least time and the fewest other functions first, until one fails. Then it runs the other
-tests of the same files, in processes of their own. A failure, a crash and a run past a time limit kill a mutant.
+tests of the same files, in processes of their own. A failure, a crash and a run past a time limit kill a mutant; a test
+that fails is run again without the mutant, and left out if it fails.
 `--suite all` adds what `make test-long` adds, for mutants that the suite `default` does not kill. `--hints
 RESULTS_BEFORE` tries first the test that killed a mutant before. RESULTS has one line for each mutant and suite:
 
@@ -27,7 +28,8 @@ RESULTS_BEFORE` tries first the test that killed a mutant before. RESULTS has on
 | undecided | tests pass that take `--limit` seconds; the others were not run (`--undecided` tries them again)  |
 | unreached | no test executes the function                                                                   |
 
-`reach` and `run` stop after `--budget` seconds. The same command continues; it does nothing twice.
+`reach` and `run` stop after `--budget` seconds, and need some more to remove their copies of the tree. The same command
+continues; it does nothing twice.
 
 The tests need no pytest-xdist. Python 3.12 or newer records much faster than 3.11. A test that reads the source as text
 does not execute it, and is not tried. `compare` fails if fewer mutants are killed after than before.
@@ -44,13 +46,14 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Lock
 
-from reach_map import FOLDERS, MARKS, Limits, Pytest, Reach, Recorded, Test, copy_of, digest, record
+from reach_map import FOLDERS, MARKS, Limits, Pytest, Reach, Recorded, Test, copy_of, digest, record, units
 from source_mutants import Mutant, apply, draw, read, read_list, stale
 
 ROOT = Path(__file__).parents[1]
@@ -88,8 +91,12 @@ def choices(mutant: Mutant, reach: Reach, suite: str, direct: bool) -> list[Choi
     chosen = []
     for unit, bits in reach.reaching(mutant.reached_by):
         start = max(unit.start - base, 0.0) / len({test.file for test in unit.tests})
-        every = bits == (1 << len(unit.tests)) - 1 and unit.complete and all(test.passes for test in unit.tests)
-        for file, tests in _by_file(unit, bits, suite, direct).items():
+        every = bits == (1 << len(unit.tests)) - 1 and unit.complete and all(map(reach.can_run, unit.tests))
+        by_file = defaultdict(list)
+        for number, test in enumerate(unit.tests):
+            if reach.can_run(test) and test.long == (suite == "long") and bool(bits >> number & 1) == direct:
+                by_file[test.file].append(test)
+        for file, tests in by_file.items():
             pieces = _pieces(tests)
             for piece in pieces:
                 seconds = start + sum(test.seconds for test in piece)
@@ -108,20 +115,14 @@ def _pieces(tests: list[Test]) -> list[list[Test]]:
     return pieces
 
 
-def _by_file(unit: Recorded, bits: int, suite: str, direct: bool) -> dict[str, list[Test]]:
-    """Return the tests of a unit that are tried."""
-    tests = defaultdict(list)
-    for number, test in enumerate(unit.tests):
-        if test.passes and test.long == (suite == "long") and bool(bits >> number & 1) == direct:
-            tests[test.file].append(test)
-    return tests
-
-
 def _rank(mutant: Mutant, unit: Recorded, file: str, seconds: float, functions: int) -> float:
-    """Return a number that is small for short tests of few functions, and for tests of the mutant's own file."""
-    names = {Path(file).stem.removeprefix("test_"), *Path(file).parts}
-    near = file == mutant.file or Path(mutant.file).stem in names
-    return (seconds + 0.5) * (0.05 + len(unit.functions) / functions) * (0.2 if near else 1.0)
+    """Return a number that is small for short tests of few functions, and for tests near the mutant's file."""
+    changed, tested = Path(mutant.file), Path(file)
+    if changed == tested or changed.stem in (tested.stem.removeprefix("test_"), *tested.parts):
+        far = 0.2
+    else:
+        far = 0.5 if {*changed.parts[2:-1]} & {*tested.parts[:-1]} else 1.0
+    return far * (seconds + 0.5) * (0.05 + len(unit.functions) / functions)
 
 
 def batches(ordered: list[Choice]) -> Iterator[list[Choice]]:
@@ -178,22 +179,36 @@ class Worker:
     def tried(self, mutant: Mutant, reach: Reach, suite: str, hint: str = "") -> Result:
         """Return what becomes of a mutant; `hint` is the test to try first, or empty."""
         start = time.monotonic()
+        while True:
+            with self._changed(mutant):
+                outcome, by, batch = self._outcome(mutant, reach, suite, hint)
+            if outcome != "killed" or by in reach.independent or not (earlier := _up_to(by, batch)):
+                return Result(outcome, time.monotonic() - start, suite, by, mutant)
+            if self.killed(earlier, MARKS[suite], 600.0) is None:
+                reach.independent.add(by)
+            else:
+                reach.dependent.add(by)
+                print(f"left out, since it fails without a mutant if not all tests before it run: {by}", flush=True)
+
+    @contextmanager
+    def _changed(self, mutant: Mutant) -> Iterator[None]:
+        """Apply a mutant to the tree for a time."""
         path = self.tree / mutant.file
         right, times = path.read_text(), path.stat()
         self.changes += 1
         path.write_text(apply(mutant, right))
         os.utime(path, (times.st_atime, times.st_mtime + self.changes))  # bytecode is kept by the second of a change
         try:
-            outcome, by = self._outcome(mutant, reach, suite, hint)
+            yield
         finally:
             path.write_text(right)
             os.utime(path, (times.st_atime, times.st_mtime))
-        return Result(outcome, time.monotonic() - start, suite, by, mutant)
 
-    def _outcome(self, mutant: Mutant, reach: Reach, suite: str, hint: str) -> tuple[str, str]:
+    def _outcome(self, mutant: Mutant, reach: Reach, suite: str, hint: str) -> tuple[str, str, list[Choice]]:
+        """Return what becomes of a mutant that is applied: the outcome, by what, and the tests that ran last."""
         direct, others = (choices(mutant, reach, suite, direct) for direct in (True, False))
         if not direct:
-            return "unreached", ""
+            return "unreached", "", []
         base = min(unit.start for unit in reach.units.values())
         first = _choice_of(hint, reach)
         planned = [*([[first]] if first else []), *batches(direct), *batches(others)]
@@ -201,12 +216,12 @@ class Worker:
         for batch in planned:
             seconds = sum(choice.seconds for choice in batch)
             if passed + seconds > self.limit and passed:
-                return "undecided", f"tests of {passed:.0f} of {every:.0f} s pass"
+                return "undecided", f"tests of {passed:.0f} of {every:.0f} s pass", batch
             killer = self.killed(batch, MARKS[suite], 30 + 6 * (base + seconds))
             if killer is not None:
-                return "killed", killer
+                return "killed", killer, batch
             passed += seconds
-        return "survived", f"tests of {every:.0f} s pass"
+        return "survived", f"tests of {every:.0f} s pass", []
 
     def killed(self, batch: list[Choice], marks: str, seconds: float) -> str | None:
         """Return the test of a batch that fails, or what else happens to the process; None if all tests pass."""
@@ -226,11 +241,19 @@ class Worker:
         return ran.failed or (f"(more than {seconds:.0f} s)" if ran.status is None else f"({ran.last_line})")
 
 
+def _up_to(name: str, batch: list[Choice]) -> list[Choice]:
+    """Return the tests of a batch up to the test `name` of its file; nothing if the whole file was run."""
+    names = [test for choice in batch if choice.file == name.partition("::")[0] for test in choice.names or ()]
+    if name not in names:
+        return []
+    return [Choice(name.partition("::")[0], tuple(names[: names.index(name) + 1]), 0.0, 0.0)]
+
+
 def _choice_of(name: str, reach: Reach) -> Choice | None:
     """Return the choice of one test, if it is there and passes without a mutant."""
     for unit in reach.units.values():
         for test in unit.tests:
-            if test.name == name and test.passes:
+            if test.name == name and reach.can_run(test):
                 return Choice(test.file, (name,), test.seconds, 0.0)
     return None
 
@@ -249,6 +272,7 @@ def run(options: argparse.Namespace) -> None:
     by_suite = {suite: _latest(options.results, suite) for suite in ("default", "long")}
     again = {"undecided"} if options.undecided else set()
     lock = Lock()
+    print(f"{len(reach.units)} of {len(units(ROOT))} units of tests are recorded", flush=True)
 
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name, ThreadPoolExecutor(options.jobs) as pool:
         workers: SimpleQueue[Worker] = SimpleQueue()
@@ -283,8 +307,10 @@ def run(options: argparse.Namespace) -> None:
 
 def _require_passing(reach: Reach, worker: Worker) -> None:
     """Raise SystemExit if a short unit fails without a mutant: then any failure would count as a kill."""
-    units = [unit for unit in reach.units.values() if any(t.passes and not t.long for t in unit.tests)]
-    unit = min(units, key=lambda u: sum(test.seconds for test in u.tests))
+    useful = [unit for unit in reach.units.values() if any(t.passes and not t.long for t in unit.tests)]
+    if not useful:
+        raise SystemExit("no test is recorded")
+    unit = min(useful, key=lambda u: sum(test.seconds for test in u.tests))
     names = tuple(test.name for test in unit.tests if test.passes and not test.long)
     killer = worker.killed([Choice(unit.tests[0].file, names, 1.0, 0.0)], MARKS["default"], 120.0)
     if killer is not None:
@@ -374,6 +400,9 @@ def _reach(options: argparse.Namespace) -> None:
         raise SystemExit(f"{sys.executable} has no {', '.join(missing)}: PYTHONPATH may name a folder that has them")
     limits = Limits(options.jobs, time.monotonic() + options.budget, options.unit_seconds)
     record(ROOT, options.reach, options.tests, options.suite, limits)
+    reach = Reach.read(options.reach, digest(ROOT))
+    wanted = [unit.name for unit in units(ROOT, options.tests)]
+    print(f"{sum(name in reach.units for name in wanted)} of {len(wanted)} units are recorded")
 
 
 def main() -> None:

@@ -301,11 +301,21 @@ class Recorded:
 
 @dataclass
 class Reach:
-    """The record of a tree."""
+    """The record of a tree.
+
+    `dependent` has tests that fail, without a mutant, where not all tests before them run; `independent` has tests that
+    were seen to pass.
+    """
 
     suite: str
     names: list[str] = field(default_factory=list)
     units: dict[str, Recorded] = field(default_factory=dict)
+    dependent: set[str] = field(default_factory=set)
+    independent: set[str] = field(default_factory=set)
+
+    def can_run(self, test: Test) -> bool:
+        """True if a test passes without a mutant, also among chosen tests."""
+        return test.passes and test.name not in self.dependent
 
     @classmethod
     def read(cls, path: Path, tree: str) -> Reach:

@@ -50,6 +50,15 @@ def test_the_count():
     counter = Counter()
     counter.add(2)
     assert counter.count == -2
+
+STATE = []
+
+def test_without_a_function_of_the_package():
+    STATE.append(1)
+
+def test_that_needs_the_one_before():
+    assert STATE
+    Counter().add(0)
 """
 
 
@@ -175,8 +184,10 @@ def test_tests_that_reach_a_function_kill_its_mutants(tree: Path, tmp_path: Path
         "test_a_value_is_kept_for_later_tests",
         "test_a_kept_value",
         "test_the_count",
+        "test_without_a_function_of_the_package",
+        "test_that_needs_the_one_before",
     ]
-    assert (tests, reach.reaching("small.py Counter.add")[0][1]) == (0b001, 0b100)
+    assert (tests, reach.reaching("small.py Counter.add")[0][1]) == (0b00001, 0b10100)
 
     worker = killed_mutants.Worker(tree, tmp_path / "worker")
 
@@ -184,9 +195,10 @@ def test_tests_that_reach_a_function_kill_its_mutants(tree: Path, tmp_path: Path
         result = worker.tried(mutant(*changed), reach, "default")
         return result.outcome, result.by.partition("::")[2]
 
-    # of the same size and in the same second: bytecode of one is not taken for that of the next
-    assert tried("Counter.add", "n = n", "n = 0 ")[0] == "killed"
-    assert tried("Counter.add", "n = n", "n = +n") == ("survived", "")
+    # a test that fails without the mutant too does not kill it
+    assert tried("Counter.add", "n = n", "n = +n")[0] == "survived"
+    assert reach.dependent == {"tests/test_small.py::test_that_needs_the_one_before"}
+    # a file of the same size: bytecode of the one before is not taken for its own
     assert tried("Counter.add", "n = n", "n = -n") == ("killed", "test_the_count")
     # the first test keeps the value that the second one sees: only the first executes the function
     assert tried("size", "return n + 1", "return n - 1") == ("killed", "test_a_kept_value")
