@@ -335,6 +335,14 @@ def test_layouts_are_recovered_or_the_reason_is_given():
         Access.of((i, 0), axes=(i,), shape=(4, n)).layout()
 
 
+def test_a_layout_is_accessed_along_one_axis_for_each_mode():
+    layout = Layout((4, 8), (8, 1))
+    with pytest.raises(AccessError, match=r"\(4,8\):\(8,1\) has 2 modes, but 1 axes are given"):
+        Access.from_layout(layout, [index("i", 4)])
+    with pytest.raises(AccessError, match=r"axis j has extent 7, its mode 8:1 has 8"):
+        Access.from_layout(layout, [index("i", 4), index("j", 7)])
+
+
 def test_xor_of_power_of_two_digits_is_a_swizzle():
     view = View.tensor({"row": 8, "chunk": 8, "byte": 16}).xor("chunk", "row")
     access = view.merge("k", ("chunk", "byte")).access().normalise()

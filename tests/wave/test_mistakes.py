@@ -612,6 +612,11 @@ def test_wave_without_parentheses():
             tkw.write(tkw.read(x), y)
 
 
+def test_wave_around_something_else_than_a_function():
+    with pytest.raises(ProgramError, match=r"@tkw\.wave\(\) marks a Python function, not 7"):
+        tkw.wave()(7)
+
+
 def test_a_dimension_that_stands_twice_and_a_missing_element_type():
     with pytest.raises(DimensionMismatch, match=r"Memory\[M, M, .*the dimension M stands there twice"):
         tkl.Memory[M, M, GLOBAL_ADDRESS_SPACE, tkl.f32]
