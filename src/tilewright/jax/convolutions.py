@@ -16,8 +16,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tilewright.compiler.compiled import Compiled
 from tilewright.errors import ArgumentError
-from tilewright.jax.operators import OperatorOptions, array_stand_in, call_kernel, differentiable, jitted_operator
+from tilewright.jax.entries import XlaBuffer
+from tilewright.jax.operators import OperatorOptions, array_stand_in, differentiable, jitted_operator
 from tilewright.jax.registry import with_common_varying_axes
 from tilewright.ops.arrays import dtype_of
 from tilewright.ops.convolutions import Conv, Conv1d, Conv2d, Conv3d
@@ -112,21 +114,22 @@ class _Convolution(OperatorOptions):
     dilation: tuple[int, ...]
     groups: int
 
-    def call(self, *arrays: Any) -> Any:
-        """Return activation(convolution + bias) of `arrays`: an image, filters, and optionally a bias.
-
-        It is one call of a kernel that is compiled for these shapes. If the result has no elements, no kernel is
-        called.
-        """
+    def result_shape(self, arrays: Sequence[Any]) -> tuple[int, ...]:
+        """Return the shape [n, ..., f] of the result for `arrays`: an image, filters, and perhaps a bias."""
         x, w, *_ = arrays
-        image, filters, *added = (np.empty(a.shape, a.dtype) for a in arrays)
+        return (x.shape[0], *self._layer(arrays).sizes(np.empty(x.shape, x.dtype)), w.shape[0])
+
+    def compile(self, arrays: Sequence[XlaBuffer], target: str) -> tuple[Compiled, Sequence[str]]:
+        """Return (the kernel compiled for `arrays` on `target`, the names of its inputs); see `PlatformKernel`."""
+        layer = self._layer(arrays)
+        return layer.kernel_on(np.empty(arrays[0].shape, arrays[0].dtype), target), layer.names[: len(arrays)]
+
+    def _layer(self, arrays: Sequence[Any]) -> Conv:
+        """Return a layer with filters and bias like those of `arrays`, of which only shapes and types are used."""
+        filters, *added = (np.empty(a.shape, a.dtype) for a in arrays[1:])
         layer = self.layer(filters, *added, out_dtype=self.out, **_options_of(self))
         layer.constant = False  # XLA passes the filters at every call
-        shape = (x.shape[0], *layer.sizes(image), w.shape[0])
-        if 0 in shape:
-            return jnp.zeros(shape, self.out.numpy)
-        kernel, _ = layer.kernel(image)
-        return call_kernel(kernel, dict(zip(layer.names, arrays, strict=False)), layer.names[-1], shape, self.out)
+        return layer
 
     def call_batched(self, run: Any, size: int, has_batch: Sequence[bool], arrays: Sequence[Any]) -> Any:
         """Return the convolutions of a vmap batch by one call of `run`: the members' images are merged into one batch

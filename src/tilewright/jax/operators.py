@@ -1,4 +1,4 @@
-"""Common parts of the JAX operators (`matmul`, `conv2d`, ...): checks, kernel calls, rules for gradients and vmap.
+"""Common parts of the JAX operators (`matmul`, `conv2d`, ...): checks, and rules for gradients and vmap.
 
 An operator is a function of two data arrays and an optional bias: activation(contraction of both arrays + bias).
 `OperatorOptions` has its options and the methods in which operators differ; `differentiable` makes a JAX function of
@@ -7,8 +7,8 @@ it.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any
@@ -18,12 +18,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.custom_batching import custom_vmap
 
-from tilewright.compiler.compiled import Compiled
 from tilewright.errors import ArgumentError
 from tilewright.ir.dtypes import DType, from_numpy
-from tilewright.jax.entries import XlaBuffer, XlaCall
-from tilewright.jax.members import xla_program_of
-from tilewright.jax.registry import call_registered, register_program, require_representable, xla_buffer_of
+from tilewright.jax.entries import XlaBuffer
+from tilewright.jax.platforms import PlatformKernel, call_on_platform
+from tilewright.jax.registry import require_representable, xla_buffer_of
 
 ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
     "relu": jax.nn.relu,
@@ -48,26 +47,6 @@ def array_stand_in(value: Any, name: str, ranks: tuple[int, ...] = ()) -> Any:
         wanted = " or ".join(map(str, ranks)) or "at least 2"
         raise ArgumentError(f"{name} has shape {buffer.shape}, {len(buffer.shape)} dimensions; it takes {wanted}")
     return np.empty(buffer.shape, buffer.dtype)
-
-
-def call_kernel(kernel: Compiled, arrays: Mapping[str, Any], result: str, shape: tuple[int, ...], kind: DType) -> Any:
-    """Call a compiled kernel through XLA on `arrays`, {argument name: JAX array}, and return its only output.
-
-    `result` is the name of the kernel's output argument. The output is returned with the shape `shape` and the element
-    type `kind`. Arrays are reshaped if the kernel declares other shapes than the caller's.
-    """
-    require_representable(XlaBuffer(shape, kind.numpy), "the result")
-    arguments = kernel.running.arguments
-    names = [arg.name for arg in arguments]
-    input_names = [n for n in names if n != result]
-    shapes = {arg.name: arg.shape for arg in arguments}  # a kernel may see an array in another shape than callers do
-    reshaped = tuple(jnp.reshape(arrays[n], shapes[n] or arrays[n].shape) for n in input_names)
-    inputs = tuple(XlaBuffer(a.shape, np.dtype(a.dtype)) for a in reshaped)
-    outputs = (XlaBuffer(shapes[result] or shape, kind.numpy),)
-    call = XlaCall(inputs, outputs, tuple(len(input_names) if n == result else input_names.index(n) for n in names))
-    program, text = xla_program_of(kernel, [call.buffers[index] for index in call.buffer_indices], None, kernel.name)
-    (output,) = call_registered(register_program(kernel.name, text, program, call), call, {}, reshaped)
-    return jnp.reshape(output, shape)
 
 
 def activation_gradient(name: str | None, compute: Callable[[], Any], gradient: Any) -> Any:
@@ -97,7 +76,7 @@ def gradient_operand_type(kind: DType, gradient: Any) -> DType:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OperatorOptions(ABC):
+class OperatorOptions(PlatformKernel):
     """The options of an operator, and the methods in which operators differ; its arrays are not part of it."""
 
     kind: DType
@@ -109,9 +88,17 @@ class OperatorOptions(ABC):
     accumulate: str | None = None
 
     @abstractmethod
+    def result_shape(self, arrays: Sequence[Any]) -> tuple[int, ...]:
+        """Abstract: return the shape of the operator's result for `arrays` (two data arrays and perhaps a bias)."""
+
     def call(self, *arrays: Any) -> Any:
-        """Abstract: return the operator's result for `arrays` (two data arrays and perhaps a bias), from one kernel
-        call."""
+        """Return the operator's result for `arrays` (two data arrays and perhaps a bias), from one kernel call.
+
+        If the result has no elements, no kernel is called.
+        """
+        result = XlaBuffer(self.result_shape(arrays), self.out.numpy)
+        require_representable(result, "the result")
+        return call_on_platform(self, arrays, result) if result.bytes else jnp.zeros(result.shape, result.dtype)
 
     @abstractmethod
     def call_batched(self, run: Any, size: int, has_batch: Sequence[bool], arrays: Sequence[Any]) -> Any:

@@ -11,16 +11,17 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from tilewright.compiler.compiled import Compiled
 from tilewright.errors import ArgumentError
 from tilewright.ir.dtypes import DTypeLike
-from tilewright.jax.operators import OperatorOptions, array_stand_in, call_kernel, differentiable
+from tilewright.jax.entries import XlaBuffer
+from tilewright.jax.operators import OperatorOptions, array_stand_in, differentiable
 from tilewright.jax.registry import with_common_varying_axes
 from tilewright.kernels.elementwise import known_activation
 from tilewright.kernels.sums import known_accumulate
 from tilewright.ops.arrays import known_precision, out_type
 from tilewright.ops.products import product_kernel, require_fit
 from tilewright.runtime import environment
-from tilewright.targets.names import CPU
 
 
 def matmul(
@@ -85,25 +86,30 @@ class _Product(OperatorOptions):
     transposes: str
     """"n" or "t" (transposed) for each operand: with "nn" they are a[m, k] and b[k, n], with "nt" b is [n, k]."""
 
-    def call(self, *arrays: Any) -> Any:
-        """Return activation(a * b + bias) of `arrays` (a, b and perhaps a bias), from one kernel call.
+    def result_shape(self, arrays: Sequence[Any]) -> tuple[int, ...]:
+        """Return the shape [..., m, n] of the result for `arrays`: a, b and perhaps a bias."""
+        batch, m, _, n = self._sizes(arrays)
+        return (*batch, m, n)
+
+    def _sizes(self, arrays: Sequence[Any]) -> tuple[tuple[int, ...], int, int, int]:
+        """Return (batch dimensions, m, k, n) of `arrays`: a, b and perhaps a bias.
 
         a and b are matrices, or batches of matrices with one batch dimension; `transposes` says which are stored
-        transposed. If the result has no elements, no kernel is called.
+        transposed.
         """
-        a, b, *bias = arrays
+        a, b, *_ = arrays
         m, k = a.shape[-2:] if self.transposes[0] == "n" else a.shape[:-3:-1]
-        n = b.shape[-1] if self.transposes[1] == "n" else b.shape[-2]
-        batch = a.shape[:-2]
-        if 0 in (*batch, m, n):
-            return jnp.zeros((*batch, m, n), self.out.numpy)
+        return a.shape[:-2], m, k, b.shape[-1] if self.transposes[1] == "n" else b.shape[-2]
+
+    def compile(self, arrays: Sequence[XlaBuffer], target: str) -> tuple[Compiled, Sequence[str]]:
+        """Return (the GEMM kernel compiled for `arrays` on `target`, the names of its inputs); see `PlatformKernel`."""
+        batch, m, k, n = self._sizes(arrays)
+        names = ("a", "b", "bias")[: len(arrays)]
         options = (self.activation, self.precision, self.accumulate)
         dtypes = (self.kind.name, self.out.name)
+        added, threads = ("bias" in names, False), environment.threads()
         sizes = (prod(batch), m, k, n)
-        added, threads = (bool(bias), False), environment.threads()
-        kernel = product_kernel(self.transposes, sizes, dtypes, added, options, CPU, False, threads)
-        arguments = {"a": a, "b": b} | ({"bias": bias[0]} if bias else {})
-        return call_kernel(kernel, arguments, "c", (*batch, m, n), self.out)
+        return product_kernel(self.transposes, sizes, dtypes, added, options, target, False, threads), names
 
     def call_batched(self, run: Any, size: int, has_batch: Sequence[bool], arrays: Sequence[Any]) -> Any:
         """Return the GEMMs of a vmap batch by one call of `run`; None if a is the same for all members, or the bias
