@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.algebra.expr import Symbol
 from tilewright.compiler.compiled import Compiled
 from tilewright.compiler.device import NativeDevice
 from tilewright.compiler.kernels import Executable
@@ -46,6 +47,8 @@ class XlaArgument:
     """True if a call must pass it: an input, or an output that the kernel reads too."""
     is_size: bool = False
     """True for a number on which workgroups or loops may depend, so that it must be known when JAX traces."""
+    open_dim: str | None = None
+    """The name of the array's first dimension, if the executable leaves its extent open; else None."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,7 @@ class TileKernel:
                 a in executable.outputs and not executable.lenient and _is_fully_written(program, a),
                 a not in executable.outputs,
                 _decides_sizes(program, a),
+                _open_dim(a.type.sizes, executable.known) if isinstance(a.type, MemoryType) else None,
             )
             for a in program.args
         )
@@ -116,7 +120,13 @@ class TextKernel:
         self._executable, self._params = executable, None if params is None else dict(params)
         self.name = executable.name
         self.arguments = tuple(
-            XlaArgument(a.name or "", a.type.dtype, is_output=a.type.role != "in", is_required=a.type.role != "out")
+            XlaArgument(
+                a.name or "",
+                a.type.dtype,
+                is_output=a.type.role != "in",
+                is_required=a.type.role != "out",
+                open_dim=_open_dim(a.type.shape, {}),
+            )
             for a in executable.main.args
         )
 
@@ -192,6 +202,12 @@ def kernel_of(executable: Any, params: Mapping[str, int] | None) -> TileKernel |
     if params is not None:
         raise ArgumentError(f"params={written(params, 80)}: these are for programs of compile_text; leave them out")
     return TileKernel(executable)
+
+
+def _open_dim(extents: Sequence[Any], known: Mapping[Any, Any]) -> str | None:
+    """Return the name of the first of an array's extents if it is a symbol without a value in `known`; else None."""
+    first = extents[0] if extents else None
+    return first.name if isinstance(first, Symbol) and first not in known else None
 
 
 def _is_fully_written(program: Program, output: Value) -> bool:
