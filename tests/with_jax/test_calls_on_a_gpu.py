@@ -193,8 +193,13 @@ def test_nothing_is_compiled_while_jax_traces_and_nothing_for_gpus_on_the_host(
     compiled_for_hopper: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     targets: list[str] = []
-    compile_product = products.product_kernel
-    monkeypatch.setattr(products, "product_kernel", lambda *args: targets.append(args[5]) or compile_product(*args))
+    compile_kernel = products.kernel_for
+
+    def compile_noted(kernel: Any, sizes: Any, *, target: str) -> Any:
+        targets.append(target)
+        return compile_kernel(kernel, sizes, target=target)
+
+    monkeypatch.setattr(products, "kernel_for", compile_noted)
     a, b = ones(19, 21), ones(21, 23)
     traced = jax.jit(lambda a, b: tilewright.jax.matmul(a, b)).trace(a, b)
     assert targets == []

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import Primitive
-from jax.interpreters import batching, mlir
+from jax.interpreters import mlir
 
 from tilewright.compiler.compiled import Compiled
 from tilewright.errors import TargetError
@@ -43,26 +43,23 @@ class PlatformKernel(ABC):
 def call_on_platform(kernel: PlatformKernel, arrays: Sequence[Any], result: XlaBuffer) -> Any:
     """Return the output of `kernel` for the JAX arrays `arrays`, compiled for the platform of the call.
 
-    `result` has the output's shape and type. Under vmap it stays one call, which runs the kernel once for each member
-    of the batch.
+    `result` has the output's shape and type. The call has no rule for vmap: the caller has one.
     """
-    return _KERNEL_CALL.bind(*arrays, kernel=kernel, result=result, batch=())
+    return _KERNEL_CALL.bind(*arrays, kernel=kernel, result=result)
 
 
 _KERNEL_CALL = Primitive("tilewright_kernel")
-"""A kernel call. Its parameters are a `PlatformKernel`, the shape and type of its result without the dimensions that
-vmap added in front (`result`), and the extents of these dimensions (`batch`)."""
+"""A kernel call; its parameters are a `PlatformKernel`, and the shape and type of its result."""
 
 
-def _result_type(*types: Any, kernel: PlatformKernel, result: XlaBuffer, batch: tuple[int, ...]) -> Any:
-    """Return JAX's type of a call's result; `types` are those of its arrays.
+def _result_type(*types: Any, kernel: PlatformKernel, result: XlaBuffer) -> Any:
+    """Return JAX's type of a call's result; `types` are those of its arrays. `kernel` is not used.
 
     Inside a shard_map, the result varies over the same mesh axes as the first array.
     """
     first = types[0]
     sharding = jax.sharding.NamedSharding(first.sharding.mesh, jax.sharding.PartitionSpec())
-    shape = (*batch, *result.shape)
-    return jax.core.ShapedArray(shape, result.dtype, sharding=sharding, manual_axis_type=first.mat)
+    return jax.core.ShapedArray(result.shape, result.dtype, sharding=sharding, manual_axis_type=first.mat)
 
 
 def _run(*arrays: Any, **parameters: Any) -> Any:
@@ -71,51 +68,26 @@ def _run(*arrays: Any, **parameters: Any) -> Any:
         return jax.jit(partial(_KERNEL_CALL.bind, **parameters))(*arrays)
 
 
-def _batched(
-    arrays: Sequence[Any],
-    dims: Sequence[int | None],
-    *,
-    kernel: PlatformKernel,
-    result: XlaBuffer,
-    batch: tuple[int, ...],
-) -> tuple[Any, int]:
-    """Return (the results of a call under vmap, 0, their vmap dimension): this is the primitive's rule for vmap.
-
-    `dims` has the vmap dimension of each array in `arrays`, or None; an array without it gets one of extent 1.
-    `kernel`, `result` and `batch` are the parameters of the call for one member.
-    """
-    size = next(a.shape[d] for a, d in zip(arrays, dims, strict=True) if d is not None)
-    fronted = (a[None] if d is None else jnp.moveaxis(a, d, 0) for a, d in zip(arrays, dims, strict=True))
-    return _KERNEL_CALL.bind(*fronted, kernel=kernel, result=result, batch=(size, *batch)), 0
-
-
-def _call_compiled(
-    platform: str, *arrays: Any, kernel: PlatformKernel, result: XlaBuffer, batch: tuple[int, ...]
-) -> list[Any]:
+def _call_compiled(platform: str, *arrays: Any, kernel: PlatformKernel, result: XlaBuffer) -> list[Any]:
     """Return [the result of a call], computed by an XLA custom call, while JAX lowers for `platform` ("cpu", "cuda").
 
-    The kernel is compiled for the shapes of `arrays`, after the dimensions `batch` that vmap added, and registered with
-    XLA. Arrays are reshaped if the kernel declares other shapes than the caller's.
+    The kernel is compiled for the shapes of `arrays`, and registered with XLA. Arrays are reshaped if the kernel
+    declares other shapes than the caller's.
     """
-    rank = len(batch)
-    compiled, inputs = kernel.compile([XlaBuffer(a.shape[rank:], np.dtype(a.dtype)) for a in arrays], TARGETS[platform])
+    compiled, inputs = kernel.compile([XlaBuffer(a.shape, np.dtype(a.dtype)) for a in arrays], TARGETS[platform])
     arguments = compiled.running.arguments
     shapes = {arg.name: arg.shape for arg in arguments}
-    reshaped = tuple(
-        jnp.reshape(a, (*a.shape[:rank], *(shapes[n] or a.shape[rank:]))) for n, a in zip(inputs, arrays, strict=True)
-    )
+    reshaped = tuple(jnp.reshape(a, shapes[n] or a.shape) for n, a in zip(inputs, arrays, strict=True))
     (output_shape,) = (arg.shape for arg in arguments if arg.name not in inputs)
     call = XlaCall(
-        tuple(XlaBuffer(a.shape[rank:], np.dtype(a.dtype)) for a in reshaped),
+        tuple(XlaBuffer(a.shape, np.dtype(a.dtype)) for a in reshaped),
         (XlaBuffer(output_shape or result.shape, result.dtype),),
         tuple(inputs.index(arg.name) if arg.name in inputs else len(inputs) for arg in arguments),
     )
-    program, text = xla_program_of(
-        compiled, [call.buffers[index] for index in call.buffer_indices], None, compiled.name
-    )
-    target = register_program(compiled.name, text, program, call)
-    (output,) = call_registered(target, call, {}, reshaped, batch)
-    return [jnp.reshape(output, (*batch, *result.shape))]
+    name, buffers = compiled.name, [call.buffers[index] for index in call.buffer_indices]
+    program, text = xla_program_of(compiled, buffers, None, name)
+    (output,) = call_registered(register_program(name, text, program, call), call, {}, reshaped)
+    return [jnp.reshape(output, result.shape)]
 
 
 def _refuse_platform(context: Any, *operands: Any, **parameters: Any) -> NoReturn:
@@ -133,7 +105,6 @@ def _refuse_platform(context: Any, *operands: Any, **parameters: Any) -> NoRetur
 
 _KERNEL_CALL.def_impl(_run)
 _KERNEL_CALL.def_abstract_eval(_result_type)
-batching.primitive_batchers[_KERNEL_CALL] = _batched
 mlir.register_lowering(_KERNEL_CALL, _refuse_platform)
 for _platform in TARGETS:
     mlir.register_lowering(_KERNEL_CALL, mlir.lower_fun(partial(_call_compiled, _platform)), platform=_platform)

@@ -66,14 +66,11 @@ def _register(target: str, handler: FfiHandler, platform: str) -> None:
     jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(function), platform=platform)
 
 
-def call_registered(
-    target: str, call: XlaCall, aliases: dict[int, int], arrays: tuple[Any, ...], batch: tuple[int, ...] = ()
-) -> tuple[Any, ...]:
+def call_registered(target: str, call: XlaCall, aliases: dict[int, int], arrays: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return the results, as JAX arrays, of the custom call named `target` (from `register_program`) on `arrays`.
 
     `call` has the shapes and types of the results. `aliases` is {number of an argument: number of the result that
-    shares its buffer}. Inside a shard_map, the results vary over the same mesh axes as the first array. `batch` are the
-    extents of batch dimensions that the results have in front; in `arrays` each of them has this extent or 1.
+    shares its buffer}. Inside a shard_map, the results vary over the same mesh axes as the first array.
 
     Under vmap it stays one call. An array without the batch dimension gets one of extent 1; if there are aliases, it is
     broadcast in memory instead.
@@ -83,7 +80,7 @@ def call_registered(
     if array_type is not None and array_type.mat.varying:  # within a shard_map, results vary over the arrays' mesh axes
         sharding = jax.sharding.NamedSharding(array_type.sharding.mesh, jax.sharding.PartitionSpec())
         options = {"sharding": sharding, "manual_axis_type": array_type.mat}
-    results = [jax.ShapeDtypeStruct((*batch, *b.shape), b.dtype, **options) for b in call.results]
+    results = [jax.ShapeDtypeStruct(b.shape, b.dtype, **options) for b in call.results]
     method = "broadcast_all" if aliases else "expand_dims"
     run = jax.ffi.ffi_call(target, results, vmap_method=method, input_output_aliases=aliases)
     return tuple(run(*arrays))

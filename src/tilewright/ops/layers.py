@@ -273,14 +273,6 @@ class Layer:
         shape, target = self._shape(checked), target_for(self.target, {"x": checked})
         return self._kernel(checked, target, False), result(target, [checked], shape, self.out)
 
-    def kernel_on(self, x: Any, target: str) -> Compiled:
-        """Return the compiled kernel on `target` for inputs of the shape and type of the contiguous array `x`, without
-        a residual.
-
-        Nothing is put on the target, so that the kernel may be for a GPU and `x` on the host.
-        """
-        return self._kernel(x, target, False)
-
     @eager
     def bind(self, x: Any, out: Any, kernel: Compiled | None = None) -> Callable[[], None]:
         """Return a function without arguments that runs the layer: it reads the current elements of `x` and writes the
