@@ -76,6 +76,13 @@ def test_a_batch_by_vmap_is_one_call():
     assert (np.asarray(jax.jit(jax.vmap(run, in_axes=(0, None)))(a, b)) == wanted).all()
 
 
+def test_a_batch_is_merged_with_a_dimension():
+    a, b = small(3, 37, 128), small(128, 72, seed=1)
+    run = tilewright.jax.function(tilewright.compile(gemm("nn", "f16", "f32"), target="gpu"), batch="M")
+    wanted = np.asarray(a, np.float32) @ np.asarray(b, np.float32)
+    assert (np.asarray(jax.jit(jax.vmap(run, in_axes=(0, None)))(a, b)) == wanted).all()
+
+
 def test_workspaces_and_open_sizes():
     run = product(dynamic=["M"])
     for rows in (64, 200, 1):
@@ -185,6 +192,25 @@ def test_an_operator_is_compiled_for_where_its_arrays_are():
         result = run(*(jax.device_put(x, place) for x in (a, b)))
         assert result.devices() == {place}
         assert (np.asarray(result) == np.asarray(a) @ np.asarray(b)).all()
+
+
+@pytest.mark.parametrize("axes", [(None, None, 0), (0, None, 0), (None, 0, 0), (0, 0, 0), (None, 0, None)])
+def test_batches_of_biases_are_exact(axes):
+    def arrays(*shapes):
+        return [
+            small(*(3,) * (axis == 0), *shape, dtype="float32" if len(shape) == 1 else "float16", seed=n)
+            for n, (axis, shape) in enumerate(zip(axes, shapes, strict=True))
+        ]
+
+    for run, shapes in (
+        (functools.partial(tilewright.jax.matmul, out_dtype="f32"), ((37, 40), (40, 24), (24,))),
+        (functools.partial(tilewright.jax.conv2d, out_dtype="f32"), ((2, 9, 8, 16), (24, 3, 3, 16), (24,))),
+    ):
+        given = arrays(*shapes)
+        found = jax.jit(jax.vmap(run, axes))(*given)
+        for member in range(3):
+            wanted = run(*(x[member] if axis == 0 else x for x, axis in zip(given, axes, strict=True)))
+            assert (np.asarray(found[member]) == np.asarray(wanted)).all()
 
 
 @pytest.mark.parametrize("axes", [(0, None), (None, 0), (0, 0)])
