@@ -15,7 +15,7 @@ import tilewright
 import tilewright.jax
 from tilewright.compiler.text import compile_text
 from tilewright.errors import ArgumentError, ExecutionError, TargetError
-from tilewright.jax import products
+from tilewright.jax import products, registry
 from tilewright.jax.entries import EntryTable, XlaBuffer, XlaCall
 from tilewright.jax.frames import CallFrame
 from tilewright.jax.gpu import GpuCalls, XlaGpuProgram
@@ -138,9 +138,47 @@ def test_a_kernel_for_a_gpu_on_the_host_is_refused_when_it_runs() -> None:
     assert {"cpu", "CUDA"} == set(_ELSEWHERE)
 
 
-def test_a_text_for_a_gpu_is_refused() -> None:
-    with pytest.raises(ArgumentError, match=r"twice is compiled for 'gpu'; .* programs of compile_text on CPUs only"):
-        tilewright.jax.function(compile_text(TEXT, "gpu"))
+@pytest.fixture
+def as_if_on_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs for GPUs are registered for XLA's calls on the host, whose memory is the fake driver's."""
+    monkeypatch.setattr(registry, "ON_GPUS", "cpu")
+    monkeypatch.setattr(registry, "ON_CPUS", "CUDA")
+
+
+MOVED = TEXT[TEXT.index("block moved") :]
+
+
+@pytest.mark.parametrize(("text", "launches"), [(TEXT, 2), (MOVED, 1)])
+def test_texts_for_a_gpu_are_launched_on_xlas_stream(
+    text: str,
+    launches: int,
+    told: Driver,  # noqa: F811
+    stream: int,
+    as_if_on_the_gpu: None,
+) -> None:
+    run = tilewright.jax.function(compile_text(text, "gpu"))
+    x = np.arange(2 * 128, dtype=np.float32).reshape(2, 4, 32)
+    assert (np.asarray(jax.jit(run)(x[0])) == x[0]).all()
+    assert sum(name == "launch" for name, *_ in told.calls) == launches
+    assert (np.asarray(jax.vmap(run)(x)) == x).all()
+    assert set(told.streams) == {stream}
+
+
+@pytest.mark.parametrize("text", [TEXT, MOVED])
+def test_wrong_arrays_of_a_text_for_a_gpu_are_refused_while_jax_traces(text: str) -> None:
+    run = tilewright.jax.function(compile_text(text, "gpu"))
+    for x, says in (
+        (np.ones((4, 31), np.float32), r"31"),
+        (np.ones((4, 32), np.float16), "holds f16; it must hold f32"),
+    ):
+        with pytest.raises(ArgumentError, match=says):
+            jax.jit(run).trace(x)
+
+
+def test_a_text_for_a_gpu_is_refused_on_the_host() -> None:
+    run = tilewright.jax.function(compile_text(MOVED, "gpu"))
+    with pytest.raises(REPORTED, match="this kernel is compiled for a GPU, and its arrays lie on the host"):
+        jax.jit(run)(np.ones((4, 32), np.float32)).block_until_ready()
 
 
 # -- operators: which kernels are compiled for a platform --------------------------------------------------------

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from test_memory import TEXT
 
 import tilewright
 import tilewright.jax
@@ -93,6 +94,15 @@ def test_workspaces_and_open_sizes():
 def test_a_deep_product_with_partial_sums():
     a, b, run = small(64, 8192), small(8192, 64, seed=1), product()
     assert (np.asarray(jax.jit(run)(a, b)) == np.asarray(a, np.float32) @ np.asarray(b, np.float32)).all()
+
+
+@pytest.mark.parametrize("text", [TEXT, TEXT[TEXT.index("block moved") :]])
+def test_texts_are_exact(text):
+    run = tilewright.jax.function(tilewright.compile_text(text, "gpu"))
+    x = small(3, 4, 32, dtype="float32")
+    assert (np.asarray(jax.jit(run)(x[0])) == np.asarray(x[0])).all()
+    assert (np.asarray(jax.jit(jax.vmap(run))(x)) == np.asarray(x)).all()
+    assert (np.asarray(jax.jit(lambda x: run(x + 1) * 2)(x[1])) == 2 * (np.asarray(x[1]) + 1)).all()
 
 
 def test_rows_and_attention_are_close():

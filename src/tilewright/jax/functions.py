@@ -45,8 +45,8 @@ def function(
 ) -> JaxFunction:
     """Return a compiled kernel as a JAX function, for jit, vmap and shard_map, and for grad if `backward` is given.
 
-    `executable` is the result of `tilewright.compile(kernel)` or `compile_text(text)`, for the CPU at hand; one from
-    `compile` may also be for a GPU, and is called on JAX's arrays there. Call the JAX function with the kernel's
+    `executable` is the result of `tilewright.compile(kernel)` or `compile_text(text)`, for the CPU at hand or for a GPU,
+    where JAX's arrays must be then. Call the JAX function with the kernel's
     arguments, by position or by name. It returns all outputs: one array, or a tuple. An output that is left out starts
     as zeros if the kernel may not write all of it. An output that is passed starts with that array's values; the array
     itself is not changed.
