@@ -45,11 +45,10 @@ def function(
 ) -> JaxFunction:
     """Return a compiled kernel as a JAX function, for jit, vmap and shard_map, and for grad if `backward` is given.
 
-    `executable` is the result of `tilewright.compile(kernel)` or `compile_text(text)`, for the CPU at hand or for a GPU,
-    where JAX's arrays must be then. Call the JAX function with the kernel's
-    arguments, by position or by name. It returns all outputs: one array, or a tuple. An output that is left out starts
-    as zeros if the kernel may not write all of it. An output that is passed starts with that array's values; the array
-    itself is not changed.
+    `executable` is the result of `tilewright.compile(kernel)` or `compile_text(text)`, for the CPU at hand or for a
+    GPU; JAX's arrays must be there. Call the JAX function with the kernel's arguments, by position or by name. It
+    returns all outputs: one array, or a tuple. An output that is left out starts as zeros if the kernel may not write
+    all of it. An output that is passed starts with that array's values; the array itself is not changed.
 
     `backward(inputs, outputs, cotangents)` gets three tuples: the arguments of the call, its results, and the gradients
     with respect to these. It returns the gradient with respect to each argument, None for zeros. It is any JAX
