@@ -13,16 +13,18 @@ from test_memory import TEXT, Driver, told  # noqa: F401
 
 import tilewright
 import tilewright.jax
+from tilewright.compiler.device import GpuDevice
 from tilewright.compiler.text import compile_text
 from tilewright.errors import ArgumentError, ExecutionError, TargetError
 from tilewright.jax import products, registry
 from tilewright.jax.entries import EntryTable, XlaBuffer, XlaCall
 from tilewright.jax.frames import CallFrame
-from tilewright.jax.gpu import GpuCalls, XlaGpuProgram
+from tilewright.jax.gpu import BlockLauncher, GpuCalls, XlaGpuProgram
 from tilewright.jax.handler import callback_handler
 from tilewright.jax.platforms import TARGETS
 from tilewright.jax.registry import _ELSEWHERE, _registered, call_registered
 from tilewright.kernels import gemm
+from tilewright.runtime.device_arrays import DeviceArray
 from tilewright.targets.nvidia.driver import device
 
 REPORTED = (jax.errors.JaxRuntimeError, ValueError)
@@ -162,6 +164,30 @@ def test_texts_for_a_gpu_are_launched_on_xlas_stream(
     assert sum(name == "launch" for name, *_ in told.calls) == launches
     assert (np.asarray(jax.vmap(run)(x)) == x).all()
     assert set(told.streams) == {stream}
+
+
+def test_arrays_of_a_text_that_are_not_aligned_are_copied(told: Driver) -> None:  # noqa: F811
+    """A member of a batch begins where the one before ends, at any multiple of an element."""
+    executable = compile_text(MOVED, "gpu")
+    launcher = BlockLauncher(executable.launchable, GpuDevice("gpu"), None)
+    launcher.device.made_for = "hopper"
+
+    def copy(to: int, source: int, size: int, stream: int) -> Any:
+        ctypes.memmove(to, source, size)
+        return (0,)
+
+    told.cuMemcpyDtoDAsync = copy  # type: ignore[attr-defined]
+    room = np.arange(2 * 128 + 8, dtype=np.float32)
+    first = -room.ctypes.data % 16 // 4 + 1  # the number of the first element that lies 4 bytes past a multiple of 16
+    x, y = (
+        DeviceArray(room[start:].ctypes.data, (4, 32), (32, 1), room.dtype, room, 0, 77, True)
+        for start in (first, first + 128)
+    )
+    launcher.bind([x, y], passing=True)()
+    assert (room[first + 128 : first + 256] == room[first : first + 128]).all()
+    assert (room[first : first + 128] == np.arange(first, first + 128)).all()
+    places = [call[1:] for call in told.calls if call[0] == "launch"]
+    assert all(pointer % 16 == 0 for launch in places for pointer in launch)
 
 
 @pytest.mark.parametrize("text", [TEXT, MOVED])

@@ -51,8 +51,30 @@ class BlockLauncher:
         self, arrays: Sequence[Any], params: Mapping[str, int] | None = None, *, passing: bool = False
     ) -> Callable[[], None]:
         """Return a function that launches the program on `arrays`. `params` has values of sizes that no shape
-        determines; `passing` is not used."""
-        return self.program.launch(list(arrays), self.workers, params)
+        determines; `passing` promises that the function is called once, right away.
+
+        An array that launches cannot use, such as a member of a batch that is not aligned, is copied before the launch,
+        and copied back after it if the program writes it.
+        """
+        memory = self.near(arrays, passing)
+        staged = [a if memory.takes(a) else memory.empty(a.shape, a.dtype) for a in arrays]
+        launch = self.program.launch(staged, self.workers, params)
+        copies = [
+            (array, copy, argument.type.role != "in")
+            for array, copy, argument in zip(arrays, staged, self.program.program.args, strict=True)
+            if copy is not array
+        ]
+
+        def run() -> None:
+            """Copy arrays that are staged, launch the program, and copy what it wrote back."""
+            for array, copy, _ in copies:
+                memory.copy(array, copy)
+            launch()
+            for array, copy, is_written in copies:
+                if is_written:
+                    memory.copy(copy, array)
+
+        return run
 
 
 @dataclass(frozen=True)
