@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from kernel_checks import run, same, small_integers
 
+import tilewright
 from tilewright.errors import ArgumentError
 from tilewright.kernels import conv
 from tilewright.problems import ConvProblem, conv_forward
@@ -46,6 +47,29 @@ def test_convolutions_are_exact(image, taps, c, f, groups, stride, ends, dilatio
     same(run(kernel, tuple(inputs), wanted.shape, "f32"), wanted)
 
 
+@pytest.mark.parametrize("target", ["executor", "cpu"])
+@pytest.mark.parametrize("batched", [("x",), ("w",), ("x", "w"), ("bias",), ("w", "bias"), ("x", "w", "bias")])
+@pytest.mark.parametrize(("image", "taps", "c", "f", "groups", "stride", "ends", "dilation"), CASES)
+def test_a_batch_of_convolutions_is_that_of_each_member(
+    image, taps, c, f, groups, stride, ends, dilation, batched, target
+):
+    rng = np.random.default_rng(len(image))
+    options = {"stride": stride, "padding": ends, "dilation": dilation, "groups": groups, "bias": True}
+    kernel = tilewright.compile(conv(taps, "bf16", "f32", residual=True, batched=batched, **options), target=target)
+    shapes = {"x": (2, *image, c), "w": (f, *taps, c // groups), "bias": (f,)}
+    given = {
+        name: small_integers(rng, (*(3,) * (name in batched), *shape), "f32" if name == "bias" else "bf16")
+        for name, shape in shapes.items()
+    }
+    members = [{name: a[n] if name in batched else a for name, a in given.items()} for n in range(3)]
+    plain = tilewright.compile(conv(taps, "bf16", "f32", **options), target="executor")
+    wanted = np.stack([plain(*member.values()) for member in members])
+    residual = small_integers(rng, wanted.shape, "f32")
+    out = np.full(wanted.shape, np.nan, np.float32)
+    kernel(*given.values(), residual, out=out)
+    same(out, wanted + residual)
+
+
 @pytest.mark.parametrize(
     ("size", "options", "says"),
     [
@@ -58,6 +82,8 @@ def test_convolutions_are_exact(image, taps, c, f, groups, stride, ends, dilatio
         ((3, 3, 3), {"padding": ((1, 2), 1, 1.5)}, r"padding=\(\(1, 2\), 1, 1.5\): .* \(depth, height, width\)"),
         ((3, 3), {"padding": "same", "stride": (1, 2)}, r"padding='same' needs a stride of 1, not \(1, 2\)"),
         ((3,), {"groups": 0}, "groups=0: an integer of at least 1"),
+        ((3,), {"batched": ("x", "y")}, r"batched=\('x', 'y'\): a list of names among 'x', 'w' and 'bias'"),
+        ((3,), {"batched": "xw"}, "batched='xw': a list of names"),
     ],
 )
 def test_mistakes_are_named(size, options, says):

@@ -102,6 +102,22 @@ def test_a_bias_a_residual_and_an_activation_come_last(dtype, batched, activatio
     same(run(kernel, tuple(inputs), (*batch, 6, 11), sums), expected)
 
 
+@pytest.mark.parametrize("target", ["executor", "cpu"])
+@pytest.mark.parametrize("batched", [True, ("ab",), ("a",), ("b",), ("ab", "b")])
+def test_a_bias_may_have_the_batch(batched, target):
+    rng = np.random.default_rng(9)
+    axes = ("ab",) if batched is True else batched
+    extents = (2, 3)[: len(axes)]
+    own = [tuple(n for n, axis in zip(extents, axes, strict=True) if f in axis) for f in "ab"]
+    a, b = small_integers(rng, (*own[0], 5, 9), "f16"), small_integers(rng, (*own[1], 9, 7), "f16")
+    bias = small_integers(rng, (*extents, 7), "f32", 40)
+    wide = [x.reshape(*x.shape[:-2], *(1,) * (len(extents) - x.ndim + 2), *x.shape[-2:]) for x in (a, b)]
+    kernel = tilewright.compile(kernels.gemm("nn", "f16", batched=batched, bias="batched"), target=target)
+    out = np.full((*extents, 5, 7), np.nan, np.float32)
+    kernel(a, b, bias, out=out)
+    same(out, product(*wide) + bias[..., None, :].astype(np.int64))
+
+
 @pytest.mark.parametrize("dtype", ["f16", "bf16", "f32"])
 def test_real_numbers_stay_within_the_bound(dtype):
     rng = np.random.default_rng(5)
@@ -137,6 +153,8 @@ def test_mistakes_are_named():
         kernels.gemm("nx")
     with pytest.raises(ArgumentError, match=r"batched=\['ab', 'c'\]: True, or 'ab', 'a' or 'b' for each"):
         kernels.gemm(batched=["ab", "c"])
+    with pytest.raises(ArgumentError, match="bias='rows': True, False or 'batched'"):
+        kernels.gemm(bias="rows")
     with pytest.raises(ArgumentError, match="activation='swish'"):
         tilewright.compile(kernels.gemm(activation="swish"), target="executor")
     with pytest.raises(DtypeMismatch, match="i32"):

@@ -49,10 +49,30 @@ def test_convolutions_their_derivatives_and_batches(function, image, filters, op
     images, banks = small(3, *image), small(3, *filters, seed=1)
     by_image = jax.vmap(lambda x: function(x, w, **options))
     assert_same(by_image(images), jnp.stack([reference(x, w, **options) for x in images]))
-    assert str(jax.make_jaxpr(by_image)(images)).count("ffi_call") == 1
+    assert str(jax.make_jaxpr(by_image)(images)).count("tilewright_kernel") == 1
     by_both = jax.vmap(lambda x, w: function(x, w, **options))
     wanted = jnp.stack([reference(x, w, **options) for x, w in zip(images, banks, strict=True)])
     assert_same(by_both(images, banks), wanted)
+
+
+@pytest.mark.parametrize(
+    "axes", [(None, 0, None), (0, 0, None), (0, 0, 0), (0, None, 0), (None, None, 0), (None, 0, 0)]
+)
+@pytest.mark.parametrize(("function", "image", "filters", "options"), CASES[2:])
+def test_a_batch_of_filters_or_biases_is_one_call(function, image, filters, options, axes):
+    """Every buffer of the call has its batch, so that the kernel runs once."""
+    shapes = (image, filters, filters[:1])
+    arrays = [
+        small(*(3,) * (axis == 0), *shape, seed=n) for n, (axis, shape) in enumerate(zip(axes, shapes, strict=True))
+    ]
+    batched = jax.vmap(lambda x, w, b: function(x, w, b, **options), axes)
+    wanted = jax.vmap(lambda x, w, b: reference(x, w, **options) + b, axes)(*arrays)
+    assert_same(batched(*arrays), wanted)
+    calls = [x for x in jax.jit(batched).lower(*arrays).as_text().splitlines() if "custom_call @tilewright" in x]
+    assert len(calls) == 1
+    assert f"-> tensor<{'x'.join(map(str, wanted.shape))}xf32>" in calls[0]
+    gradients = jax.vmap(squares(lambda x, w, b: function(x, w, b, **options)), axes)(*arrays)
+    assert_same(gradients, jax.vmap(squares(lambda x, w, b: reference(x, w, **options) + b), axes)(*arrays))
 
 
 def test_derivatives_have_derivatives():

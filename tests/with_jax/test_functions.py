@@ -135,6 +135,102 @@ def test_vmap_is_one_call(axes):
     assert_same(jax.vmap(squares(run), axes)(a, b), jax.vmap(squares(jnp.matmul), axes)(a, b))
 
 
+# -- vmap with a batch dimension -----------------------------------------------------------------------------------
+
+
+def buffers_of_call(function: Any, *arrays: Any) -> str:
+    """Return the types of arguments and results of the only custom call in a function's lowered program."""
+    (line,) = [x for x in jax.jit(function).lower(*arrays).as_text().splitlines() if "custom_call @tilewright" in x]
+    return line.rpartition(" : ")[2]
+
+
+@pytest.mark.parametrize("axes", [0, 1, 2])
+def test_a_batch_is_merged_with_the_dimension_that_is_named(axes):
+    shape = [5, 6]
+    shape.insert(axes, 3)
+    a, b, run = small(*shape), small(6, 4, seed=1), product(backward=by_products, batch="M")
+    batched = jax.vmap(run, (axes, None))
+    assert_same(batched(a, b), jax.vmap(jnp.matmul, (axes, None))(a, b))
+    assert buffers_of_call(batched, a, b) == "(tensor<15x6xf32>, tensor<6x4xf32>) -> tensor<15x4xf32>"
+    assert_same(jax.vmap(squares(run), (axes, None))(a, b), jax.vmap(squares(jnp.matmul), (axes, None))(a, b))
+    assert_same(squares(batched)(a, b), squares(jax.vmap(jnp.matmul, (axes, None)))(a, b))
+
+
+def test_vmaps_within_vmaps_are_merged_with_one_dimension():
+    a, b, run = small(2, 3, 5, 6), small(6, 4, seed=1), product(batch="M")
+    batched = jax.vmap(jax.vmap(run, (0, None)), (0, None))
+    assert_same(batched(a, b), a @ b)
+    assert buffers_of_call(batched, a, b) == "(tensor<30x6xf32>, tensor<6x4xf32>) -> tensor<30x4xf32>"
+    assert_same(batched(small(0, 3, 5, 6), b), np.zeros((0, 3, 5, 4), np.float32))
+    assert_same(batched(small(2, 3, 5, 0), small(0, 4)), np.zeros((2, 3, 5, 4), np.float32))
+
+
+@pytest.mark.parametrize("axes", [(None, 0), (0, 0)])
+def test_a_batch_of_an_argument_without_the_dimension_is_not_merged(axes):
+    a, b = small(*(3,) * (axes[0] == 0), 5, 6), small(3, 6, 4, seed=1)
+    run = product(batch="M")
+    assert_same(jax.vmap(run, axes)(a, b), jax.vmap(jnp.matmul, axes)(a, b))
+    both = jax.vmap(jax.vmap(run, (0, None)), (None, 0))  # rows are merged, members of b are not
+    a = small(2, 5, 6)
+    assert_same(both(a, b), a[None] @ b[:, None])
+    assert buffers_of_call(both, a, b) == "(tensor<1x10x6xf32>, tensor<3x6x4xf32>) -> tensor<3x10x4xf32>"
+
+
+@tkw.wave()
+def scaled(
+    scale: tkl.f32,
+    x: tkl.Memory[M, N, GLOBAL, tkl.f32],
+    row: tkl.Memory[M, GLOBAL, tkl.f32],
+    double: tkl.Memory[M, N, GLOBAL, tkl.f32],
+    y: tkl.Memory[M, N, GLOBAL, tkl.f32],
+) -> None:
+    value = tkw.read(x) * scale + tkw.read(row)
+    tkw.write(value, y)
+    tkw.write(value + value, double)
+
+
+def test_several_outputs_and_arrays_without_a_batch_are_merged():
+    run = tilewright.jax.function(tilewright.compile(scaled), batch="M")
+    x, row = small(3, 5, 4), small(5, seed=1)
+    batched = jax.vmap(lambda x, row: run(2.0, x, row), (0, None))
+    value = x * 2 + row[:, None]
+    assert_same(batched(x, row), (2 * value, value))
+    numbers = np.arange(3, dtype=np.float32)
+    found = jax.vmap(lambda n, x: run(n, x, row))(numbers, x)  # a number has no dimension: a call for each member
+    value = x * numbers[:, None, None] + row[:, None]
+    assert_same(found, (2 * value, value))
+
+
+def test_an_output_that_is_given_is_merged_too():
+    run = tilewright.jax.function(tilewright.compile_text(INCREASED), batch="M")
+    x, y = small(2, 4, 3), small(4, 3, seed=1)
+    assert_same(jax.vmap(run, (0, None))(x, y), x + y)
+    assert buffers_of_call(jax.vmap(run, (0, None)), x, y).startswith("(tensor<8x3xf32>, tensor<8x3xf32>)")
+
+
+INCREASED = """block increased(%x: in global f32 (M, N), %y: inout global f32 (M, N))
+  param M in 1..100, N = 3
+{
+  tasks m in 0..M {
+    %row = view %x (j N) -> [m, j]
+    %to = view %y (j N) -> [m, j]
+    map %to = %to + %row
+  }
+}"""
+
+
+def test_a_batch_dimension_that_the_kernel_lacks_is_refused():
+    for kernel, options, batch in (
+        (gemm("nn", "f32"), {}, "N"),
+        (gemm("nn", "f32"), {}, "Q"),
+        (gemm("nn", "f32"), {}, 3),
+        (gemm("nn", "f32"), {"M": 5}, "M"),
+        (reduction("sum"), {}, "N"),
+    ):
+        with pytest.raises(ArgumentError, match=rf"batch={batch!r}: no input, or not every output of \w+ has it as"):
+            tilewright.jax.function(tilewright.compile(kernel, options), batch=batch)
+
+
 def test_vmaps_within_vmaps():
     a, b, run = small(3, 5, 6), small(2, 6, 4, seed=1), product()
     both = jax.jit(jax.vmap(jax.vmap(run, (0, None)), (None, 0)))

@@ -8,10 +8,13 @@ missing.
 
 from __future__ import annotations
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from test_memory import TEXT
 
 import tilewright
 import tilewright.jax
@@ -74,6 +77,13 @@ def test_a_batch_by_vmap_is_one_call():
     assert (np.asarray(jax.jit(jax.vmap(run, in_axes=(0, None)))(a, b)) == wanted).all()
 
 
+def test_a_batch_is_merged_with_a_dimension():
+    a, b = small(3, 37, 128), small(128, 72, seed=1)
+    run = tilewright.jax.function(tilewright.compile(gemm("nn", "f16", "f32"), target="gpu"), batch="M")
+    wanted = np.asarray(a, np.float32) @ np.asarray(b, np.float32)
+    assert (np.asarray(jax.jit(jax.vmap(run, in_axes=(0, None)))(a, b)) == wanted).all()
+
+
 def test_workspaces_and_open_sizes():
     run = product(dynamic=["M"])
     for rows in (64, 200, 1):
@@ -84,6 +94,15 @@ def test_workspaces_and_open_sizes():
 def test_a_deep_product_with_partial_sums():
     a, b, run = small(64, 8192), small(8192, 64, seed=1), product()
     assert (np.asarray(jax.jit(run)(a, b)) == np.asarray(a, np.float32) @ np.asarray(b, np.float32)).all()
+
+
+@pytest.mark.parametrize("text", [TEXT, TEXT[TEXT.index("block moved") :]])
+def test_texts_are_exact(text):
+    run = tilewright.jax.function(tilewright.compile_text(text, "gpu"))
+    x = small(3, 4, 32, dtype="float32")
+    assert (np.asarray(jax.jit(run)(x[0])) == np.asarray(x[0])).all()
+    assert (np.asarray(jax.jit(jax.vmap(run))(x)) == np.asarray(x)).all()
+    assert (np.asarray(jax.jit(lambda x: run(x + 1) * 2)(x[1])) == 2 * (np.asarray(x[1]) + 1)).all()
 
 
 def test_rows_and_attention_are_close():
@@ -121,6 +140,101 @@ def test_a_gradient_that_is_named():
     a, b = small(64, 32), small(32, 40, seed=1)
     by_a = jax.grad(lambda a: run(a, b).sum())(a)
     assert (np.asarray(by_a, np.float32) == np.asarray(b, np.float32).sum(1)).all()
+
+
+# -- operators -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_an_operator_product_is_exact(dtype):
+    a, b, bias = small(2, 37, 40, dtype=dtype), small(40, 24, dtype=dtype, seed=1), small(24, dtype="float32", seed=2)
+    wanted = np.maximum(np.asarray(a, np.float32) @ np.asarray(b, np.float32) + np.asarray(bias), 0)
+    run = functools.partial(tilewright.jax.matmul, activation="relu", out_dtype="f32")
+    assert (np.asarray(run(a, b, bias)) == wanted).all()
+    assert (np.asarray(jax.jit(run)(a, b, bias)) == wanted).all()
+    assert jax.jit(run)(a, b, bias).devices() == {jax.devices("gpu")[0]}
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_gradients_of_an_operator_product_are_exact(dtype):
+    a, b = small(16, 8, dtype=dtype), small(8, 24, dtype=dtype, seed=1)
+
+    def sums(product):
+        return jax.jit(jax.grad(lambda a, b: (product(a, b) * (jnp.arange(24.0) % 2)).sum(), (0, 1)))(a, b)
+
+    ours = sums(functools.partial(tilewright.jax.matmul, out_dtype="f32"))
+    theirs = sums(lambda a, b: jnp.matmul(a, b, precision="highest", preferred_element_type=jnp.float32))
+    for mine, other in zip(ours, theirs, strict=True):
+        assert mine.dtype == other.dtype
+        assert (np.asarray(mine, np.float32) == np.asarray(other, np.float32)).all()
+
+
+@pytest.mark.parametrize(
+    ("function", "image", "filters", "options"),
+    [
+        (tilewright.jax.conv1d, (2, 37, 16), (24, 3, 16), {"stride": 2}),
+        (tilewright.jax.conv2d, (2, 17, 19, 16), (24, 3, 3, 16), {"padding": 1}),
+        (tilewright.jax.conv2d, (2, 17, 19, 3), (4, 3, 2, 3), {"stride": (2, 1), "dilation": (1, 2)}),
+        (tilewright.jax.conv2d, (1, 9, 8, 32), (48, 3, 3, 8), {"groups": 4, "padding": 1}),
+        (tilewright.jax.conv3d, (1, 5, 6, 7, 8), (8, 2, 3, 3, 8), {"padding": 1}),
+    ],
+)
+def test_an_operator_convolution_and_its_gradients_are_exact(function, image, filters, options):
+    """The same operator on the host, whose results are tested against JAX's own, is the reference."""
+    x, w = small(*image), small(*filters, seed=1)
+    host = jax.devices("cpu")[0]
+
+    def run(x, w):
+        y = function(x, w, out_dtype="f32", **options)
+        return y, *jax.grad(lambda x, w: (function(x, w, out_dtype="f32", **options) % 3).sum() / 2, (0, 1))(x, w)
+
+    wanted = jax.jit(run)(*(jax.device_put(a, host) for a in (x, w)))
+    for mine, other in zip(jax.jit(run)(x, w), wanted, strict=True):
+        assert mine.devices() == {jax.devices("gpu")[0]}
+        assert (np.asarray(mine, np.float32) == np.asarray(other, np.float32)).all()
+
+
+def test_an_operator_is_compiled_for_where_its_arrays_are():
+    """One traced function serves arrays on the host and on the GPU."""
+    run = jax.jit(lambda a, b: tilewright.jax.matmul(a, b))
+    a, b = small(19, 24, dtype="float32"), small(24, 16, dtype="float32", seed=1)
+    for place in (jax.devices("gpu")[0], jax.devices("cpu")[0]):
+        result = run(*(jax.device_put(x, place) for x in (a, b)))
+        assert result.devices() == {place}
+        assert (np.asarray(result) == np.asarray(a) @ np.asarray(b)).all()
+
+
+@pytest.mark.parametrize("axes", [(None, None, 0), (0, None, 0), (None, 0, 0), (0, 0, 0), (None, 0, None)])
+def test_batches_of_biases_are_exact(axes):
+    def arrays(*shapes):
+        return [
+            small(*(3,) * (axis == 0), *shape, dtype="float32" if len(shape) == 1 else "float16", seed=n)
+            for n, (axis, shape) in enumerate(zip(axes, shapes, strict=True))
+        ]
+
+    for run, shapes in (
+        (functools.partial(tilewright.jax.matmul, out_dtype="f32"), ((37, 40), (40, 24), (24,))),
+        (functools.partial(tilewright.jax.conv2d, out_dtype="f32"), ((2, 9, 8, 16), (24, 3, 3, 16), (24,))),
+    ):
+        given = arrays(*shapes)
+        found = jax.jit(jax.vmap(run, axes))(*given)
+        for member in range(3):
+            wanted = run(*(x[member] if axis == 0 else x for x, axis in zip(given, axes, strict=True)))
+            assert (np.asarray(found[member]) == np.asarray(wanted)).all()
+
+
+@pytest.mark.parametrize("axes", [(0, None), (None, 0), (0, 0)])
+def test_batches_of_operators_are_exact(axes):
+    a, b = small(*(3,) * (axes[0] == 0), 37, 40), small(*(3,) * (axes[1] == 0), 40, 24, seed=1)
+    wanted = np.asarray(a, np.float32) @ np.asarray(b, np.float32)
+    run = functools.partial(tilewright.jax.matmul, out_dtype="f32")
+    assert (np.asarray(jax.jit(jax.vmap(run, axes))(a, b)) == wanted).all()
+    x, w = small(*(3,) * (axes[0] == 0), 2, 9, 8, 16), small(*(3,) * (axes[1] == 0), 24, 3, 3, 16, seed=1)
+    convolve = functools.partial(tilewright.jax.conv2d, out_dtype="f32", padding=1)
+    found = jax.jit(jax.vmap(convolve, axes))(x, w)
+    for member in range(3):
+        wanted = convolve(*(v[member] if axis == 0 else v for v, axis in zip((x, w), axes, strict=True)))
+        assert (np.asarray(found[member]) == np.asarray(wanted)).all()
 
 
 def test_a_kernel_for_cpus_on_a_gpu_is_refused():

@@ -12,7 +12,10 @@ from exact import assert_same, small, squares, two_devices
 from jax.sharding import PartitionSpec as Spec
 
 from tilewright.errors import ArgumentError
+from tilewright.ir.dtypes import element_type
 from tilewright.jax import matmul
+from tilewright.jax.operators import differentiable
+from tilewright.jax.products import _Product
 
 SHAPES = [((7, 12), (12, 5)), ((2, 3, 7, 12), (12, 5)), ((2, 3, 7, 12), (2, 3, 12, 5)), ((1, 7, 3), (1, 3, 5))]
 
@@ -58,21 +61,102 @@ def test_bias_and_activation_have_derivatives(name):
 @pytest.mark.parametrize("inner", [False, True])
 def test_vmap_is_one_product(axes, inner):
     def batch(axis: int | None, *shape: int) -> Any:
-        own = shape if inner or len(shape) == 2 else shape[1:]
+        own = shape if inner else shape[1:]
         return small(*own) if axis is None else np.moveaxis(small(3, *own, seed=axis), 0, axis)
 
     a, b = batch(axes[0], 2, 5, 6), batch(axes[1], 2, 6, 4)
     batched = jax.vmap(matmul, axes)
     assert_same(batched(a, b), jax.vmap(jnp.matmul, axes)(a, b))
     assert_same(jax.vmap(squares(matmul), axes)(a, b), jax.vmap(squares(jnp.matmul), axes)(a, b))
-    assert str(jax.make_jaxpr(batched)(a, b)).count("ffi_call") == 1
+    assert str(jax.make_jaxpr(batched)(a, b)).count("tilewright_kernel") == 1
 
 
-def test_rows_of_a_batch_become_rows_of_one_product():
-    a, b = small(3, 5, 6), small(6, 4, seed=1)
-    text = jax.jit(jax.vmap(matmul, (0, None))).lower(a, b).as_text()
-    assert "tensor<15x6xf32>, tensor<6x4xf32>) -> tensor<15x4xf32>" in text
-    assert_same(jax.vmap(matmul, (0, None, 0))(a, b, small(3, 4)), a @ b + small(3, 4)[:, None])
+def custom_call(function: Any, *arrays: Any) -> str:
+    """Return the types of the arguments and the result of the only custom call in a function's lowered program."""
+    (line,) = [x for x in jax.jit(function).lower(*arrays).as_text().splitlines() if "custom_call @tilewright" in x]
+    return line.rpartition(" : ")[2].replace("tensor", "")
+
+
+A, B, BIAS = (5, 6), (6, 4), (4,)
+
+
+@pytest.mark.parametrize(
+    ("axes", "call"),
+    [
+        ((0, None, None), "(<15x6xf32>, <6x4xf32>, <4xf32>) -> <15x4xf32>"),
+        ((None, 0, None), "(<5x6xf32>, <3x6x4xf32>, <4xf32>) -> <3x5x4xf32>"),
+        ((None, None, 0), "(<3x5x6xf32>, <6x4xf32>, <3x4xf32>) -> <3x5x4xf32>"),
+        ((0, 0, None), "(<3x5x6xf32>, <3x6x4xf32>, <4xf32>) -> <3x5x4xf32>"),
+        ((0, None, 0), "(<3x5x6xf32>, <6x4xf32>, <3x4xf32>) -> <3x5x4xf32>"),
+        ((None, 0, 0), "(<5x6xf32>, <3x6x4xf32>, <3x4xf32>) -> <3x5x4xf32>"),
+        ((0, 0, 0), "(<3x5x6xf32>, <3x6x4xf32>, <3x4xf32>) -> <3x5x4xf32>"),
+    ],
+)
+def test_each_batch_is_one_run_of_a_kernel(axes, call):
+    """XLA's buffers are all that the kernel reads and writes: nothing is left for a loop over members."""
+    arrays = [
+        small(*(3,) * (axis == 0), *shape, seed=n)
+        for n, (axis, shape) in enumerate(zip(axes, (A, B, BIAS), strict=True))
+    ]
+
+    def theirs(a: Any, b: Any, bias: Any) -> Any:
+        return jax.nn.relu(a @ b + bias)
+
+    def ours(a: Any, b: Any, bias: Any) -> Any:
+        return matmul(a, b, bias, activation="relu")
+
+    assert_same(jax.vmap(ours, axes)(*arrays), jax.vmap(theirs, axes)(*arrays))
+    assert_same(jax.vmap(squares(ours), axes)(*arrays), jax.vmap(squares(theirs), axes)(*arrays))
+    assert custom_call(jax.vmap(ours, axes), *arrays) == call
+
+
+@pytest.mark.parametrize("outer", [(0, None, None), (None, 0, None), (None, None, 0), (0, 0, 0)])
+@pytest.mark.parametrize("inner", [(0, None, None), (None, 0, None), (None, None, 0), (0, 0, None)])
+def test_batches_within_batches_are_one_call(outer, inner):
+    arrays = [
+        small(*(2,) * (o == 0), *(3,) * (i == 0), *shape, seed=n)
+        for n, (o, i, shape) in enumerate(zip(outer, inner, (A, B, BIAS), strict=True))
+    ]
+    found = jax.vmap(jax.vmap(matmul, inner), outer)
+    wanted = jax.vmap(jax.vmap(lambda a, b, bias: a @ b + bias, inner), outer)
+    assert_same(found(*arrays), wanted(*arrays))
+    assert custom_call(found, *arrays).count("->") == 1
+
+
+@pytest.mark.parametrize("transposes", ["nn", "nt", "tn"])
+@pytest.mark.parametrize("axes", [(0, None), (None, 0), (0, 0)])
+def test_products_of_gradients_take_batches(transposes, axes):
+    """Gradients are products of transposed operands, which have the batch or not."""
+    product = differentiable(_Product(kind=element_type("f32"), out=element_type("f32"), transposes=transposes))
+    a, b = (
+        small(*(3,) * (axis == 0), *(shape if letter == "n" else shape[::-1]), seed=n)
+        for n, (axis, shape, letter) in enumerate(zip(axes, (A, B), transposes, strict=True))
+    )
+
+    def plain(a: Any, b: Any) -> Any:
+        return (a if transposes[0] == "n" else a.T) @ (b if transposes[1] == "n" else b.T)
+
+    assert_same(jax.vmap(product, axes)(a, b), jax.vmap(plain, axes)(a, b))
+    assert custom_call(jax.vmap(product, axes), a, b).count("->") == 1
+
+
+def test_an_empty_batch():
+    a, b = small(0, 5, 6), small(6, 4)
+    assert_same(jax.vmap(matmul, (0, None))(a, b), np.zeros((0, 5, 4), np.float32))
+    assert_same(jax.vmap(matmul, (None, 0))(a[:, 0], small(3, 6, 4)), np.zeros((3, 0, 4), np.float32))
+    assert_same(jax.vmap(matmul, (0, None))(small(3, 5, 0), small(0, 4)), np.zeros((3, 5, 4), np.float32))
+
+
+def test_forward_mode_is_refused():
+    a, b = small(5, 6), small(6, 4)
+    with pytest.raises(TypeError, match=r"forward-mode autodiff \(jvp\)"):
+        jax.jvp(matmul, (a, b), (a, b))
+
+
+def test_an_operator_runs_without_jit():
+    a, b = small(5, 6), small(6, 4)
+    with jax.disable_jit():
+        assert_same(matmul(a, b), a @ b)
 
 
 def test_shard_map_sums_the_derivative_by_what_is_shared():

@@ -346,6 +346,15 @@ class TextExecutable:
         names, written = tuple(a.name or "" for a in args), tuple(a.type.role != "in" for a in args)
         return launch, Whole(names, tuple(ordered_arrays), written, ((launch, tuple(range(len(ordered_arrays)))),))
 
+    def arguments(self, *args: Any, params: Mapping[str, int] | None = None) -> dict[str, Any]:
+        """Return {argument name: array} of a call with these arrays, without running it.
+
+        Outputs that are left out get new arrays. `params` is {name: value} of open parameters that no shape gives.
+        Raise ArgumentError if an argument is missing or invalid.
+        """
+        arrays, _ = self._arguments(args, params, {})
+        return arrays
+
     def member(self, *args: Any, params: Mapping[str, int] | None = None) -> tuple[EntryMember, dict[str, Any]]:
         """Return (machine-code entry for a call with these arrays, {argument name: array}); for CPUs only.
 
@@ -353,7 +362,7 @@ class TextExecutable:
         open parameters that no shape gives. Raise ArgumentError if there is no entry, because calls copy arrays or
         launch programs one by one.
         """
-        arrays, _ = self._arguments(args, params, {})
+        arrays = self.arguments(*args, params=params)
         ordered_arrays = [arrays[a.name or ""] for a in self.main.args]
         runner: NativeExecutor | NativeProgram = self._executor or self._launchable  # type: ignore[assignment]
         member = runner.member(ordered_arrays, params)

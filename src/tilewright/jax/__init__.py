@@ -1,7 +1,7 @@
 """Compiled kernels and operators as JAX functions, for jit, grad, vmap and shard_map. It needs JAX (extra `jax`).
 
 On CPUs, XLA calls the kernels' machine code through its FFI; no C compiler is needed, and no Python runs during a call.
-Kernels that are compiled for a GPU are launched from Python, on XLA's stream.
+Kernels on a GPU are launched from Python, on XLA's stream.
 
 >>> import jax, jax.numpy as jnp, tilewright, tilewright.jax
 >>> gemm = tilewright.jax.function(tilewright.compile(tilewright.kernels.gemm("nn", "f32")))
@@ -16,9 +16,10 @@ Array([[3., 3., 3., 3.],
 | frames       | XLA's call frames, read from Python: buffers, stream, device, errors             |
 | gpu          | a kernel on a GPU, launched on the buffers and the stream of a call frame        |
 | registry     | registration of kernels as custom calls of XLA                                   |
+| platforms    | kernel calls that are compiled when JAX lowers a program, for its platform       |
 | members      | compiled kernels: their arguments, and their code for arrays of given shapes     |
 | functions    | `function`: a compiled kernel as a JAX function                                  |
-| operators    | common parts of operators: checks, kernel calls, rules for gradients and vmap    |
+| operators    | common parts of operators: checks, and rules for gradients and vmap              |
 | products     | `matmul`                                                                         |
 | convolutions | `conv1d`, `conv2d`, `conv3d`                                                     |
 """

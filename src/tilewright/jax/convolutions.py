@@ -10,17 +10,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tilewright.compiler.compiled import Compiled
+from tilewright.compiler.native import kernel_for
 from tilewright.errors import ArgumentError
-from tilewright.jax.operators import OperatorOptions, array_stand_in, call_kernel, differentiable, jitted_operator
+from tilewright.jax.entries import XlaBuffer
+from tilewright.jax.operators import OperatorOptions, array_stand_in, differentiable, jitted_operator
 from tilewright.jax.registry import with_common_varying_axes
+from tilewright.kernels.conv import conv
 from tilewright.ops.arrays import dtype_of
-from tilewright.ops.convolutions import Conv, Conv1d, Conv2d, Conv3d
+from tilewright.ops.convolutions import Conv, Conv1d, Conv2d, Conv3d, kernel_sizes
 
 _OPTIONS = ("stride", "padding", "dilation", "groups", "activation", "precision", "accumulate")
 """The options that `tilewright.Conv` and `_Convolution` both have, under the same names."""
@@ -42,7 +47,7 @@ def conv2d(x: Any, w: Any, bias: Any = None, **options: Any) -> Any:
     The result is [n, output height, output width, f]. It is `tilewright.conv2d` as a JAX function, for jit, vmap,
     shard_map and grad; its gradients are convolutions too. `bias` may be None. `options` are those of `tilewright.Conv`
     (stride, padding, dilation, groups, activation, ...), except `dynamic` and `target`, which raise ArgumentError.
-    Under vmap over the image it is one convolution of a larger batch.
+    Under vmap it is one convolution of more images, or one call for a batch of convolutions.
 
     >>> import jax, jax.numpy as jnp
     >>> x, w = jnp.ones((1, 3, 3, 1)), jnp.ones((1, 2, 2, 1))
@@ -112,35 +117,30 @@ class _Convolution(OperatorOptions):
     dilation: tuple[int, ...]
     groups: int
 
-    def call(self, *arrays: Any) -> Any:
-        """Return activation(convolution + bias) of `arrays`: an image, filters, and optionally a bias.
+    @property
+    def ranks(self) -> tuple[int, int, int]:
+        """The numbers of dimensions of images, filters and bias, without batch dimensions."""
+        return len(self.stride) + 2, len(self.stride) + 2, 1
 
-        It is one call of a kernel that is compiled for these shapes. If the result has no elements, no kernel is
-        called.
-        """
-        x, w, *_ = arrays
-        image, filters, *added = (np.empty(a.shape, a.dtype) for a in arrays)
-        layer = self.layer(filters, *added, out_dtype=self.out, **_options_of(self))
-        layer.constant = False  # XLA passes the filters at every call
-        shape = (x.shape[0], *layer.sizes(image), w.shape[0])
-        if 0 in shape:
-            return jnp.zeros(shape, self.out.numpy)
-        kernel, _ = layer.kernel(image)
-        return call_kernel(kernel, dict(zip(layer.names, arrays, strict=False)), layer.names[-1], shape, self.out)
+    def result_shape(self, arrays: Sequence[XlaBuffer]) -> tuple[int, ...]:
+        """Return the shape (n, ..., f) of the result for `arrays` without batch dimensions: images, filters, and
+        perhaps a bias."""
+        x, w, *bias = (np.empty(a.shape, a.dtype) for a in arrays)
+        layer = self.layer(w, *bias, out_dtype=self.out, **_options_of(self))
+        return (x.shape[0], *layer.sizes(x), w.shape[0])
 
-    def call_batched(self, run: Any, size: int, has_batch: Sequence[bool], arrays: Sequence[Any]) -> Any:
-        """Return the convolutions of a vmap batch by one call of `run`: the members' images are merged into one batch
-        of images.
-
-        Return None if the filters or the bias differ between members. `run` is this convolution as a JAX function.
-        `arrays` are the images, the filters and perhaps a bias; `has_batch` says which of them have the vmap batch as
-        first dimension. `size`, the extent of that dimension, is not used.
-        """
-        x, *others = arrays
-        if any(has_batch[1:]):  # a kernel has one set of filters
-            return None
-        results = run(x.reshape(-1, *x.shape[2:]), *others)
-        return results.reshape(*x.shape[:2], *results.shape[1:])
+    def compile(self, arrays: Sequence[XlaBuffer], target: str) -> tuple[Compiled, Sequence[str]]:
+        """Return (the kernel compiled for `arrays` on `target`, the names of its inputs); see `PlatformKernel`."""
+        batch, (x, w, *bias) = self.members_of(arrays)
+        names = self.layer.names[: len(arrays)]
+        sizes, batched = kernel_sizes(x.shape[:-1], w.shape, self.groups), []
+        if prod(batch) > 1:  # otherwise the batch dimension is left out
+            sizes["B"] = batch[0]
+            batched = [name for name, a, r in zip(names, arrays, self.ranks, strict=False) if len(a.shape) > r]
+        kernel = conv(
+            w.shape[1:-1], self.kind.name, self.out.name, batched=batched, bias=bool(bias), **_options_of(self)
+        )
+        return kernel_for(kernel, sizes, target=target), names
 
     def gradients(self, first: Any, second: Any, sum_gradient: Any) -> tuple[Any, Any]:
         """Return (gradient with respect to the image, gradient with respect to the filters), each by a convolution.

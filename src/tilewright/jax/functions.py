@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, lru_cache, partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.custom_batching import custom_vmap
 
 from tilewright.errors import ArgumentError, MissingBackward, TracedArgument
 from tilewright.ir.dtypes import from_numpy, plain_number
@@ -36,36 +37,45 @@ sizes."""
 
 
 def function(
-    executable: Any, *, backward: Backward | None = None, params: Mapping[str, int] | None = None
+    executable: Any,
+    *,
+    backward: Backward | None = None,
+    params: Mapping[str, int] | None = None,
+    batch: str | None = None,
 ) -> JaxFunction:
     """Return a compiled kernel as a JAX function, for jit, vmap and shard_map, and for grad if `backward` is given.
 
-    `executable` is the result of `tilewright.compile(kernel)` or `compile_text(text)`, for the CPU at hand; one from
-    `compile` may also be for a GPU, and is called on JAX's arrays there. Call the JAX function with the kernel's
-    arguments, by position or by name. It returns all outputs: one array, or a tuple. An output that is left out starts
-    as zeros if the kernel may not write all of it. An output that is passed starts with that array's values; the array
-    itself is not changed.
+    `executable` is the result of `tilewright.compile(kernel)` or `compile_text(text)`, for the CPU at hand or for a
+    GPU; JAX's arrays must be there. Call the JAX function with the kernel's arguments, by position or by name. It
+    returns all outputs: one array, or a tuple. An output that is left out starts as zeros if the kernel may not write
+    all of it. An output that is passed starts with that array's values; the array itself is not changed.
 
     `backward(inputs, outputs, cotangents)` gets three tuples: the arguments of the call, its results, and the gradients
     with respect to these. It returns the gradient with respect to each argument, None for zeros. It is any JAX
     function, such as one that calls other kernels. Without it, differentiation raises `MissingBackward`.
 
+    `batch` names a dimension that is the first one of some inputs and of all outputs, and along which the kernel
+    computes each element independently: under vmap, the batch is merged with it, and the kernel runs once. Without it,
+    the kernel runs once for each member of the batch.
+
     Element types and shapes are checked when JAX traces. `params` is {name: value} for parameters of a block program
-    that no shape determines. Raise ArgumentError if XLA cannot call the kernel.
+    that no shape determines. Raise ArgumentError if XLA cannot call the kernel, or if the kernel has no such dimension
+    `batch`.
 
     >>> import jax, jax.numpy as jnp, tilewright, tilewright.jax
     >>> relu = tilewright.jax.function(tilewright.compile(tilewright.kernels.activation("relu")))
     >>> jax.jit(lambda x: relu(x) + 1)(jnp.array([[-2.0, 2.0]]))
     Array([[1., 3.]], dtype=float32)
     """
-    return JaxFunction(executable, backward, params)
+    return JaxFunction(executable, backward, params, batch)
 
 
 class JaxFunction:
     """A compiled kernel as a JAX function, made by `function`."""
 
-    def __init__(self, executable: Any, backward: Backward | None, params: Mapping[str, int] | None):
-        """Check the arguments, which are those of `function`; raise ArgumentError if XLA cannot call the kernel."""
+    def __init__(self, executable: Any, backward: Backward | None, params: Mapping[str, int] | None, batch: str | None):
+        """Check the arguments, which are those of `function`; raise ArgumentError if XLA cannot call the kernel, or if
+        it has no such dimension `batch`."""
         if backward is not None and not callable(backward):
             raise ArgumentError(f"backward={written(backward, 80)}: a function of inputs, outputs and cotangents")
         if backward is not None:
@@ -76,8 +86,10 @@ class JaxFunction:
                 raise ArgumentError(
                     f"backward is called with (inputs, outputs, cotangents), and takes {parameters}: {fault}"
                 ) from None
-        self._kernel, self._backward = kernel_of(executable, params), backward
+        self._kernel, self._backward, self._batch = kernel_of(executable, params), backward, batch
         self.__name__ = self._kernel.name
+        if batch is not None:
+            _require_batch(batch, self._kernel.arguments, self.__name__)
         self.__signature__ = executable.__signature__
 
     def __repr__(self) -> str:
@@ -130,8 +142,11 @@ class JaxFunction:
         None for an output that is left out, and the value itself for a number that decides sizes. Differentiation calls
         the author's backward, or raises MissingBackward without one.
         """
-        run = partial(self._trace, form)
-        run.__name__ = self.__name__  # type: ignore[attr-defined]
+        run: Any = partial(self._trace, form)
+        run.__name__ = self.__name__
+        if self._batch is not None:
+            passed = [a for a, given in zip(self._kernel.arguments, form, strict=True) if given is not None]
+            run = _with_merged_batch(run, [a.open_dim == self._batch for a in passed])
         transformed: Callable[..., Any] = jax.jit(with_derivative(run, self.__name__, self._backward))
         return transformed
 
@@ -222,6 +237,58 @@ def with_derivative(run: Callable[..., Any], name: str, backward: Backward | Non
 
     differentiable.defvjp(forward, back)
     return differentiable
+
+
+# -- vmap -----------------------------------------------------------------------------------------------------
+
+
+def _require_batch(batch: str, arguments: Sequence[XlaArgument], name: str) -> None:
+    """Raise ArgumentError unless some input and all outputs in `arguments` have `batch` as first dimension, with an
+    open extent.
+
+    `name` is the kernel's name in the error.
+    """
+    inputs, outputs = ([a for a in arguments if a.is_output is is_output] for is_output in (False, True))
+    if not any(a.open_dim == batch for a in inputs) or not all(a.open_dim == batch for a in outputs):
+        raise ArgumentError(
+            f"batch={written(batch, 80)}: no input, or not every output of {name} has it as first dimension, with an "
+            "extent that compile left open"
+        )
+
+
+def _with_merged_batch(run: Callable[..., Any], has_dim: Sequence[bool]) -> Any:
+    """Return the JAX function `run` of a kernel with a rule for vmap that merges the batch with the kernel's batch
+    dimension.
+
+    `has_dim` says which of the arrays of `run` have that dimension, as first one; all results have it. If another array
+    is batched, the rule does not merge: the kernel then runs once for each member of the batch.
+    """
+    mergeable = custom_vmap(run)
+
+    def batched(size: int, has_batch: Sequence[bool], *arrays: Any) -> tuple[Any, Any]:
+        """Return (the results with the vmap batch as first dimension, True for each): the rule for vmap.
+
+        `size` is the batch's extent, `has_batch` tells which of `arrays` have the batch as first dimension.
+        """
+        extents = [a.shape[1] for a, dim, has in zip(arrays, has_dim, has_batch, strict=True) if dim and has]
+        if any(has and not dim for has, dim in zip(has_batch, has_dim, strict=True)):
+            results = jax.vmap(run, [0 if has else None for has in has_batch])(*arrays)
+        else:
+            whole = (
+                jnp.broadcast_to(a, (size, *a.shape)) if dim and not has else a
+                for a, dim, has in zip(arrays, has_dim, has_batch, strict=True)
+            )
+            merged = mergeable(
+                *(
+                    a.reshape(size * extents[0], *a.shape[2:]) if dim else a
+                    for a, dim in zip(whole, has_dim, strict=True)
+                )
+            )
+            results = jax.tree.map(lambda y: y.reshape(size, extents[0], *y.shape[1:]), merged)
+        return results, jax.tree.map(lambda _: True, results)
+
+    mergeable.def_vmap(batched)
+    return mergeable
 
 
 # -- arguments ----------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Kernels on a GPU that XLA calls: Tilewright's launcher runs a host program on XLA's buffers and stream.
+"""Kernels on a GPU that XLA calls: Tilewright's launcher runs a program on XLA's buffers and stream.
 
 The FFI handler calls Python, which binds the program to the buffers and launches its kernels. All of it is ordered by
 the stream, as are allocations of workspaces, so that the host does not wait. It waits only for runtime checks of the
@@ -8,24 +8,80 @@ program, whose results it reads.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, Protocol
 
+from tilewright.compiler.device import GpuDevice, GpuProgram
 from tilewright.errors import TilewrightError
 from tilewright.jax.entries import XlaBuffer, XlaCall
 from tilewright.jax.frames import INVALID_ARGUMENT, CallFrame, FrameBuffer
 from tilewright.jax.handler import CALLBACK
 from tilewright.runtime.device_arrays import DeviceArray, packed_steps
-from tilewright.runtime.host import HostExecutor
+from tilewright.runtime.scripts import Memories
+
+
+class GpuExecutor(Protocol):
+    """What binds a program to arrays on a GPU: a `HostExecutor`, or `BlockLauncher` for a program without one."""
+
+    def near(self, arrays: Sequence[Any], passing: bool = False) -> Memories:
+        """Return the Memories of the GPU that `arrays` are on; `passing`: what they allocate is used in one call."""
+
+    def bind(
+        self, arrays: Sequence[Any], params: Mapping[str, int] | None = None, *, passing: bool = False
+    ) -> Callable[[], None]:
+        """Return a function that runs the program on `arrays`. `params` has values of sizes that no shape determines;
+        `passing` promises that the function is called once, right away."""
+
+
+@dataclass(frozen=True)
+class BlockLauncher:
+    """The executor of a block program that is launched by itself, by at most `workers` workgroups (None: chosen)."""
+
+    program: GpuProgram
+    device: GpuDevice
+    workers: int | None
+
+    def near(self, arrays: Sequence[Any], passing: bool = False) -> Memories:
+        """Return the Memories of the GPU that `arrays` are on; `passing`: what they allocate is used in one call."""
+        return self.device.near(arrays, passing)
+
+    def bind(
+        self, arrays: Sequence[Any], params: Mapping[str, int] | None = None, *, passing: bool = False
+    ) -> Callable[[], None]:
+        """Return a function that launches the program on `arrays`. `params` has values of sizes that no shape
+        determines; `passing` promises that the function is called once, right away.
+
+        An array that launches cannot use, such as a member of a batch that is not aligned, is copied before the launch,
+        and copied back after it if the program writes it.
+        """
+        memory = self.near(arrays, passing)
+        staged = [a if memory.takes(a) else memory.empty(a.shape, a.dtype) for a in arrays]
+        launch = self.program.launch(staged, self.workers, params)
+        copies = [
+            (array, copy, argument.type.role != "in")
+            for array, copy, argument in zip(arrays, staged, self.program.program.args, strict=True)
+            if copy is not array
+        ]
+
+        def run() -> None:
+            """Copy arrays that are staged, launch the program, and copy what it wrote back."""
+            for array, copy, _ in copies:
+                memory.copy(array, copy)
+            launch()
+            for array, copy, is_written in copies:
+                if is_written:
+                    memory.copy(copy, array)
+
+        return run
 
 
 @dataclass(frozen=True)
 class XlaGpuProgram:
-    """A compiled kernel for a GPU: the executor of its host program, which `bind` binds to arrays."""
+    """A program for a GPU: the executor that binds it to arrays."""
 
-    executor: HostExecutor
+    executor: GpuExecutor
     params: Mapping[str, int] | None
     """Values, by name, of sizes that do not follow from the shapes of arrays."""
 

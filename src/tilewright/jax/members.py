@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.algebra.expr import Symbol
 from tilewright.compiler.compiled import Compiled
-from tilewright.compiler.device import NativeDevice
+from tilewright.compiler.device import GpuDevice, NativeDevice
 from tilewright.compiler.kernels import Executable
 from tilewright.compiler.native import NativeExecutable
 from tilewright.compiler.text import TextExecutable
@@ -21,11 +22,13 @@ from tilewright.interpret.grid import is_grid
 from tilewright.ir.core import MemoryType, Program, Value
 from tilewright.ir.dtypes import DType
 from tilewright.jax.entries import XlaBuffer, XlaCpuProgram
-from tilewright.jax.gpu import XlaGpuProgram
+from tilewright.jax.gpu import BlockLauncher, GpuExecutor, XlaGpuProgram
 from tilewright.limits import written
 from tilewright.runtime.arguments import Arguments
+from tilewright.runtime.sizes import sizes_of
 from tilewright.targets.cpu.entry import EntryMember
 from tilewright.targets.cpu.entry_executor import EntryExecutor
+from tilewright.targets.gpu.checks import check_arrays
 from tilewright.targets.names import is_gpu
 from tilewright.targets.registry import native
 
@@ -46,6 +49,8 @@ class XlaArgument:
     """True if a call must pass it: an input, or an output that the kernel reads too."""
     is_size: bool = False
     """True for a number on which workgroups or loops may depend, so that it must be known when JAX traces."""
+    open_dim: str | None = None
+    """The name of the array's first dimension, if the executable leaves its extent open; else None."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +86,7 @@ class TileKernel:
                 a in executable.outputs and not executable.lenient and _is_fully_written(program, a),
                 a not in executable.outputs,
                 _decides_sizes(program, a),
+                _open_dim(a.type.sizes, executable.known) if isinstance(a.type, MemoryType) else None,
             )
             for a in program.args
         )
@@ -106,7 +112,7 @@ class TileKernel:
 
 
 class TextKernel:
-    """A block, loop or host program that `compile_text`, or `compile` of a block kernel, returned; for CPUs.
+    """A block, loop or host program that `compile_text`, or `compile` of a block kernel, returned.
 
     `arguments` has an `XlaArgument` for each argument.
     """
@@ -116,13 +122,18 @@ class TextKernel:
         self._executable, self._params = executable, None if params is None else dict(params)
         self.name = executable.name
         self.arguments = tuple(
-            XlaArgument(a.name or "", a.type.dtype, is_output=a.type.role != "in", is_required=a.type.role != "out")
+            XlaArgument(
+                a.name or "",
+                a.type.dtype,
+                is_output=a.type.role != "in",
+                is_required=a.type.role != "out",
+                open_dim=_open_dim(a.type.shape, {}),
+            )
             for a in executable.main.args
         )
 
     def specialise(self, arrays_of_call: tuple[Any, ...]) -> SpecialisedKernel:
-        """Return the program's machine code for the shapes of a call's arrays, with the shapes and types of all its
-        arguments.
+        """Return the program for the shapes of a call's arrays, with the shapes and types of all its arguments.
 
         `arrays_of_call` has an entry for each argument: an array, of which only shape and type are used, or None for an
         output that the call leaves out. Raise ArgumentError if the arrays do not fit, and TargetError if this CPU
@@ -130,12 +141,33 @@ class TextKernel:
         """
         executable = self._executable
         device = executable.device
+        if isinstance(device, GpuDevice):
+            return self._specialise_for_gpu(device, arrays_of_call)
         assert isinstance(device, NativeDevice)
         device.target.require(self.name)
         member, arrays = executable.member(*arrays_of_call, params=self._params)
         buffers = tuple(XlaBuffer(arrays[a.name].shape, a.dtype.numpy) for a in self.arguments)
         program = XlaCpuProgram(member, executable.workers)
         return SpecialisedKernel(program, f"{key_text_of(member)}{executable.workers}", buffers)
+
+    def _specialise_for_gpu(self, device: GpuDevice, arrays_of_call: tuple[Any, ...]) -> SpecialisedKernel:
+        """Return the program for a GPU as `specialise` does. `device` is that of the executable.
+
+        Nothing is put on the GPU: arrays on the host stand for the call's. Raise ArgumentError if they do not fit.
+        """
+        executable, params = self._executable, self._params
+        named = executable.arguments(*arrays_of_call, params=params)
+        arrays = [named[a.name] for a in self.arguments]
+        executor: GpuExecutor
+        if executable.executor is not None:
+            executor = executable.executor
+            executable.executor.script(arrays, params)  # raises if the arrays do not fit
+        else:
+            executor = BlockLauncher(executable.launchable, device, executable.workers)
+            check_arrays(executable.main, arrays, sizes_of(executable.main, named, params))
+        buffers = tuple(XlaBuffer(array.shape, a.dtype.numpy) for a, array in zip(self.arguments, arrays, strict=True))
+        text = f"{executable.text()}{executable.target}{executable.workers}{params}"
+        return SpecialisedKernel(XlaGpuProgram(executor, params), text, buffers)
 
 
 def xla_program_of(
@@ -178,12 +210,7 @@ def kernel_of(executable: Any, params: Mapping[str, int] | None) -> TileKernel |
             "compile it first"
         )
     target = getattr(executable, "target", "executor")
-    if is_gpu(target) and isinstance(executable, TextExecutable):
-        raise ArgumentError(
-            f"{executable.name} is compiled for {target!r}; on GPUs tilewright.jax takes what tilewright.compile gives "
-            "of kernels, and programs of compile_text on CPUs only: compile it with target='cpu'"
-        )
-    if isinstance(executable, TextExecutable) and isinstance(executable.device, NativeDevice):
+    if isinstance(executable, TextExecutable) and isinstance(executable.device, NativeDevice | GpuDevice):
         return TextKernel(executable, params)
     if not isinstance(executable, NativeExecutable):
         raise ArgumentError(
@@ -192,6 +219,12 @@ def kernel_of(executable: Any, params: Mapping[str, int] | None) -> TileKernel |
     if params is not None:
         raise ArgumentError(f"params={written(params, 80)}: these are for programs of compile_text; leave them out")
     return TileKernel(executable)
+
+
+def _open_dim(extents: Sequence[Any], known: Mapping[Any, Any]) -> str | None:
+    """Return the name of the first of an array's extents if it is a symbol without a value in `known`; else None."""
+    first = extents[0] if extents else None
+    return first.name if isinstance(first, Symbol) and first not in known else None
 
 
 def _is_fully_written(program: Program, output: Value) -> bool:

@@ -1,4 +1,4 @@
-"""Common parts of the JAX operators (`matmul`, `conv2d`, ...): checks, kernel calls, rules for gradients and vmap.
+"""Common parts of the JAX operators (`matmul`, `conv2d`, ...): checks, and rules for gradients and vmap.
 
 An operator is a function of two data arrays and an optional bias: activation(contraction of both arrays + bias).
 `OperatorOptions` has its options and the methods in which operators differ; `differentiable` makes a JAX function of
@@ -7,10 +7,11 @@ it.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
+from math import prod
 from typing import Any
 
 import jax
@@ -18,12 +19,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.custom_batching import custom_vmap
 
-from tilewright.compiler.compiled import Compiled
 from tilewright.errors import ArgumentError
 from tilewright.ir.dtypes import DType, from_numpy
-from tilewright.jax.entries import XlaBuffer, XlaCall
-from tilewright.jax.members import xla_program_of
-from tilewright.jax.registry import call_registered, register_program, require_representable, xla_buffer_of
+from tilewright.jax.entries import XlaBuffer
+from tilewright.jax.platforms import PlatformKernel, call_on_platform
+from tilewright.jax.registry import require_representable, xla_buffer_of
 
 ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
     "relu": jax.nn.relu,
@@ -48,26 +48,6 @@ def array_stand_in(value: Any, name: str, ranks: tuple[int, ...] = ()) -> Any:
         wanted = " or ".join(map(str, ranks)) or "at least 2"
         raise ArgumentError(f"{name} has shape {buffer.shape}, {len(buffer.shape)} dimensions; it takes {wanted}")
     return np.empty(buffer.shape, buffer.dtype)
-
-
-def call_kernel(kernel: Compiled, arrays: Mapping[str, Any], result: str, shape: tuple[int, ...], kind: DType) -> Any:
-    """Call a compiled kernel through XLA on `arrays`, {argument name: JAX array}, and return its only output.
-
-    `result` is the name of the kernel's output argument. The output is returned with the shape `shape` and the element
-    type `kind`. Arrays are reshaped if the kernel declares other shapes than the caller's.
-    """
-    require_representable(XlaBuffer(shape, kind.numpy), "the result")
-    arguments = kernel.running.arguments
-    names = [arg.name for arg in arguments]
-    input_names = [n for n in names if n != result]
-    shapes = {arg.name: arg.shape for arg in arguments}  # a kernel may see an array in another shape than callers do
-    reshaped = tuple(jnp.reshape(arrays[n], shapes[n] or arrays[n].shape) for n in input_names)
-    inputs = tuple(XlaBuffer(a.shape, np.dtype(a.dtype)) for a in reshaped)
-    outputs = (XlaBuffer(shapes[result] or shape, kind.numpy),)
-    call = XlaCall(inputs, outputs, tuple(len(input_names) if n == result else input_names.index(n) for n in names))
-    program, text = xla_program_of(kernel, [call.buffers[index] for index in call.buffer_indices], None, kernel.name)
-    (output,) = call_registered(register_program(kernel.name, text, program, call), call, {}, reshaped)
-    return jnp.reshape(output, shape)
 
 
 def activation_gradient(name: str | None, compute: Callable[[], Any], gradient: Any) -> Any:
@@ -97,7 +77,7 @@ def gradient_operand_type(kind: DType, gradient: Any) -> DType:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OperatorOptions(ABC):
+class OperatorOptions(PlatformKernel):
     """The options of an operator, and the methods in which operators differ; its arrays are not part of it."""
 
     kind: DType
@@ -108,19 +88,72 @@ class OperatorOptions(ABC):
     precision: str | None = None
     accumulate: str | None = None
 
+    @property
     @abstractmethod
+    def ranks(self) -> tuple[int, int, int]:
+        """Abstract: the numbers of dimensions of both data arrays and of the bias, without batch dimensions."""
+
+    @abstractmethod
+    def result_shape(self, arrays: Sequence[XlaBuffer]) -> tuple[int, ...]:
+        """Abstract: return the shape of the result for `arrays` without batch dimensions: two data arrays and perhaps a
+        bias."""
+
+    @property
+    def merges_first(self) -> bool:
+        """True if a batch of the first data array alone can be merged with this array's first dimension."""
+        return True
+
     def call(self, *arrays: Any) -> Any:
-        """Abstract: return the operator's result for `arrays` (two data arrays and perhaps a bias), from one kernel
-        call."""
+        """Return the operator's result for `arrays` (two data arrays and perhaps a bias), from one kernel call.
 
-    @abstractmethod
-    def call_batched(self, run: Any, size: int, has_batch: Sequence[bool], arrays: Sequence[Any]) -> Any:
-        """Abstract: return the results for a vmap batch by one larger call of the operator, or None if no such call
-        exists.
-
-        `run` is the operator as a JAX function, `arrays` are two data arrays and perhaps a bias. `has_batch` says which
-        of `arrays` have the batch as first dimension; `size` is the extent of that dimension.
+        Each array may have a batch dimension in front, and the result then has it too. If the result has no elements,
+        no kernel is called.
         """
+        batch, members = self.members_of(arrays)
+        result = XlaBuffer((*batch, *self.result_shape(members)), self.out.numpy)
+        require_representable(result, "the result")
+        return call_on_platform(self, arrays, result) if result.bytes else jnp.zeros(result.shape, result.dtype)
+
+    def members_of(self, arrays: Sequence[Any]) -> tuple[tuple[int, ...], list[XlaBuffer]]:
+        """Return (batch, members) of `arrays` (two data arrays and perhaps a bias).
+
+        `batch` is (extent of the batch dimension,) if one of `arrays` has it, else (). `members` has the shapes and
+        types without it.
+        """
+        batch: tuple[int, ...] = ()
+        members = []
+        for array, rank in zip(arrays, self.ranks, strict=False):
+            first = len(array.shape) - rank
+            batch = batch or tuple(array.shape[:first])
+            members.append(XlaBuffer(tuple(array.shape[first:]), np.dtype(array.dtype)))
+        return batch, members
+
+    def call_batched(self, run: Any, size: int, has_batch: Sequence[bool], arrays: Sequence[Any]) -> Any:
+        """Return the results for a vmap batch, with the batch as first dimension, by one larger call of the operator.
+
+        `run` is the operator as a JAX function. `arrays` are two data arrays and perhaps a bias; `has_batch` says which
+        of them have the vmap batch as first dimension, of extent `size`. All may have another batch dimension, from an
+        inner vmap, which is merged with the vmap batch.
+        """
+        ranks = self.ranks[: len(arrays)]
+        has_inner = [a.ndim - has > rank for a, has, rank in zip(arrays, has_batch, ranks, strict=True)]
+        if self.merges_first and not any((*has_batch[1:], *has_inner)):
+            first, *others = arrays
+            results = run(first.reshape(size * first.shape[1], *first.shape[2:]), *others)
+            return results.reshape(size, first.shape[1], *results.shape[1:])
+        inner = next(((a.shape[has],) for a, has, nests in zip(arrays, has_batch, has_inner, strict=True) if nests), ())
+        batch = (size, *inner)
+        merged = []
+        for n, (array, has, nests, rank) in enumerate(zip(arrays, has_batch, has_inner, ranks, strict=True)):
+            alone = n == 0 and not any((*has_batch[:2], *has_inner[:2]))  # a kernel needs data with the batch
+            if not (has or nests or alone):
+                merged.append(array)
+                continue
+            member = array.shape[array.ndim - rank :]
+            spread = jnp.expand_dims(array, 1) if has and inner and not nests else array
+            merged.append(jnp.broadcast_to(spread, (*batch, *member)).reshape(prod(batch), *member))
+        results = run(*merged)
+        return results.reshape(*batch, *results.shape[1:])
 
     @abstractmethod
     def gradients(self, first: Any, second: Any, sum_gradient: Any) -> tuple[Any, Any]:
@@ -159,22 +192,16 @@ def differentiable(options: OperatorOptions) -> Any:
 def _batchable(options: OperatorOptions) -> Any:
     """Return the operator with these options as a function of its arrays with a rule for vmap, from a cache.
 
-    Under vmap it makes one larger call of the operator if the operator has one for these arrays. Otherwise it makes one
-    custom call whose handler runs the kernel once for each member of the batch.
+    Under vmap it makes one larger call of the operator.
     """
     run = custom_vmap(options.call)
 
     def batched(size: int, has_batch: list[bool], *arrays: Any) -> tuple[Any, bool]:
         """Return (results with the batch as first dimension, True, which says so): the rule for vmap.
 
-        `size` is the batch's extent, `has_batch` tells which of `arrays` have the batch as first dimension. The results
-        come from one larger call of the operator if there is one, else from one custom call that iterates over the
-        batch.
+        `size` is the batch's extent, `has_batch` tells which of `arrays` have the batch as first dimension.
         """
-        results = options.call_batched(run, size, has_batch, arrays)
-        if results is None:  # the FFI handler iterates over the batch
-            results = jax.vmap(options.call, [0 if has else None for has in has_batch])(*arrays)
-        return results, True
+        return options.call_batched(run, size, has_batch, arrays), True
 
     run.def_vmap(batched)
     return run

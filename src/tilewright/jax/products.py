@@ -11,16 +11,18 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from tilewright.compiler.compiled import Compiled
+from tilewright.compiler.native import kernel_for
 from tilewright.errors import ArgumentError
 from tilewright.ir.dtypes import DTypeLike
-from tilewright.jax.operators import OperatorOptions, array_stand_in, call_kernel, differentiable
+from tilewright.jax.entries import XlaBuffer
+from tilewright.jax.operators import OperatorOptions, array_stand_in, differentiable
 from tilewright.jax.registry import with_common_varying_axes
 from tilewright.kernels.elementwise import known_activation
+from tilewright.kernels.gemm import gemm
 from tilewright.kernels.sums import known_accumulate
 from tilewright.ops.arrays import known_precision, out_type
-from tilewright.ops.products import product_kernel, require_fit
-from tilewright.runtime import environment
-from tilewright.targets.names import CPU
+from tilewright.ops.products import require_fit
 
 
 def matmul(
@@ -37,7 +39,7 @@ def matmul(
 
     It is `tilewright.matmul` as a JAX function, for jit, vmap, shard_map and grad. `activation` is "relu", "gelu",
     "gelu_tanh", "silu" or None. `precision="tf32"` rounds f32 operands to tf32; `accumulate="f16"` accumulates f16
-    products in f16. Under vmap over a, or over a and b, it is one batched GEMM. Gradients are GEMMs too: their operands
+    products in f16. Under vmap it is one GEMM or one batched GEMM. Gradients are GEMMs too: their operands
     have the data's type if the result has it, else the accumulator's. For the gradient of an activation its input is
     recomputed. Raise ArgumentError if shapes, types or options do not fit.
 
@@ -85,46 +87,42 @@ class _Product(OperatorOptions):
     transposes: str
     """"n" or "t" (transposed) for each operand: with "nn" they are a[m, k] and b[k, n], with "nt" b is [n, k]."""
 
-    def call(self, *arrays: Any) -> Any:
-        """Return activation(a * b + bias) of `arrays` (a, b and perhaps a bias), from one kernel call.
+    @property
+    def ranks(self) -> tuple[int, int, int]:
+        """The numbers of dimensions of a, b and the bias, without batch dimensions."""
+        return 2, 2, 1
 
-        a and b are matrices, or batches of matrices with one batch dimension; `transposes` says which are stored
-        transposed. If the result has no elements, no kernel is called.
-        """
-        a, b, *bias = arrays
-        m, k = a.shape[-2:] if self.transposes[0] == "n" else a.shape[:-3:-1]
-        n = b.shape[-1] if self.transposes[1] == "n" else b.shape[-2]
-        batch = a.shape[:-2]
-        if 0 in (*batch, m, n):
-            return jnp.zeros((*batch, m, n), self.out.numpy)
-        options = (self.activation, self.precision, self.accumulate)
-        dtypes = (self.kind.name, self.out.name)
-        sizes = (prod(batch), m, k, n)
-        added, threads = (bool(bias), False), environment.threads()
-        kernel = product_kernel(self.transposes, sizes, dtypes, added, options, CPU, False, threads)
-        arguments = {"a": a, "b": b} | ({"bias": bias[0]} if bias else {})
-        return call_kernel(kernel, arguments, "c", (*batch, m, n), self.out)
+    @property
+    def merges_first(self) -> bool:
+        """True if a is not transposed: the rows of a batch of matrices a are then rows of one matrix."""
+        return self.transposes[0] == "n"
 
-    def call_batched(self, run: Any, size: int, has_batch: Sequence[bool], arrays: Sequence[Any]) -> Any:
-        """Return the GEMMs of a vmap batch by one call of `run`; None if a is the same for all members, or the bias
-        differs.
+    def result_shape(self, arrays: Sequence[XlaBuffer]) -> tuple[int, ...]:
+        """Return the shape (m, n) of the result for `arrays` without batch dimensions: a, b and perhaps a bias."""
+        a, b, *_ = arrays
+        return a.shape[self.transposes[0] == "t"], b.shape[self.transposes[1] == "n"]
 
-        `run` is this GEMM as a JAX function. `arrays` are a, b and perhaps a bias; `has_batch` says which of them have
-        the vmap batch as first dimension, of extent `size`. If only a has it, and a is not transposed, the rows of all
-        members become rows of one matrix. Otherwise all matrices become one batch, for which a b without the batch is
-        broadcast.
-        """
-        a, b, *bias = arrays
-        a_has_batch, b_has_batch, *bias_has_batch = has_batch
-        if any(bias_has_batch) or not a_has_batch:  # the kernel has one bias for all products
-            return None
-        if not b_has_batch and a.ndim == 3 and self.transposes[0] == "n":  # rows of all members are rows of one matrix
-            rows = run(a.reshape(-1, a.shape[-1]), b, *bias)
-            return rows.reshape(size, a.shape[1], -1)
-        if not b_has_batch:
-            b = jnp.broadcast_to(b, (size, *b.shape))
-        products = run(*(x.reshape(-1, *x.shape[-2:]) for x in (a, b)), *bias)
-        return products.reshape(*a.shape[:-2], *products.shape[-2:])
+    def compile(self, arrays: Sequence[XlaBuffer], target: str) -> tuple[Compiled, Sequence[str]]:
+        """Return (the GEMM kernel compiled for `arrays` on `target`, the names of its inputs); see `PlatformKernel`."""
+        batch, members = self.members_of(arrays)
+        (m, n), k = self.result_shape(members), members[0].shape[self.transposes[0] == "n"]
+        sizes, names = {"M": m, "N": n, "K": k}, ("a", "b", "bias")[: len(arrays)]
+        batched: bool | tuple[str, ...] = False
+        if prod(batch) > 1:  # otherwise the batch dimension is left out
+            operands = "".join(name for name, a in zip("ab", arrays, strict=False) if len(a.shape) > 2)
+            batched = True if operands == "ab" else (operands,)
+            sizes["B" if operands == "ab" else "B0"] = batch[0]
+        kernel = gemm(
+            self.transposes,
+            self.kind.name,
+            self.out.name,
+            batched=batched,
+            bias="batched" if len(arrays) > 2 and len(arrays[2].shape) > 1 else len(arrays) > 2,
+            activation=self.activation,
+            precision=self.precision,
+            accumulate=self.accumulate,
+        )
+        return kernel_for(kernel, sizes, target=target), names
 
     def gradients(self, first: Any, second: Any, sum_gradient: Any) -> tuple[Any, Any]:
         """Return (gradient with respect to a, gradient with respect to b), each by a GEMM.

@@ -117,7 +117,8 @@ def require_representable(buffer: XlaBuffer, where: str) -> None:
 def xla_buffer_of(array: Any, where: str) -> XlaBuffer:
     """Return the shape and element type of a JAX or numpy array as an `XlaBuffer`.
 
-    Raise ArgumentError, which calls the array `where`, if it is no such array, or if it holds random keys of JAX.
+    Raise ArgumentError, which calls the array `where`, if it is no such array, if it holds random keys of JAX, or if an
+    extent is symbolic.
     """
     if not isinstance(array, jax.Array | np.ndarray):
         raise ArgumentError(
@@ -125,4 +126,10 @@ def xla_buffer_of(array: Any, where: str) -> XlaBuffer:
         )
     if jax.dtypes.issubdtype(array.dtype, jax.dtypes.extended):
         raise ArgumentError(f"{where} holds {array.dtype}, which are no numbers; pass jax.random.key_data of it")
+    symbolic = [n for n in array.shape if not isinstance(n, int)]
+    if symbolic:
+        raise ArgumentError(
+            f"{where} has the shape {array.shape}, in which {symbolic[0]} is symbolic; kernels are compiled for "
+            "numbers: export a program for each shape"
+        )
     return XlaBuffer(tuple(array.shape), np.dtype(array.dtype))

@@ -20,7 +20,7 @@ from tilewright.kernels.elementwise import apply_activation
 from tilewright.kernels.sums import sum_type
 from tilewright.limits import ELEMENTS
 
-N, C, F, M, K = tkl.sym.N, tkl.sym.C, tkl.sym.F, tkl.sym.M, tkl.sym.K
+B, N, C, F, M, K = tkl.sym.B, tkl.sym.N, tkl.sym.C, tkl.sym.F, tkl.sym.M, tkl.sym.K
 G, CG, FG = tkl.sym.G, tkl.sym.CG, tkl.sym.FG
 IMAGE = (tkl.sym.D, tkl.sym.H, tkl.sym.W)
 FILTER = (tkl.sym.T, tkl.sym.R, tkl.sym.S)
@@ -41,6 +41,7 @@ def conv(
     padding: Padding = 0,
     dilation: PerAxis = 1,
     groups: int = 1,
+    batched: Sequence[str] = (),
     bias: bool = False,
     residual: bool = False,
     activation: str | None = None,
@@ -55,7 +56,9 @@ def conv(
     which is added before the activation, then y. The number of axes is that of `filter_size`: with one, images are [N,
     W, C], filters [F, S, C] and outputs [N, Q, F]; with three, [N, D, H, W, C], [F, T, R, S, C] and [N, Z, P, Q, F].
     `stride`, `padding` and `dilation` are one number for all axes or one for each; padding may differ at both ends of
-    an axis, see `padding_of`. With `groups`, filters of group g see the channels of that group only.
+    an axis, see `padding_of`. With `groups`, filters of group g see the channels of that group only. `batched` names
+    arguments among "x", "w" and "bias" that have a further first dimension B, for a batch of convolutions; then the
+    residual and y have it too, and the arguments without it are the same for all convolutions.
 
     x and w are of type `dtype`, y of type `out_dtype` (None: `dtype`). Products are accumulated, and bias, residual and
     activation computed, in f32 (i32 for integers, f64 for f64). `precision="tf32"` rounds f32 operands to tf32 first.
@@ -74,20 +77,26 @@ def conv(
         raise ArgumentError(f"filter_size={filter_size!r}: one to three integers of at least 1, one for each axis")
     if not _is_integer(groups, 1):
         raise ArgumentError(f"groups={groups!r}: an integer of at least 1")
+    if isinstance(batched, str) or not isinstance(batched, Sequence) or set(batched) - {"x", "w", "bias"}:
+        raise ArgumentError(f"batched={batched!r}: a list of names among 'x', 'w' and 'bias'")
     steps, dilations = per_axis(stride, rank, "stride"), per_axis(dilation, rank, "dilation")
     pads = padding_of(padding, taps, steps, dilations)
     of_data = element_type(dtype)
     of_sums, of_bias = sum_type(of_data, accumulate), of_data.accumulator
     plain = of_sums is of_bias or not (bias or residual or activation)
     of_result = of_data if out_dtype is None else element_type(out_dtype)
-    grouped = groups > 1
+    grouped, outer = groups > 1, groups > 1 or bool(batched)
     image, filters, output = IMAGE[-rank:], FILTER[-rank:], OUTPUT[-rank:]
-    group_dims, depth, columns = ((G,), CG, FG) if grouped else ((), C, F)
+    depth, columns = (CG, FG) if grouped else (C, F)
+    group_dims = (G,) if outer else ()  # G counts the groups of all convolutions of the batch
 
-    count = 3 if grouped else 2
-    g, i, j = (tkw.IndexMapping.iterator(n) for n in ((0, 1, 2) if grouped else (0, 0, 1)))
-    of_group: dict[Any, Any] = {G: g} if grouped else {}
-    first_channel, first_filter = (g * CG, g * FG) if grouped else (0, 0)
+    count = 3 if outer else 2
+    g, i, j = (tkw.IndexMapping.iterator(n) for n in ((0, 1, 2) if outer else (0, 0, 1)))
+    of_group: dict[Any, Any] = {G: g} if outer else {}
+    group = g % groups if batched else g
+    first_channel, first_filter = (group * CG, group * FG) if grouped else (0, 0)
+    batches = {name: {B: g // groups} if name in batched else {} for name in ("x", "w", "bias")}
+    batches["y"] = {B: g // groups} if batched else {}
     n, *pixel = _digits(i, output)
     *tap, c = _digits(j, (*filters[1:], depth))
     image_coordinates = (
@@ -95,26 +104,28 @@ def conv(
     )
     at_x = tkw.IndexMapping(
         num_iterators=count,
-        inputs={N: n, **dict(zip(image, image_coordinates, strict=True)), C: first_channel + c},
+        inputs={**batches["x"], N: n, **dict(zip(image, image_coordinates, strict=True)), C: first_channel + c},
         outputs={**of_group, M: i, K: j},
     )
     at_w = tkw.IndexMapping(
         num_iterators=count,
-        inputs={F: first_filter + i, **dict(zip(filters, tap, strict=True)), depth: c},
+        inputs={**batches["w"], F: first_filter + i, **dict(zip(filters, tap, strict=True)), depth: c},
         outputs={**of_group, columns: i, K: j},
     )
     at_y = tkw.IndexMapping(
         num_iterators=count,
         inputs={**of_group, M: i, columns: j},
-        outputs={N: n, **dict(zip(output, pixel, strict=True)), F: first_filter + j},
+        outputs={**batches["y"], N: n, **dict(zip(output, pixel, strict=True)), F: first_filter + j},
     )
     at_residual = tkw.IndexMapping(
         num_iterators=count,
-        inputs={N: n, **dict(zip(output, pixel, strict=True)), F: first_filter + j},
+        inputs={**batches["y"], N: n, **dict(zip(output, pixel, strict=True)), F: first_filter + j},
         outputs={**of_group, M: i, columns: j},
     )
-    first, second = tkw.IndexMapping.iterator(0), tkw.IndexMapping.iterator(1)
-    at_bias = tkw.IndexMapping(num_iterators=2, inputs={F: first * FG + second}, outputs={G: first, FG: second})
+    column = tkw.IndexMapping.iterator(1)
+    at_bias = tkw.IndexMapping(
+        num_iterators=2, inputs={**batches["bias"], F: first_filter + column}, outputs={**of_group, columns: column}
+    )
     outside = 0 if any(n > 0 for pair in pads for n in pair) else None
 
     def product(x: Any, w: Any) -> Any:
@@ -129,15 +140,15 @@ def conv(
         tkw.write(tkw.cast(apply_activation(activation, total), of_result), y, mapping=at_y)
 
     def with_bias(total: Any, bias: Any) -> Any:
-        return total + (tkw.read(bias, mapping=at_bias) if grouped else tkw.read(bias))
+        return total + (tkw.read(bias, mapping=at_bias) if outer else tkw.read(bias))
 
     def with_residual(total: Any, residual: Any) -> Any:
         return total + tkw.cast(tkw.read(residual, mapping=at_residual), of_bias)
 
-    Image: Any = tkl.Memory[(N, *image, C, GLOBAL, of_data)]
-    Filters: Any = tkl.Memory[(F, *filters, depth, GLOBAL, of_data)]
-    Bias: Any = tkl.Memory[F, GLOBAL, of_bias]
-    Out: Any = tkl.Memory[(N, *output, F, GLOBAL, of_result)]
+    Image: Any = tkl.Memory[(*batches["x"], N, *image, C, GLOBAL, of_data)]
+    Filters: Any = tkl.Memory[(*batches["w"], F, *filters, depth, GLOBAL, of_data)]
+    Bias: Any = tkl.Memory[(*batches["bias"], F, GLOBAL, of_bias)]
+    Out: Any = tkl.Memory[(*batches["y"], N, *output, F, GLOBAL, of_result)]
 
     @tkw.wave()
     def conv(x: Image, w: Filters, y: Out) -> None:
@@ -164,8 +175,10 @@ def conv(
     for size, out, r, s, d, pair in zip(image, output, taps, steps, dilations, pads, strict=True):
         symbols[out] = (size + sum(pair) - d * (r - 1) - 1) // s + 1
     symbols |= {M: prod(output, start=N), K: prod(filters, start=depth)}
+    if outer:
+        symbols[G] = B * groups if batched else groups
     if grouped:
-        symbols |= {G: groups, FG: F // groups, C: groups * CG}
+        symbols |= {FG: F // groups, C: groups * CG}
     return kernel.bound(symbols)
 
 

@@ -23,7 +23,7 @@ def gemm(
     out_dtype: DTypeLike | None = None,
     *,
     batched: bool | Sequence[str] = False,
-    bias: bool = False,
+    bias: bool | str = False,
     residual: bool = False,
     activation: str | None = None,
     precision: str | None = None,
@@ -33,9 +33,10 @@ def gemm(
 
     Arguments: a, b, then bias[N] if `bias`, then an array of c's shape and type if `residual`, which is added before
     the activation, then c. `transposes` has a letter for a and one for b: a is [M, K] ("n") or [K, M] ("t"), b is [K,
-    N] ("n") or [N, K] ("t"). With `batched`, all matrices have the first dimension B; the bias still has N elements. Or
-    `batched` lists, for each batch dimension B0, B1, ..., which operands have it: with ("ab", "b"), a[B0, M, K] times
-    b[B0, B1, K, N] is c[B0, B1, M, N].
+    N] ("n") or [N, K] ("t"). With `batched`, all matrices have the first dimension B. Or `batched` lists, for each
+    batch dimension B0, B1, ..., which operands have it: with ("ab", "b"), a[B0, M, K] times b[B0, B1, K, N] is c[B0,
+    B1, M, N]. The bias has N elements for all of the batch; with `bias="batched"`, it has the batch dimensions of c
+    too.
 
     a and b are of type `dtype`. Products are accumulated, and bias, residual and activation computed, in f32 (i32 for
     integers, f64 and i64 for f64 and i64); c has that type unless `out_dtype` is given. `precision="tf32"` rounds f32
@@ -57,6 +58,8 @@ def gemm(
     of_result = of_sums if out_dtype is None else element_type(out_dtype)
 
     plain = of_sums is of_bias or not (bias or residual or activation)
+    if bias not in (False, True, "batched"):
+        raise ArgumentError(f"bias={bias!r}: True, False or 'batched'")
     axes = [str(axis) for axis in batched] if not isinstance(batched, bool) else ["ab"] if batched else []
     if any(axis not in ("ab", "a", "b") for axis in axes):
         raise ArgumentError(f"batched={batched!r}: True, or 'ab', 'a' or 'b' for each batch dimension")
@@ -95,7 +98,7 @@ def gemm(
     def with_residual(total: Any, residual: Any) -> Any:
         return total + tkw.cast(tkw.read(residual), of_bias)
 
-    Bias: Any = tkl.Memory[N, GLOBAL, of_bias]
+    Bias: Any = tkl.Memory[(*(batch if bias == "batched" else ()), N, GLOBAL, of_bias)]
 
     @tkw.wave()
     def gemm(a: Left, b: Right, c: Out) -> None:

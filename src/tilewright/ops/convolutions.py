@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, ClassVar
 
@@ -257,6 +258,19 @@ def _convolve_once(kind: type[Conv], x: Any, w: Any, bias: Any, options: dict[st
     return call_once(learnt, lambda: kind(w, bias, **options), x, w, bias)
 
 
+def kernel_sizes(image: Sequence[int | None], weight: Sequence[int], groups: int) -> dict[str, int]:
+    """Return {name of a size of `kernels.conv`: number} for images (n, extent of each axis), without entries that are
+    None, and weights of the shape `weight`.
+
+    >>> kernel_sizes((2, None, 9), (8, 3, 3, 4), groups=2)
+    {'N': 2, 'W': 9, 'F': 8, 'CG': 4}
+    """
+    f, *taps, c = weight
+    names = ["N", *(s.name for s in IMAGE[-len(taps) :])]
+    sizes = {name: size for name, size in zip(names, image, strict=False) if size is not None}
+    return sizes | {"F": f, "CG" if groups > 1 else "C": c}
+
+
 @lru_cache(maxsize=512)
 def _conv_kernel(
     image: tuple[int | None, ...],
@@ -282,7 +296,7 @@ def _conv_kernel(
     instead. `weight` is the weights' shape, `dtypes` are (data, output), `added` is (has a bias, has a residual).
     `constant` says that the weights are packed once, when they are bound.
     """
-    f, *taps, c = weight
+    _, *taps, _ = weight
     bias, residual = added
     kernel = conv_kernel(
         taps,
@@ -297,8 +311,7 @@ def _conv_kernel(
         precision=precision,
         accumulate=accumulate,
     )
-    names = ["N", *(s.name for s in IMAGE[-len(taps) :])]
-    sizes = {name: size for name, size in zip(names, image, strict=True) if size is not None}
-    typical_sizes = {name: size for name, size in zip(names, typical, strict=False) if name not in sizes}
-    sizes |= {"F": f, "CG" if groups > 1 else "C": c, **typical_sizes}
+    sizes = kernel_sizes(image, weight, groups)
+    typical_sizes = {name: n for name, n in kernel_sizes(typical, weight, groups).items() if name not in sizes}
+    sizes |= typical_sizes
     return kernel_for(kernel, sizes, target=target, dynamic=list(typical_sizes), constant=["w"] if constant else [])
