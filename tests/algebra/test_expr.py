@@ -34,6 +34,7 @@ from tilewright.algebra import (
     symbol,
 )
 from tilewright.algebra import expr as nodes
+from tilewright.algebra.expr_sample import refuted
 from tilewright.errors import ExpressionError, NotExact, ParseError
 
 
@@ -371,3 +372,16 @@ def test_threads_that_make_the_same_expression_get_the_same_object():
 def test_an_empty_text_was_invalid_syntax():
     with pytest.raises(ParseError, match="not an expression: the text holds nothing"):
         parse_expr(" ", {})
+
+
+def test_a_symbol_without_a_multiple_in_its_range_is_refused():
+    """It was made, with a range that ends before it begins."""
+    with pytest.raises(ExpressionError, match="no multiple of 8 lies between 1 and 3"):
+        symbol("without_a_multiple", 1, 3, multiple_of=8)
+
+
+def test_a_fact_that_is_zero_refutes_too():
+    """A fact counted as unknown at the points at which it is 0."""
+    x = symbol("refuted_by_zero", 0, 10)
+    assert refuted(x - 1, (x,))
+    assert not refuted(x - 1, (x - 1,))

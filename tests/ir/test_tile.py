@@ -147,3 +147,21 @@ def test_iterate_must_return_what_it_carries():
     dims, message = loose(loop)
     assert dims == {M, N}
     assert "starts as" in message
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        MemoryType(dtypes.f32, (M, N), strides=(7, 1)),
+        MemoryType(dtypes.i8, (M,), extents=(None,), strides=(3,)),
+        MemoryType(dtypes.f32, (M, N), extents=(M + 1, None)),
+    ],
+    ids=str,
+)
+def test_types_of_memory_with_strides_read_back(kind):
+    """Strides were printed and not read."""
+    x, y = Value(kind, "x"), Value(MemoryType(dtypes.f32, (M,)), "y")
+    text = str(program_of(args=(x, y)))
+    again = parse_tile(text)
+    assert [a.type for a in again.args] == [x.type, y.type]
+    assert str(again) == text

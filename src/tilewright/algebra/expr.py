@@ -604,11 +604,12 @@ def symbol(
     high: Bound = inf if upper is None else upper.hi
     if defined is not None:
         low, high = max(low, defined.lo), min(high, defined.hi)
-    if low > high:
-        raise ExpressionError(f"symbol {name}: no integer lies between {lo} and {hi}")
     if multiple_of > 1:
         low = -(-low // multiple_of) * multiple_of if low != -inf else low
         high = high // multiple_of * multiple_of if high != inf else high
+    if low > high:
+        integer = "integer" if multiple_of == 1 else f"multiple of {multiple_of}"
+        raise ExpressionError(f"symbol {name}: no {integer} lies between {lo} and {hi}")
     node = Symbol.__new__(Symbol)
     node.name, node.lower, node.upper, node.definition = name, lower, upper, defined
     key_parts = [zlib.crc32(name.encode())] + [0 if e is None else e.key for e in (lower, upper, defined)]

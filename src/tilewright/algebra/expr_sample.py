@@ -46,15 +46,20 @@ def _sum_values(e: Sum) -> Samples:
 
 
 def refuted(e: Expr, facts: tuple[Expr, ...] = ()) -> bool:
-    """Return True if `e` is negative at some sample point at which all `facts` are positive.
+    """Return True if `e` is negative at some sample point at which no fact is.
 
     `facts` are expressions known to be >= 0. True shows that no proof of e >= 0 from these facts can exist; False shows
     nothing.
     """
     for point, value in enumerate(samples(e)):
-        if value is not None and value < 0 and all((samples(f)[point] or -1) >= 0 for f in facts):
+        if value is not None and value < 0 and all(_is_not_negative(samples(f)[point]) for f in facts):
             return True
     return False
+
+
+def _is_not_negative(value: int | None) -> bool:
+    """Return True if `value`, that of an expression at a sample point, is known and at least 0."""
+    return value is not None and value >= 0
 
 
 def _value(e: Expr, point: int) -> int | None:

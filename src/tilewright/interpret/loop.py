@@ -296,7 +296,7 @@ def reduce(agent: Agent, op: Op) -> Steps | None:
     function: Any = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}[op.attrs["with"]]
     carried_type = kind.accumulator.numpy if op.attrs["with"] in ("sum", "prod") else kind.numpy
     with np.errstate(all="ignore"):
-        target.write(function.reduce(source.read(op).reshape(-1).astype(carried_type)).astype(kind.numpy))
+        target.write(function.reduce(source.read(op).reshape(-1).astype(carried_type)).astype(kind.numpy), op)
     return None
 
 
@@ -326,7 +326,7 @@ def atom(agent: Agent, op: Op) -> Steps | None:
         if data.size == operand.values and operand.lanes != 1 and data.ndim <= 1 and data.size != np.prod(shape):
             data = np.broadcast_to(data.reshape(1, -1), shape)  # one number for all lanes
         operand_values.append(data.reshape(shape))
-    c.write(mma_atom.run(*operand_values).reshape(c.data.shape))
+    c.write(mma_atom.run(*operand_values).reshape(c.data.shape), op)
     return None
 
 

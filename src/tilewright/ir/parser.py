@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from tilewright.algebra.expr import Expr, Symbol, symbol
+from tilewright.algebra.expr import Const, Expr, Symbol, symbol
 from tilewright.algebra.expr_text import parse_expr
 from tilewright.errors import ExpressionError, LimitExceeded, ParseError, ProgramError
 from tilewright.ir.attrs import LASTING, kind_of, split
@@ -265,7 +265,7 @@ class Reader:
         instance.
 
         The level's own function parses it, if it has one. Otherwise it is a tile-level type, perhaps with
-        `sized [...]`.
+        `sized [...]` and `strided [...]`.
         """
         if self.level is not None and self.level.read_type is not None:
             return self.level.read_type(self)
@@ -278,16 +278,33 @@ class Reader:
             if self.at == end:
                 self.types[text] = type_
         self.at = max(self.at, end)
-        if isinstance(type_, MemoryType) and self.peek_word() == "sized":
+        return self._sizes_and_strides(type_) if isinstance(type_, MemoryType) else type_
+
+    def _sizes_and_strides(self, kind: MemoryType) -> MemoryType:
+        """Parse `sized [...]` and `strided [...]`, if they follow, and return `kind` with these extents and strides.
+
+        An extent `_` is None. Raise ParseError if an expression is not valid.
+        """
+        extents, strides = kind.extents, kind.strides
+        if self.peek_word() == "sized":
             self.word()
             self.expect("[")
             start = self.at
-            extents = [
+            extents = tuple(
                 None if part.strip() == "_" else self.expr(part, start + place)
                 for part, place in split(self.enclosed("]"))
-            ]
-            return MemoryType(type_.dtype, type_.dims, type_.space, tuple(extents))
-        return type_
+            )
+        if self.peek_word() == "strided":
+            self.word()
+            self.expect("[")
+            start = self.at
+            steps = self.exprs(self.enclosed("]"), start)
+            if not all(isinstance(e, Const) for e in steps):
+                raise self.fail("strides are integers", start)
+            strides = tuple(e.value for e in steps if isinstance(e, Const))
+        if (extents, strides) == (kind.extents, kind.strides):
+            return kind
+        return MemoryType(kind.dtype, kind.dims, kind.space, extents, strides)
 
     def new_type(self) -> TileType | MemoryType:
         """Parse and return a tile-level type: a register tile such as `f32[M, N]`, or memory such as
