@@ -17,11 +17,16 @@ class VectorCosts:
 
     `block` is the cost of a register tile of the accumulator beside its multiply-adds, `task` that of a task beside its
     tiles. `shown` is the exposed share of the shorter of two times: multiply-adds, and the loads that feed them.
+    `scattered` is the cost of a cache line of the result, or of an operand of the epilogue, that is accessed away from
+    its neighbours. `sharpness` is the exponent of the p-norm that joins multiply-adds with reads of operands from
+    caches and memory (0: the longer of both).
     """
 
     block: float = 0
     task: float = 0
     shown: float = 0
+    scattered: float = 0
+    sharpness: float = 0
 
 
 @dataclass(frozen=True)

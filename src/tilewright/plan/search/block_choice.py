@@ -14,7 +14,7 @@ from tilewright.plan.fixed import FREE, Fixed
 from tilewright.plan.lanes import lane_block_unit, lane_unit, why_no_lanes
 from tilewright.plan.model import roofline
 from tilewright.plan.search.block_work import block_cost
-from tilewright.plan.search.ranked_blocks import CostedBlocking, RankedBlocks
+from tilewright.plan.search.ranked_blocks import CostedBlocking, RankedBlocks, ordering_of
 from tilewright.plan.tile_registers import tile_unit
 from tilewright.plan.validate import why_illegal, why_not_atom
 from tilewright.plan.vectors import vector_unit
@@ -51,7 +51,7 @@ def choose(space: Contraction, machine: Machine, fixed: Fixed = FREE) -> RankedB
     candidates = list(_candidates(space, units, machine, fixed))
     if not candidates and fixed != FREE and units:
         candidates = list(_candidates(space, units, machine, FREE))
-    candidates.sort(key=lambda x: (x.cost.cycles, x.cost.reading))
+    candidates.sort(key=ordering_of(candidates))
     bound = roofline(space, machine, units) if units else None
     return RankedBlocks(machine, tuple(candidates), tuple(refused), bound)
 

@@ -6,6 +6,7 @@ overlap with reads of operands from caches and memory; staging (copying) of A an
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import ceil, prod
 
 from tilewright.machine import Machine, MultiplyAtom
@@ -14,7 +15,7 @@ from tilewright.plan.blocking import COLUMNS, Blocking, required_lane_digit, rou
 from tilewright.plan.contraction import Contraction, size
 from tilewright.plan.model import Cost, copy_kernel_cycles, cores, element_bytes, l2, missing_share, operand_bytes
 from tilewright.plan.search.core_reads import OperandReads, cycles_beyond_l1, operand_cycles, slower_rows
-from tilewright.plan.search.cost import SAME_WAVES, kernel_time
+from tilewright.plan.search.cost import SAME_WAVES, kernel_time, overlapped_cycles
 from tilewright.plan.search.work import Phase, Work
 from tilewright.plan.sliding import stride_between_rows
 from tilewright.plan.task_shape import TaskShape, columns_of, task_shape
@@ -32,12 +33,15 @@ def block_cost(space: Contraction, blocking: Blocking, machine: Machine) -> Cost
     reading = shape.repeats * _task_read_cycles(space, blocking, machine, shape)
     staging = shape.repeats * _task_staging_cycles(space, blocking, machine, shape)
     storing = shape.repeats * _task_storing_cycles(space, blocking, machine, shape)
-    ragged = 0.0
-    if shape.last_tail:  # the last task along M also has a ragged tile of so many rows
+    sharpness = _sharpness(blocking, machine)
+    ragged, ragged_reading = 0.0, 0.0
+    if shape.last_tail:  # the last task along M also has a ragged tile of so many rows, for which B is read again
         last_tasks = ceil(shape.column_tasks * shape.around / workers)
-        ragged = last_tasks * shape.across * _tile_cycles(space, blocking, machine, shape.last_tail, blocking.vectors)
+        products = shape.across * _tile_cycles(space, blocking, machine, shape.last_tail, blocking.vectors)
+        _, b = _operand_reads(space, blocking, machine, shape)
+        ragged_reading = last_tasks * operand_cycles(limits, replace(b, first=0.0, again=b.first))
+        ragged = overlapped_cycles(sharpness, last_tasks * products, ragged_reading)
     tensors = {x.name: operand_bytes(x) for x in (space.a, space.b, space.out, *space.extras)}
-    sharpness = machine.costs.tiles.sharpness if blocking.in_tiles else 0.0
     phase = Phase(1, mma, staging + storing, gather=reading, sharpness=sharpness)
     work = Work(shape.tasks, (phase,), moved=sum(tensors.values()), waits=ragged)
     cycles, busiest = kernel_time(machine, work, SAME_WAVES).cycles, ceil(shape.tasks / workers)
@@ -51,9 +55,16 @@ def block_cost(space: Contraction, blocking: Blocking, machine: Machine) -> Cost
         packing=0.0 if space.b.constant else copy_kernel_cycles(space.b, space.b, machine),
         tasks=shape.tasks,
         busiest=busiest,
-        reading=busiest * reading,
+        reading=busiest * reading + ragged_reading,
         staged_bytes=busiest * shape.repeats * shape.staged_bytes,
     )
+
+
+def _sharpness(blocking: Blocking, machine: Machine) -> float:
+    """Return the exponent of the p-norm that joins MMAs with reads of operands; 0 if only the longer of both counts."""
+    if blocking.by_lanes:
+        return 0.0
+    return (machine.costs.tiles if blocking.in_tiles else machine.costs.vectors).sharpness
 
 
 # -- MMAs -------------------------------------------------------------------------------------------------
@@ -139,7 +150,23 @@ def _task_read_cycles(space: Contraction, blocking: Blocking, machine: Machine, 
     Whether a cache still holds it depends on the bytes read in between, and so on the order of the loops over
     accumulator tiles (`blocking.order`).
     """
-    limits = machine.limits
+    limits, core = machine.limits, sum(_core_bytes(space, blocking, machine, shape))
+    written = operand_bytes(space.out) / (shape.tasks * shape.repeats)
+    reads = _operand_reads(space, blocking, machine, shape)
+    total = sum(operand_cycles(limits, x) for x in reads) + cycles_beyond_l1(limits, written, core)
+    if blocking.by_lanes:  # short runs of A and of the result
+        total *= 1 + limits.line_bytes / 2 / (blocking.columns * element_bytes(space.a.dtype))
+        total *= machine.costs.lanes.parted if shape.column_tasks > 1 else 1
+    return total
+
+
+def _operand_reads(
+    space: Contraction, blocking: Blocking, machine: Machine, shape: TaskShape
+) -> tuple[OperandReads, OperandReads]:
+    """Return the OperandReads of A and of B for one task and batch element, without a ragged tile of the last task.
+
+    A task is one core's tile; `shape` has its numbers of accumulator tiles. `space` is the product's index space.
+    """
     a_bytes, tile_a = _a_bytes(space, blocking, shape)
     tile_b = blocking.columns * _k_elements(space, blocking) * element_bytes(space.b.dtype)
     b_bytes, passes = tile_b * shape.across, 1 if blocking.by_lanes else shape.across
@@ -156,12 +183,7 @@ def _task_read_cycles(space: Contraction, blocking: Blocking, machine: Machine, 
         slower = slower_rows(machine, blocking.atom, blocking.rows, stride, streams="a" in blocking.streams)
     a = OperandReads(0.0 if blocking.stage else a_bytes, core, again, between_a, slower)
     b = OperandReads(b_bytes, core, (shape.row_tiles - 1) * b_bytes, between_b)
-    written = operand_bytes(space.out) / (shape.tasks * shape.repeats)
-    total = sum(operand_cycles(limits, x) for x in (a, b)) + cycles_beyond_l1(limits, written, core)
-    if blocking.by_lanes:  # short runs of A and of the result
-        total *= 1 + limits.line_bytes / 2 / (blocking.columns * element_bytes(space.a.dtype))
-        total *= machine.costs.lanes.parted if shape.column_tasks > 1 else 1
-    return total
+    return a, b
 
 
 def _a_bytes(space: Contraction, blocking: Blocking, shape: TaskShape) -> tuple[float, float]:
@@ -216,17 +238,21 @@ def _task_staging_cycles(space: Contraction, blocking: Blocking, machine: Machin
 
 
 def _task_storing_cycles(space: Contraction, blocking: Blocking, machine: Machine, shape: TaskShape) -> float:
-    """Return one core's cycles to store tile registers of one task and batch element; 0 without tile registers.
+    """Return one core's cycles to store results of one task and batch element that overlap nothing.
 
-    A task is one core's tile; `shape` has its numbers of accumulator tiles. Delayed stores overlap with the next
-    accumulator tile and cost nothing. Rows of the result that are written in several pieces, or by several cores, take
-    longer.
+    A task is one core's tile; `shape` has its numbers of accumulator tiles. Delayed stores of tile registers overlap
+    with the next accumulator tile and cost nothing. Rows of the result that are written in several pieces, or by
+    several cores, take longer. Vector registers are stored for nothing, but for rows in several pieces; rows of the
+    epilogue's operands are then read in pieces too.
     """
+    in_pieces = not blocking.stage and blocking.order[0] == COLUMNS and shape.across > 1
     if not blocking.in_tiles:
-        return 0.0
+        moved = sum(map(operand_bytes, (space.out, *space.extras))) / (shape.tasks * shape.repeats)
+        is_scattered = in_pieces and not blocking.by_lanes
+        return machine.costs.vectors.scattered * moved / machine.limits.line_bytes if is_scattered else 0.0
     costs, elements = machine.costs.tiles, shape.row_tiles * shape.across * blocking.rows * blocking.columns
     storing = 0.0 if blocking.overlap == "delayed store" else elements * costs.store
     lines = elements * element_bytes(space.out.dtype) / machine.limits.line_bytes
-    if not blocking.stage and blocking.order[0] == COLUMNS and shape.across > 1:
+    if in_pieces:
         storing += lines * costs.scattered
     return storing + (lines * costs.shared if shape.column_tasks > 1 else 0.0)

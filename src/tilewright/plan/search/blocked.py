@@ -21,7 +21,7 @@ from tilewright.plan.refusals import refused
 from tilewright.plan.schedule import Schedule
 from tilewright.plan.search.block_choice import choose, variant
 from tilewright.plan.search.block_work import block_cost
-from tilewright.plan.search.ranked_blocks import CostedBlocking, RankedBlocks
+from tilewright.plan.search.ranked_blocks import CostedBlocking, RankedBlocks, ordering_of
 from tilewright.plan.search.ranking import PlanCandidate, Ranking, Rewrite
 from tilewright.plan.validate import validate
 
@@ -108,10 +108,10 @@ def kernels_of_blocks(facts: Facts, machine: Machine, ranking: Ranking) -> Itera
     fixed, count = fixed_by(facts.program, space, facts.sizes), 0
     for variant_of, ranked in _ranked_variants(space, machine, fixed):
         notes = (variant_of.note,) if variant_of.note else ()
-        rewrites = tuple(map(Rewrite, notes))
+        rewrites, ordering = tuple(map(Rewrite, notes)), ordering_of(ranked.candidates)
         for candidate in ranked.candidates:
             kernel = BlockedKernelSchedule(candidate, ranked, notes=notes)
-            yield _plan_candidate(facts, kernel, variant_of.copies, count, rewrites)
+            yield _plan_candidate(facts, kernel, variant_of.copies, (ordering(candidate)[0], count), rewrites)
             count += 1
         if not count:
             for refusal in ranked.unfit:
@@ -120,13 +120,17 @@ def kernels_of_blocks(facts: Facts, machine: Machine, ranking: Ranking) -> Itera
 
 
 def _plan_candidate(
-    facts: Facts, kernel: BlockedKernelSchedule, copies: float, rank: int, rewrites: tuple[Rewrite, ...] = ()
+    facts: Facts,
+    kernel: BlockedKernelSchedule,
+    copies: float,
+    order: tuple[float, int],
+    rewrites: tuple[Rewrite, ...] = (),
 ) -> PlanCandidate:
     """Wrap a kernel as a PlanCandidate; its cycles are the kernel's, plus those of its epilogue, plus `copies`.
 
-    `copies` are the cycles to prepare operands before the kernel, `rewrites` describe that. `rank` breaks ties between
-    kernels of equal cost: the smaller is first. `facts` is the analysed program, which has the epilogue's elementwise
-    work.
+    `copies` are the cycles to prepare operands before the kernel, `rewrites` describe that. `order` is (cycles, rank):
+    candidates are ordered by these cycles, plus those of the epilogue and copies, and then by rank. `facts` is the
+    analysed program, which has the epilogue's elementwise work.
     """
     machine = kernel.ranked.machine
     epilogue = sum(
@@ -134,8 +138,9 @@ def _plan_candidate(
         for n in facts.nodes
         if n.op not in UNTIMED and n.op != "mma"
     )
-    cycles = kernel.candidate.cost.cycles + copies + epilogue / cores(machine)
-    return PlanCandidate(kernel, cycles, (cycles, rank), rewrites)
+    added, (ordering_cycles, rank) = copies + epilogue / cores(machine), order
+    key = ordering_cycles + added, rank
+    return PlanCandidate(kernel, kernel.candidate.cost.cycles + added, key, rewrites)
 
 
 def _ranked_variants(space: Contraction, machine: Machine, fixed: Fixed) -> Iterator[tuple[Variant, RankedBlocks]]:
@@ -215,8 +220,10 @@ def _open_kernels(facts: Facts, space: Contraction, machine: Machine, ranking: R
     fit = tuple(x for x in ranked.candidates if x.blocking.in_tiles)
     ranked = replace(ranked, candidates=fit)
     opened = frozenset(digit.name for digit in space.open)
+    ordering = ordering_of(fit)
     for n, candidate in enumerate(fit):
-        yield _plan_candidate(facts, BlockedKernelSchedule(candidate, ranked, opened, (note,)), 0.0, n)
+        kernel = BlockedKernelSchedule(candidate, ranked, opened, (note,))
+        yield _plan_candidate(facts, kernel, 0.0, (ordering(candidate)[0], n))
 
 
 def space_for(plan: Schedule, space: Contraction, machine: Machine) -> Variant:
@@ -274,4 +281,4 @@ def rate_blocks(facts: Facts, machine: Machine, plan: Schedule) -> PlanCandidate
     if candidate is None:
         candidate = CostedBlocking(blocking, typical, block_cost(typical, blocking, machine))
     kernel = BlockedKernelSchedule(candidate, ranked, notes=notes)
-    return _plan_candidate(facts, kernel, chosen.copies, 0)
+    return _plan_candidate(facts, kernel, chosen.copies, (candidate.cost.cycles, 0))

@@ -1,9 +1,9 @@
-"""The ranked blockings of a CPU's contraction, fastest first, and why others were not chosen."""
+"""The ranked blockings of a CPU's contraction, the best first, and why others were not chosen."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -17,6 +17,8 @@ from tilewright.plan.schedule import Schedule, Split
 from tilewright.plan.sliding import halo_of
 from tilewright.plan.validate import why_illegal
 
+CLOSE = 1.002
+"""Candidates with at most this many times the fewest cycles are ordered by all their activities."""
 CLEARLY = 1.4
 """A plan with more than this many times the best plan's predicted cycles counts as slower; below, it may be as good."""
 SHOWN = 2
@@ -43,9 +45,31 @@ class CostedBlocking:
         return Candidate(self.cost.cycles, lambda: self.plan)
 
 
+Ordering = tuple[float, float, float]
+"""(cycles, cycles if nothing overlapped, predicted cycles) of a candidate: the smaller, the better."""
+
+
+def ordering_of(candidates: Sequence[CostedBlocking]) -> Callable[[CostedBlocking], Ordering]:
+    """Return a function that gives the Ordering of each of the candidates.
+
+    Candidates that are close to the fastest one (see CLOSE) count with its cycles. Among them, the sum of all
+    activities decides, those that others hide included: real caches and memory may be slower than predicted, most of
+    all if all cores are at work.
+    """
+    fewest = min((x.cost.cycles for x in candidates), default=0.0)
+
+    def ordering(x: CostedBlocking) -> Ordering:
+        """Return the Ordering of the candidate `x`."""
+        cycles, cost = x.cost.cycles, x.cost
+        activities = cost.products + cost.reading + cost.storing + cost.staging
+        return fewest if cycles <= CLOSE * fewest else cycles, activities, cycles
+
+    return ordering
+
+
 @dataclass(frozen=True)
 class RankedBlocks:
-    """The legal blockings of a contraction on a CPU, fastest first; the units that cannot compute it; its roofline."""
+    """The legal blockings of a contraction on a CPU, the best first; the units that cannot compute it; its roofline."""
 
     machine: Machine
     candidates: tuple[CostedBlocking, ...]
@@ -54,7 +78,7 @@ class RankedBlocks:
 
     @property
     def best(self) -> CostedBlocking | None:
-        """The CostedBlocking with the fewest predicted cycles; None if no blocking is legal."""
+        """The first CostedBlocking by `ordering_of`; None if no blocking is legal."""
         return self.candidates[0] if self.candidates else None
 
 
