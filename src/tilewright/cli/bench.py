@@ -193,7 +193,7 @@ def measured(
 
     Samples are taken until `rounds` of each side are valid or `seconds` have passed. `probes` is {atom: seconds of the
     fastest peak probe so far} and is updated. `waiting` is called with a text that says what is being waited for. Raise
-    `ArgumentError` if the two results differ.
+    `ArgumentError` if the two results differ, or if there is no time of both sides.
     """
     import numpy as np
 

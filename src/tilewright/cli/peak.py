@@ -79,8 +79,8 @@ def peak_of(a: DType, b: DType) -> Peak:
 
 
 def peak_text(atom: MultiplyAtom, machine: Machine, workers: int) -> tuple[str, int]:
-    """Return (text, multiply-adds of each worker): the block program of a probe that runs `atom` of `machine` in a
-    loop, with `workers` tasks.
+    """Return (text, multiply-adds of each task): the block program of a probe that runs `atom` of `machine` in a loop,
+    with one task for each of `workers`.
 
     >>> from tilewright.targets.registry import machine
     >>> row = machine("x86.avx512")

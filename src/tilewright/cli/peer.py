@@ -54,8 +54,9 @@ class Library:
         """Return {name: call}: PyTorch's oneDNN calls that compute the problem of `work` on its `arrays` ({argument
         name: array}), with prepacked weights if possible.
 
-        Only calls that run on this machine are returned. Raise `ArgumentError` if none does, or if the problem or its
-        types are not measured: those are 2-D convolutions and single GEMMs of one type, f32, bf16 or f16.
+        Only calls that run on this machine are returned. Accepted are 2-D convolutions with symmetric padding and
+        single GEMMs, with f32, bf16 or f16 as the type of operands and result. Raise `ArgumentError` for other problems
+        and types, and if no call runs.
         """
         p = work.problem
         if len(set(work.types)) != 1 or work.types[0] not in FLOATS:

@@ -59,7 +59,8 @@ class Sample:
 
 @dataclass
 class Gate:
-    """Samples of several sides, each taken between two probes; one counts if no probe was slow and no thread waited.
+    """Samples of several sides, each taken between two probes (short runs of a loop at the machine's peak). A sample
+    counts if neither probe was slow and threads hardly waited for a core.
 
     A short probe may find a free moment on a machine that is busy otherwise; the waiting times of threads show that.
 

@@ -200,8 +200,8 @@ class Workload:
     def compiled(self, plan: str | None = None, target: str = "cpu", required: Required = Required.NOTHING) -> Compiled:
         """Return the problem's kernel compiled for `target`, with its second operand constant (packed once).
 
-        `plan` is the text of the plan, or @FILE (None: the best plan). `required` is a property of the plan, such as
-        being fast; raise an error if it lacks that.
+        `plan` is the text of the plan, or @FILE (None: the best plan). `required` has the properties that the plan must
+        have, such as Required.FAST; raise `NoAtoms` or `SlowPlan` if it lacks one.
         """
         return self._kernel_for(plan, target=target, required=required)
 
@@ -338,7 +338,7 @@ def plan_text(plan: str | None) -> str | None:
 
 
 def known_target(target: str) -> None:
-    """Raise an error unless the text `target` names a target of the compiler, or the interpreter; otherwise do
+    """Raise `ArgumentError` unless the text `target` names a target of the compiler, or the interpreter; otherwise do
     nothing.
     """
     from tilewright.targets.names import GPU, INTERPRETER

@@ -40,7 +40,9 @@ def machine_levels(kernel: Any) -> dict[str, str]:
 
 
 def machine_code(kernel: Any, level: str) -> str:
-    """Return the text of `kernel` on `level` of machine code, such as "llvm" or "asm"."""
+    """Return the text of `kernel` on `level`, a level of machine code that `machine_levels` lists, such as "llvm" or
+    "asm".
+    """
     return str(getattr(kernel, machine_levels(kernel)[level]))
 
 
@@ -177,9 +179,10 @@ class Compiled:
 
     @property
     def member(self) -> tuple[Any, dict[str, int], list[tuple[int, ...]] | None]:
-        """(executable, sizes, shapes): the executable that this kernel belongs to, and for which call.
+        """(executable, sizes, shapes): the executable that this kernel belongs to, and the sizes and shapes of the call
+        for which it was compiled.
 
-        `sizes` is {size name: number}; `shapes` has the shape of each argument, or is None if sizes are dynamic.
+        `sizes` is {size name: number}; `shapes` is the list of the arguments' shapes, or None if sizes are dynamic.
         """
         executable, sizes, shapes, _ = self._recipe
         return executable, sizes, shapes

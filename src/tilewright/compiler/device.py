@@ -222,8 +222,8 @@ class InterpretedProgram:
 def memory_near(machine: Machine, arrays: Sequence[Any], passing: bool = False) -> Memories:
     """Return the Memories of the GPU that `arrays` are on: the object that allocates and copies tensors there.
 
-    `machine` is the described GPU. If the arrays follow a stream, work goes to that stream. `passing` says that tensors
-    allocated from it are used only during one call.
+    `machine` is the described GPU. If the arrays come with a stream, work goes to that stream. With `passing`, the
+    caller promises to use the memory only during one call.
     """
     target, number = gpu(f"gpu:{machine.name}", None), common_device("the call", list(arrays))
     return target.backend.memory(target.machine, number, passing, followed_stream(arrays))
@@ -238,9 +238,8 @@ class GpuDevice:
         self.target, self.made_for = target, ""
 
     def prepare(self, program: Program, params: Mapping[str, int]) -> GpuProgram:
-        """Check `program`, bind its parameters to `params`, {name: value}, and return it compiled for a GPU.
-
-        The GPU is the one that the program names. Its name is recorded in `self.made_for`, for `near`.
+        """Check `program`, bind its parameters to `params`, {name: value}, and return it compiled for the GPU that its
+        header names. `self.made_for` is set to this GPU's name, which `near` reads.
         """
         prepared = GpuProgram(self, *ready(program, params))
         self.made_for = prepared.kernel.target.machine.name
@@ -249,8 +248,8 @@ class GpuDevice:
     def near(self, arrays: Sequence[Any], passing: bool = False) -> Memories:
         """Return the Memories of the GPU that `arrays` are on: the object that allocates and copies tensors there.
 
-        `passing` says that tensors allocated from it are used only during one call. A program must have been prepared
-        before.
+        With `passing`, the caller promises to use the memory only during one call. The kind of GPU is that of the
+        program that `prepare` was last called with; without an earlier call of `prepare` this raises LookupError.
         """
         return memory_near(machine_named(self.made_for), arrays, passing)
 

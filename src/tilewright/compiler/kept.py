@@ -69,7 +69,7 @@ def keep(key: str, planned: PlannedKernel, program: Program) -> None:
     """Store a planned kernel in the disk cache under `key`; do nothing if a manifest cannot describe it.
 
     It cannot if the kernel has dynamic sizes, logs, causes warnings, or has no machine-code entry. `program` is its
-    tile program, whose operations stand for source locations.
+    tile program: source locations are stored as the numbers of its operations.
     """
     request, executor = planned.request, planned.executor
     realised = planned.realised

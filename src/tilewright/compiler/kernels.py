@@ -428,7 +428,7 @@ def _require_tile_sizes(program: Program, known: Mapping[Symbol, Expr]) -> None:
 
 
 def _require_topk_counts(program: Program, known: Mapping[Symbol, Expr]) -> None:
-    """Raise an error if a `topk` takes more elements than its dimension has for the symbol values `known`.
+    """Raise DimensionMismatch if a `topk` takes more elements than its dimension has for the symbol values `known`.
 
     A count or size that is not known yet is not checked.
     """

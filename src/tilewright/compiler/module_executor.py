@@ -35,8 +35,9 @@ def executor_of(module: Module, device: Device) -> HostExecutor:
 class NativeExecutor(EntryExecutor, HostExecutor):
     """A module on a CPU.
 
-    Its script lists the launches for one set of sizes, and is checked once for them. The entry is machine code that
-    does the same for all sizes.
+    Its script is the list of launches for one set of sizes, and is checked once for them. Its entry is a native
+    function that makes the same launches. One entry serves all sizes, unless sizes decide which programs are launched;
+    then there is an entry for each set of sizes.
     """
 
     device: NativeDevice
@@ -70,8 +71,8 @@ class NativeExecutor(EntryExecutor, HostExecutor):
                 program.make()
 
     def member(self, arrays: Sequence[Array], params: Mapping[str, int] | None = None) -> EntryMember | None:
-        """Return the module's machine-code entry for the sizes of `arrays`; None if its launches run one by one
-        instead.
+        """Return the module's machine-code entry for the sizes of `arrays`; None if Python must launch the module's
+        programs one by one (`why_script` has the reason).
 
         `params` is {name: value} of sizes that no shape determines. Raise an error if shapes or types of the arrays are
         not those of the arguments.
@@ -79,7 +80,11 @@ class NativeExecutor(EntryExecutor, HostExecutor):
         return None if self.why_script is not None else self._members(self.sizes(arrays, params))
 
     def member_of_closed_sizes(self) -> EntryMember | None:
-        """Return the machine-code entry of a module without dynamic sizes; None if launches run one by one instead."""
+        """Return the machine-code entry (the native function that runs the whole module) of a module without dynamic
+        sizes.
+
+        None if Python must launch the module's programs one by one (`why_script` has the reason).
+        """
         return None if self.why_script is not None else self._members(())
 
     def _member_of_sizes(self, sizes: Sizes) -> EntryMember:

@@ -96,11 +96,11 @@ class NativeExecutable(Executable):
             self._drop_compiled()
 
     def _report_plan(self, realised: Realised) -> None:
-        """Warn, once per executable, if a contraction of the kernel has no atoms, or if its plan is slow.
+        """Warn, once per executable, if a contraction of the kernel runs without atoms, or else if its plan is slow.
 
-        `realised` is the result of the passes, with the plan. There is no warning about a plan that the author gave:
-        not of atoms if that plan has none, and not of slowness. If `compile` was told to require one of the two
-        properties, its absence raises an error instead.
+        `realised` is the result of the passes, with the plan. If the author gave the plan, there is no warning of
+        slowness, and none of atoms if a product of that plan has no atom. A property that `compile` was told to require
+        is always checked; if it is absent, an error is raised.
         """
         warn_of = Required.NOTHING
         if not self._reported:
@@ -164,12 +164,12 @@ class NativeExecutable(Executable):
     def compiled(
         self, symbols: Mapping[Symbol, int], shapes: Mapping[Value, tuple[int, ...]], *, logs: bool = False
     ) -> Compiled:
-        """Return the kernel for these sizes, {symbol: number}, and {argument: shape}; it is planned and compiled once
-        for each.
+        """Return the kernel for the sizes `symbols`, {symbol: number}, and `shapes`, {argument: shape}; it becomes the
+        `last` kernel. A kernel is planned and compiled once for each set of sizes, shapes and number of threads.
 
-        If there are dynamic sizes, it is one kernel for all their values. In two cases it is a kernel for these numbers
-        alone: with `logs` (the kernel records debug_log); and if the general kernel does not accept the numbers. The
-        result becomes the `last` kernel.
+        If there are dynamic sizes, it is one kernel for all their values. In three cases it is a kernel for these
+        numbers alone: with `logs` (the kernel records debug_log); if the executable is lenient and an argument is
+        longer than its dimensions say; and if the kernel for all values does not accept the numbers.
         """
         if self.dynamic and not logs:
             longer_argument = self._request_for(symbols, shapes).longer() if self.lenient else None
@@ -222,8 +222,8 @@ class NativeExecutable(Executable):
     def _load_or_plan(self, key: str | None, recipe: tuple[Any, ...], plan: Callable[[], PlannedKernel]) -> Compiled:
         """Return the kernel that the disk cache has under `key`; otherwise plan it now and store it there.
 
-        `key` None means that the kernel is not cached: it is then planned on first use. `recipe` is (executable, sizes,
-        shapes, logs), from which a pickled kernel is restored; `plan()` plans the kernel.
+        `key` None means that the disk cache is not used. `recipe` is (executable, sizes, shapes, logs), from which a
+        pickled kernel is restored; `plan()` plans the kernel.
         """
         stored = None if key is None else kept.find(key, self.program)
         kernel = Compiled(self.target, recipe, plan, stored)
@@ -257,8 +257,9 @@ class NativeExecutable(Executable):
     def _compiled_open(self, symbols: Mapping[Symbol, int]) -> Compiled:
         """Return the kernel for all values of the dynamic sizes; it becomes the `last` kernel.
 
-        It is planned for the values in `symbols`, {size: number}, and compiled once for each set of the sizes that are
-        not dynamic.
+        Kernels are cached by the values of the other sizes and by the number of threads. `symbols` is {size: number}.
+        If no kernel is cached, one is planned for the dynamic sizes in `symbols`; a cached kernel was planned for those
+        of an earlier call.
         """
         static = {s: e for s, e in self.known.items() if s not in self.dynamic}
         fixed = {s: n for s, n in symbols.items() if s not in self.dynamic and not static.get(s, ONE).symbols}
@@ -273,8 +274,9 @@ class NativeExecutable(Executable):
     def _open_request(self, symbols: Mapping[Symbol, int]) -> Request:
         """Return the Request (input of the passes) for a kernel with dynamic sizes: extents are expressions of these.
 
-        The kernel is planned for a typical value of each dynamic size. It is the value in a plan that the author gave,
-        if there is one; else the value in `symbols`, {size: number}, but at least 2.
+        The kernel is planned for a typical value of each dynamic size. It is the size's value in a plan that the author
+        gave, if there is one; else the value in `symbols`, {size: number}, but at least 2 and at least the smallest
+        allowed value.
         """
         from tilewright.lower.block.symbolic_shapes import opened as opened_sizes
 
@@ -417,9 +419,8 @@ class NativeExecutable(Executable):
         return kernel.running.bind_whole([*arrays, *logged], self._open_size_values(bound, kernel), passing=passing)
 
     def member(self, bound: Arguments) -> tuple[Compiled, dict[str, int] | None]:
-        """Return (the kernel for a call's checked arguments, {name: value} of its open sizes or None if it has none).
-
-        It is compiled if needed.
+        """Return (kernel, sizes) for a call's checked arguments. The kernel is compiled if needed; `sizes` is {name:
+        value} of its open sizes, or None if it has none.
         """
         kernel = self.compiled(self._sizes_of_call(bound), self._shapes_of_call(bound))
         return kernel, self._open_size_values(bound, kernel)
@@ -634,9 +635,10 @@ def _as_schedule(plan: str | Schedule | None) -> Schedule | None:
 
 
 def _extents_of(arg: Value) -> list[Expr]:
-    """Return the extents of the memory of the argument `arg` as expressions; [] for a scalar.
+    """Return the extents of the memory of the argument `arg` as expressions, in the order of its dimensions; [] for a
+    scalar.
 
-    A dimension whose memory has no extent of its own has its size.
+    Where the argument's type leaves an extent open, it is the symbol of the dimension.
     """
     if not isinstance(arg.type, MemoryType):
         return []

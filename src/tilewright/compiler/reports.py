@@ -61,9 +61,10 @@ def _report_missing_atoms(
 
 
 def _report_slow_plan(program: Program, realised: Realised, required: Required, *, warns: bool) -> bool:
-    """Warn of a plan that is predicted far above its roofline, at the operation that causes it. Return True if so.
+    """Warn of a plan that is predicted far above its roofline, at the line of the operation that causes it. Return True
+    if there was a warning.
 
-    If `required` has FAST, raise SlowPlan instead. If `warns` is False, nothing is warned of.
+    If `required` has FAST, raise SlowPlan for this plan instead. If `warns` is False, there is no warning.
     """
     slow = realised.choice.slow if warns or Required.FAST in required else None
     if slow is None:

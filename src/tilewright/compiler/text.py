@@ -303,10 +303,10 @@ class TextExecutable:
         return array_of(argument, where) if isinstance(self.device, GpuDevice) else as_array(argument, where)
 
     def _check_written(self, arrays: Mapping[str, Any]) -> None:
-        """Raise ArgumentError if an array that is written is read-only, overlaps itself, or shares memory with another
-        argument.
+        """Raise ArgumentError if an array that is written is read-only, has overlapping elements, or shares memory with
+        another argument.
 
-        `arrays` is {argument name: array}.
+        `arrays` is {argument name: array}. Arguments of all roles but "in" are written.
         """
         written = [a.name or "" for a in self.main.args if a.type.role != "in" and a.name in arrays]
         for name in written:

@@ -130,7 +130,8 @@ _opened_before = count()
 def _own_path(handle: int) -> str:
     """Return a path of the open file with descriptor `handle`; every call returns a different path.
 
-    The system takes a path that it knows for the library that was loaded from it.
+    The system's loader returns the same library for equal paths, even if the file is another one; different paths avoid
+    this.
 
     >>> _own_path(7) != _own_path(7)
     True

@@ -158,7 +158,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
 
 def _depth(text: str) -> int:
-    """Return the nesting depth of the brackets [] and {} in a text."""
+    """Return the greatest nesting depth of the brackets [] and {} in a text."""
     deepest = depth = 0
     for mark in re.findall(r"[\[\]{}]", text):
         depth += 1 if mark in "[{" else -1

@@ -50,17 +50,19 @@ def conv(
     """Return a kernel that computes y[n, p, q, f] = activation(sum over r, s, c of x[n, h, w, c] * w[f, r, s, c] +
     bias[f]).
 
-    This is over two axes, with h = p*stride + r*dilation - padding, and w likewise; out of bounds, x is 0. Arguments:
-    the images x, the filters w, then bias[F] if `bias`, then an array of the output's shape and type if `residual`,
-    which is added before the activation, then y. The number of axes is that of `filter_size`: with one, images are [N,
-    W, C], filters [F, S, C] and outputs [N, Q, F]; with three, [N, D, H, W, C], [F, T, R, S, C] and [N, Z, P, Q, F].
-    `stride`, `padding` and `dilation` are one number for all axes or one for each; padding may differ at both ends of
-    an axis, see `padding_of`. With `groups`, filters of group g see the channels of that group only.
+    This is the formula for two axes, with h = p*stride + r*dilation - padding, and w likewise of q and s. Out of
+    bounds, x is 0. The number of axes is that of `filter_size`: with one, images are [N, W, C], filters [F, S, C] and
+    outputs [N, Q, F]; with three, [N, D, H, W, C], [F, T, R, S, C] and [N, Z, P, Q, F]. `stride`, `padding` and
+    `dilation` are one number for all axes or one for each; padding may differ at both ends of an axis, see
+    `padding_of`. With `groups`, the filters have C / groups channels: the F / groups filters of group g are applied to
+    the channels of group g only.
 
-    x and w are of type `dtype`, y of type `out_dtype` (None: `dtype`). Products are accumulated, and bias, residual and
-    activation computed, in f32 (i32 for integers, f64 for f64). `precision="tf32"` rounds f32 operands to tf32 first.
-    `accumulate="f16"` accumulates f16 products in f16; bias and activation stay in f32. `activation` is relu, gelu,
-    gelu_tanh, silu or None. Sizes come with the arguments.
+    Arguments: the images x, the filters w, then bias[F] if `bias`, then an array of y's shape and type if `residual`,
+    which is added before the activation, then y. x and w are of type `dtype`, y of type `out_dtype` (None: `dtype`).
+    The accumulator is f32 (f64 for f64, i32 for integers of up to 32 bits). The bias has the accumulator's type, in
+    which the activation is computed too. `precision="tf32"` rounds f32 operands to tf32 first. `accumulate="f16"`
+    accumulates f16 products in f16; bias and activation stay in f32. `activation` is relu, gelu, gelu_tanh, silu or
+    None. Sizes come with the arguments.
 
     >>> import numpy as np, tilewright
     >>> kernel = conv((3,), "f32", padding=((2, 0),), bias=True)
@@ -203,12 +205,13 @@ def per_axis(value: PerAxis, rank: int, name: str, least: int = 1) -> tuple[int,
 def padding_of(
     padding: Padding, taps: tuple[int, ...], stride: tuple[int, ...], dilation: tuple[int, ...]
 ) -> tuple[tuple[int, int], ...]:
-    """Return ((before, after), ...): for each axis the number of zeros with which a convolution pads the image at both
-    ends.
+    """Return ((before, after), ...): for each axis the number of zeros with which a convolution pads the image at its
+    two ends.
 
-    `padding` is one number for all axes, or for each axis a number or a pair (before, after). "valid" is no padding.
-    "same" makes the output as large as the image, for strides of 1 (an odd zero goes after it). Negative padding crops
-    the image. `taps` are the filter's extents. Raise `ArgumentError` for anything else.
+    `padding` is one number for all axes, or for each axis a number or a pair (before, after). Negative numbers crop the
+    image. "valid" is no padding. "same" makes the output as large as the image, and needs strides of 1; if the total
+    along an axis is odd, the end gets one zero more than the start. `taps` are the filter's extents. Raise
+    `ArgumentError` for other paddings, and for "same" with another stride.
 
     >>> padding_of((1, (0, 2)), (3, 3), (1, 1), (1, 1)), padding_of("same", (3, 4), (1, 1), (2, 1))
     (((1, 1), (0, 2)), ((2, 2), (1, 2)))

@@ -93,12 +93,12 @@ def in_place(value: Any, name: str) -> Any:
 
 
 def bias_of(value: Any, kind: DType, count: int, what: str) -> Any:
-    """Return the bias `value` as an array of the accumulator type of `kind`, the element type of the data: itself, or a
-    converted copy.
+    """Return the bias `value` as an array of the accumulator type of `kind`, the element type of the data. If it has
+    this type already it is not copied.
 
-    It stays on its device, except that GPU arrays which are not torch's are converted on the host. Raise
-    `ArgumentError` unless it has one dimension of `count` elements; `what` names these in the error text, such as
-    "filters".
+    A converted bias stays on its device, except that GPU arrays that are not torch's become numpy arrays on the host.
+    Raise `ArgumentError` unless the bias has one dimension of `count` elements; `what` names these in the error text,
+    such as "filters".
     """
     bias = array(value, "bias", (1,))
     if bias.size != count:
@@ -150,7 +150,7 @@ def known_precision(precision: Any) -> str | None:
 
 
 def known_target(target: str | None) -> str | None:
-    """Return `target` unchanged if it is None or the name of a target, such as "cpu" or "cuda"; raise an error
+    """Return `target` unchanged if it is None or the name of a target, such as "cpu" or "cuda"; raise `ArgumentError`
     otherwise.
     """
     if target is not None:
@@ -180,8 +180,9 @@ def target_for(given: str | None, arrays: dict[str, Any]) -> str:
 def result(target: str, others: Sequence[Any], shape: tuple[int, ...], kind: DType) -> Any:
     """Return a new, uninitialised array of this `shape` and element type `kind`, for the result of a call on `target`.
 
-    For a CPU it is a numpy array. For a GPU it is allocated as those of `others`, the call's other arrays, that are
-    there: by torch if they are torch's.
+    For a CPU it is a numpy array. For a GPU it is on the GPU of the first device array in `others`, the call's other
+    arrays; torch allocates it if that array is torch's. If none of `others` is on a device, it is a numpy array of
+    zeros.
     """
     if not is_gpu(target):
         return maker(shape, kind.numpy)()

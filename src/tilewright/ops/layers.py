@@ -127,8 +127,8 @@ class Layer:
         self._drop_packed()
 
     def _refresh_if_written(self) -> None:
-        """Read weights and bias anew if torch has counted a write to their tensors since they were read, or counts
-        none.
+        """Read weights and bias anew if torch has counted a write to their tensors since they were last read, or if
+        torch counts no writes to them. Arrays that are not torch's are not read anew.
         """
         if self._source.is_changed():
             self.refresh()
@@ -169,19 +169,19 @@ class Layer:
 
     def _checked_input(self, x: Any) -> Any:
         """Return the argument `x` of a call as a contiguous array; raise `ArgumentError` if it is no array or has a
-        wrong number of dimensions. Subclasses define it; here it raises NotImplementedError.
+        wrong number of dimensions. Subclasses define it.
         """
         raise NotImplementedError
 
     def _shape(self, x: Any) -> tuple[int, ...]:
         """Return the result's shape for the input `x`; raise `ArgumentError` if it does not fit the weights. Subclasses
-        define it; here it raises NotImplementedError.
+        define it.
         """
         raise NotImplementedError
 
     def _kernel(self, x: Any, target: str, residual: bool) -> Compiled:
         """Return the compiled kernel for inputs of the shape and type of `x` on `target`; with `residual` it takes a
-        residual, too. Subclasses define it; here it raises NotImplementedError.
+        residual, too. Subclasses define it.
         """
         raise NotImplementedError
 

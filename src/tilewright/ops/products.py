@@ -234,11 +234,13 @@ def product_kernel(
     constant: bool,
     threads: int,
 ) -> Compiled:
-    """Return the compiled GEMM kernel for `sizes` (batch count, m, k, n) and `dtypes` (operands, result) on `target`,
-    planned for a machine with `threads` cores. Results are cached.
+    """Return the compiled GEMM kernel for `sizes` (batch count, m, k, n) and `dtypes` (operands, result) on `target`.
+    Results are cached by all parameters.
 
-    `transposes` has a letter for a and one for b, as in `kernels.gemm`. `added` is (has a bias, has a residual),
-    `asked` is (activation, precision, accumulate). `constant` says that b does not change once it is bound.
+    With a batch count above 1, a, b and c are [batch, rows, columns]; with 1 they have no batch dimension. `transposes`
+    has a letter for a and one for b, as in `kernels.gemm`. `added` is (has a bias, has a residual), `asked` is
+    (activation, precision, accumulate). `constant` says that b does not change once it is bound. `threads` is only part
+    of the cache's key: it must be `environment.threads()`, for which kernels are planned.
     """
     count, m, k, n = sizes
     options: dict[str, Any] = dict(zip(("activation", "precision", "accumulate"), asked, strict=True))

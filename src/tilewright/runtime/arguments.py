@@ -90,7 +90,9 @@ class Arguments:
 
     @property
     def apart(self) -> tuple[Any, ...]:
-        """Return the arguments as the caller passed them, except the inputs that are the same array as an output."""
+        """The call's arguments as the caller passed them, in the program's order and None for outputs that were left
+        out, without the inputs that are the same array as an output.
+        """
         return tuple(given for v, given in zip(self.program.args, self.given, strict=True) if v not in self.in_place)
 
     def finish_logs(self, logs: dict[str, Any]) -> None:
@@ -137,9 +139,9 @@ class Arguments:
     def _checked(self, value: Value, argument: Any) -> Any:
         """Return `argument` as a number (for a scalar), numpy array or DeviceArray of the program's argument `value`.
 
-        Raise ArgumentError if its element type or rank is wrong, or if it is an output with overlapping or read-only
-        elements. If `self.lenient` is set, a numpy array of i8 may be given for u8 and vice versa, and it is reshaped
-        to constant extents.
+        Raise ArgumentError if its element type or rank is wrong, or if it is an output and a numpy array that is
+        read-only or has overlapping elements. If `self.lenient` is set, a numpy array of i8 may be given for u8 and
+        vice versa, and one of another rank is reshaped if the argument's extents are all constants (`_laid_out`).
         """
         where = f"{self.program.name}: argument {value.name}"
         if not isinstance(value.type, MemoryType):
@@ -243,11 +245,12 @@ class Arguments:
             raise ArgumentError(f"{self.program.name}: {what} comes out as {number}; it must be at least {s.lo}")
 
     def _free_sizes(self, told: Set[Symbol]) -> list[tuple[Expr, int, Value]]:
-        """Return [(symbol, extent, argument)]: dimensions whose symbol takes its value from the extent of an array.
+        """Return [(symbol, extent, argument)] for the dimensions whose symbol takes its value from the extent of an
+        array.
 
-        Usually the extent of an argument's memory is an expression of symbols, from which these are solved. This is for
-        a dimension whose memory has an extent of its own instead: a free one, or a constant. Symbols in `told`, whose
-        value is found elsewhere, are left out.
+        These are dimensions for which the argument's memory layout declares no extent, or a constant one. (For other
+        dimensions it declares an expression of symbols, from which these are solved.) Symbols in `told` get a value
+        elsewhere, and are left out.
         """
         return [
             (d, n, value)

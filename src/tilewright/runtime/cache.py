@@ -162,7 +162,7 @@ def entries(folder: Path) -> list[tuple[float, int, Path]]:
 def _keep_within(folder: Path, most: int) -> None:
     """Remove unfinished entries of killed processes; then, if the cache has more than `most` bytes, remove old entries.
 
-    The least recently used entries go first, until 90 % of `most` is left.
+    The least recently used entries go first, until the others have at most 90 % of `most` bytes.
     """
     kept_entries = []
     for entry in entries(folder):

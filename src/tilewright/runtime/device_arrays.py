@@ -140,7 +140,7 @@ class DeviceArray:
 def followed_stream(arrays: Sequence[Any]) -> int | None:
     """Return the stream that all work on `arrays` must go to; None if no array demands one.
 
-    It is the stream of the first DeviceArray whose `follows_stream` is set.
+    It is the stream of the first DeviceArray that has one and whose `follows_stream` is set.
 
     >>> followed_stream([DeviceArray(0, (1,), (1,), np.dtype("f4"), None, stream=7, follows_stream=True)])
     7

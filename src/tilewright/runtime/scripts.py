@@ -173,9 +173,9 @@ class Tabled:
 
 @dataclass(frozen=True)
 class Checked:
-    """The step that raises an error if an element of a tensor is not 0.
+    """The step that raises an error if one of some elements of a tensor is not 0.
 
-    `faults` are (element index, message, location in the program's text).
+    `faults` are (element index, message, location in the program's text), one for each element that is checked.
     """
 
     slot: int
@@ -241,7 +241,8 @@ class Script:
 class Kept:
     """The result of a script's steps that run once: the workspaces that they wrote, to be used by further bindings.
 
-    `steps` are these steps, `made` the workspaces, `arrays` their tensors by slot.
+    `steps` are the steps that were run, `made` describes the workspaces, and `arrays` is {slot: tensor} of the
+    workspaces.
     """
 
     steps: tuple[object, ...]
@@ -296,7 +297,8 @@ class ScriptExecutor:
         """Return the Memories of the device that `arrays` are on: the object that allocates, copies and fills tensors
         there.
 
-        Subclasses implement this. `passing` says that tensors allocated from it are used only during one call.
+        Subclasses implement this. With `passing`, the caller promises to use tensors that it allocates only during one
+        call.
         """
         raise NotImplementedError
 
@@ -362,10 +364,9 @@ class ScriptExecutor:
         """Return (call, whole): a function that runs the program on `arrays`, and a Whole that describes its launches.
 
         `whole` is None if the function does more than copies of arguments and launches, or if nothing is launched.
-        Steps of the program's `bind` block run now, unless `kept` has their results. `kept` is the result of an earlier
-        binding; it is ignored if it does not fit this script. `params` is {name: value} of sizes that no shape
-        determines. `passing` promises that the function is called exactly once, right away, so that its workspaces may
-        be reused.
+        Steps of the program's `bind` block run now, unless `kept`, a result of `keep`, has their results; it is ignored
+        if it does not fit this script. `params` is {name: value} of sizes that no shape determines. `passing` promises
+        that the function is called exactly once, right away, so that its workspaces may be reused.
         """
         script, where = self.script(arrays, params), self.near(arrays, passing)
         staged, copies = self._staged(arrays, where)

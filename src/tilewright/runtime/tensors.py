@@ -181,7 +181,9 @@ def count_writes(written: Iterable[Any]) -> None:
 
 
 class Form:
-    """The library of the first array among some arguments, which results are converted to."""
+    """The library that results are converted to: that of the first array among some arguments. Arrays without
+    dimensions do not count.
+    """
 
     def __init__(self, arguments: Iterable[Any]):
         arrays = (a for a in arguments if hasattr(a, "__dlpack__") and getattr(a, "ndim", None) != 0)

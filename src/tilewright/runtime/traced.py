@@ -49,9 +49,8 @@ def is_transforming(torch: Any) -> bool:
 
 
 def following_of(torch: Any) -> Callable[[], bool]:
-    """Return a function without arguments that returns what `is_transforming(torch)` returns, but faster.
-
-    It skips the look-up of the module's state. `torch` is the module.
+    """Return a function without arguments that returns what `is_transforming(torch)` returns. It is faster, since it
+    looks the module's state up only once, here. `torch` is the module.
     """
     return _torch_state(torch).is_transforming
 
@@ -166,7 +165,9 @@ class _NoLevel:
 
 
 class _TorchState:
-    """Functions of torch that tell what traces calls or tensors; one that a version lacks tells that nothing does."""
+    """Functions of torch that tell whether calls or tensors are traced or transformed. If a version of torch lacks one,
+    its replacement answers that nothing is.
+    """
 
     def __init__(self, torch: Any):
         def function(path: str, otherwise: Any = False) -> Callable[..., Any]:

@@ -145,7 +145,7 @@ class Flow:
         """Return the path of the module whose call is the only use of the result of the module at `path`; None if there
         is none.
 
-        None also if one of both modules is called more than once, or if other code reads the parameters of one of them.
+        None also if either module is called more than once, or if other code reads its parameters.
         """
         consumer = self._next.get(path)
         if consumer is None or consumer not in self._modules or self._calls[path] != 1 or self._calls[consumer] != 1:

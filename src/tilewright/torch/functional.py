@@ -46,7 +46,7 @@ def linear(
 
     A weight [k] gives a result without the dimension n. A residual whose shape or dtype is not the result's is added
     after the GEMM's result is rounded. `keep_packed` keeps the packed weight for later calls, until torch counts a
-    write to it.
+    write to it; it has no effect for a weight [k].
 
     >>> x, weight = torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 4.0], [-1.0, 0.0]])
     >>> linear(x, weight, torch.tensor([0.5, 0.0]), activation="relu")
@@ -454,10 +454,11 @@ def scaled_dot_product_attention(
 ) -> Any:
     """Return the attention of `query` [..., m, d], `key` [..., n, d] and `value` [..., n, e]: a tensor [..., m, e].
 
-    As `torch.nn.functional.scaled_dot_product_attention`, but it has no gradient. A query whose keys are all masked
-    gets 0. With `dropout_p`, all weights are computed in memory; torch's own dropout, which follows torch's seed, drops
-    some of them before the product with the values. Raise ArgumentError if the arguments do not fit, or for a mask with
-    `is_causal`.
+    As `torch.nn.functional.scaled_dot_product_attention`, but it has no gradient. The leading dimensions are broadcast.
+    With `enable_gqa`, the heads (dimension -3) of `key` and `value` are repeated to the number of the query's heads. A
+    query whose keys are all masked gets 0. With `dropout_p`, all weights are computed in memory; torch's own dropout,
+    which follows torch's seed, drops some of them before the product with the values. Raise ArgumentError if the
+    arguments do not fit, or for a mask with `is_causal`.
 
     >>> q = k = torch.zeros(1, 1, 2, 4)
     >>> v = torch.tensor([[1.0], [3.0]]).expand(1, 1, 2, 1)

@@ -106,8 +106,8 @@ class OperatorCalls(OperatorCache):
     def _is_learnable(self, key: Any, args: Sequence[Any]) -> bool:
         """True if recording a call with these arguments is worth a try.
 
-        All tensors are on the host, the launch table can describe all arguments, no call with this `key` (see `run`)
-        failed to be recorded before, and the operator permits it.
+        Four conditions must hold: all tensors are on the host; the launch table can describe all arguments; no call
+        with this `key` (see `run`) failed to be recorded before; and the constructor's option `learns` is set.
         """
         if not self._learns or key in self._unlearnable:
             return False

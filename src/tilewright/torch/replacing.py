@@ -180,8 +180,8 @@ def _why_bypassed(path: str, modules: dict[str, Any]) -> str | None:
 def _why_no_operator(module: Any, flow: Flow) -> str:
     """Return the reason, for the report, why torch still computes a module that was neither swapped, folded nor fused.
 
-    The module's class itself is not in `nn.SWAPS`. If torch.fx could not follow the model, `flow` has the reason for
-    that, which is returned for batch norms in eval mode and activations.
+    The module's class itself is not in `nn.SWAPS`. For activations and batch norms in eval mode, the reason is
+    `flow.why` if torch.fx could not follow the model.
     """
     for torch_class in nn.SWAPS:
         if isinstance(module, torch_class):
@@ -215,9 +215,11 @@ def _is_foldable(module: Any, norm: Any) -> bool:
 
 
 def _fold_norm(module: Any, norm: Any) -> None:
-    """Replace weight and bias of the convolution `module`, in place, so that its result is what `norm` makes of it now.
+    """Replace weight and bias of the convolution `module`, in place, so that it computes what `norm` returned for its
+    result before.
 
-    `norm` is a batch norm in eval mode, which must be left out afterwards.
+    `norm` is a batch norm in eval mode; the caller must remove it from the model. A convolution without a bias gets
+    one.
     """
     with torch.no_grad():
         scale = torch.rsqrt(norm.running_var.double() + norm.eps)
@@ -235,10 +237,11 @@ def _fold_norm(module: Any, norm: Any) -> None:
 
 
 def _fusable_activation(module: Any, following: Any) -> str | None:
-    """Return the name ("relu", ...) of the activation `following` if it can be fused into `module` before it; else
-    None.
+    """Return the name ("relu", ...) of the activation `following` if it can be fused into `module`, whose result it
+    takes; else None.
 
-    None if `following` is no known activation, if `module` is no Linear or convolution, or if one of both has hooks.
+    The class of `module` must be in `nn.SWAPS`. None if it is no Linear or convolution, if `following` is no known
+    activation, or if either module has hooks.
     """
     if not issubclass(nn.SWAPS[type(module)], nn.Activated) or has_hooks(module) or has_hooks(following):
         return None

@@ -192,13 +192,13 @@ class _Chain:
 
 
 def _find_chain(graph: Any, call: Any, root: Any) -> _Chain | None:
-    """Return the chain that begins at the graph node `call`: a call of a Linear or convolution, and what can be fused
-    into it.
+    """Return the chain that begins at the graph node `call`: a call of a Linear or convolution, and the nodes that can
+    be fused into it.
 
-    These are an addition of another node to its result, then an activation, each optional; calls of Identity before
-    them are included. None if `call` is no such call, or its module has an activation or hooks already, if nothing can
-    be fused, or if a node in between may write to tensors. `root` is the module with the graph's submodules; `graph` is
-    not used.
+    The fused nodes are an addition of another node to the call's result, then an activation; either may be missing.
+    Calls of Identity before them belong to the chain. Return None if `call` is no call of a Linear or convolution, if
+    this module has an activation or hooks already, if nothing can be fused, or if a node in between may write to
+    tensors. `root` is the module with the graph's submodules; `graph` is not used.
     """
     if call.op != "call_module" or len(call.args) != 1 or call.kwargs:
         return None
