@@ -77,7 +77,7 @@ def shown(value: object, most: int = 24) -> str:
 
 
 class _Bounded(Repr):
-    """A `repr` that is bounded for values of any depth and size."""
+    """A variant of `repr` whose texts have a bounded length for values of any depth and size."""
 
     def __init__(self) -> None:
         super().__init__()

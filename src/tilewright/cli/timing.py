@@ -50,7 +50,9 @@ def waited() -> float:
 
 @dataclass(frozen=True)
 class Sample:
-    """A measured value, the slower of the two probes around it, and the share of its duration that threads waited."""
+    """A sample of a `Gate`: the measured `value` (None: the measurement gave none), the seconds of the slower of the
+    two probes around it, and the seconds that threads waited for a core, divided by the sample's duration.
+    """
 
     value: float | None
     probe: float
@@ -122,8 +124,9 @@ class Gate:
         """Take samples of all `sides` in turn, until each has `rounds` valid ones or `patience` seconds have passed; at
         least one of each is taken.
 
-        `sides` is {name: function that measures and returns a value}. Before each sample the machine gets time to
-        become free. `waiting` is called with a text that says what is being waited for.
+        `sides` is {name: function that measures and returns a value}. Before each sample, wait until a probe is as fast
+        as on a free machine, but not longer than the `patience`. `waiting` is called with a text that says what is
+        being waited for.
         """
         deadline = time.perf_counter() + patience
         count = 0

@@ -32,9 +32,10 @@ MACHINE_CODE = {"llvm": "llvm", "asm": "assembly"}
 
 
 def machine_levels(kernel: Any) -> dict[str, str]:
-    """Return {level of machine code: attribute of `kernel` that has its text}, such as {"asm": "assembly"}.
+    """Return {level of machine code: attribute of `kernel` that has its text}, such as {"llvm": "llvm", "asm":
+    "assembly"}.
 
-    Empty if `kernel` is None.
+    `kernel` is a compiled block program of a CPU or GPU. Empty if it is None.
     """
     return {} if kernel is None else {**MACHINE_CODE, **getattr(kernel, "levels", {})}
 
@@ -49,9 +50,10 @@ def machine_code(kernel: Any, level: str) -> str:
 class Compiled:
     """A kernel compiled for one set of sizes, or for all values of its dynamic sizes.
 
-    Either it was planned in this process, or its executor was found in the cache, which stores nothing else. In the
-    second case the kernel is planned on the first use of a property that needs its plan or programs. `module` is the
-    host program with its block programs; `main` is the block program that does the work, others prepare its operands.
+    Either it was planned in this process, or its executor was found in the disk cache. The cache stores no plan and no
+    programs: the kernel is planned at the first use of a property that needs them. `module` is the host program with
+    its block programs. `main` is the block program that computes the result; the other block programs prepare its
+    operands.
     """
 
     def __init__(
@@ -116,7 +118,9 @@ class Compiled:
 
     @property
     def _launchable_main(self) -> Any:
-        """The main block program, ready to be launched on the target; it plans a kernel that came from the cache."""
+        """The main block program, ready to be launched on the target. A kernel from the cache is planned here, on first
+        use.
+        """
         return self.planned.launchable
 
     @property
@@ -195,9 +199,9 @@ class Compiled:
     def bind(self, arrays: Mapping[str, Array], kept: Kept | None = None) -> Callable[[], None]:
         """Return a function that launches the kernel on `arrays`, {argument name: array}, outputs too.
 
-        Work on constant arguments, such as packing weights, is done now. If `kept`, a result of `keep`, is given, that
-        work was done before and is not repeated. A contiguous array may have another shape than the argument, if it has
-        as many elements. Raise ArgumentError if an array is missing or does not fit.
+        Work on constant arguments, such as packing weights, is done now, unless `kept`, a result of `keep`, has its
+        results. A contiguous array may have another shape than the argument, if it has as many elements. Raise
+        ArgumentError if an array is missing or does not fit.
         """
         return self.bind_whole(arrays, kept)[0]
 
@@ -276,8 +280,8 @@ def _restored_member(executable: Any, *member: Any) -> Compiled:
 def _reshaped(array: Any, form: tuple[int, ...] | None) -> Any:
     """Return `array` reshaped to `form`; unchanged if `form` is None, is its shape, or has another number of elements.
 
-    Raise ArgumentError if the array is not contiguous: a reshape would copy it, and results written there would be
-    lost.
+    Raise ArgumentError if an array that is to be reshaped is not contiguous: a reshape would copy it, and results
+    written to the copy would be lost.
     """
     if form is None or array.shape == form or array.size != np.prod(form, dtype=np.int64):
         return array

@@ -51,8 +51,8 @@ def machine_of(program: Program) -> Machine | None:
 def ready(program: Program, params: Mapping[str, int]) -> tuple[Program, tuple[Condition, ...]]:
     """Check `program`, bind its parameters to `params`, {name: value}, and return (the bound program, conditions).
 
-    The conditions are those that sizes known only at the call must meet. Only block programs have any; for others it is
-    (). Raise ProgramError if the program is illegal.
+    The conditions are those that the values of sizes known only at the call must meet. Only block programs have
+    conditions; for others they are (). Raise ProgramError if the program is illegal.
     """
     verify(program)
     bound = bind(program, params)
@@ -66,7 +66,9 @@ def ready(program: Program, params: Mapping[str, int]) -> tuple[Program, tuple[C
 
 
 class NativeDevice(HostMemory):
-    """A CPU, for which programs are compiled; with `checked`, they arrive bound and checked already."""
+    """A CPU, for which programs are compiled. With `checked`, all programs that it gets are bound and checked
+    already.
+    """
 
     room: Limit = ELEMENTS
 
@@ -74,11 +76,10 @@ class NativeDevice(HostMemory):
         self.target, self.checked = native(target), checked
 
     def prepare(self, program: Program, params: Mapping[str, int]) -> NativeProgram:
-        """Return `program` as a NativeProgram: its parameters are bound to `params`, {name: value}; machine code
-        follows at first use.
+        """Return `program` as a NativeProgram, whose machine code is generated at its first use.
 
-        The program is checked first. With `self.checked` it was checked and bound before: nothing is checked then, and
-        `params` has no effect.
+        The program is checked, and its parameters are bound to `params`, {name: value}. With `self.checked`, both were
+        done before: `params` has no effect.
         """
         return NativeProgram(self, *((program, ()) if self.checked else ready(program, params)))
 
@@ -112,11 +113,11 @@ class NativeProgram:
         _ = self.kernel.entry if self.kernel.target.runs else self.kernel.loop
 
     def require(self, arrays: Sequence[Array], params: Mapping[str, int] | None) -> list[int]:
-        """Return the values of the open parameters for `arrays`, the program's arguments, in the order of the
-        parameters.
+        """Check the arguments `arrays` of the program, and return the values of its open parameters, in the order of
+        the program's declarations.
 
-        `params` is {name: value} of those that no shape gives. Raise ArgumentError if the arrays are not what the
-        program takes.
+        `params` is {name: value} of open parameters that no shape gives. Raise ArgumentError if the arrays are not what
+        the program takes.
         """
         if self.conditions:
             names = [a.name or "" for a in self.program.args]
@@ -130,7 +131,8 @@ class NativeProgram:
         return next((why for a in self.program.args if (why := why_copied(self.program, a, a.type))), None)
 
     def member(self, arrays: Sequence[Array], params: Mapping[str, int] | None) -> EntryMember | None:
-        """Return the machine-code entry that launches the program on `arrays`; None if arrays must be copied for it.
+        """Return the machine-code entry (native function) that launches the program on `arrays`; None if arrays must be
+        copied for it.
 
         `params` is {name: value} of open parameters that no shape gives. Raise ArgumentError if the arrays do not fit.
         """
@@ -265,7 +267,7 @@ class GpuProgram:
     def launch(self, arrays: list[Any], workers: int | None, params: Mapping[str, int] | None) -> Callable[[], None]:
         """Return a function that starts the code on `arrays`, with tasks shared by `workers` workgroups.
 
-        `workers` None means as many workgroups as fit on the GPU at a time; so does the machine's number of cores.
+        If `workers` is None or the machine's number of cores, there are as many workgroups as fit on the GPU at a time.
         `params` is {name: value} of open parameters that no shape gives.
         """
         all_cores = workers == self.kernel.target.machine.limits.cores

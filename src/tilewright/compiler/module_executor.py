@@ -57,10 +57,11 @@ class NativeExecutor(EntryExecutor, HostExecutor):
                 self.why_script = self.why_script or why_copied(module.programs[op.attrs["program"]], arg, value.type)
 
     def prepare(self) -> None:
-        """Compile the module's programs and its entry (the native function that runs the whole module).
+        """Compile the module's entry (the native function that runs the whole module), with the programs that it
+        launches.
 
-        The entry is left out if sizes decide which programs are launched. Without an entry, only the programs' machine
-        code is compiled. Programs whose settings depend on sizes are compiled later.
+        Nothing is compiled yet for programs whose settings depend on sizes, nor an entry if sizes decide which programs
+        are launched. If there can be no entry (`why_script` has the reason), only the programs are compiled.
         """
         super().prepare()
         if self.why_script is None and self._is_one:
@@ -88,11 +89,10 @@ class NativeExecutor(EntryExecutor, HostExecutor):
         return None if self.why_script is not None else self._members(())
 
     def _member_of_sizes(self, sizes: Sizes) -> EntryMember:
-        """Return the module's EntryMember for `sizes`, (name, number) pairs: its machine code, and what a call must
-        know of it.
+        """Return the module's EntryMember for `sizes`, (name, number) pairs: its entry (the native function that runs
+        the whole module), with the facts that a call needs, such as its workspaces.
 
-        The machine code is one native function that runs the whole module. Raise an error if a program of one of its
-        launches does not take the arrays that it is launched on.
+        Raise an error if a program of one of its launches does not take the arrays that it is launched on.
         """
         script = self.script_of(sizes)
         self._check_launches(script, dict(sizes))
@@ -126,9 +126,10 @@ class NativeExecutor(EntryExecutor, HostExecutor):
                 step.program.require([memory[n] for n in step.slots], dict(step.params))
 
     def _code(self, sizes: Sizes) -> EntryCode:
-        """Return the machine code of the entry (the native function that runs the whole module) for `sizes`.
+        """Return the machine code of the entry (the native function that runs the whole module) for `sizes`, (name,
+        number) pairs.
 
-        These are (name, number) pairs. It is compiled at the first call: once for all sizes, unless sizes decide which
+        It is compiled at the first call and cached: once for all sizes, or for each set of sizes if they decide which
         programs are launched.
         """
         key = () if self._is_one else sizes

@@ -54,7 +54,9 @@ LEVELS = ("tile", "plan", "block", "host", "loop", "llvm", "asm")
 
 
 class NativeExecutable(Executable):
-    """A kernel that runs as machine code; call it as any executable. Sizes may differ from call to call."""
+    """A kernel that runs as machine code. Calls may have different sizes: a kernel is compiled at the first call for a
+    set of sizes.
+    """
 
     def __init__(
         self,
@@ -125,7 +127,9 @@ class NativeExecutable(Executable):
 
     @property
     def machine(self) -> Machine:
-        """The described machine that kernels are planned for: a given one, the target's, or this CPU."""
+        """The described machine that kernels are planned for: the one given to the constructor, else the target's GPU
+        or CPU.
+        """
         if self._machine is None and is_gpu(self.target):
             return gpu_machine(self.target)
         return self._machine or native(self.target if is_native(self.target) else CPU).machine
@@ -190,8 +194,8 @@ class NativeExecutable(Executable):
     def _run_passes(self, make_request: Callable[[], Request]) -> PlannedKernel:
         """Plan and lower the program of the compilation request `make_request()`, and return the planned kernel.
 
-        Its plan is reported by warnings or errors, except for a kernel that logs. Texts are dumped after each pass if
-        that is asked for.
+        Missing atoms and a slow plan are reported (see `_report_plan`), except for a kernel that records debug_log.
+        With TILEWRIGHT_DUMP, the program's text after each pass is written to a file.
         """
         from tilewright.compiler.planned import PlannedKernel
         from tilewright.driver.pipeline import run
@@ -442,7 +446,7 @@ class NativeExecutable(Executable):
     def _sizes_of_call(self, bound: Arguments) -> dict[Symbol, int]:
         """Return {symbol: number} for a call's checked arguments: the sizes for which a kernel is compiled.
 
-        In grid programs it includes scalar arguments that bind a symbol of a constraint (by set_symbol).
+        In grid programs the result includes scalar arguments to which set_symbol binds a symbol of a constraint.
         """
         symbols_of_records = {
             s
@@ -468,16 +472,16 @@ class NativeExecutable(Executable):
 
     @property
     def launches(self) -> LaunchCache | None:
-        """The cache of calls on the host, whose launches later calls repeat; None if debug_log has hooks, which no
-        launch calls.
+        """The cache of calls on the host, whose launches later calls repeat. None if a debug_log has a printer or
+        handler function, which a repeated launch would not call.
         """
         return None if self.program.hooks and self._has_log_hooks() else self._on_host
 
     def _repeat_remembered(self, args: tuple[Any, ...]) -> Any:
-        """Repeat the launch of an earlier call whose arguments had the same form as `args`, and return the outputs that
-        it makes.
+        """Repeat the launch of an earlier call whose arguments had the same types, shapes and strides as `args`, and
+        return the outputs that it allocates.
 
-        Return `UNLIKE` if no such call is remembered, or if debug_log has hooks.
+        Return `UNLIKE` if no such call is remembered, or if a debug_log has a printer or handler function.
         """
         if self.program.hooks and self._has_log_hooks():
             return UNLIKE
@@ -516,10 +520,10 @@ class NativeExecutable(Executable):
         return bound.finish()
 
     def _run_aliased(self, bound: Arguments, logs: dict[str, Any] | None) -> Any:
-        """Run a call in which some inputs are the arrays of outputs; return the outputs that the call left out.
+        """Run a call in which some inputs are the same arrays as outputs; return the outputs that the call left out.
 
-        A variant of the kernel runs it, in which such an input and output are one argument. `bound` are the checked
-        arguments; `logs` receives what debug_log records.
+        The call is run by a variant of the kernel, in which an output and the inputs with its array are one argument.
+        `bound` are the checked arguments; `logs` receives what debug_log records.
         """
         alias = self._aliased_executable(bound)
         results = alias._repeat_remembered(bound.apart) if logs is None else UNLIKE
@@ -578,8 +582,9 @@ def kernel_for(
     """Return a tile kernel planned and compiled for `sizes`, {name: number}.
 
     For `dynamic` sizes the numbers are typical values: the kernel is planned for them and runs for all. `constant` are
-    arguments that do not change once they are bound. With `machine` it is planned for that one, and its block programs
-    run on the interpreter. A property in `required` that the plan lacks is an error. `plan` is a plan to follow.
+    arguments that do not change once they are bound. With `machine` the kernel is planned for that machine, and its
+    block programs run on the interpreter. Raise NoAtoms or SlowPlan if the plan lacks a property in `required`. `plan`
+    is a plan to follow; None: the planner chooses one.
 
     >>> from tilewright.kernels.gemm import gemm
     >>> kernel_for(gemm("nn", "f32"), {"M": 3, "N": 4, "K": 5}, target="interpreter", constant=["b"])
@@ -646,8 +651,10 @@ def _extents_of(arg: Value) -> list[Expr]:
 
 
 def _has_free_tile_size(program: Program, op: Op) -> bool:
-    """True if the planner may choose the tile size of the loop `op`: it only accumulates, and iterates over its whole
-    axis.
+    """True if the planner may choose the tile size of the loop `op`, because the loop's result does not depend on it.
+
+    The loop must only accumulate, and iterate over its whole axis: it has no start value, and its TilingConstraint
+    gives no start and no number of iterations.
     """
     tiling = tiling_of(program, op.attrs["axis"])
     limited = tiling is not None and ("iters" in tiling.attrs or "start" in tiling.attrs)

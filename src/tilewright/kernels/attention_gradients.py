@@ -17,8 +17,8 @@ GLOBAL = tkl.GLOBAL_ADDRESS_SPACE
 def attention_sums(tile: int, dtype: DTypeLike = "f16", *, causal: bool = False) -> tkw.Kernel:
     """Return a kernel that computes logs[b, h, m] = log(sum over n of exp(<q[b, h, m], k[b, h, n]> / sqrt(D))).
 
-    Arguments: q[B, H, M, D], k[B, H, N, D] of type `dtype`, then logs[B, H, M] in f32 (f64 for f64). With `causal`,
-    query m sees the keys up to m. `tile` is the tile size along the keys.
+    Arguments: q[B, H, M, D], k[B, H, N, D] of type `dtype`, then logs[B, H, M] in f32 (f64 for f64). With `causal`, the
+    sum is over the keys n <= m. `tile` is the tile size along the keys.
 
     >>> import numpy as np, tilewright
     >>> q, k = np.zeros((1, 1, 2, 1), np.float32), np.zeros((1, 1, 2, 1), np.float32)
@@ -134,11 +134,11 @@ def _scores(q: Any, k: Any, of_sums: Any, causal: bool) -> Any:
 def _weights_and_score_gradient(
     q: Any, k: Any, v: Any, dout: Any, logs: Any, along: Any, causal: bool
 ) -> tuple[Any, Any]:
-    """Emit, for the current tiles of queries and keys, (softmax weights, gradient of the loss by the scores), and
-    return both tiles.
+    """Emit the softmax weights and the gradient of the loss by the scores, for the current tiles of queries and keys;
+    return both as tiles.
 
-    All arguments are memory, but for the flag `causal`: `logs` has the log-sum-exp of each row of scores, `along` the
-    sum over e of out * dout. The gradient is weights * (dout v^T - along), without the factor 1 / sqrt(D).
+    All arguments but the flag `causal` are memory: `logs` has the log-sum-exp of each row of scores, `along` the sum
+    over e of out * dout. The gradient is weights * (dout v^T - along), without the factor 1 / sqrt(D).
     """
     log_sum = tkw.read(logs)
     of_sums = log_sum.type.dtype

@@ -252,15 +252,15 @@ def _is_integer(value: Any, least: int | None = None) -> bool:
 
 
 def _as_tuple(value: Any) -> tuple[Any, ...] | None:
-    """Return the sequence `value` as a tuple; None if it is a text or no sequence."""
+    """Return the sequence `value` as a tuple; None if it is a string or no sequence."""
     return tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else None
 
 
 def _digits(flat: Any, extents: Sequence[Any]) -> list[Any]:
-    """Return the row-major coordinates of the index `flat` as a list. The last dimensions have the given `extents`, and
-    a first dimension of any extent precedes them.
+    """Return the row-major coordinates of the flat index `flat`, as a list of expressions, slowest first.
 
-    Extents (3, 4) -> [flat // 12, flat // 4 % 3, flat % 4].
+    The index is into a tensor whose last dimensions have the given `extents`; one more dimension, of any extent, comes
+    first. Extents (3, 4) -> [flat // 12, flat // 4 % 3, flat % 4].
     """
     strides = [prod(extents[n:]) for n in range(len(extents))]
     inner = [flat // step % extent for step, extent in zip(strides[1:], extents, strict=False)]

@@ -27,7 +27,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 def array(value: Any, name: str, ranks: tuple[int, ...] = ()) -> Any:
     """Return `value` (a numpy array, torch tensor, DLPack object or nested list) as a contiguous array: numpy's on the
-    host, a `DeviceArray` on a GPU. It is copied only if it must be.
+    host, a `DeviceArray` on a GPU. An array that is contiguous is not copied.
 
     `ranks` are the allowed numbers of dimensions (empty: at least 2). Raise `ArgumentError` for another number, or if
     `value` is no array; `name` is the argument's name in the error text.
@@ -44,9 +44,10 @@ def array(value: Any, name: str, ranks: tuple[int, ...] = ()) -> Any:
 
 
 def _contiguous(array: DeviceArray, name: str) -> DeviceArray:
-    """Return the device array `array` if it is contiguous, otherwise torch's contiguous copy of it.
+    """Return the device array `array` if it is contiguous, otherwise a contiguous copy, which torch makes.
 
-    Raise `ArgumentError` if it is not contiguous and not torch's; `name` is the argument's name in the error text.
+    Raise `ArgumentError` for an array that is not contiguous and not torch's; `name` is the argument's name in the
+    error text.
     """
     if array.packed:
         return array
@@ -240,7 +241,9 @@ def is_on_gpu(value: Any) -> bool:
 
 
 class Learnt:
-    """The launches remembered from calls of one layer, or of one function with the same options: GPU and host."""
+    """The launches remembered from calls of one layer, or of one function with the same options: `on_gpu` and
+    `on_host`.
+    """
 
     __slots__ = ("on_gpu", "on_host")
 
@@ -276,6 +279,8 @@ def option(value: Any) -> Any:
 @lru_cache(maxsize=256)
 def learnt_of(function: str, *options: Any) -> Learnt:
     """Return the cache of remembered launches for calls of the function named `function` with these `options`
-    (hashable). The same arguments give the same cache; a new one is empty.
+    (hashable).
+
+    Equal arguments give the same cache, which is empty at first. Only the 256 caches used last are kept.
     """
     return Learnt()

@@ -210,7 +210,7 @@ class Conv3d(Conv):
 @eager
 def conv1d(x: Any, w: Any, bias: Any = None, **options: Any) -> Any:
     """Return the convolution y[n, q, f] = activation(sum over s, c of x[n, q*stride + s*dilation - padding, c] * w[f,
-    s, c] + bias[f]) as a new array. x is [n, width, c]; `options` are those of `Conv`.
+    s, c] + bias[f]) as a new array. x is [n, width, c], and 0 out of bounds; `options` are those of `Conv`.
 
     >>> import numpy as np
     >>> conv1d(np.ones((1, 5, 2), np.float32), np.ones((1, 3, 2), np.float32), stride=2).reshape(-1)

@@ -81,7 +81,8 @@ def call_once(learnt: Learnt, make: Callable[[], Layer], x: Any, weight: Any, bi
 class Layer:
     """Weights, perhaps a bias, and a kernel for each size; call it with an array.
 
-    It keeps the arrays that it was made of. Each call looks whether torch wrote to one of them since they were packed.
+    It keeps references to the arrays that it was made of. Each call checks whether torch wrote to one of them since the
+    weights were packed.
     """
 
     def __init__(self, weight: Any, bias: Any, out_dtype: DTypeLike | None, target: str | None):
@@ -278,8 +279,9 @@ class Layer:
         """Return a function without arguments that runs the layer: it reads the current elements of `x` and writes the
         result to `out`.
 
-        Both arrays must be contiguous, and `out` must not share memory with `x`. The weights are those of now. `kernel`
-        is the first result of `kernel(x)`; None finds or compiles it. Raise `ArgumentError` if an array does not fit.
+        Both arrays must be contiguous, and `out` must not share memory with `x`. The weights are packed now; the
+        function does not notice later writes to them. `kernel` is the first result of `kernel(x)`; with None, the
+        kernel is looked up or compiled. Raise `ArgumentError` if an array does not fit.
         """
         self._refresh_if_written()
         input_array, output = (in_place(array, name) for array, name in ((x, "x"), (out, "out")))

@@ -28,8 +28,8 @@ from tilewright.runtime.traced import refuse_traced
 class Arguments:
     """The checked arguments of one call of a tile program.
 
-    `values` maps the program's arguments to arrays and numbers, `symbols` symbols to integers. `made` are the outputs
-    that were allocated here because the call left them out.
+    `values` is {argument of the program: array or number}, `symbols` is {symbol: integer}. `made` are the outputs that
+    were allocated here because the call left them out. `in_place` is {input: output that is the same array}.
     """
 
     def __init__(
@@ -176,7 +176,8 @@ class Arguments:
         """Return a scalar argument as a number of the element type `wanted`; an array without dimensions counts as its
         element.
 
-        Raise ArgumentError if it is no number, or not one of the type; `where` names it in the message.
+        Raise ArgumentError if it is no number, or a number that the type cannot hold; `where` names the argument in the
+        message.
         """
         number = argument
         refuse_traced(argument, where)
@@ -299,7 +300,8 @@ class Arguments:
                     )
 
     def _check_assumptions(self) -> None:
-        """Raise ArgumentError if the symbols' values violate an `assume` record of the program.
+        """Raise ArgumentError if the symbols' values violate an `assume` record of the program. A condition on symbols
+        without a value is not checked.
 
         If `self.lenient` is set, warn instead, and set `self.warned`.
         """
@@ -338,8 +340,9 @@ class Arguments:
     def _why_not_shared(self, output: Value, other: Value) -> str | None:
         """Return the error text that says why `output` must not share memory with the argument `other`; None if it may.
 
-        It may under two conditions. Both are the same array; and the program writes each element only where it reads
-        the elements from which it is computed. A grid program never may, as its workgroups run one after the other.
+        It may if both are the same array, and the program writes each element only at the place from which it reads the
+        elements that the new value depends on. A grid program (with workgroups) never may: one workgroup might read
+        what another has written.
         """
         if not is_same_array(self.values[output], self.values[other]):
             return "they are not the same elements, in the same order"

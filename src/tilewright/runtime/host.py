@@ -220,9 +220,9 @@ class _ScriptWriter:
     def _check_written(self, arguments: int) -> None:
         """Raise UninitialisedFault if a step reads a workspace that no earlier step has written.
 
-        Three facts about steps of the `bind` block are recorded in the script: which arguments they use (`fixed`),
+        Also record three facts about the steps of the `bind` block in the script: which arguments they use (`fixed`),
         which tensors they write (`held`), and whether they write workspaces only (`lasting`). `arguments` is the number
-        of the host program's arguments, which have the first slots (numbers of tensors).
+        of the host program's arguments: these have the slots (numbers of tensors) from 0 on.
         """
         unwritten = {root for root in self.roots if root >= arguments}
         for once, op, uses in sorted(self._uses, key=lambda use: not use[0]):

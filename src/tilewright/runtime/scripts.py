@@ -103,7 +103,9 @@ class HostMemory:
 
 @dataclass(frozen=True)
 class SlotMemory:
-    """A slot's tensor: a workspace, or a view of the slot `source` with another shape or strides (in elements)."""
+    """The tensor of the slot number `slot`: a workspace if `source` is None, otherwise a view of the tensor of the slot
+    `source`, with another shape or strides (in elements).
+    """
 
     slot: int
     shape: tuple[int, ...]
@@ -126,7 +128,9 @@ class SlotMemory:
 
 @dataclass(frozen=True)
 class Launched:
-    """The step that launches a program; `slots` are those of its arguments, `params` its open parameters' values."""
+    """The step that launches a program. `slots` are the slot numbers of its arguments, `params` are (name, value) of
+    its open parameters.
+    """
 
     program: Launchable
     slots: tuple[int, ...]
@@ -223,11 +227,12 @@ class Script:
     """The arguments that steps inside `bind` read or write."""
 
     def places(self, arguments: int) -> list[tuple[int, ...]] | None:
-        """Return a list of tuples, one for each launch: the slot numbers of its arrays, such as [(0, 3), (3, 1)].
+        """Return a list of tuples, one for each launch: the slot numbers of the launch's arrays, such as [(0, 3), (3,
+        1)].
 
         A slot is the number of a tensor; `arguments` is the number of the program's arguments, which have the first
-        slots. For a view it is the slot of the tensor that is viewed. Steps that run once (in `bind`) do not count.
-        None if any other step is no launch.
+        slots. In place of a view, the list has the slot of the tensor that is viewed. Steps that run once (in `bind`)
+        are left out. Return None if any other step is no launch.
         """
         roots = {n: n for n in range(arguments)}
         for slot_memory in self.memory:
@@ -280,7 +285,9 @@ class HostArgument(NamedTuple):
 
 
 class ScriptExecutor:
-    """Binds scripts to arrays; `arguments` are those of the host program, `main` is the name of its last program."""
+    """Binds scripts to arrays. `name` is the name of the host program, `arguments` are its arguments; `main` is the
+    name of the module's last program, which computes the result.
+    """
 
     name: str
     main: str
@@ -433,12 +440,13 @@ class ScriptExecutor:
 
 @dataclass(frozen=True)
 class Whole:
-    """The launches and arrays of a call that only launches.
+    """The launches and arrays of a call that does nothing else than copies of arguments and launches.
 
-    `arrays` are the arguments as launches take them, perhaps contiguous copies; `names` and `written` are in the same
-    order. `launches` are pairs (call, slots of its arrays), slots of arguments or workspaces. `fixed` are the arguments
-    that steps inside `bind` have used, which cannot be replaced. `workspaces` are those that were made for this call,
-    by slot.
+    `arrays` are the arguments as launches take them, perhaps contiguous copies; `names` and `written` (whether the
+    program writes it) are in the same order. `launches` are pairs (function that launches, slot numbers of its arrays):
+    arguments have the first slots, workspaces follow. `fixed` are the slots of arguments that steps inside `bind` have
+    used, so that a repeated call cannot replace them. `workspaces` is {slot: workspace that was allocated for this
+    call}.
     """
 
     names: tuple[str, ...]
@@ -450,7 +458,9 @@ class Whole:
 
 
 class Bound:
-    """Calls that are made in order, by one thread at a time; `whole` is given if they are only launches."""
+    """A function that makes some calls in order, for one thread at a time. `whole` describes them if they are only
+    launches; else it is None.
+    """
 
     __slots__ = ("_calls", "_lock", "whole")
 

@@ -116,7 +116,8 @@ def _traced_by_torch(argument: Any, torch: Any, tensor: Any) -> str | None:
 def _own_dispatch(argument: Any, tensor: Any) -> str | None:
     """Return the error text that says why a tensor is refused if its class overrides `__torch_dispatch__`; else None.
 
-    Such a tensor's memory does not hold its values (FakeTensor, for example). `tensor` is the class torch.Tensor.
+    The memory of a tensor with its own `__torch_dispatch__`, such as a FakeTensor, does not hold its values. `tensor`
+    is the class torch.Tensor.
     """
     kind = type(argument)
     if kind.__torch_dispatch__ is tensor.__torch_dispatch__:
@@ -127,10 +128,9 @@ def _own_dispatch(argument: Any, tensor: Any) -> str | None:
 
 
 def _transformed(argument: Any, ask: _TorchState) -> str:
-    """Return the error text that says why a tensor is refused, with a way out. The tensor is under a function
-    transform.
+    """Return the error text that says why a tensor under a function transform is refused, with a way out.
 
-    `ask` tells which one: vmap; grad, vjp or jvp; or functionalize.
+    `ask` tells which transform it is: vmap; grad, vjp or jvp; or functionalize.
     """
     if ask.is_batched(argument):
         return (

@@ -137,7 +137,7 @@ def _run(rank: int, expected: Result, x: Any, weight: Any, bias: Any, *option_va
     """Return activation(convolution + bias + residual) of real tensors with `rank` spatial axes, by one kernel.
 
     `expected` is the result's shape and memory format. `option_values` are the fields of `Options`, in order. If the
-    image or the weight has no elements, the convolution is zero and no kernel is called.
+    image or the weight has no elements, torch computes the result, with a convolution of 0.
     """
     options = Options(*option_values)
     residual = None if options.residual is None else options.residual.detach()
@@ -176,8 +176,9 @@ def channels_innermost(tensor: Any) -> Any:
 
 
 def as_output(result: Any, channels_last: bool) -> Any:
-    """Return a kernel's result [n, ..., c] as [n, c, ...]: a view if `channels_last`, else contiguous, by a copy if
-    needed."""
+    """Return a kernel's result [n, ..., c] in torch's order of dimensions, [n, c, ...]: as a view if `channels_last`,
+    else contiguous, by a copy if needed.
+    """
     image = result.movedim(-1, 1)
     return image if channels_last else as_contiguous(image)
 

@@ -65,8 +65,9 @@ def linear(
 
 
 def _unsqueeze_tensor(residual: Any, axis: int) -> Any:
-    """Return the tensor `residual` with a new dimension of extent 1 at `axis`; a number or None is returned
-    unchanged."""
+    """Return the tensor `residual` with a new dimension of extent 1 at `axis`. Anything but a tensor, such as a number
+    or None, is returned unchanged.
+    """
     return residual.unsqueeze(axis) if isinstance(residual, torch.Tensor) else residual
 
 
@@ -501,11 +502,12 @@ def _as_four_dimensions(tensor: Any, batch: Sequence[int]) -> Any:
 
 
 def mask_as_bias(attn_mask: Any, q: Any, k: Any, batch: Sequence[int]) -> tuple[Any, Any]:
-    """Return (`attn_mask` as a tensor [b, h, m, n] to add to the scores, True for each query that has a visible key).
+    """Return (bias, visible): `attn_mask` as a tensor [b, h, m, n] to add to the scores, and a bool tensor [b, h, m, 1]
+    that is True for each query with a visible key.
 
-    The second is a bool tensor [b, h, m, 1]. Without a mask, both are None. `q` and `k` are [b, h, m, d] and [b, h, n,
-    d]; the mask is broadcast to the leading dimensions `batch` first. A bool mask is True for visible keys, as in
-    torch's function. Raise ArgumentError for a float64 mask with other queries than float64.
+    Without a mask, both are None. `q` and `k` are [b, h, m, d] and [b, h, n, d]; the mask is broadcast to the leading
+    dimensions `batch` first. A bool mask is True for visible keys, as in torch's function. The bias is f32, or f64 for
+    f64 queries. Raise ArgumentError for a float64 mask with other queries than float64.
     """
     if attn_mask is None:
         return None, None

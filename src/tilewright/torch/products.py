@@ -102,7 +102,9 @@ def _linear_gradients(gradient: Any, inputs: tuple[Any, ...], _: Any, needed: Se
 
 
 def _as_rows(x: Any) -> Any:
-    """Return the tensor x[..., k] as a matrix [rows, k], even if it is empty; a vector [k] becomes one row."""
+    """Return the tensor x[..., k] as a matrix [rows, k]; a vector [k] becomes one row. Tensors without elements are
+    allowed.
+    """
     return x[None] if x.dim() == 1 else x.flatten(0, -2)
 
 

@@ -113,7 +113,8 @@ def replace(model: Any, *, inplace: bool = False) -> Report:
 
 
 def _rewrite_code(report: Report) -> set[str]:
-    """Fuse additions and activations in the code of the modules of the report's model, innermost modules first.
+    """Fuse additions and activations in the code of the modules of the report's model, in order of decreasing depth in
+    the model.
 
     Rewritten modules replace the old ones in `report.model`, and the fused operations are added to `report.fused`.
     Return the paths of submodules that are called no longer.
@@ -252,9 +253,10 @@ def _fusable_activation(module: Any, following: Any) -> str | None:
 
 
 def _counterpart(module: Any, activation: str | None) -> Any:
-    """Return a module of `tilewright.torch.nn` with the parameters, buffers, hooks and mode of torch's `module`.
+    """Return a module of `tilewright.torch.nn` with the parameters, buffers, hooks and mode of torch's `module`, whose
+    class must be in `nn.SWAPS`.
 
-    It applies `activation`, the name of one, to its result; None adds no activation. Parameters are shared, not copied.
+    `activation` is the name of an activation to apply to the result; None adds none. Parameters are shared, not copied.
     """
     replacement = copy.copy(module)
     replacement.__class__ = nn.SWAPS[type(module)]

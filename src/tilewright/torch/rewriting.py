@@ -119,8 +119,9 @@ def _is_followable(module: Any) -> bool:
     """True if the graph that torch.fx traces from the code of `module` should compute the same for every tensor
     argument.
 
-    It is so if the module has submodules and its class is not torch's, if its `forward` takes exactly one argument,
-    without a default, and if no traced module has hooks or methods that test types or attributes of values.
+    Three conditions must hold. The module has submodules, and its class is not torch's. Its `forward` takes exactly one
+    argument, without a default. And no module whose code is traced has hooks, or methods that test types or attributes
+    of values.
     """
     if type(module).__module__.partition(".")[0] == "torch" or next(module.children(), None) is None:
         return False
@@ -285,8 +286,9 @@ def _between(first: Any, last: Any) -> Iterator[Any]:
 def _may_write(node: Any, root: Any) -> bool:
     """True if a graph node may write to a tensor that another node computed.
 
-    These are in-place modules, modules with hooks, methods and functions such as `add_`, Python's in-place operators,
-    and all functions that are not torch's or Python's own. `root` is the module with the graph's submodules.
+    Nodes that may write are calls of in-place modules, of modules with hooks, of methods and functions such as `add_`,
+    of Python's in-place operators, of functions with `out=` or `inplace=True`, and of all functions that are not
+    torch's or Python's own. `root` is the module with the graph's submodules.
     """
     if node.op == "call_module":
         module = root.get_submodule(node.target)
