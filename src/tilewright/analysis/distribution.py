@@ -23,6 +23,10 @@ Array = np.ndarray[Any, np.dtype[Any]]
 class Placement:
     """A distribution as tables: the element of each (thread, value), and its coordinates.
 
+    Raise a LayoutError unless `layout` has the two modes (thread, value) and holds each element of `shape`, and only
+    those.
+
+
     >>> p = Placement(Layout((4, 2), (2, 1)), (8,))
     >>> p.elements
     array([[0, 1],
@@ -49,7 +53,7 @@ class Placement:
 
     @cached_property
     def first(self) -> Array:
-        """Return a boolean array [thread, value]: True for the first place that holds an element.
+        """A boolean array [thread, value]: True for the first place that holds an element.
 
         Several threads may hold the same element; only the first stores it.
         """
@@ -61,7 +65,7 @@ class Placement:
 
     @cached_property
     def coordinates(self) -> tuple[Array, ...]:
-        """Return a tuple of arrays, one for each dimension of the tensor: array[thread, value] is the coordinate of the
+        """A tuple of arrays, one for each dimension of the tensor: array[thread, value] is the coordinate of the
         element that the thread holds as this value.
 
         It is () for a tensor without dimensions.
@@ -82,8 +86,8 @@ def placed(layout: Layout, shape: tuple[int, ...]) -> Placement:
 def placement(register_type: RegisterType, machine: Machine | None) -> Placement:
     """Return the Placement (tables of which thread holds which element) of a tensor of type `register_type`.
 
-    `machine` is needed if the type names an atom's operand, such as "ATOM.a"; else it may be None. Raises a
-    ProgramError if the type has no valid distribution.
+    `machine` is needed if the type names an atom's operand, such as "ATOM.a"; else it may be None. Raise a ProgramError
+    if the type has no valid distribution, and a LookupError if the machine has no such atom.
     """
     return _placement(register_type, None if machine is None else _MachineKey(machine))
 
@@ -105,8 +109,8 @@ class _MachineKey:
 def _placement(register_type: RegisterType, key: _MachineKey | None) -> Placement:
     """Return the Placement (tables of which thread holds which element) of a register tensor of this type; cached.
 
-    `key` is the machine as a hashable key; it may be None unless the type names an atom's operand. Raises a
-    ProgramError if the type has no valid distribution.
+    `key` is the machine as a hashable key; it may be None unless the type names an atom's operand. Raise a ProgramError
+    if the type has no valid distribution, and a LookupError if the machine has no such atom.
     """
     shape = numbers(register_type.shape, register_type)
     distribution = register_type.distribution

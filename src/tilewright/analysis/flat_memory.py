@@ -51,12 +51,12 @@ class PlacedMemory:
 
     @property
     def root(self) -> PlacedMemory:
-        """Return this tensor itself; a view returns the tensor below it."""
+        """This tensor itself. For a PlacedView, the property is the tensor below all views."""
         return self
 
     @property
     def extents(self) -> tuple[int, ...]:
-        """Return the shape as ints; raise an error if a size is open (known only at the call)."""
+        """The shape as ints. Raise a ProgramError if a size is open (known only at the call)."""
         return numbers(map(as_expr, self.shape), f"%{self.buffer.name}")
 
     def at(self, coordinates: Coordinates) -> TensorAddress:
@@ -83,12 +83,12 @@ class PlacedView:
 
     @property
     def extents(self) -> tuple[int, ...]:
-        """Return the shape of the view as ints; raise an error if a size is open (known only at the call)."""
+        """The shape of the view as ints. Raise a ProgramError if a size is open (known only at the call)."""
         return numbers(map(as_expr, self.shape), f"a view of %{self.root.buffer.name}")
 
     @property
     def root(self) -> PlacedMemory:
-        """Return the tensor below all views."""
+        """The tensor below all views."""
         return self.base if isinstance(self.base, PlacedMemory) else self.base.root
 
     def at(self, coordinates: Coordinates) -> TensorAddress:
@@ -121,7 +121,8 @@ class PlacedView:
 def nearest(tensor: PlacedMemory | PlacedView, coordinates: Coordinates) -> TensorAddress | None:
     """Return the address of an element with its coordinates clamped into bounds, so that it can always be read.
 
-    Only coordinates that may be out of bounds are clamped. None if the tensor may have no elements at all.
+    Only coordinates that may be out of bounds are clamped. None if the extent of a dimension with such a coordinate may
+    be 0.
 
     >>> from tilewright.algebra.expr import symbol
     >>> from tilewright.ir.dtypes import f32

@@ -171,9 +171,8 @@ def _search(e: Expr, facts: list[Expr], depth: int) -> bool:
 
 
 def _weights(e: Expr, fact: Expr) -> set[int]:
-    """Return the positive integers w such that `e` - w*`fact` has one term less than `e`: the terms cancel.
-
-    For e = 6*x + y and fact = 2*x - 1 it is {3}.
+    """Return the positive integers w for which a term of `e` cancels in `e` - w*`fact`. For e = 6*x + y and fact = 2*x
+    - 1 it is {3}.
     """
     coefficient_in_e = dict(linear(e)[1])
     return {
@@ -229,9 +228,9 @@ def _quotient_bounds(node: FloorDiv) -> list[Expr]:
 def _nested_quotients(e: Expr) -> list[Expr]:
     """Return expressions that are >= 0 because `e` has two quotients of the same dividend, such as x//4 and x//32.
 
-    If one divisor is a multiple of the other, x//32 is (x//4)//8: so x//4 - 8*(x//32) lies in 0..8, which gives two
-    expressions. Remainders of x and of its higher digits (mixed-radix parts) give such expressions too. [] if there are
-    none.
+    If one divisor is a multiple of the other, x//32 is (x//4)//8: so x//4 - 8*(x//32) is at least 0 and at most 7,
+    which gives two expressions. Remainders of x and of its higher digits (mixed-radix parts) give such expressions too.
+    [] if there are none.
     """
     divisions = [node for node in e.walk() if isinstance(node, FloorDiv | Mod) and isinstance(node.right, Const)]
     quotients = [node for node in divisions if isinstance(node, FloorDiv)]
@@ -248,7 +247,8 @@ def _nested_quotients(e: Expr) -> list[Expr]:
 def _digit_facts(remainders: list[Mod]) -> list[Expr]:
     """Return expressions that are >= 0 because of two `remainders`, one of x and one of a higher digit of x.
 
-    A digit is a mixed-radix part: x%32 - 4*(x//4%8) is x%4, so it lies in 0..4 and gives two expressions.
+    A digit is a mixed-radix part: x%32 - 4*(x//4%8) is x%4, so it is at least 0 and at most 3, which gives two
+    expressions.
     """
     facts: list[Expr] = []
     for high in remainders:

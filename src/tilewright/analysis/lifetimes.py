@@ -9,7 +9,8 @@ from tilewright.ir.tensors import TensorType
 
 
 def uses_task_memory(op: Op) -> tuple[bool, ...]:
-    """For each block of the `tasks` loop `op`: True if it accesses shared memory that the loop itself allocates.
+    """Return a tuple with a bool for each block of the `tasks` loop `op`: True if the block accesses shared memory that
+    the loop itself allocates.
 
     After such a block, the waves of its role synchronise, since the next task reuses the memory. The stages of a
     channel do not count: the channel orders a fill after all earlier uses of its stage.

@@ -66,14 +66,16 @@ class _Meetings:
         return loaded_first
 
     def visit(self, block: Block, unmet: bool, *, is_task: bool = False) -> bool:
-        """Add the barriers of `block` that are not needed to `self.found`; return True if the next barrier after it is
-        needed.
+        """Add the barriers of `block` that are not needed to `self.found`; return True if a barrier directly after
+        `block` is needed.
 
-        Protected memory is what another wave may write. A barrier is needed if protected memory was accessed since the
-        last barrier; `unmet` says whether it was at the start of the block, the result whether it was at its end. A
-        nested block that accesses protected memory counts as if it had been accessed before it. Barriers of a nested
-        block without such accesses are not needed, unless protected memory is accessed before and behind the block
-        without another barrier. With `is_task`, `block` is a whole task, before which waves synchronise.
+        Protected memory is memory that another wave may write. A barrier is needed if protected memory was accessed
+        since the barrier before it. `unmet` is True if protected memory was accessed before `block` and no barrier came
+        after. With `is_task`, `block` is a whole task, before which the waves synchronise.
+
+        An operation with nested blocks that access protected memory counts as an access, and its blocks are visited
+        too. If its nested blocks access none, their barriers are not needed, unless protected memory may be accessed
+        both before and after the operation without another barrier in between.
         """
         waiting, accessed = set[Op](), not is_task  # barriers of nested blocks since the last barrier, after an access
         for op in block.ops:

@@ -54,7 +54,7 @@ class Dim:
 
     @property
     def rounds(self) -> int:
-        """Return the number of vectors of this dimension that each lane has, rounded up."""
+        """The number of vectors of this dimension that each lane has, rounded up."""
         return -(-self.extent // (self.width * self.threads))
 
     @property
@@ -158,9 +158,8 @@ class Frames:
     def _assign_registers(self, program: Program) -> None:
         """Decide which tensors of `program` lie in registers, and how each operation's axes are distributed over lanes.
 
-        Nothing is returned; the result goes to fields of this object. `self.tensors` and `self.axes` have the layouts,
-        `self.turned` the transposes, `self.followed` and `self.stored` reductions; `self.has_private_memory` is True if
-        no lane reads what another stored.
+        Nothing is returned; the fields of this object are set: `tensors`, `axes`, `turned`, `followed`, `stored` and
+        `has_private_memory`.
         """
         as_bits = {self._chain.root(op.operands[0]) for op in program.walk() if op.name == "bitcast"}
         plain_tensors = [
@@ -348,8 +347,9 @@ class Frames:
         """Return how the view `value` accesses each dimension of the tensor below it, as a tuple.
 
         An entry is the number of the view's axis that covers the dimension, a `Shifted` coordinate (constant plus steps
-        along axes), or None for extent 1. The whole result is None if a dimension is accessed in any other form. A
-        tensor that is no view covers its own dimensions: (0, 1, 2).
+        along axes), or None for extent 1. A tensor that is no view covers its own dimensions: (0, 1, 2). The whole
+        result is None if a dimension is accessed in any other form, or if a bitcast lies between `value` and the
+        tensor.
         """
         op = self._chain.made.get(value)
         if op is None or op.name not in ("view", "bitcast"):
@@ -669,7 +669,8 @@ class _Classes:
         return distributions
 
     def is_together(self, op: Op, axes: tuple[Dim | None, ...]) -> bool:
-        """True if the memory-to-memory operation `op` is faster if a lane loads several of its values at once.
+        """True if a lane should load several values of the memory-to-memory operation `op` at once, because this is
+        faster.
 
         It is if a lane has vectors. It is also if a lane has several single elements, and memory is contiguous along an
         axis of `op`: loads are then coalesced across lanes and in flight together. `axes` has the Dim of each axis of

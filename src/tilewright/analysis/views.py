@@ -65,7 +65,8 @@ class Places:
         array: the distance of each element, in elements, from the start of the tensor that is viewed. `tensor type` is
         the type of that tensor. Views of views and bitcasts are followed to the tensor; a `value` that is no view is
         the tensor itself. A stage of a channel (a result of `acquire` or `wait`) is a tensor with the shape of one
-        stage. Offsets are those before the swizzle, in the first iteration of all loops.
+        stage. Offsets are those before the swizzle, in the first iteration of all loops and for the least values of
+        open parameters.
         """
         op = self.made.get(value)
         if op is not None and op.name == "bitcast":
@@ -97,8 +98,8 @@ class Places:
         """Return an array [lane, value]: the numbers of the elements of `value` that each lane holds in registers.
 
         `value` is a register tensor, or a view of one; its elements are numbered with the first dimension fastest. Loop
-        variables have their values in the first iteration. None if some lanes hold more elements of the view than
-        others.
+        variables have their values in the first iteration, open parameters their least. None if some lanes hold more
+        elements of the view than others.
         """
         shape = numbers(value.type.shape, value.type)
         coordinates: tuple[Any, ...] = tuple(np.indices(shape))

@@ -22,8 +22,9 @@ def misarranged(atom: MultiplyAtom, held: Mapping[str, Placement]) -> str | None
     """Return text: why the register operands in `held` do not fit the MMA `atom`; None if they fit.
 
     `held` is {operand name: placement (which thread holds which element)}. It must have "c", and has "a" and "b" if
-    they are in registers. The operands fit if each consists of whole atoms, and every group of threads that executes
-    one atom holds A at the rows of its part of C, and B at the columns, for all of K.
+    they are in registers. The operands fit if the atom reads each from registers, each consists of whole atoms, and all
+    are distributed over equally many groups of threads. A group executes one atom: it must hold A at the rows of its
+    part of C, and B at the columns, for all of K.
     """
     origins: dict[str, list[set[Origin]]] = {}
     for name, placement in held.items():
@@ -53,11 +54,11 @@ def misarranged(atom: MultiplyAtom, held: Mapping[str, Placement]) -> str | None
 
 
 def _origins(operand: RegisterOperand, distribution: Placement) -> list[set[Origin]] | None:
-    """Return a list of sets: for each group of threads (the lanes of one atom), the origins (first row, first column)
-    of the atoms that it holds. None if the threads do not hold whole atoms.
+    """Return a list with a set for each group of threads (the lanes of one atom): the origins (first row, first column)
+    of the atoms that it holds.
 
-    `operand` is operand A, B or C as the atom describes it; `distribution` is the placement of a matrix (which thread
-    holds which element).
+    Return None if the tensor is no matrix, or if the threads do not hold whole atoms. `operand` is operand A, B or C as
+    the atom describes it; `distribution` is the placement of a matrix (which thread holds which element).
     """
     lanes, values = operand.lanes, operand.values
     if distribution.threads % lanes or distribution.values % values or len(distribution.shape) != 2:

@@ -186,6 +186,8 @@ class _Checker:
     def _check_mma(self, op: Op) -> None:
         """Raise a ProgramError if an operand of the `mma` operation `op` does not fit its atom in element type, shape,
         memory space or distribution over threads; also if the program has no machine.
+
+        On machines with one wave in a workgroup (CPUs), an operand that the atom takes from registers may be in memory.
         """
         if self.machine is None:
             raise ProgramError(f"the program names no machine, so {op.attrs['atom']} has no meaning")
@@ -287,8 +289,8 @@ class _Checker:
         """Raise a ProgramError if the `copy` operation `op` may read out of bounds and has no `else`, or if its
         register operands have different distributions.
 
-        If it names an atom, the program must have a machine, and the atom must copy between these memory spaces. With
-        an asynchronous atom, one side must be a stage of a channel.
+        If it names an atom, the program must have a machine, and the atom must copy between the memory spaces of the
+        two operands. With an asynchronous atom, one side must be a stage of a channel.
         """
         source, target = op.operands
         if self.places.may_lie_outside(source) and "otherwise" not in op.attrs:
@@ -352,8 +354,10 @@ class _Checker:
                     )
 
     def _check_channels(self, role_names: list[str]) -> None:
-        """Raise a ProgramError if a channel has no acquire, no commit or no wait; or if it has no release and is
-        acquired more often than it has stages. Channels that no operation uses are skipped. `role_names` is not used.
+        """Raise a ProgramError if a channel has no acquire, no commit or no wait. Raise one too if it has no release
+        and one worker that does all tasks would acquire it more often than it has stages.
+
+        Channels that no operation uses are skipped. `role_names` is not used.
         """
         used: dict[Value, set[str]] = {}
         for op in self.program.walk():
@@ -384,7 +388,9 @@ class _Checker:
 
 def past_shared_memory(program: Program, machine: Machine) -> ProgramError | None:
     """Return, not raise, a ProgramError if `program` allocates more shared memory than a workgroup of `machine` has.
-    Return None if it fits, or the machine has no limit. Tensors that are kept in registers do not count.
+
+    Return None if it fits, or the machine has no limit. Tensors that are kept in registers do not count; tensors of a
+    ping-pong loop count twice.
     """
     space, total = machine.spaces["shared"], 0
     if space.bytes is None:
@@ -461,7 +467,8 @@ def _equal_up_to_group_stride(offsets: Array, table: Array) -> bool:
     """True if the element offsets `offsets` and `table` (arrays over rows and columns) are equal, or differ only in the
     stride between groups of eight along the slower axis.
 
-    In `offsets`, that stride must be constant and a multiple of 64.
+    The slower axis is that with the larger stride in `table`. In `offsets`, the stride between groups must be constant
+    and a multiple of 64 elements, and the extent along the axis a multiple of 8.
     """
     if np.array_equal(offsets, table):
         return True

@@ -13,8 +13,8 @@ from tilewright.machine import Machine
 
 
 def cluster_of(program: Program) -> int:
-    """Return the cluster size of `program`: the number of workgroups that run together; 1 if it has no `cluster`
-    record.
+    """Return the cluster size of `program`: the number of workgroups of a cluster, which run together; 1 if it has no
+    `cluster` record.
     """
     record = program.record("cluster")
     return 1 if record is None else numbers((record.attrs["count"],), "cluster")[0]
@@ -81,11 +81,11 @@ def _check_tasks(op: Op, count: int) -> None:
 
 
 def _check_multicast(op: Op, count: int, machine: Machine | None, places: Places) -> None:
-    """Raise a ProgramError unless the multicast `copy` operation `op` is by a bulk copy atom of `machine`, writes an
-    acquired stage of a channel, and has a first extent that is a multiple of `count`, the number of workgroups of a
-    cluster.
+    """Raise a ProgramError if the multicast `copy` operation `op` is invalid.
 
-    Each workgroup copies one of `count` parts of the first dimension. `places` finds the tensor of a view.
+    It must name a bulk copy atom of `machine`, and write an acquired stage of a channel. Each workgroup copies one of
+    `count` parts of the first dimension, so that its extent must be a multiple of `count`, the number of workgroups of
+    a cluster. `places` finds the tensor of a view.
     """
     maker = places.made.get(places.root(op.operands[1]))
     atom = op.attrs.get("by")

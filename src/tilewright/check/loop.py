@@ -36,7 +36,8 @@ def _check_atom(op: Op, machine: Machine | None) -> None:
     it names.
 
     Each operand must be in registers or in memory as the atom needs it, and have its element type. In registers it must
-    have as many elements as the atom needs. Raise a ProgramError too if `machine` is None.
+    have as many elements as the atom needs; per lane, A and B may have a multiple along K. Raise a ProgramError too if
+    `machine` is None, and a LookupError if it has no atom of this name.
     """
     if machine is None:
         raise ProgramError(f"the program names no machine, so {op.attrs['atom']} has no meaning", op.loc)

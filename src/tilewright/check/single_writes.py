@@ -90,8 +90,8 @@ def _distinct_axes(value: Value, places: Places) -> tuple[bool, ...]:
     """Return a tuple of bools, one for each axis of the tensor or view `value`: True if the address of an element
     depends on its index along the axis.
 
-    Axes of extent 1, and all axes of a tensor that is no view, count as True. `places` maps values to the operations
-    that make them.
+    Axes of extent 1 count as True. So do all axes of a tensor that is no view, and those of a bitcast that changes the
+    number of axes. `places` maps values to the operations that make them.
     """
     op = places.made.get(value)
     rank = len(value.type.shape)
@@ -166,11 +166,10 @@ def _check_overlap(op: Op, places: Places) -> None:
 
 
 def _has_separate_axes(value: Value, places: Places) -> bool:
-    """True if in each view between `value` and its tensor every axis has a coordinate of its own, so that no element
-    repeats: the index itself, plus terms without other axes.
+    """True if no view between `value` and its tensor can repeat an element; also if `value` is no view.
 
-    Axes of extent 1 need no coordinate. True if `value` is no view. `places` maps values to the operations that make
-    them.
+    In each of these views, every axis of an extent above 1 must have a coordinate of its own: the index along the axis,
+    plus terms without the other axes. `places` maps values to the operations that make them.
     """
     op = places.made.get(value)
     while op is not None and op.name in ("view", "bitcast"):

@@ -96,7 +96,7 @@ class _Check:
         """Check the operations of `block` and its inner blocks; raise a ProgramError at the first error.
 
         Proofs in the first block of an `if` use its condition as a fact, those in the second the opposite. Bodies of
-        loops without iterations are skipped. Names that `let` defines in `block` are forgotten behind it.
+        loops without iterations are skipped. Names that `let` defines in `block` are forgotten after it.
         """
         outer_lets = self.lets
         for op in block.ops:

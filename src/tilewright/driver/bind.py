@@ -145,9 +145,9 @@ def _bind_parts(request: Request, plan: Schedule, choose: ChoosePlan, name: str,
 def _bind_one(forms: RequestForms, plan: Schedule) -> tuple[Request, OneKernel]:
     """Bind (apply) a plan of one kernel; return (the request, perhaps with its program rewritten, the kernel).
 
-    Loops that the plan has and the program lacks are inserted first. If lanes compute the only MMA without an atom,
-    each lane may compute a box (rectangle) of results: the kernel's program is then over boxes of M. `forms` is the
-    request over digits (mixed-radix parts) of its dimensions, then over whole dimensions.
+    Loops that the plan has and the program lacks are inserted first. In a plan without a pipeline whose only MMA has no
+    atom, each lane may compute a box (rectangle) of results: the kernel's program is then over boxes of M. `forms` is
+    the request over digits (mixed-radix parts) of its dimensions, then over whole dimensions.
     """
     request = _named_form(forms, plan)
     if plan.pipeline is not None:
@@ -252,7 +252,8 @@ def _with_loop_tiles(request: Request, plan: Schedule, program: Program) -> Prog
     """Return `program` with its loops in the tile sizes that the plan states.
 
     Only loops whose result does not depend on the tile size are changed. Loops that only add MMAs to an accumulator
-    stay: the plan's tile is their K step.
+    stay: the plan's tile is their K step. So do loops for which a constraint of the author states more than a tile
+    size.
     """
     for loop in [op for op in program.walk() if op.name == "iterate"]:
         dim = loop.attrs["axis"]

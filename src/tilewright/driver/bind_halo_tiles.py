@@ -90,8 +90,8 @@ class HaloKernel:
     def over_boxes(self) -> tuple[ProgramInBoxes, Schedule]:
         """Return (the program with M in boxes of output pixels, the plan of that program).
 
-        Before, every line of the plan is checked: operands, axes, atom, waves, registers, box and copies. An
-        ArgumentError names the line that does not fit.
+        The plan must have a pipeline. Before the rewrite, every line of the plan is checked: operands, axes, atom,
+        waves, registers, box and copies. An ArgumentError quotes the line that does not fit.
         """
         line = self.line
         if line.atom is None:
@@ -221,7 +221,8 @@ class HaloKernel:
     def _line(self, side: int) -> ValuePlacement:
         """Return the plan's line that places operand A (`side` 0, as a halo) or operand B (`side` 1, as a panel).
 
-        Raises an ArgumentError if the plan has no such line, or one with another form or hint.
+        Raises an ArgumentError if the plan has no such line, or one with another form or hint. Both operands must be
+        reads.
         """
         reads = operand_reads(self.op, self.axes, self.program)
         assert reads is not None
@@ -237,9 +238,14 @@ class HaloKernel:
         """Return (extents of a workgroup's box of output pixels, one per digit of M; a LineLayout, or None).
 
         Digits are mixed-radix parts of M: image, row, column. The LineLayout is the layout of image lines if the plan
-        pads them, so that rows run on from one line to the next; the box then has whole images. Raises an ArgumentError
-        if the box does not have `microkernel.rows` rows (the MMA's tile of M), or if it extends past the end of a
-        digit, or the tile past N, where a write would still be in bounds. `window` is how A is read.
+        pads them, so that rows run on from one line to the next; the box then has whole images. `window` is how A is
+        read. Raise an ArgumentError if
+
+        - a split of M's axis is no `task` of one of its digits,
+        - the box does not have `microkernel.rows` rows (the MMA's tile of M),
+        - the box extends past the end of a digit, and writes do not drop the pixels there,
+        - the tile extends past the end of N, and writes do not drop the columns there (checked only with a batch),
+        - the lines are padded in another way than the window needs.
         """
         rows, size = self.rows, numbers_of(self.sizes)
         sizes = {cut.digit: cut.size for cut in rows.splits if cut.level == "task"}

@@ -68,9 +68,9 @@ class LaneRows:
     def bound(self, plan: Schedule, box: dict[str, int]) -> tuple[SimtProduct, ProgramInBoxes, Schedule]:
         """Return (how lanes compute the MMA, the program over boxes of rows, the plan of that program).
 
-        `box` is {digit (mixed-radix part) of M: extent of a lane's box}. Raises an ArgumentError if it names unknown
-        digits, if it is longer than a digit, or if it extends past the end of a digit where a write would still be in
-        bounds.
+        `box` is {digit (mixed-radix part) of M: extent of a lane's box}. Raise an ArgumentError if `box` names an
+        unknown digit, if an extent is longer than its digit, or if the last box extends past the end of a digit and
+        writes do not drop the results there.
         """
         axis = plan.axis(self.name)
         unknown = [d for d in box if d not in map(str, self.digits)]

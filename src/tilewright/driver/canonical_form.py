@@ -54,9 +54,11 @@ def canonical(request: Request) -> Request:
 
 
 def _in_phases(request: Request) -> Request:
-    """Return the request with MMAs split if an operand is zero except at every s-th index (transposed convolution).
+    """Return the request with its program split into phases, so that MMAs skip zeros, as in a strided transposed
+    convolution.
 
-    Each of the new MMAs has only the elements that are not zero. Reductions over dimensions that the author's plan
+    It is split where an MMA operand is zero unless a sum of two indices, one of the result and one of filter taps, is a
+    multiple of a number. On a CPU, all phases must have equally many taps. Dimensions of taps that the author's plan
     names are not split.
     """
     named = set() if request.pinned is None else {axis.name for axis in request.pinned.axes}

@@ -34,9 +34,10 @@ def choose_plan(forms: RequestForms, between: str = "") -> BoundPlan:
 
 
 def _choose_of_candidate(forms: RequestForms, between: str = "") -> BoundPlan:
-    """Return the plan of a kernel of a candidate of the search, bound; as `choose_plan`, but a refusal quotes no lines.
+    """Return the plan of one kernel of a candidate that the search proposes, bound to its kernels.
 
-    No author wrote these lines, and to quote them needs a search of its own.
+    It does the same as `choose_plan`, with the same parameters, but an error about the request's plan does not quote
+    lines: no author wrote them, and to find the lines at fault needs a search of its own.
     """
     if forms[0].pinned is None:
         return _best_plan(forms, between)
@@ -44,10 +45,11 @@ def _choose_of_candidate(forms: RequestForms, between: str = "") -> BoundPlan:
 
 
 def _bind_stated(forms: RequestForms, between: str, choose: ChoosePlan) -> BoundPlan:
-    """Return the plan that the request states, bound to its kernels; for a program with logs, it is checked, and the
-    best plan is returned.
+    """Return the plan that the request states, bound to its kernels. For a program with logs, check that plan, and
+    return the best plan of the search instead.
 
-    `choose` plans the kernels that the plan has no lines for. The arguments are those of `choose_plan`.
+    The request must state a plan. `choose` plans the kernels that it has no lines for. `forms` and `between` are those
+    of `choose_plan`. Raise an ArgumentError if the plan does not fit the program.
     """
     stated = forms[0].pinned
     assert stated is not None

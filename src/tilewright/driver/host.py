@@ -173,7 +173,8 @@ class _Host:
         """Return (rows, columns): `shape` as a matrix that gives every core at least one row, with few rows.
 
         Rows are the product of as few first dimensions as that takes, columns that of the rest: (2, 8, 5) on 4 cores ->
-        (16, 5). If all dimensions would be rows, the result is one row: (1, number of elements).
+        (16, 5). Extents that are known only at the call count as 1. If all dimensions would be rows, the result is one
+        row: (1, number of elements).
         """
         rows, known = as_expr(1), 1
         for place, extent in enumerate(shape):
@@ -187,9 +188,9 @@ class _Host:
     ) -> None:
         """Emit the launch of a block program on the tensors `operands`; the program is added to the module.
 
-        A program whose name is taken is renamed. A program whose tasks are empty is added, but not launched. `workers`
-        is the number of threads or workgroups, by default one per core. `settings` are values of the program's open
-        parameters.
+        A program whose name is taken is renamed. A program whose `tasks` loop has no operations is added, but not
+        launched. `workers` is the number of threads or workgroups, by default one per core. `settings` are values of
+        the program's open parameters.
         """
         if program is not self.main:
             program = named_apart(program, (self.name, self.main.name, *(p.name for p in self.programs)))
@@ -268,7 +269,9 @@ def _launch_with_packs(host: _Host, request: Request, lowered: Lowered, cycles: 
 
 
 def _only_written(program: Program) -> Iterator[str]:
-    """Yield the names of the arguments that a tile program writes and does not read."""
+    """Yield the names of the arguments that a tile program uses in `write` operations only, not in reads or atomic
+    updates.
+    """
     ops = list(program.walk())
     for arg in program.args:
         if any(op.name == "write" and op.operands[1] is arg for op in ops) and not any(

@@ -52,10 +52,11 @@ def present(request: Request) -> Request:
 def give_rows(request: Request) -> Request:
     """Return the request with MMAs rewritten that have no M or no N, such as matrix-vector products.
 
-    They become elementwise products and a sum if all MMAs of the program are such; on a CPU only if each reads its
-    matrix, which is not constant, along K. Otherwise they get a dimension of extent 1, so that an atom fits. They also
-    get it if the author's plan names atoms, if sizes are known only at the call, and in grid programs and programs with
-    logs. A program without such MMAs is returned unchanged.
+    There are two rewrites. An elementwise product and a sum replace the MMAs if every MMA of the program lacks M or N;
+    on a CPU only if each of them also reads its matrix, which must not be constant, along K. Otherwise the MMAs get a
+    dimension of extent 1 as their M or N, so that an atom fits. The second rewrite is also used in these cases: the
+    author's plan names atoms; sizes are known only at the call; an MMA is in a loop that does more than add MMAs; the
+    program logs, has constraints, or is a grid program. A program without such MMAs is returned unchanged.
     """
     as_written = request.opened or request.logs or request.workgroups is not None
     if not _names_atoms(request.pinned) and not as_written:

@@ -15,8 +15,8 @@ from tilewright.ir.core import Op, Program
 def require_whole_quotients(request: Request) -> list[Expr]:
     """Return a condition for each quotient whose sizes are known only at the call: that its remainder is 0.
 
-    Raise a ProgramError for a quotient of known sizes that is no integer. Quotients that depend on more than sizes
-    (indices, workgroup ids, symbols that the program sets) are left out.
+    Raise a ProgramError for a quotient of known sizes that is no integer, and for one that is no integer for any size.
+    Quotients that depend on more than sizes (indices, workgroup ids, symbols that the program sets) are left out.
     """
     extents, conditions = Substitution(dict(request.sized.extents)), dict[Expr, None]()
     sizes = set(request.opened.parameters)

@@ -65,7 +65,7 @@ class RankedPlan(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The text that names the plan in a refusal: its family and its MMA lines."""
+        """The text that names the plan in a refusal: its family (rewrites and kinds of kernels) and its MMA lines."""
         return "; ".join((*self.candidate.family, *map(str, self.plan.products)))
 
 

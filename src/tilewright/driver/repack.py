@@ -131,7 +131,9 @@ def _bulk_loads(machine: Machine) -> list[CopyAtom]:
 
 
 def _atoms_from_shared(machine: Machine, product: Op) -> list[MultiplyAtom]:
-    """Return the machine's atoms that take operand types of the MMA `product`, and read operands from shared memory."""
+    """Return the machine's atoms that read operands from shared memory and take the operand types of the MMA `product`,
+    in either order.
+    """
     types = {v.type.dtype for v in product.operands[:2]}
     return [x for x in machine.multiply.values() if x.slab is not None and {x.a.dtype, x.b.dtype} == types]
 

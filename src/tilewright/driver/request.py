@@ -64,12 +64,12 @@ class Request:
 
     @property
     def program(self) -> Program:
-        """Return the tile program to be compiled."""
+        """The tile program to be compiled."""
         return self.sized.program
 
     @property
     def free(self) -> Collection[Op]:
-        """Return the program's free loops (those with the same result for every tile size)."""
+        """The program's free loops (those with the same result for every tile size)."""
         return self.sized.free
 
     @property
@@ -79,28 +79,30 @@ class Request:
 
     @property
     def lenient(self) -> bool:
-        """True if arguments may be longer than their dimensions say."""
+        """True if arguments may be longer than their dimensions say, and set_symbol may set a symbol outside of its
+        range.
+        """
         return CompileOptions.LENIENT in self.options
 
     @cached_property
     def sizes(self) -> dict[Symbol, int]:
-        """Return {dimension: its extent as an int}, with typical numbers for sizes that are known only at the call."""
+        """{dimension: its extent as an int}, with typical numbers for sizes that are known only at the call."""
         numbers = Substitution(self.typical)
         return {s: int(numbers(e)) if isinstance(e, Expr) else e for s, e in self.sized.extents.items()}
 
     @property
     def typical(self) -> Mapping[Symbol, int]:
-        """Return {symbol: its typical number} for symbols that a call binds, and symbols that follow from them."""
+        """{symbol: its typical number} for symbols that a call binds, and symbols that follow from them."""
         return self.opened.typical
 
     @property
     def open_extents(self) -> dict[Expr, Expr]:
-        """Return {dimension: its extent, an expression of symbols} for dimensions whose extent only a call tells."""
+        """{dimension: its extent, an expression of symbols} for dimensions whose extent only a call tells."""
         return {s: n for s, n in self.sized.extents.items() if isinstance(n, Expr)}
 
     @property
     def size(self) -> Callable[[Expr], int]:
-        """Return a function that evaluates a dimension to an int; sizes known only at the call are typical numbers."""
+        """A function that evaluates a dimension to an int; sizes known only at the call are typical numbers."""
         return numbers_of({**self.sizes, **self.typical})
 
     def with_open_marked(self, plan: Schedule) -> Schedule:

@@ -23,8 +23,9 @@ from tilewright.rewrite.split_kernel import split_after_mma, split_before_mma
 def part_of(request: Request, halves: Halves, program: Program, pinned: Schedule | None = None) -> Request:
     """Return the request for `program`, one of the two kernels into which the program of `request` was split.
 
-    `halves` has the extents and the memory between both, `pinned` is the plan of this kernel, or None. Its free loops
-    (with the same result for every tile size) are those of `request`, and copies of them that only add to accumulators.
+    `halves` has the extents of new dimensions, and the memory that the first kernel writes and the second reads.
+    `pinned` is the plan of this kernel, or None. The free loops of the result (with the same result for every tile
+    size) are those of `request` that `program` has, and the changed copies of them that only add to accumulators.
     """
     free = [op.attrs["axis"] for op in request.free]
     sizes, shapes = {**request.sizes, **halves.sizes}, {**request.sized.shapes, **halves.memories}

@@ -83,8 +83,8 @@ class CopyAtom:
     keep, stream or bypass. `completes` names what makes an asynchronous copy visible; None: it is visible when the
     instruction returns. `rows` are the row lengths in bytes that a box may have in shared memory if the copy swizzles
     it, widest first, and `chunk` the bytes that the swizzle moves together. Strides of rows in global memory are
-    multiples of `pitch` bytes. Rows of a box that are window positions are at most `furthest` elements of their
-    dimension apart.
+    multiples of `pitch` bytes. If the rows of a box are positions of a sliding window, `furthest` is the largest step
+    from one position to the next, in elements. `features` are CPU or GPU features that the instruction needs.
     """
 
     name: str
@@ -135,8 +135,9 @@ class CopyAtom:
         """Return the conditions on open sizes (known only at the call) under which this atom can copy between the views
         of `request`.
 
-        They hold for all loop iterations. () means that the atom always can. If it never can, return a CopyRefusal with
-        the reason; one reason is a padding value other than 0 for elements that may be out of bounds.
+        They hold for all loop iterations. () means that the atom always can. A condition that no size satisfies is the
+        constant 0. If the atom cannot do the copy for another reason, return a CopyRefusal with this reason; one is a
+        padding value other than 0 for elements that may be out of bounds.
         """
         try:
             self._need_spaces(request)

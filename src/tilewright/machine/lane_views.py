@@ -22,7 +22,8 @@ def register_conditions(request: ViewRequest, width: int, wave: int) -> Iterator
     """Yield the conditions on open sizes (known only at the call) under which lanes can do `request`.
 
     `request` is a copy between memory and registers. Each lane moves `width` bytes with one instruction; `wave` is the
-    number of lanes of a wave. Nothing is yielded if the copy is always possible. Raise Refused if no sizes allow it.
+    number of lanes of a wave. Nothing is yielded if the copy is always possible. If no sizes allow it, Refused is
+    raised, or a condition that is the constant 0 is yielded.
     """
     registers, memory = request.sides()
     count = run_length(request, width)
@@ -40,8 +41,8 @@ def transfer_conditions(request: ViewRequest, width: int) -> Iterator[Condition]
     """Yield the conditions on open sizes (known only at the call) under which lanes can do `request`.
 
     `request` is a copy from memory to shared memory. Each lane moves `width` bytes with one instruction. Elements past
-    the end of the source arrive as zeros; the target must be in bounds everywhere. Raise Refused if no sizes allow the
-    copy.
+    the end of the source arrive as zeros; the target must be in bounds everywhere. If no sizes allow the copy, Refused
+    is raised, or a condition that is the constant 0 is yielded.
     """
     source, target = request.source, request.target
     assert isinstance(source, MemoryView)
@@ -103,8 +104,8 @@ def _run_conditions(
 
     In the dimension along the runs, each run must begin at a multiple of `count`. With `whole`, no run may be cut off
     at the end: if that dimension may be out of bounds, its extent must be a multiple of `count`. Offsets in each other
-    dimension must be multiples of `count` elements. Raise Refused if no sizes allow it: the tensor's alignment is too
-    small, or the swizzle tears runs apart.
+    dimension must be multiples of `count` elements. Raise Refused if the tensor's alignment is too small, if the
+    swizzle tears runs apart, or if no dimension of the tensor is contiguous along the runs.
     """
     what = f"{width} bytes a lane"
     if view.alignment % width:

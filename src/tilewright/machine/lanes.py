@@ -32,7 +32,7 @@ def lane_load(
     """Return a copy atom `name` in which each lane loads `width` bytes from its own address; inactive lanes get zeros.
 
     `source` is the memory space, `wave` the number of lanes, `features` those the machine must have, `hint` the
-    treatment of caches.
+    treatment of caches (keep, stream or bypass).
     """
     return CopyAtom(
         name,
@@ -54,7 +54,7 @@ def lane_store(
     """Return a copy atom `name` in which each active lane stores `width` bytes to its own address.
 
     `target` is the memory space, `wave` the number of lanes, `features` those the machine must have, `hint` the
-    treatment of caches.
+    treatment of caches (keep, stream or bypass).
     """
     return CopyAtom(
         name,
@@ -77,7 +77,7 @@ def lane_transfer(
 
     If a lane copies fewer bytes, the rest of its `width` bytes become zero. `wave` is the number of lanes, `features`
     those the machine must have, `completes` what makes an asynchronous copy visible (None: it is synchronous), `hint`
-    the treatment of caches.
+    the treatment of caches (keep, stream or bypass).
     """
     return CopyAtom(
         name,
@@ -192,11 +192,12 @@ def _run_length(request: CopyRequest, width: int) -> int:
 
 def _register_arguments(request: CopyRequest, width: int, wave: int) -> Iterable[Arguments]:
     """Return the arguments of the lane loads or stores that do `request`: one dictionary for each instruction, in
-    order.
+    order, with the keyword arguments of `_load` and `_store`.
 
-    `width` is the bytes that a lane moves with one instruction, `wave` the lanes of a wave. Raise Refused in three
-    cases: the registers are not whole waves; the values that a lane moves at once are not contiguous and aligned in
-    memory; or a bound of the tensor cuts them apart.
+    `width` is the bytes that a lane moves with one instruction, `wave` the lanes of a wave. A lane whose elements are
+    out of bounds is inactive. Raise Refused unless the registers are whole waves, and the values of a lane whole runs
+    of `width` bytes. Each run must be contiguous and aligned in memory, and either in bounds or out of bounds as a
+    whole.
     """
     numbers, count = request.registers(), _run_length(request, width)
     lanes, values = numbers.shape
@@ -222,7 +223,8 @@ def _register_arguments(request: CopyRequest, width: int, wave: int) -> Iterable
 
 
 def _transfer_arguments(request: CopyRequest, width: int, wave: int) -> Iterable[Arguments]:
-    """Return the arguments of the lane transfers that do `request`: one dictionary for each instruction, in order.
+    """Return the arguments of the lane transfers that do `request`: one dictionary for each instruction, in order, with
+    the keyword arguments of `_transfer`.
 
     `width` is the bytes that a lane moves with one instruction, `wave` the lanes of a wave. Raise Refused unless the
     box is whole runs that are contiguous and aligned in source and target. The target must be in bounds, and the source

@@ -41,8 +41,8 @@ class Table:
         return weighted_sum(0, [(self.base, 1), *zip(self.parts, map(int, entries), strict=True)])
 
     def rows(self, elements: Array) -> list[tuple[int, ...]]:
-        """Return which combinations of table entries the given elements have, each once: tuples with one integer for
-        each table.
+        """Return the different combinations of table entries that the given elements have, as a sorted list of tuples
+        with one integer for each table.
 
         The tables are those of `self.parts`, {weight: table of integers, with one entry for each element}. `elements`
         is an array of element numbers of the box, first dimension fastest. Without tables the result is [()].

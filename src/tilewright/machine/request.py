@@ -116,6 +116,10 @@ def _length(axis: Symbol) -> int:
 class CopyRequest:
     """A request to copy the elements of a box from `source` to `target`; at most one of them is registers.
 
+    Raise LayoutError if both are registers, if a side does not have the dimensions of the box, if registers hold an
+    element that the box lacks, if registers as source lack an element, or if two elements go to one place in memory.
+
+
     >>> from tilewright.ir.dtypes import f32
     >>> turned = CopyRequest(
     ...     (2, 3), f32, Place("global", Layout((2, 3), (3, 1))), Place("shared", Layout((2, 3), (1, 2)))

@@ -23,7 +23,9 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True)
 class Condition:
-    """A condition on open sizes that a copy atom needs, and the reason for the refusal where it fails."""
+    """A condition on open sizes that a copy atom needs, and the reason for the refusal if it is false. `that` may be
+    the constant 0: then no sizes satisfy it.
+    """
 
     that: Expr
     reason: str
@@ -261,7 +263,8 @@ def _quotient(e: Expr, by: Expr) -> Expr:
 def multiple(e: Expr, of: int, reason: str) -> list[Condition]:
     """Return [the Condition that `e` is a multiple of `of`], or [] if `e` is one for all values of its symbols.
 
-    `reason` is the message of the refusal if the condition fails.
+    If `e` is never one, the condition is the constant 0. `reason` is the message of the refusal if the condition is
+    false.
     """
     rest = e % of
     if is_number(rest, 0):

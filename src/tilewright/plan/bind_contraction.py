@@ -104,7 +104,8 @@ class _ContractionPlan:
     def _check_levels(self) -> None:
         """Raise an ArgumentError unless every axis of this plan is split into the levels that the atom needs.
 
-        - Rows and columns need task (one core's tile), loop (register tile) and unit (the atom).
+        - Rows and columns need task (one core's tile), loop (register tile) and unit (the atom). Rows of image lines
+          need two loops, over lines and over register tiles, unless tile registers multiply.
         - A batch axis, and an axis of an outer digit (mixed-radix part) of M, needs the level task only.
         - K must have no level task: several tasks would add to one result.
         - If vectors run along channels, the axis `lanes` needs the three levels in place of columns, and columns need

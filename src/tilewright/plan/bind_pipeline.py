@@ -202,10 +202,7 @@ class _PipelinedKernel:
         return registers
 
     def _is_read(self, operand: Value) -> bool:
-        """True if an MMA's operand is directly the result of a read of memory, with no operation in between.
-
-        `operand` is the operand.
-        """
+        """True if `operand`, of an MMA, is directly the result of a read of memory, with no operation in between."""
         op = self.kernel.program.makers().get(operand)
         return op is not None and op.name == "read"
 

@@ -116,10 +116,12 @@ def _row_extents(space: Contraction, unit: BlockUnit, block_rows: int, stage: st
 def _column_extents(space: Contraction, unit: BlockUnit, block_columns: int, fixed: Fixed) -> list[int]:
     """Return the extents of a task (one core's tile) along N to try, in columns; [] if the author's does not fit.
 
-    With vectors along a digit that A, B and the result share, the extents are along that digit, and a task has all of
-    N. `fixed` may have the author's extent along N: it is then the only one, and must be whole accumulator tiles of
-    `block_columns` columns. Without it there is one extent for each number of tasks along N in `unit`. `space` is the
+    If `fixed` has the author's extent along N, it is the only one, and must be whole accumulator tiles of
+    `block_columns` columns. Otherwise there is one extent for each number of tasks along N in `unit`. `space` is the
     contraction.
+
+    With vectors along a digit that A, B and the result share, the extents are those along that digit, one for each
+    number of tasks. A task then has all of N: the result is [] if the author's extent along N is smaller.
     """
     if unit.by_lanes:
         if fixed.columns is not None and fixed.columns < space.extent(space.columns):

@@ -439,10 +439,10 @@ class BoundKernel:
     def halo_taps(self) -> int | None:
         """The number of filter taps of operand B that one copy to shared memory brings; None if A is not a halo tile.
 
-        A halo tile is an input tile with its surroundings. 0 means that all of B is copied once, before the first task.
-        Otherwise the plan's statement on B says when it is copied. At each step of the innermost loop, a copy brings 1
-        tap (also if that loop has no axis). At an outer loop, it brings all taps of the innermost loop: the padded
-        extent of its axis.
+        A halo tile is an input tile with its surroundings; the plan must then place B as a panel. 0 means that all of B
+        is copied once, before the first task. Otherwise the plan's statement on B says when it is copied. At each step
+        of the innermost loop, a copy brings 1 tap (also if that loop has no axis). At an outer loop, it brings all taps
+        of the innermost loop: the padded extent of its axis.
         """
         if not self.has_halo:
             return None

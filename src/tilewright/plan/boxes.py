@@ -91,7 +91,7 @@ def cut_dims(program: Program, size: Size, logs: bool = False, opened: Opened = 
 
 
 def may_overrun(d: Expr, program: Program, size: Size) -> bool:
-    """True if a task (tile of the grid) may compute elements past the end of `d`: no write would store them.
+    """True if a task (tile of the grid) may compute elements past the end of `d`, because no write would store them.
 
     Each write must have an explicit coordinate that is exactly the index of `d`, in a memory dimension with the extent
     of `d`: elements out of bounds are then dropped. `size(d)` evaluates the extent of a dimension d.
@@ -475,7 +475,7 @@ def radices(program: Program, dim: Expr, size: Size) -> set[int]:
 
 
 def _tile_dims(op: Op) -> set[Expr]:
-    """Return the set of all dimensions of the tiles that are operands or results of `op`."""
+    """Return the set of all dimensions of the tiles that are operands or results of `op`; empty if none is a tile."""
     values = (*op.results, *op.operands)
     tiles = [set(v.type.dims) for v in values if isinstance(v.type, TileType)]
     return set().union(*tiles)

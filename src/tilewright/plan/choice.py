@@ -132,7 +132,9 @@ class Choice:
 
 
 def untimed_choice(machine: Machine, name: str, plan: Schedule, bound: float = 0.0) -> Choice:
-    """Return the Choice of a plan without a predicted time, which was compared with no other plan."""
+    """Return the Choice of a plan without a predicted time, which was compared with no other plan. `name` is the
+    kernel's name, `bound` its roofline in cycles (0: it is not known).
+    """
     return Choice(machine, name, plan, 0.0, bound, lambda: Comparison(pipeline_text(plan)))
 
 

@@ -69,7 +69,8 @@ def wave_parts(program: Program, sizes: Mapping[Symbol, int]) -> dict[str, int]:
 def tiles_of(program: Program, sizes: Mapping[Symbol, int]) -> tuple[dict[str, int], dict[str, int]]:
     """Return (workgroup tiles, loop tiles) that the author's constraints give, each {dimension name: elements}.
 
-    A tile that evaluates to no positive number is left out. `sizes` maps size symbols to numbers.
+    A tile that evaluates to no positive number is left out. If several constraints name a dimension, the last one
+    counts. `sizes` maps size symbols to numbers.
     """
     images = Substitution(dict(sizes))
     tiles: dict[str, dict[str, int]] = {"workgroup": {}, "tiling": {}}

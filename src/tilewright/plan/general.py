@@ -36,8 +36,9 @@ ALIKE = {
 def room_of(machine: Machine) -> Room:
     """Return a Room: goals for the number and the size of a kernel's tasks (tiles of the grid) on a machine.
 
-    It has a least number of tasks and a range of elements per task for kernels without MMAs, and one number of each for
-    kernels with MMAs. All follow from the machine's number of cores and the sizes of its L1 and L2 caches.
+    For kernels without MMAs it has a least number of tasks and a range of elements per task. For kernels with MMAs it
+    has a least number of tasks and the most elements of a value of a task. All follow from the machine's number of
+    cores and the sizes of its L1 and L2 caches.
     """
     limits = machine.limits
     least, most = limits.l1_bytes // 24, limits.l2_bytes // 128

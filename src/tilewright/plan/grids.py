@@ -180,7 +180,11 @@ def _choose_k_tile(grid: Grid, sums: Sequence[Op]) -> tuple[bool, dict[Op, Micro
         return True, microkernels
 
     def cost(k_tile: int = 0) -> tuple[float, bool]:
-        """Return (cycles of all MMAs, True if L2 holds a K tile's inputs of each) for the microkernels of now."""
+        """Return (cycles of all MMAs, True if L2 holds the inputs of one K tile of every MMA).
+
+        `k_tile` is the number of elements of a K tile, after which accumulators go to memory; 0: they stay in registers
+        over all of K. The microkernels are those that `microkernels` has at the time of the call.
+        """
         costs = [_gemm_cost(grid, op, axes, microkernels[op], k, k_tile) for op, axes in every_axes.items()]
         return sum(cycles for cycles, _ in costs), all(in_l2 for _, in_l2 in costs)
 

@@ -65,11 +65,11 @@ def reused_reads(program: Program, width: Size, lanes: int, machine: Machine) ->
 
 
 def is_kept_by_lanes(users: Users, value: Value, elements: int, lanes: int, machine: Machine) -> bool:
-    """True if several operations use `value` and a task's lanes have registers for its `elements` elements.
+    """True if several operations use `value`, which is reduced, and the lanes of a task have registers for its
+    `elements` elements.
 
-    A task (tile of the grid) has `lanes` lanes; `value` is reduced. If a value that is computed from it by cheap
-    operations is reduced too, both take registers, and each gets fewer. `users` maps each value to the operations that
-    use it.
+    A task (tile of the grid) has `lanes` lanes. A lane may hold fewer values if cheap operations compute a second value
+    from `value` that is reduced too: both then take registers. `users` maps each value to the operations that use it.
     """
     tasks = machine.row_tasks
     values = tasks.values if _is_reduced_twice(users, value) else tasks.most_values

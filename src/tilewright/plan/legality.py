@@ -41,7 +41,8 @@ def groups_of(
 ) -> int:
     """Return the number of consumer wave groups that compute one task (workgroup's tile).
 
-    A wave group is the waves (warps) that one atom spans; with ping-pong, half of the consumer groups compute a task.
+    The machine must have lanes (a GPU). A wave group is the waves (warps) that one atom spans; with ping-pong, half of
+    the consumer groups compute a task.
     `mma_statement` is the plan's statement for the MMA. `linked`: an operand of an MMA is computed from another MMA.
     Raise an ArgumentError, which quotes the statements, if
     - the consumer waves are no whole groups, or the producer waves neither 1 nor one group,

@@ -402,7 +402,7 @@ def _usable_atoms(machine: Machine, any_rows: bool) -> tuple[MultiplyAtom, ...]:
     """Return the machine's atoms that kernels without a pipeline can use, whatever their types.
 
     An atom is usable if all its operands are in registers (as vectors, tiles or fragments), or if A and B are in shared
-    memory with K contiguous. With `any_rows`, M or N may be contiguous there instead.
+    memory with K contiguous. With `any_rows`, M or N may be contiguous there instead. The result is cached.
     """
 
     def is_usable(atom: MultiplyAtom) -> bool:
@@ -428,7 +428,7 @@ def shared_atoms(
 
     `types` are the types of A, B and the accumulator. `along_k` is (True if A is contiguous along K in shared memory,
     True if B is); False means contiguous along M or N. An atom that rounds operands is included only if `precision`
-    names its rounding.
+    names its rounding. The result is cached.
     """
     of_types = (x for x in machine.multiply.values() if (x.a.dtype, x.b.dtype, x.c.dtype) == types)
     candidates = [
@@ -470,7 +470,7 @@ def best_microkernel(
     `types` are the types of A, B and the accumulator, `sizes` the extents M, N and K. On GPUs only atoms that span
     `lanes` lanes are tried; None allows any. `row_stride` is the number of bytes between rows of A. `is_part` says that
     N is a part of a longer dimension, so that a ragged N costs more packing of B. An atom that rounds operands is tried
-    only if `precision` names its rounding.
+    only if `precision` names its rounding. The result is cached.
     """
     m, n, _ = sizes
 

@@ -190,7 +190,8 @@ def roofline(contraction: Contraction, machine: Machine, atoms: Sequence[Multipl
     """Return a Roofline: lower bounds of a contraction's cycles on all cores, one for multiply-adds and one for bytes.
 
     Multiply-adds count at the rate of the fastest of `atoms` (MMA atoms, or the SIMD unit as a LaneUnit). Bytes count
-    at the rate of L2 if the L2 caches of all cores hold all tensors, otherwise at the rate of memory.
+    at the rate of L2 if the L2 caches of all cores hold all tensors, otherwise at the rate of memory. `atoms` must have
+    at least one.
     """
     fastest_atom = min(atoms, key=_cycles_of_product)
     workers = cores(machine)

@@ -23,9 +23,10 @@ def quote_lines(
 ) -> ArgumentError:
     """Return the error `refusal` about a plan that the caller gave, with the plan's faulty statements quoted.
 
-    The faulty statements are the axes that the error names. If it names none, they are the statements that
-    `chosen_plan` (the plan that the search chose) does not have. An error that quotes a statement already is returned
-    unchanged. With `known` (the names that exist) and `chosen_plan`, a misspelt name gets a suggestion, and a plan for
+    The faulty statements are the axes that the error names, if `chosen_plan` (the plan that the search chose) does not
+    have the same. If there are none, they are all statements that `chosen_plan` does not have; without a `chosen_plan`,
+    all statements. An error that quotes a statement already, or for which no statement remains, is returned without
+    quotes. With `known` (the names that exist) and `chosen_plan`, a misspelt name gets a suggestion, and a plan for
     other sizes gets an error that says so instead.
 
     >>> from tilewright.plan.text import parse_plan

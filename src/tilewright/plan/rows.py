@@ -191,7 +191,8 @@ def _waves_beside_others(machine: Machine, row_bytes: int, waves: int) -> int:
 
     The row of a task has `row_bytes` bytes and stays in shared memory. A core keeps a few such rows and runs one task
     for each, so that some load while others compute. `waves` is halved while that would be more lanes than a core runs
-    at a time. It is returned unchanged on a machine without figures of what a core runs at a time.
+    at a time, but not below the machine's smaller number of waves per task. It is returned unchanged on a machine
+    without figures of what a core runs at a time.
     """
     at_a_time, shared = machine.costs.resident.lanes // (machine.lanes or 1), machine.spaces["shared"].bytes or 0
     while at_a_time and waves > machine.row_tasks.fewer_waves and waves * (shared // row_bytes) > at_a_time:
@@ -334,7 +335,9 @@ def elements_per_line(program: Program, extent: int, machine: Machine) -> int:
 
 
 def smallest_element_bytes(program: Program) -> int:
-    """Return the number of bytes of the smallest element type among a program's tensor arguments."""
+    """Return the number of bytes of the smallest element type among the tensor arguments of `program`, which must have
+    one.
+    """
     return min(element_bytes(a.type.dtype) for a in program.args if isinstance(a.type, MemoryType))
 
 

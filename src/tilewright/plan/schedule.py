@@ -415,7 +415,7 @@ class Schedule:
     def line(self, word: str) -> str:
         """Return the statement of this plan that begins with `word`, as text; empty if the plan has none.
 
-        `word` is `grid`, `raster`, `loops`, `overlap`, `split`, `parts`, `waves`, `atom` or `launch`.
+        `word` is `grid`, `raster`, `loops`, `overlap`, `whole`, `split`, `parts`, `waves`, `atom` or `launch`.
 
         >>> from tilewright.plan.text import parse_plan
         >>> parse_plan("axis m = (m 8): task 4; grid m; raster 2").line("raster")

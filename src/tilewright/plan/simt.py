@@ -45,8 +45,8 @@ def match_simt_product(
     - The MMA is in a loop over one dimension, K. The loop only adds up the MMA.
     - Besides the dimensions that A, B and the result share, M or N has only one element.
     - The loop reads the larger operand from memory.
-    - The read is contiguous along a shared dimension. Or there is no shared dimension, the read has a mapping, and the
-      rows are one dimension, along which lanes run.
+    - The read is contiguous along a shared dimension. Or there is no shared dimension, the read states its coordinates,
+      and the rows are one dimension, along which lanes run.
 
     `free` are the loops whose tile size does not change the result. `size(d)` evaluates the extent of a dimension d,
     `numbers(e)` replaces the sizes in an expression e by numbers.

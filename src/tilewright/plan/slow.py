@@ -50,7 +50,7 @@ def slow_kernel(machine: Machine, cycles: float, floor: float, find_cause: FindC
 
     It is slow if it takes more than SLOW_RATIO (4) times its roofline `floor`, and more than 20 us above it. Both count
     the launch. `find_cause` returns the cause; it is called only if the plan is slow. None too if `find_cause` is None,
-    or if the plan has no predicted time (0 cycles).
+    or if the plan has no predicted time or no roofline (0 cycles).
     """
     beyond = microseconds(cycles - floor, machine)
     if find_cause is None or floor <= 0 or cycles <= SLOW_RATIO * floor or beyond <= SLOW_MICROSECONDS:

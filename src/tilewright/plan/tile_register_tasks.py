@@ -97,8 +97,8 @@ class TileRegisterMma:
 def lines_of_task(axis: Axis) -> LineLayout:
     """Return a LineLayout: the image lines of A that a task copies to a buffer (stages).
 
-    `axis` is the plan's axis of the MMA's M. Its digits (mixed-radix parts) are lines, and positions in a line with
-    padding. If the axis has one digit, all rows of a task are one line.
+    `axis` is the plan's axis of the MMA's M; it must have a task split, and one or two digits. Its digits (mixed-radix
+    parts) are lines, and positions in a line with padding. If the axis has one digit, all rows of a task are one line.
 
     >>> from tilewright.plan.text import parse_plan
     >>> image, matrix = parse_plan("axis r = (p 56, q 57 of 56): task p 28; axis m = (m 100): task 48").axes

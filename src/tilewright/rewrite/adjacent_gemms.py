@@ -45,12 +45,12 @@ class Neighbours:
 
 
 def neighbours(program: Program, sizes: Mapping[Symbol, int], shapes: Mapping[Value, Shape]) -> Neighbours | str:
-    """Return a Neighbours: GEMMs that lie behind each other along a dimension of C, so that several could be one GEMM
-    with a block-diagonal B. Or return text: why there are none.
+    """Return a Neighbours: GEMMs whose rows of A lie one behind the other in memory along a dimension of C, so that
+    several could be one GEMM with a block-diagonal B. Or return text: why there are none.
 
-    It is the first dimension of C along which rows of operand A begin right behind each other in memory. The program
-    must have exactly one MMA; A and B must be plain reads of arguments, and B must have N. `sizes` has the extents of
-    dimensions, `shapes` those of arguments.
+    The dimension is the first of C along which rows of A begin directly behind each other. The program must have
+    exactly one MMA; A and B must be plain reads of arguments that nothing else uses, and only B may have N. `sizes` has
+    the extents of dimensions, `shapes` those of arguments.
     """
     products = [op for op in program.walk() if op.name == "mma"]
     if len(products) != 1:

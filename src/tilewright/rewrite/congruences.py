@@ -93,8 +93,9 @@ class Congruences:
         """True if the tile `value` is proved to be zero wherever `congruence` is false. `congruence` is a condition on
         two indices, h and r: sign*h + step*r + rest is a multiple of its modulus.
 
-        Casts and permutes are looked through. A read must be out of bounds there. A select must give the constant 0
-        there, or its first choice must be zero there.
+        Casts and permutes are looked through. A read must be out of bounds wherever `congruence` is false. A select
+        must have the constant 0 as its second choice. Its condition must also imply `congruence`, or its first choice
+        must be zero wherever `congruence` is false.
         """
         op = self.makers.get(value)
         if op is None:

@@ -108,8 +108,8 @@ class _WithoutEmpty(Rewriter):
                 self.values |= {r: self.of(v) for r, v in zip(op.results, replacements, strict=True)}
 
     def _has_effect(self, op: Op) -> bool:
-        """True if the operation `op` must stay though nothing uses its results: it writes at least one element, or is a
-        `yield`. A loop must stay if an operation in it writes.
+        """True if the operation `op` must stay though nothing uses its results: it writes at least one element, or it
+        has no results (such as a `yield`). A loop must stay if an operation in it must, other than its `yield`.
         """
         if op.blocks:
             return any(self._has_effect(x) for x in within(op) if x.name != "yield")

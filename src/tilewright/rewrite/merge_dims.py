@@ -138,6 +138,9 @@ class _Runs:
         """Return the set of dimensions that must stay as they are. A constraint, a loop outside of `sized.free` or the
         size of another dimension uses them, an operation treats their indices differently, or their extents are
         unknown.
+
+        A `self_index` (tile of indices) treats them differently only if the dimension has at least `sized.rows`
+        elements.
         """
         records = self.sized.program.records
         stuck: set[Expr] = {s for r in records for e in r.attrs.values() if isinstance(e, Expr) for s in e.symbols}

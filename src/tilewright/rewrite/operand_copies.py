@@ -81,7 +81,7 @@ class Numbered:
 def numbered(
     op: Op, sizes: Mapping[Symbol, int], shapes: Mapping[Value, Shape], bounded: Collection[Expr] | None = None
 ) -> Numbered | str:
-    """Return a Numbered: the read or write `op` with numbers in place of all sizes. Or return text, if it accesses no
+    """Return a Numbered: the read or write `op` with numbers in place of all sizes. Or return text: it accesses no
     argument, or its coordinates or bounds depend on data.
 
     `sizes` has the extents of dimensions, `shapes` those of arguments. Iterators of the dimensions in `bounded` (None:
@@ -104,7 +104,7 @@ def factor_read(
     program: Program, factor: Value, sizes: Mapping[Symbol, int], shapes: Mapping[Value, Shape]
 ) -> Numbered | str:
     """Return a Numbered: the read that makes the MMA operand `factor`, with numbers in place of all sizes. Or return
-    text, if the operand is computed, or the read is not plain.
+    text: the operand is computed, or the read is not plain.
 
     A plain read is of an argument in `shapes` (argument: extents), does not depend on data, and gives 0 out of bounds.
     Its elements are whole bytes. `sizes` has the extents of dimensions.
@@ -167,7 +167,7 @@ def copying(
 
     Element n of the copy is the source's element at the coordinates `at`, which are expressions of n (the symbol
     `number_in(count)`); out of bounds it is 0. `source_shape` is the shape in which the source is read. `words` is the
-    text that explains the copy. `program` gives the name and all else of the new program.
+    text that explains the copy. The new program is called `program.name`_`name`; it has no constraints.
     """
     dtype, flat = source.type.dtype, number_in(count)
     dims = tuple(symbol(f"{source.name}_{n}", 1) for n in range(len(source_shape)))
@@ -191,7 +191,7 @@ def copying_to(
 
     `order` has the dimension numbers of the source in the order of the copy: (0, 2, 1) swaps the last two.
     `source_shape` is the shape in which the source is read; its dimensions of extent 1 are left out. `words` is the
-    text that explains the copy. `program` gives the name and all else of the new program.
+    text that explains the copy. The new program is called `program.name`_`name`; it has no constraints.
     """
     dtype = source.type.dtype
     long_dims = [n for n, extent in enumerate(source_shape) if extent > 1] or [0]

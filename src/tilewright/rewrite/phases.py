@@ -45,11 +45,13 @@ def in_phases(
     """Skip multiplications by zeros in MMAs, as in a strided transposed convolution. Return (new program, {dimension:
     extent}, the loops of `free` in it).
 
-    An operand is concerned if it is zero unless a sum of two indices (of the result, and of taps) is a multiple of a
-    number. It is split into phases (residues of the result's index), each with the taps that are not zero. Without such
-    an operand, program and loops are returned unchanged. Dimensions of taps named in `named` are not split. With
-    `only_even`, all phases must get equally many taps. `free` holds the loops whose result does not depend on the tile
-    size.
+    An MMA operand may be zero unless a sum of two indices, one of the result and one of filter taps, is a multiple of a
+    number. The result's index is then split into phases (its residues modulo that number), and each phase is multiplied
+    with those taps only whose operand elements are not zero. This is repeated until no operand allows it. Without such
+    an operand, program and loops are returned unchanged.
+
+    Dimensions of taps named in `named` are not split. With `only_even`, all phases must get equally many taps. `sizes`
+    has the extents of dimensions. `free` holds the loops whose result does not depend on the tile size.
     """
     rewritten: InPhases = program, dict(sizes), free
     with building():
@@ -61,13 +63,11 @@ def in_phases(
 def _split_one(
     program: Program, sizes: Sizes, free: Collection[Op], named: Collection[str], only_even: bool
 ) -> InPhases | None:
-    """Skip the zeros of one MMA operand; return (new program, {dimension: extent}, the loops of `free` in it). None if
-    no operand allows it.
+    """Split the result's index into phases for one condition, as `in_phases` does repeatedly; return (new program,
+    {dimension: extent}, the loops of `free` in it). Return None if no condition allows it.
 
-    The operand is zero unless a sum of two indices (of the result, and of taps) is a multiple of a number. It is split
-    into phases (residues of the result's index), each with the taps that are not zero. Dimensions of taps whose names
-    are in `named` are not split. With `only_even`, all phases must get equally many taps. `free` holds the loops whose
-    result does not depend on the tile size.
+    A condition says that MMA operands are zero unless a sum of two indices, one of the result and one of filter taps,
+    is a multiple of a number. The parameters are those of `in_phases`.
     """
     finder = Congruences(program, sizes)
     for congruence in finder.proposed():
@@ -86,8 +86,9 @@ def _without_condition(
     """Remove tests of `congruence` from the conditions of selects; return (new program, the loops of `free` in it).
 
     `congruence` is the condition that a sum of two indices is a multiple of a number; a later rewrite makes it true
-    everywhere. Both are returned unchanged if no select tests it, or if some elements of the result have no tap at
-    which it is true. `finder` finds the tests. `free` holds the loops whose result does not depend on the tile size.
+    everywhere. Both are returned unchanged if no select tests it, or if its step and modulus have a common divisor:
+    some elements of the result then have no tap for which it is true. `finder` finds the tests. `free` holds the loops
+    whose result does not depend on the tile size.
     """
     remaining = {
         op: [c for c in conjuncts(op.operands[0], finder.makers) if not finder.is_same(c, congruence)]
@@ -180,8 +181,9 @@ def _numbers(congruence: Congruence, kept: int, summed: int) -> _Numbers:
     h) and of indices u and q within a phase, for which `congruence` is always true. For the condition that h - r + 1 is
     even they may be h = 2*u + p, r = 2*q - p + 1.
 
-    `kept` and `summed` are the extents along h and r. Of two numberings of elements, the one with fewer elements is
-    returned: by their index h (only for two phases), or by the tap that reaches them, which may begin below 0.
+    `kept` and `summed` are the extents along h and r. There are two ways to number the elements of the result: by the
+    tap that reaches them, where h may begin below 0; or, for two phases only, by h itself. The way with fewer elements
+    is returned.
     """
     common_divisor = gcd(congruence.step, congruence.modulus)
     phases = congruence.modulus // common_divisor
@@ -256,11 +258,12 @@ class _Phases(Rewriter):
 
     def _fits(self, op: Op) -> bool:
         """True if the operation `op` keeps its meaning when the program is rewritten over phases (residues of the
-        result's index, each with its own filter taps). That holds for all operations whose tiles have neither
-        dimension, of the result or of taps.
+        result's index, each with its own filter taps).
 
-        Of the others, loops over taps may only add MMAs; writes must not have taps, and must drop elements past the
-        end; only reads, MMAs, casts, permutes, loops and selects of 0 may have taps.
+        It does if its tiles have neither dimension, of the result or of taps, nor a dimension that is computed from
+        them. Of the other operations, loops over taps may only add MMAs, and there may be no loop over the result's
+        dimension. Writes must not have taps, and must drop elements past the end. Only reads, MMAs, casts, permutes,
+        loops and selects of 0 may have taps. An operation that depends on coordinates must have neither dimension.
         """
         h, r = self.congruence.kept, self.congruence.summed
         dims = tiles_of(op)

@@ -160,8 +160,8 @@ def places(op: Op) -> tuple[TileType, tuple[Symbol, ...], tuple[Expr, ...]]:
 
 
 def needed(op: Op, makers: Mapping[Value, Op]) -> set[Op]:
-    """Return the set of `op` and all operations on whose results it depends, directly or not. All operations inside the
-    blocks of a member belong to it too.
+    """Return the set of `op` and all operations on whose results it depends, directly or not. The operations inside the
+    blocks of each of these belong to the set too.
 
     `makers` is {value: the operation that computes it}; values that it lacks are not followed.
     """
@@ -177,8 +177,8 @@ def needed(op: Op, makers: Mapping[Value, Op]) -> set[Op]:
 
 
 def must_stay(op: Op) -> bool:
-    """True if the operation `op` must stay though nothing uses its results: it writes memory, is the end (`yield`) of a
-    block, or has an operation in its blocks that writes.
+    """True if the operation `op` must stay though nothing uses its results: it writes memory, or it has no results
+    (such as a `yield`). An operation with blocks must stay if an operation in them must, other than their `yield`.
     """
     if op.blocks:
         return any(must_stay(x) for x in within(op) if x.name != "yield")
@@ -290,7 +290,8 @@ def _why_not_first(program: Program, ops: list[Op]) -> str | None:
     """Return text: why the operations `ops` cannot run in a program of their own before the rest of `program`; None if
     they can.
 
-    They must not write memory. They must not read memory of which some read in `program` comes after a write.
+    They must not write memory. If they read a memory that `program` writes, `program` must not read it in the operation
+    of its body that writes it, or in a later one.
     """
     inside = [x for op in ops for x in (op, *within(op))]
     if any(x.name in WRITES for x in inside):

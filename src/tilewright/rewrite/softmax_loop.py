@@ -55,7 +55,8 @@ def _divided_last(program: Program, dim: Expr) -> Program:
     """Return `program` with divisions of an operand of an MMA moved behind the MMA, to its result: (w / l) v becomes (w
     v) / l.
 
-    Only MMAs whose operand has `dim`, and divisors without it, are changed; a multiplication counts as a division.
+    Only MMAs that have `dim` in an operand, and divisors without it, are changed; `_division` has all conditions. A
+    multiplication counts as a division.
     """
     for product in program.body.ops:
         if product.name == "mma" and any(has_dim(v, dim) for v in product.operands[:2]):

@@ -299,8 +299,8 @@ def step_of(program: Program, machine: Machine) -> int:
     """Return the number of elements of K of which the parts of split-K are multiples: the leading dimension in memory
     (`slab`) of the machine's atoms for the operand types of `program`.
 
-    It is the longest if there are several. If no atom has these types, it is the longest of all atoms; 1 if none reads
-    memory.
+    If atoms for one type differ, the last in the machine's table counts; of several operand types, the one with the
+    longest. If no atom has these types, it is the longest of all atoms; 1 if none reads memory.
     """
     types = {v.type.dtype for op in mmas_by_name(program).values() for v in op.operands[:2]}
     slabs = {x.a.dtype: x.slab for x in machine.multiply.values() if x.slab is not None}

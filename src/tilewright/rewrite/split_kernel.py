@@ -87,7 +87,7 @@ def split_before_mma(program: Program, sizes: Mapping[Symbol, int], name: str) -
 
 
 def _maker(value: Value, makers: Mapping[Value, Op]) -> Op | None:
-    """Return the operation that computes the elements of `value`, found behind broadcasts and permutes; None if
+    """Return the operation that computes the elements of `value`: broadcasts and permutes are passed over. None if
     `makers`, {value: operation that computes it}, has none.
     """
     op = makers.get(value)

@@ -40,8 +40,9 @@ def in_a_loop(program: Program, dim: Expr, tile: int) -> Program | str:
     """Return `program` with a loop over `dim` around the MMA that sums it and all operations whose results have it; or
     text: why not. An iteration has `tile` elements.
 
-    Exactly one MMA must sum `dim`, and nothing else may use values along it. If the program reduces along `dim`, it
-    must be a softmax, which becomes an online softmax.
+    Exactly one MMA must sum `dim`, and nothing else may use values along it. These values must be computed element by
+    element from MMAs and reads. If the program reduces along `dim`, it must be a softmax, which becomes an online
+    softmax; several MMAs may then sum `dim`.
     """
     ops = program.body.ops
     if any(op.name in REDUCTIONS and op.attrs["dim"] is dim for op in ops):

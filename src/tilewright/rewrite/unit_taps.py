@@ -22,12 +22,12 @@ from tilewright.rewrite.rewriter import Rewriter, places
 def without_unit_taps(
     program: Program, sizes: Mapping[Symbol, Size], free: Collection[Op]
 ) -> tuple[Program, Collection[Op]]:
-    """Replace by 0 the indices of dimensions of extent 1 that an MMA sums; return (new program, its loops of `free`).
+    """Replace by 0 the indices of dimensions of extent 1 that an MMA sums. Return (new program, the loops of `free` in
+    it).
 
-    An example is the taps of a 1x1 convolution: the coordinate p + r becomes p. Only coordinates of reads are changed,
-    and only if they have another index too. If nothing is replaced, the program and `free` are returned as they are.
-
-    `sizes` is {dimension: extent}. `free` holds the loops whose result does not depend on the tile size.
+    An example is the taps of a 1x1 convolution: the coordinate p + r becomes p. A coordinate is changed only if it has
+    another index too. If no coordinate of a read changes, the program and `free` are returned as they are. `sizes` is
+    {dimension: extent}. `free` holds the loops whose result does not depend on the tile size.
     """
     summed = {
         d

@@ -90,7 +90,7 @@ def streams_rows_along_k(program: Program, constant: Collection[str], units: Col
     """True if each MMA of `program` is a matrix-vector product that reads its matrix as it lies in memory, along K.
 
     The matrix must be an argument that is not in `constant`: a constant one is packed once, when it is bound. `units`
-    are the dimensions of extent 1.
+    are the dimensions of extent 1. True also if there is no MMA.
     """
     makers = {v: op for op in program.walk() for v in op.results}
     return all(_matrix_lies_along_k(op, makers, constant, units) for op in program.walk() if op.name == "mma")
@@ -111,8 +111,8 @@ def _matrix_lies_along_k(
 
 
 def _is_vector_product(op: Op, units: Collection[Expr]) -> bool:
-    """True if the MMA `op` lacks M or N or both, and has no attribute that changes its arithmetic. Dimensions in
-    `units` count as absent.
+    """True if the MMA `op` lacks M or N or both, its operands have all dimensions of its result, and no attribute
+    changes its arithmetic. Dimensions in `units` count as absent.
     """
     a, b, c = (set(v.type.dims) - set(units) for v in op.operands)
     return not ((a - b) & c and (b - a) & c) and (a | b) >= c and set(op.attrs) <= PLAIN

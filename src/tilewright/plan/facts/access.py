@@ -57,7 +57,7 @@ class AccessFacts:
 
     @cached_property
     def contiguous(self) -> str | None:
-        """The dimension along which this access has a stride of 1 element; None if there is none."""
+        """The first dimension along which this access has a stride of 1 element; None if there is none."""
         return next((dim for dim, step in self.steps.items() if step == 1), None)
 
     @cached_property

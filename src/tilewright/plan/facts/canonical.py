@@ -65,7 +65,8 @@ def digits_of(program: Program, sizes: Mapping[Symbol, int], free: Collection[Op
     - it occurs in an operation that depends on the coordinate (such as a reduction, a scan or a gather),
     - it is the axis of a loop that is not in `free` (the loops whose tile size does not change the result),
     - its extent is not in `sizes`, or no access divides it,
-    - accesses use only its quotients, or its divisors cannot be ordered so that each divides the next.
+    - accesses use only its quotients, or divide a sum with its index, as in (i + 1)//2,
+    - its divisors cannot be ordered so that each divides the next.
     """
     numbers = Substitution(sizes)
     stuck: set[Expr] = {op.attrs["axis"] for op in program.walk() if op.name == "iterate" and op not in free}
@@ -145,9 +146,8 @@ class _Builder:
         self.read_ops: dict[Op, int] = {}
 
     def size(self, e: Expr) -> int:
-        """Return the extent of the dimension `e` in elements; 1 if a symbol in it has no number.
-
-        The axis of a while loop is an example of the second case.
+        """Return the extent of the dimension `e` in elements. It is 1 if a symbol in `e` has no number, such as the
+        axis of a while loop.
         """
         return self._number(e) if e.symbols <= self.sizes.keys() else 1
 

@@ -44,7 +44,7 @@ class BlockedKernelSchedule:
 
     @property
     def family(self) -> str:
-        """Return the name of the CPU unit that this kernel multiplies with: "tile registers", "vectors" or "lanes".
+        """The name of the CPU unit that this kernel multiplies with: "tile registers", "vectors" or "lanes".
 
         "lanes" are vectors along a batch dimension, as in a depthwise convolution. `explain` shows one candidate per
         name, as the lowering (code generator) tends to refuse all of them or none.
@@ -54,7 +54,7 @@ class BlockedKernelSchedule:
 
     @property
     def plan(self) -> Schedule:
-        """Return the plan (a Schedule) of this kernel; it marks the extents of M that are known only at the call."""
+        """The plan (a Schedule) of this kernel; it marks the extents of M that are known only at the call."""
         return self.candidate.plan.with_open(self.opened)
 
     def ranked_from_here(self) -> RankedBlocks:
@@ -171,7 +171,8 @@ def _widened(space: Contraction) -> Contraction:
 
 
 def _is_vector_atom_for(atom: MultiplyAtom, space: Contraction) -> bool:
-    """True if an atom multiplies vectors (not tiles) and takes exactly the operand types of a product.
+    """True if `atom` multiplies vectors (it has one row, not a tile of rows) and takes exactly the operand types of a
+    product.
 
     `space` is the product's index space. Such an atom may multiply and add several neighbours along K at once.
     """

@@ -58,9 +58,11 @@ def cause_of(candidate: PlanCandidate, facts: Facts, machine: Machine) -> Cause:
 
 
 def _work_of(kernel: CandidateKernel) -> tuple[Work, Timed] | None:
-    """Return (the kernel's Work, a function that predicts the cycles of any such Work); None if it cannot be counted.
+    """Return (the kernel's Work, a function that predicts the cycles of the kernel for any Work); None if its work
+    cannot be counted.
 
     A Work has counts of cycles and bytes. A caller can set one count to 0 and ask the function how many cycles remain.
+    The kernel must not be a BlockedKernelSchedule.
     """
     if isinstance(kernel, SimtKernelSchedule):
         machine = kernel.program.machine
@@ -79,11 +81,11 @@ def _work_of(kernel: CandidateKernel) -> tuple[Work, Timed] | None:
 
 
 def _without(work: Work, machine: Machine) -> Iterator[tuple[str, Work]]:
-    """Yield (name of a count, copy of `work` with this count set to 0) for each count of a kernel's work that may take
-    time.
+    """Yield (name of a cause, copy of `work` without it) for each cause that may take the time of a kernel.
 
-    Counts are MMA cycles ("mma"), copied bytes ("copied") and so on. If there are fewer tasks than cores, the pair
-    ("tasks", work) comes last: there the same work is spread over as many tasks as cores.
+    A copy has all counts of one cause set to 0: cycles of MMAs ("mma"), bytes and L2 cycles of copies ("copied") and so
+    on. If there are fewer tasks than cores, the pair ("tasks", work) comes last: there the same work is spread over as
+    many tasks as cores.
     """
 
     def phases(**none: float) -> tuple[Phase, ...]:
@@ -156,7 +158,7 @@ def _described(what: str, kernel: CandidateKernel, work: Work, machine: Machine)
 
 
 def _facts_of(kernel: CandidateKernel) -> Facts:
-    """Return the Facts (analysed program) that a kernel computes."""
+    """Return the Facts (analysed program) that a kernel computes. The kernel must not be a BlockedKernelSchedule."""
     if isinstance(kernel, SimtKernelSchedule):
         return kernel.program.facts
     if isinstance(kernel, KernelSchedule):
@@ -303,8 +305,8 @@ def _many_steps(kernel: UniformKernelSchedule, facts: Facts) -> Cause:
 def _single_lane_rows(kernel: UniformKernelSchedule, facts: Facts) -> Cause:
     """Return a Cause (text, advice, operation) for a kernel in which single lanes compute rows of a scan or topk.
 
-    A topk is a search for the largest few. The operation with the most elements is named. `facts` is the analysed
-    program.
+    A topk is a search for the largest few. The kernel must have such an operation; the one with the most elements is
+    named. `facts` is the analysed program.
     """
     n = max(single_lane_ops(kernel), key=lambda n: facts.size(n.space))
     assert n.source is not None

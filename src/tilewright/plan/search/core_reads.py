@@ -37,8 +37,9 @@ def cycles_beyond_l1(limits: Limits, moved: float, needed: float, slower: float 
 class OperandReads:
     """Bytes that one task reads of an operand: the `first` time from the operand's tensor, and those read `again`.
 
-    `core` are the bytes of the tensor that a core reads in all its tasks. `between` are the bytes that use the caches
-    from one time that they are read to the next, those read included. L2 takes `slower` times as long as by its rate.
+    `core` are the bytes of the tensor that a core reads in all its tasks. `between` is the number of bytes that the
+    task reads from one read of a byte of this operand to the next read of the same byte, this operand's own bytes
+    included: a cache of that size still holds the byte. L2 takes `slower` times as long as by its rate.
     """
 
     first: float
@@ -94,7 +95,7 @@ def task_overhead_cycles(kernel: UniformKernelSchedule) -> float:
 
     It is a fixed time per task, plus a time per accumulator tile. Tiles in tile registers are stored in every iteration
     of a K loop; those in vector registers cost a fixed time, as their stores count with their MMAs. `kernel` is a
-    kernel without a pipeline on a CPU.
+    kernel without a pipeline on a CPU; it must have an MMA.
     """
     costs, trips = kernel.machine.costs, _trips(kernel)
     total = 0.0
@@ -306,10 +307,11 @@ def _share_of_sets(kernel: UniformKernelSchedule, op: Op, microkernel: Microkern
 
 
 def _runs(kernel: UniformKernelSchedule, value: Value, read: float, tiles: Mapping[Expr, int]) -> float:
-    """Return how many contiguous runs the `read` bytes are that a task reads of the operand `value`.
+    """Return the number of contiguous runs in memory from which a task reads `read` bytes of the operand `value`.
 
-    A run ends at the edge of the accumulator tile, with the extents `tiles` along M and N, or of the task. 0 if tiles
-    have whole rows of the tensor, which follow one another in memory, or if the operand is computed.
+    A run ends at the edge of the accumulator tile or of the task; `tiles` has the tile's extents along M and N. Return
+    0 if the operand is computed, if it is contiguous along no dimension, or if tiles and tasks have whole rows of the
+    tensor, which follow one another in memory.
     """
     size, node = numbers_of(kernel.facts.sizes), read_of(kernel.facts, value)
     dim = None if node is None else next((d for d in value.type.dims if _stride(kernel, node, d) == 1), None)

@@ -25,7 +25,7 @@ def vector_cycles(kernel: UniformKernelSchedule, n: ValueFacts) -> float:
 
     Vectors run along the last dimension of the value's tile. An element takes longer if vectors are not full, in scans,
     and if elements are loaded or stored one by one. An element of the result of a topk takes as long as a walk over its
-    row. 0 if no operation of the program computes the value.
+    row. 0 for loads and stores of whole vectors, and if no operation of the program computes the value.
     """
     machine, source = kernel.machine, n.source
     if source is None:

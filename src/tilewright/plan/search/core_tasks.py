@@ -52,7 +52,11 @@ def kernels_of_cores(
             ranking.reject(f"tasks over {d}", why)
 
     def of_whole_tasks(k_tiles: Mapping[Expr, int]) -> dict[Op, Microkernel | None]:
-        """Return {MMA: microkernel (atom and accumulator tile)} of tasks with all of M and N and K tiles `k_tiles`."""
+        """Return {MMA: microkernel (atom and accumulator tile), or None if no atom fits} for tasks that have whole
+        dimensions of the grid.
+
+        `k_tiles` maps each looped dimension to its elements per iteration.
+        """
         return microkernels(facts, machine, lambda d: size(d) if d in facts.cut else k_tiles.get(d) or size(d))
 
     microkernels_of_all = of_whole_tasks(loops)

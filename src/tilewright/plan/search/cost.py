@@ -31,7 +31,7 @@ class Overlap:
 
     @property
     def all_groups(self) -> int:
-        """Return the number of wave groups (such as warpgroups) that multiply; with ping-pong, those of both halves."""
+        """The number of wave groups (such as warpgroups) that multiply; with ping-pong, those of both halves."""
         return self.groups * (2 if self.pingpong else 1)
 
 

@@ -122,7 +122,7 @@ def _lane_store_cycles(t: Tiling, result: ResultRows, outputs: float) -> float:
 def store_widths(machine: Machine) -> tuple[int, ...]:
     """Return the widths of tile rows (bytes, widest first) that asynchronous bulk stores to global memory can write.
 
-    () if the machine has no such stores.
+    () if the machine has no such stores. The result is cached.
     """
     return next((a.rows for a in machine.copies_between("shared", "global") if a.asynchronous and a.rows), ())
 
@@ -199,9 +199,9 @@ def _slabs_of_stage(placed: OperandPlacement, mmas: tuple[MmaTile, ...], phases:
 def _share_of_k_in_bounds(t: Tiling, nest_mmas: list[MmaTile]) -> float:
     """Return the fraction (0 to 1) of K that is not padding; K is padded to whole rows of shared memory (slabs).
 
-    `nest_mmas` are the MMAs of one loop nest; the first one with a K dimension decides. Of several K dimensions the one
-    that is contiguous in memory counts. Example: K of 96 in rows of 64 elements -> 0.75. It is 1 if no MMA has a K
-    dimension. `t` is the Tiling.
+    `nest_mmas` are the MMAs of one loop nest; the first one with a K dimension decides. Of several K dimensions it is
+    the one that is contiguous in memory, else the last by name. Example: K of 96 in rows of 64 elements -> 0.75. It is
+    1 if no MMA has a K dimension. `t` is the Tiling.
     """
     for m in nest_mmas:
         rows = [t.facts.nodes[r].place.contiguous for r in (*m.oriented.a.reads, *m.oriented.b.reads)]

@@ -58,8 +58,9 @@ def halo_window(o: Orientation, c: DimClass) -> HaloWindow | None:
     for all filter taps. `o` (an Orientation) says which of M and N lies on the atom's rows; `c` is a class of
     dimensions (same role, such as M or K, in every MMA).
 
-    None in these cases: A does not slide along `c`; addresses are not sums of output positions and filter taps; lanes
-    and not bulk copies load A; atoms are synchronous; an operand is computed; or the kernel has another MMA.
+    None in these cases: `c` is not M on the atom's rows; A does not slide along `c`; addresses are not sums of output
+    positions and filter taps; lanes and not bulk copies load A; atoms are synchronous; an operand is computed; or the
+    kernel has another MMA. The result is cached.
     """
     window = _window_or_reason(o, c)
     return None if isinstance(window, str) else window

@@ -66,7 +66,7 @@ class KernelSchedule:
 
     @property
     def family(self) -> str:
-        """Return a name for this kind of kernel, such as "a pipeline, bulk copies"; `explain` shows one of each kind.
+        """A name for this kind of kernel, such as "a pipeline, bulk copies"; `explain` shows one of each kind.
 
         The first half is "halo tiles" (input patches of a convolution), "parts" (split-K: workgroups share K) or "a
         pipeline"; the second says whether bulk copies or lanes copy operands.
@@ -189,8 +189,9 @@ def _least_tasks_per_core(t: Tiling) -> float:
 def work_of(kernel: KernelSchedule) -> Work | None:
     """Count the work of a kernel as if it had no split-K; return a Work (cycles and bytes), or None.
 
-    It serves to count the work again, for example after the kernel's machine was replaced. None if a tile is a box
-    (rectangle) of output positions without a halo tile, or if no MMA's accumulator is written.
+    It serves to count the work again, for example after the kernel's machine was replaced. None if a grid tile is a box
+    (rectangle) of output positions that a sliding window reads and that has no halo tile, or if no MMA's accumulator is
+    written.
     """
     t, mmas = kernel.tiling, kernel.mmas
     phases = {m.node: t.phase(t.facts.nodes[m.node]) for m in mmas}
@@ -259,7 +260,7 @@ def _share_read_alone(kernel: KernelSchedule) -> float:
 def _l2_cycles_of_b(kernel: KernelSchedule, placed: OperandPlacement) -> float:
     """Return the L2 cycles of one core to copy all of operand B once, for a kernel that loads A as halo tiles.
 
-    A halo tile is an input patch; `placed` has it.
+    A halo tile is an input patch; `placed` must have one.
     """
     t, m, halo = kernel.tiling, kernel.mmas[0], placed.halo
     assert halo is not None

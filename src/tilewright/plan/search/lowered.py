@@ -161,8 +161,8 @@ def _why_not_step_size(o: Orientation, c: DimClass, tile: AxisTile) -> str:
 
 
 def why_not_beside(facts: Facts, what: str) -> str:
-    """Return text: the lowering (code generator) cannot do `what` for a program with several MMAs; it names the first
-    two.
+    """Return text: the lowering (code generator) cannot do `what`, a text that names a feature, for a program with
+    several MMAs; the first two are named.
 
     Empty for a program with one MMA or none. `facts` is the analysed program.
     """

@@ -75,7 +75,7 @@ class Orientation:
 
     @cached_property
     def inner_k(self) -> dict[int, str | None]:
-        """Return {MMA (node number): name of the K dimension along which one K step runs}.
+        """{MMA (node number): name of the K dimension along which one K step runs}.
 
         It is the K dimension that is contiguous in memory, else the last one; None if the MMA has no K dimension.
         """
@@ -87,7 +87,7 @@ class Orientation:
 
     @cached_property
     def window_dims(self) -> frozenset[str]:
-        """Return the names of all dimensions of sliding windows (output position plus filter tap) of any read."""
+        """The names of all dimensions of sliding windows (output position plus filter tap) of any read."""
         return frozenset(d for r in self.facts.reads for window in r.place.windows for d in window)
 
 
@@ -307,7 +307,7 @@ def why_not_bulk(access: AccessFacts, dims: Dims, machine: Machine) -> str:
 def bulk_pitch(machine: Machine) -> int:
     """Return the alignment of row strides, in bytes, that asynchronous bulk loads to shared memory need.
 
-    Return 0 if the machine has no such loads.
+    Return 0 if the machine has no such loads. The result is cached.
     """
     loads = machine.copies_between("global", "shared")
     return max((c.pitch for c in loads if c.asynchronous and c.bytes_moved is None), default=0)

@@ -32,9 +32,9 @@ WHAT = "a reduction in parts"
 def kernels_in_parts(whole: PlanCandidate, ranking: Ranking) -> Iterator[PlanCandidate]:
     """Yield at most one candidate: the kernel of `whole` with its single reduction split over more workgroups.
 
-    A second kernel combines the partial results. Yields nothing in three cases: `whole` has workgroups for more than
-    half of the cores; the program has no reduction that can be split; or the reduction is too short, which is noted in
-    `ranking` (the search's result).
+    A second kernel combines the partial results. The kernel of `whole` must be a UniformKernelSchedule (without a
+    pipeline). Yields nothing in three cases: `whole` has workgroups for more than half of the cores; the program has no
+    reduction that can be split; or the reduction is too short, which is noted in `ranking` (the search's result).
     """
     kernel = whole.kernel
     assert isinstance(kernel, UniformKernelSchedule)

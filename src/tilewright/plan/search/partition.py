@@ -18,7 +18,7 @@ FIRST, SECOND = "first", "second"
 BETWEEN = "between"
 """The name of the memory between two kernels."""
 TIMES = 3
-"""The largest ratio of the bytes of the value between two kernels to the bytes of the program's arguments."""
+"""The largest ratio of the bytes of the value between two kernels to the bytes that the program moves in memory."""
 TIMES_WHOLE = 16
 """The same if a loop of the author is done in one iteration; else its MMAs would run without a pipeline."""
 
@@ -45,8 +45,9 @@ def two_kernel_splits(facts: Facts, ranking: Ranking, times: int = TIMES) -> Ite
 
     The value goes through memory from the first kernel to the second. Several values may leave the same MMAs,
     reductions and scans to the first kernel; of these the value with the fewest bytes is used. A value with more than
-    `times` times the bytes of all arguments is not used, but noted in `ranking` (the search's result). Last come splits
-    whose first kernel has no MMA: it computes what an MMA's operand or epilogue needs. `facts` is the analysed program.
+    `times` times the bytes that the program moves to and from memory is not used, but noted in `ranking` (the search's
+    result). Last come splits whose first kernel has no MMA: it computes what an MMA's operand or epilogue needs.
+    `facts` is the analysed program.
     """
     best: dict[frozenset[int], tuple[float, int]] = {}
     heavy = {n.id for n in facts.nodes if n.op == "mma" or n.reduces or n.op in SCANS}

@@ -108,7 +108,8 @@ def consumer_registers(machine: Machine, atom: MultiplyAtom, groups: int, by_thr
     """Divide the register file; return (registers per lane of the producer, registers per lane of the consumer).
 
     The producer copies operands, the consumer multiplies them. The consumer has `groups` wave groups, each with as many
-    lanes as `atom` needs. With `by_threads`, the producer's lanes copy without bulk copies and need more registers.
+    lanes as `atom` needs. With `by_threads`, the producer's lanes copy without bulk copies and need more registers. The
+    result is cached.
     """
     limits, file, registers = machine.limits, machine.register_file, machine.spaces["register"].bytes
     assert registers is not None

@@ -63,7 +63,7 @@ class OperandPlacement:
 
     @property
     def staged(self) -> float:
-        """Return the bytes of shared memory per pipeline stage of this kernel: the sum over all loop nests."""
+        """The bytes of shared memory per pipeline stage of this kernel: the sum over all loop nests."""
         return sum(self.stages.values())
 
 
@@ -118,12 +118,12 @@ def _reduced_bytes(t: Tiling) -> float:
 
 @lru_cache
 def _joint_loops(o: Orientation, node: int) -> tuple[Op, ...] | None:
-    """Return a key by which MMAs are compared: those with equal keys share copies of the operands that they have in
-    common.
+    """Return a key of the MMA with the node number `node`: MMAs with equal keys share copies of the operands that they
+    have in common.
 
-    The key of the MMA `node` is the tuple of the author's loops around it. Loops over K that only add to accumulators
-    are left out. It is None (nothing is shared) if an MMA in the same loops has a computed operand, or if lanes, not
-    bulk copies, load operands. `o` (an Orientation) has the program's MMAs. The result is cached.
+    The key is the tuple of the author's loops around the MMA, without K loops that only add to accumulators. It is None
+    (nothing is shared) if an MMA in the same loops has a computed operand, or if lanes, not bulk copies, load operands.
+    `o` (an Orientation) has the program's MMAs. The result is cached.
     """
     facts = o.facts
     around = loops_around(facts.program)

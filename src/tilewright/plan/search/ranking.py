@@ -47,7 +47,7 @@ class PlanCandidate:
 
     @property
     def family(self) -> tuple[str, ...]:
-        """Return a tuple of texts: the names of this candidate's rewrites, and the kind of each of its kernels.
+        """A tuple of texts: the names of this candidate's rewrites, and the kind of each of its kernels.
 
         The lowering tends to refuse all candidates of a family for the same reason.
         """
@@ -89,7 +89,7 @@ class Ranking:
 
     @property
     def limit(self) -> float:
-        """Return the cycles above which a new candidate is useless: the cycles of the best candidate so far.
+        """The cycles above which a new candidate is useless: the cycles of the best candidate so far.
 
         Infinite if the ranking has no candidate, or if it keeps all candidates.
         """
@@ -97,7 +97,7 @@ class Ranking:
 
     @property
     def best(self) -> PlanCandidate | None:
-        """Return the first candidate of this ranking, which has the smallest sort key; None if the ranking is empty."""
+        """The first candidate of this ranking, which has the smallest sort key; None if the ranking is empty."""
         return self.candidates[0] if self.candidates else None
 
     def reject(self, what: str, why: str) -> None:

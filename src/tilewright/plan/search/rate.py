@@ -26,9 +26,9 @@ from tilewright.plan.search.simt import simt_program
 def rate_plan(facts: Facts, machine: Machine, plan: Schedule) -> PlanCandidate | str:
     """Predict the time of a given plan; return it as a PlanCandidate with cycles, or text: why it cannot be timed.
 
-    `facts` is the whole analysed program, even if the plan splits it into two kernels. Text is returned in three cases:
-    the loop of the plan's line `whole` cannot be removed; the search knows no layout with the forms of the plan's
-    `repack` lines; or the kernel itself cannot be timed.
+    `facts` is the whole analysed program, even if the plan splits it into two kernels. Text is returned in four cases:
+    the loop of the plan's line `whole` cannot be removed; the program cannot be split where the plan says; the search
+    knows no layout with the forms of the plan's `repack` lines; or a kernel itself cannot be timed.
     """
     if plan.whole is not None:
         one_iteration = "nobody can tell" if facts.without_loop is None else facts.without_loop()

@@ -27,11 +27,14 @@ MOST_COPIED = 2
 
 
 def repackings(facts: Facts, machine: Machine, ranking: Ranking) -> Iterator[Repacked]:
-    """Yield a Repacked (rewritten program, cycles of the copies) for each layout to try for the operands of each MMA.
+    """Yield a Repacked (rewritten program, cycles of the copies) for each layout to try for the operands of the
+    program's MMA.
 
-    The new layout suits asynchronous bulk copies, or is read faster. Constant operands are repacked once, when they
-    are bound, and cost nothing. Layouts that do not apply are noted in `ranking` (the search's result).
+    The new layout suits asynchronous bulk copies, or is read faster. Constant operands are repacked once, when they are
+    bound, and cost nothing. Layouts that do not apply are noted in `ranking` (the search's result).
+
     Yields nothing if the analysed program `facts` is half of a split program, or on a machine without bulk copies.
+    Yields nothing too if the program has several MMAs; this is noted in `ranking`.
     """
     if facts.part or not bulk_pitch(machine):
         return

@@ -28,7 +28,8 @@ def with_resident_tasks(kernel: UniformKernelSchedule, work: Work) -> Work:
     - waits of scans by one lane;
     - arithmetic that overlaps nothing, if all workgroups of a core run at once.
 
-    `work` is returned unchanged if the machine's description has no such costs.
+    `work` must have exactly one phase (loop nest). It is returned unchanged if the machine's description has no such
+    costs.
     """
     machine, facts, costs = kernel.machine, kernel.facts, kernel.machine.costs.resident
     if not costs.lanes:

@@ -82,7 +82,8 @@ def search_facts(
 
     `facts` is the program. `only_lowered` rejects candidates that the lowering (code generator) cannot do. `keeps_all`
     keeps candidates that lower bounds show to be slower. Without `blocks`, no CPU kernel keeps accumulator tiles in
-    registers over all of K. `halves` are parts of a larger program that are searched already. A program that logs, or
+    registers over all of K. `halves` are parts of a larger program that are searched already; parts that this search
+    needs are added. A program that logs, or
     computes elements in order, gets only kernels without a pipeline. A program with sizes known only at the call gets
     no SIMT products, repacked operands, split reductions or second kernel.
     """
@@ -169,9 +170,10 @@ def _add_two_kernels(
     """For each possible split of the program into two kernels, add the fastest candidate to `ranking`.
 
     `before` are rewrites that led to this program (`facts`); `halves` are parts that are searched already. A split is
-    noted as rejected in three cases: a lower bound shows that it is slower than the best candidate; on a CPU, it is not
-    clearly faster; or, with `only_lowered`, the lowering (code generator) cannot do it. A split is skipped if the
-    search has no kernel for one of the halves.
+    noted as rejected in four cases: a lower bound shows that it is slower than the best candidate; on a CPU, it is not
+    clearly faster; on a CPU, its second kernel has no MMA, and the best candidate keeps all cores busy; or, with
+    `only_lowered`, the lowering (code generator) cannot do it. A split is skipped if the search has no kernel for one
+    of the halves.
     """
     share = CLEARLY_FASTER if machine.lanes is None else 1.0
     for cut in two_kernel_splits(facts, ranking, TIMES_WHOLE if before else TIMES):
@@ -199,9 +201,11 @@ def _add_two_kernels(
 
 
 def _searched_half(half: Facts, machine: Machine, ranking: Ranking, only_lowered: bool, halves: Halves) -> Ranking:
-    """Return the ranking of one of two kernels, from `halves` if it was searched before; `ranking` counts the search.
+    """Return the Ranking of `half`, the analysed program of one of two kernels.
 
-    A program with many cuts leads to the same part in many ways.
+    A program with many cuts leads to the same half in many ways, so that each half is searched once. `halves` maps
+    (first or second, values of the half) to Rankings. A new half is searched and added to `halves`; its counts and
+    rejections are added to `ranking`. `only_lowered` is that of `search_facts`.
     """
     key = half.part, half.nodes
     if key not in halves:

@@ -50,7 +50,7 @@ class SimtProgram:
 
     @property
     def k_elements(self) -> int:
-        """Return the number of multiply-adds per result: the product of the extents of all K dimensions."""
+        """The number of multiply-adds per result: the product of the extents of all K dimensions."""
         return prod(self.facts.extents.get(str(d), 1) for d in self.k_dims)
 
 
@@ -72,7 +72,7 @@ class SimtKernelSchedule:
 
     @property
     def family(self) -> str:
-        """Return a name for this kind of kernel: "terms in boxes" if lanes compute boxes of results, else "terms".
+        """A name for this kind of kernel: "terms in boxes" if lanes compute boxes of results, else "terms".
 
         The lowering tends to refuse all candidates of one kind for the same reason.
         """
@@ -82,9 +82,9 @@ class SimtKernelSchedule:
 def simt_candidates(facts: Facts, machine: Machine, ranking: Ranking) -> Iterator[PlanCandidate]:
     """Yield GPU candidates in which lanes compute the program's single MMA by plain multiply-adds (SIMT).
 
-    `facts` is the analysed program, `ranking` counts the kernels that are timed. Yields nothing if lanes cannot compute
-    the MMA (`simt_program` returns None). Examples are an MMA with both M and N (a plain GEMM), a computed operand, and
-    a machine without lanes (a CPU).
+    `facts` is the analysed program. `ranking` counts the kernels that are timed, and gets the reason if several MMAs
+    prevent them. Yields nothing if lanes cannot compute the MMA (`simt_program` returns None). Examples are an MMA with
+    both M and N (a plain GEMM), a computed operand, and a machine without lanes (a CPU).
     """
     program = simt_program(facts, machine)
     if program is None:

@@ -28,10 +28,12 @@ UNROLLED = 16
 def split_k_candidates(wholes: list[tuple[PlanCandidate, Work]], ranking: Ranking) -> Iterator[PlanCandidate]:
     """Yield split-K candidates, if the best kernel without split-K has fewer workgroups than the machine has cores.
 
-    Split-K gives pieces of K (parts) to different workgroups. `wholes` has all candidates without split-K, each with
-    its work. Kernels with halo tiles or ping-pong are not split. A number of parts is skipped if the grid would get too
-    large: more than CROWDED (2) workgroups per core, even for the kernel with the fewest. A split is also skipped if
-    its lower bound exceeds the cycles of the best candidate so far, unless `ranking` (the search's result) keeps all.
+    Split-K gives pieces of K (parts) to different workgroups. `wholes` has all candidates without split-K, at least
+    one, each with its work. Nothing is yielded if an MMA starts from a constant other than zero, which is noted in
+    `ranking` (the search's result). Kernels with halo tiles or ping-pong are not split. A number of parts is skipped if
+    the grid would get too large: more than CROWDED (2) workgroups per core, even for the kernel with the fewest. A
+    split is also skipped if its lower bound exceeds the cycles of the best candidate so far, unless `ranking` keeps
+    all.
     """
     best, _ = min(wholes, key=lambda x: x[0].key)
     first = best.kernel

@@ -37,12 +37,12 @@ class Tiling:
 
     @property
     def groups(self) -> int:
-        """Return the number of wave groups (such as warpgroups) that compute one workgroup's tile together."""
+        """The number of wave groups (such as warpgroups) that compute one workgroup's tile together."""
         return self.down * self.across
 
     @cached_property
     def size(self) -> dict[str, int]:
-        """Return {dimension: number of elements of this tiling's tile along it}.
+        """{dimension: number of elements of this tiling's tile along it}.
 
         It is the extent of one iteration if a loop iterates over the dimension, else of a workgroup's tile. A program
         dimension that was split into digits (mixed-radix parts) has one entry per digit.
@@ -51,7 +51,7 @@ class Tiling:
 
     @cached_property
     def batch(self) -> int:
-        """Return the number of GEMMs of a batch per tile; if more than 1, they run as one with a block-diagonal B."""
+        """The number of GEMMs of a batch per tile; if more than 1, they run as one with a block-diagonal B."""
         pairs = zip(self.tiles, self.o.classes, strict=True)
         return prod(tile.size for tile, c in pairs if tile.level == GRID and c.is_batch)
 
@@ -94,7 +94,7 @@ class Tiling:
 
     @cached_property
     def linking_dims(self) -> frozenset[str]:
-        """Return the names of looped dimensions that are N of one MMA and K of another, as in attention."""
+        """The names of looped dimensions that are N of one MMA and K of another, as in attention."""
         loops = (self.o.classes[n] for n in self.looped)
         return frozenset(d for c in loops if {COLUMNS, DEPTH} <= set(c.roles) for d in c.dims)
 
@@ -124,5 +124,5 @@ class Tiling:
 
     @cached_property
     def _pairs(self) -> tuple[tuple[DimClass, AxisTile], ...]:
-        """Return pairs (DimClass, its AxisTile), as `pairs` does; they are computed once."""
+        """Pairs (DimClass, its AxisTile), as `pairs` does; they are computed once."""
         return tuple(zip(self.o.classes, self.tiles, strict=True))

@@ -49,9 +49,9 @@ def loop_tiles(facts: Facts) -> dict[Expr, int]:
     """Return {loop dimension: elements per iteration} for the loops that the author wrote in the program `facts`.
 
     A tile that the author states is used. Otherwise there are three kinds of loops. One that carries more than an
-    accumulator gets its whole extent. One that adds up an MMA gets at most DEEPEST (4096) elements. Any other gets its
-    whole extent up to WHOLE (512) elements, and CHOSEN (256) beyond. While loops, and loops over dimensions that the
-    grid splits, are left out.
+    accumulator gets its whole extent. One that adds up an MMA gets at most DEEPEST (4096) elements, or its whole extent
+    if that is known only at the call. Any other gets its whole extent up to WHOLE (512) elements, and CHOSEN (256)
+    beyond. While loops, and loops over dimensions that the grid splits, are left out.
     """
     size, tiles = numbers_of(facts.sizes), {}
     for op in facts.program.walk():

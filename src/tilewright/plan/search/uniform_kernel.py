@@ -39,7 +39,7 @@ class UniformKernelSchedule:
 
     @property
     def family(self) -> str:
-        """Return a name for this kind of kernel: "parts of a reduction" if it splits a reduction, else "no pipeline".
+        """A name for this kind of kernel: "parts of a reduction" if it splits a reduction, else "no pipeline".
 
         The lowering tends to refuse all candidates of one kind for the same reason.
         """
@@ -55,7 +55,7 @@ class UniformKernelSchedule:
 
     @cached_property
     def trips(self) -> dict[Op, int]:
-        """Return {MMA: number of iterations of the loops around it within one task} for all MMAs of the program.
+        """{MMA: number of iterations of the loops around it within one task} for all MMAs of the program.
 
         A task is one workgroup's tile. The kernel may have a loop that the program does not have. Such a loop counts
         for each MMA with the loop's dimension.

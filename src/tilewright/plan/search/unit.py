@@ -27,12 +27,12 @@ class MmaTile:
 
     @property
     def node(self) -> int:
-        """Return the node number of this MMA in the program's graph of values."""
+        """The node number of this MMA in the program's graph of values."""
         return self.oriented.product.node
 
     @property
     def atoms(self) -> float:
-        """Return the number of atoms (MMA instructions) that cover the rows and columns of this tile, in one K step.
+        """The number of atoms (MMA instructions) that cover the rows and columns of this tile, in one K step.
 
         A tile of 128 x 256 with an atom of 64 x 256 has 2.
         """
@@ -40,12 +40,12 @@ class MmaTile:
 
     @property
     def cycles(self) -> float:
-        """Return the cycles of one core's MMA units for this tile, over all of its K: the sum over all atoms."""
+        """The cycles of one core's MMA units for this tile, over all of its K: the sum over all atoms."""
         return self.atoms * self.depth / self.atom.shape[2] * self.atom.cycles
 
     @property
     def shared_bytes(self) -> float:
-        """Return the number of bytes that all atoms of this tile read from shared memory, over all of its K.
+        """The number of bytes that all atoms of this tile read from shared memory, over all of its K.
 
         Each atom reads its rows of B and, if A is not in registers, its rows of A.
         """
@@ -54,7 +54,7 @@ class MmaTile:
 
     @property
     def row_bytes(self) -> int:
-        """Return the number of bytes of a row of shared memory (slab) as this tile's atom reads operand A."""
+        """The number of bytes of a row of shared memory (slab) as this tile's atom reads operand A."""
         return (self.atom.slab or 1) * self.atom.a.dtype.bits // 8
 
 
