@@ -110,7 +110,7 @@ class Writer:
 
     @property
     def scope(self) -> Scope:
-        """Return the innermost open scope: the code of the innermost loop that is being written."""
+        """The innermost open scope: the code of the innermost loop that is being written."""
         return self.scopes[-1]
 
     def name(self, prefix: str = "v") -> str:

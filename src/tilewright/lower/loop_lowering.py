@@ -67,7 +67,9 @@ class LoopLowering:
         return atom.name in self.here.multiply
 
     def vector_lanes(self, dtype: DType) -> int:
-        """Return the number of elements of type `dtype` that a vector register of the machine holds, at least 1."""
+        """Return the number of elements of type `dtype` in a vector register of the machine, at least 1. A register has
+        16 bytes if the machine states no width.
+        """
         return max(1, self.vector_bytes // dtype.numpy.itemsize)
 
     def interleaved(self, dtypes: Iterable[DType], formulas: Iterable[Formula]) -> int:
@@ -95,7 +97,7 @@ class LoopLowering:
 
     def is_own(self, value: Value, ops: set[Op]) -> bool:
         """True if an `alloc` of the program makes the tensor `value`, and no operation outside the set `ops` uses it.
-        Views and arguments are not own.
+        Views and arguments are not own. A tensor that an `alloc` makes must have at least one use.
         """
         maker = self.made.get(value)
         return maker is not None and maker.name == "alloc" and self.touching[value] <= ops
@@ -190,8 +192,8 @@ class LoopLowering:
         return f"{name}_{self.count}"
 
     def axis(self, name: str, extent: Size) -> Symbol:
-        """Return a new symbol, named after `name`, with values from 0 to `extent` - 1. Nothing is emitted. An extent of
-        0 counts as 1: no element uses the symbol then.
+        """Return a new symbol, named after `name`, with values from 0 to `extent` - 1. Nothing is emitted. An extent
+        that is always below 1 counts as 1: no element uses the symbol then.
         """
         if isinstance(extent, Expr) and extent.hi >= 1:
             return index(self.fresh(name), extent)

@@ -43,8 +43,9 @@ def accumulate(
 ) -> None:
     """Emit a loop over `r` from limits[0] to limits[1] (exclusive). `step(r, accumulators)` emits its body, which
     combines element `r` with each accumulator. `totals` are pairs (reduction operation, accumulator register): the
-    registers have start values before, and the totals afterwards. Sums of more than 256 floats are summed block by
-    block: `step` then gets accumulators that start at 0 for each block, and f64 registers sum up the blocks of f32.
+    registers have start values before, and the totals afterwards. Sums that may have more than 256 floats are computed
+    block by block: `step` then gets accumulators that start at 0 for each block, and further registers (f64 for f32,
+    otherwise the accumulator's type) add up the totals of the blocks.
     """
     first, end = (as_expr(n) for n in limits)
     accumulators = [total for _, total in totals]
@@ -71,10 +72,12 @@ def accumulate_scan(
     count: Size,
     step: Callable[[Expr, Sequence[Value | None], list[Value]], None],
 ) -> list[Value]:
-    """Emit a loop over `r` from 0 to `count` for the scan `op`, and return registers with the final totals. `step(r,
-    bases, totals)` emits the body: it scans element `r`, with one running total per row. `totals` are registers with
-    the neutral element. A scan of more than 64 floats runs in blocks: `totals` of `step` are then those of the current
-    block, and `bases` the totals of all earlier blocks. Otherwise `bases` are None.
+    """Emit a loop over `r` from 0 to `count` (exclusive) for the scan `op`; return registers with the final totals.
+
+    `totals` are registers with the neutral element, one for each row. `step(r, bases, totals)` emits the body: it scans
+    element `r`, with one running total per row. A running sum that may have more than 64 floats is computed in blocks:
+    `step` then gets the running totals of the current block, and in `bases` registers with the sums of all earlier
+    blocks. For all other scans, `bases` is a list of None.
     """
     rounds = as_expr(count)
     if not _is_long_sum(op, totals[0], rounds, RUNNING_BLOCK):

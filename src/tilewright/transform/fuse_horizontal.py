@@ -26,9 +26,9 @@ from tilewright.lower.block.lower import Lowered
 
 def fuse_horizontally(name: str, parts: Sequence[Lowered]) -> Lowered | None:
     """Return one program named `name` that does the tasks of all programs in `parts` in one launch, one part after the
-    other. Its launch constraints are those of the part with the most waves. Return None for fewer than two parts, and
-    if a part is not one loop over tasks numbered from 0, or has packing steps, earlier programs, logs or run-time
-    errors.
+    other. Its records, such as the number of waves, are those of the part with the most waves. Return None for fewer
+    than two parts, and if a part is not one loop over tasks numbered from 0, or has packing steps, earlier programs,
+    logs or run-time errors.
     """
     ranges = [_task_range(part) for part in parts]
     if len(parts) < 2 or any(r is None for r in ranges):
@@ -80,7 +80,9 @@ def _branch_of(part: Lowered, task_of_part: Symbol, task: Symbol, before: int, c
 
 
 def _records(parts: Sequence[Lowered]) -> list[Op]:
-    """Return the records (launch constraints) of the program in `parts` whose workgroups have the most waves."""
+    """Return the records (machine, number of waves, open sizes) of the program in `parts` whose workgroups have the
+    most waves.
+    """
 
     def waves(part: Lowered) -> int:
         record = part.program.record("waves")

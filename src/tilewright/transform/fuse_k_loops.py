@@ -129,5 +129,7 @@ def _written(loop: Op) -> set[Value]:
 
 
 def _used(loop: Op) -> set[Value]:
-    """Return the operands of all operations in a loop's body, results of copies and MMAs included."""
+    """Return the operands of all operations in a loop's body. The targets of copies and the accumulators of MMAs are
+    operands, too.
+    """
     return {v for op in loop.blocks[0].ops for v in op.operands}

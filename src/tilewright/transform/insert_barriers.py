@@ -74,8 +74,8 @@ class _Ordering:
             self._block(block, ())
 
     def _block(self, block: Block, loops: tuple[Range, ...]) -> None:
-        """Insert barriers into `block`, in place, in program order. `loops` are the ranges of those loops around it
-        whose previous iteration counts too: accesses in it are ordered with those in this one.
+        """Insert barriers into `block`, in place, in program order. `loops` are the ranges of loops around it that are
+        visited a second time: an access is then also ordered with accesses of the previous iteration.
         """
         place = 0
         while place < len(block.ops):

@@ -55,7 +55,7 @@ def _most_scratch(program: Program) -> int:
 
 
 def _register_bytes(op: Op) -> list[int]:
-    """Return the number of bytes of each operand of `op` that is a register tensor."""
+    """Return a list with the number of bytes of each operand of `op` that is a register tensor."""
     kinds = (value.type for value in op.operands)
     return [
         prod(int(e) for e in kind.shape) * kind.dtype.numpy.itemsize for kind in kinds if isinstance(kind, RegisterType)

@@ -29,10 +29,10 @@ Iterations = tuple[Expr, Expr]
 def without_empty_rounds(program: Program) -> None:
     """Narrow the K loops of a block program, in place: iterations that would only add zeros are dropped.
 
-    In such an iteration an operand tile that all MMAs of the loop use lies out of bounds, so that it is all zeros. Only
-    loops of one range with step 1 and without `unroll` are narrowed, and only if they do nothing but load tiles and
-    multiply them. If a narrowed loop is part of a nest of loops with nothing else in them, the nest becomes one loop
-    over several ranges.
+    An iteration is dropped if an operand tile that all MMAs of the loop use lies out of bounds, so that it is all
+    zeros. Only loops of one range with step 1 and without `unroll` are narrowed, and only if they do nothing but load
+    tiles and multiply them. If a narrowed loop is part of a nest of loops with nothing else in them, the nest becomes
+    one loop over several ranges.
     """
     makers, roots = program.makers(), _roots(program)
     narrowed: set[Op] = set()

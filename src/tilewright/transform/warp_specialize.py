@@ -150,8 +150,8 @@ class _Split:
         return any(self.roots.get(v, v) is tile for inner in _within(op) for v in inner.operands)
 
     def _is_once(self, op: Op) -> bool:
-        """True if `op` is one of the fills before the first task, which run once, or makes a value that such a fill
-        uses.
+        """True if `op` is one of the fills before the first task, which run once, or makes a value that one of these
+        fills uses.
         """
         return op in self.once or any(not self.once.isdisjoint(_users(self.program.body, r)) for r in op.results)
 
@@ -375,11 +375,12 @@ class _Split:
 
 
 def _assign_copy_atoms(program: Program, machine: Machine, *, required: bool) -> tuple[str, ...]:
-    """Name a bulk copy atom, in place, on every copy between memory and a stage of a channel that one can do.
+    """Name a bulk copy atom, in place, on each copy to or from a stage of a channel, if the machine has an atom that
+    can do the copy.
 
     A channel is a ring of shared-memory stages. Copies that name an atom already, and copies to or from registers, are
     skipped. Return a tuple of notes, one for each copy that no atom can do, with the reasons. If `required`, raise a
-    ProgramError for such a copy into shared memory.
+    ProgramError for a copy into shared memory that no atom can do.
     """
     makers, notes = program.makers(), []
     places = Places(program, makers)

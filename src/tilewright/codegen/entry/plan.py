@@ -93,12 +93,12 @@ class EntryPlan:
 
     @property
     def checks(self) -> dict[int, Op]:
-        """Return {error code: `check` operation} for all checks registered so far."""
+        """{error code: `check` operation} for all checks registered so far."""
         return {self._faults[ErrorKind.CHECK, place].code: op for op, place in self._checks.items()}
 
     @property
     def faults(self) -> tuple[EntryFault, ...]:
-        """Return all error codes registered so far, with their messages, sorted by kind and index."""
+        """All error codes registered so far, with their messages, sorted by kind and index."""
         return tuple(self._faults[key] for key in sorted(self._faults))
 
     def _parameters(self, op: Op, function: LaunchedFunction) -> dict[Symbol, Expr]:
@@ -183,8 +183,8 @@ class EntryPlan:
 
     @property
     def most_workers(self) -> int:
-        """Return the largest number of workers that any launch may ask for; 1 without launches. It is at most the
-        project's limit of workers.
+        """The largest number of workers that any launch may ask for; 1 without launches. It is at most the project's
+        limit of workers.
         """
         asked = [as_expr(op.attrs["workers"]) for op in self.launches]
         return int(min(max((e.hi for e in asked), default=1), WORKERS.most))

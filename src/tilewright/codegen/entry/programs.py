@@ -104,5 +104,5 @@ class ProgramTexts:
 
     @property
     def text(self) -> str:
-        """Return all texts added so far as one LLVM text."""
+        """All texts added so far as one LLVM text."""
         return "\n".join(self._parts)

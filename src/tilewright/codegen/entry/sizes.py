@@ -17,8 +17,9 @@ class HostWriter(Writer):
     def _divided(self, e: Any, depth: int) -> str:
         """Emit the quotient, exact quotient or remainder `e` of integer expressions; return the LLVM name of the i64.
 
-        Overrides the base class: the divisor is max(divisor, 1) if its smallest value is 0. It is 0 only if the result
-        is not used. `depth` is the number of the scope (0: the outermost) to which instructions are hoisted.
+        Overrides the base class: if the range of the divisor begins at 0, the divisor is max(divisor, 1). It is 0 only
+        if the result is not used. `depth` is the number of the scope (0: the outermost) to which instructions are
+        hoisted.
         """
         if not isinstance(e.right, Const) and e.right.lo == 0:
             right = maximum(e.right, 1)

@@ -52,9 +52,10 @@ def access_of(low: Lowering, op: Op, target: Value, dims: tuple[Expr, ...], extr
     """Return the memory coordinates (a TileAccess) of the read or write `op`. `target` is the argument or allocated
     memory that it accesses; `dims` are the dimensions of its tile.
 
-    Coordinates are the attribute `at`; without it, the index along each dimension of `target`. `extra` are the tiles
-    from which `op` loads indices (indirect access, `x[rows[i]]`); code is emitted that stores them, unless they are in
-    memory. Raise a ProgramError if it cannot be shown that such a load is in bounds.
+    Coordinates are the attribute `at`; without it, the index along each dimension of `target`, counted from the first
+    element of the memory if a workgroup allocates it. `extra` are the tiles from which `op` loads indices (indirect
+    access, `x[rows[i]]`); code is emitted that stores them, unless they are in memory. Raise a ProgramError if it
+    cannot be shown that an index is loaded from inside its tile.
     """
     scope = low.scope
     tensor = low.arguments.tensor(target, scope, low.writer)
@@ -95,10 +96,11 @@ def access_of(low: Lowering, op: Op, target: Value, dims: tuple[Expr, ...], extr
 
 
 def with_data(low: Lowering, e: Expr, data: dict[Symbol, Load], dims: tuple[Expr, ...], op: Op) -> Expr:
-    """Return `e` with a fresh symbol in place of each symbol that set_symbol set; `data` gets {fresh symbol: its Load}.
+    """Return `e` with a fresh symbol in place of each symbol that set_symbol set; `data` gets {fresh symbol: Load of
+    its value}.
 
-    `op` is the read or write that uses `e`, and `dims` are the dimensions of its tile. Checks are emitted that the
-    values are in their range at run time.
+    `op` is the read or write that uses `e`, and `dims` are the dimensions of its tile. Checks at run time are emitted:
+    a value must be in the range of its symbol, and must be the same along dimensions that `dims` lacks.
     """
     images: dict[Symbol, Expr] = {}
     for s in sorted(e.symbols, key=lambda s: s.name):
@@ -113,8 +115,8 @@ def with_data(low: Lowering, e: Expr, data: dict[Symbol, Load], dims: tuple[Expr
 
 
 def bounds_marks(scope: TileScope, access: TileAccess, images: Substitution) -> tuple[bool, ...]:
-    """Return a tuple of bools, one for each memory coordinate of `access`: False if it is proved to be in bounds, else
-    True.
+    """Return a tuple of bools, one for each memory coordinate of `access`: True if it may be out of bounds, False if it
+    is proved to be in bounds.
 
     `images` replaces the coordinates of dimensions by expressions that stay within the current parts.
     """
@@ -173,8 +175,8 @@ def ranges_out_of_bounds(
 def _unknown(scope: TileScope, access: TileAccess, dims: tuple[Expr, ...], marks: tuple[bool, ...]) -> str:
     """Return the text of an error: which coordinate is not shown to be in bounds, and what the author can do about it.
 
-    Such as "coordinate 1, N + 1, cannot be shown to be at least 0 and below 64: add otherwise=0". It is the first
-    coordinate of `access` for which `marks` is True; `dims` are the dimensions of the tile.
+    The text names the first coordinate of `access` for which `marks` is True. `dims` are the dimensions of the tile.
+    Example: "coordinate 1, N + 1, cannot be shown to be at least 0 and below 64: add otherwise=0".
     """
     place = marks.index(True)
     at = Substitution({scope.coordinate(d): symbol(f"{d}", 0) for d in dims})(access.at[place])

@@ -13,11 +13,12 @@ from tilewright.plan.writes import writes_every_element
 
 
 def role_of(program: Program, arg: Value, walks: Mapping[Expr, LineLayout], number: Callable[[Expr], Expr]) -> str:
-    """Return "in" for an argument that is only read, "out" for one that is written completely and never read, else
+    """Return "in" for an argument that is never written, "out" for one that is written completely and never read, else
     "inout".
 
-    An argument with data-dependent extents that is written is "inout". `walks` maps dimensions that run along image
-    lines to their LineLayout; `number(e)` replaces known sizes in the expression e.
+    "out" needs a proof that plain writes (not atomics) reach every element. A written argument with data-dependent
+    extents is "inout". `walks` maps dimensions that run along image lines to their LineLayout; `number(e)` replaces
+    known sizes in the expression e.
     """
     ops = list(program.walk())
     if not any(op.name in WRITES and op.operands[1] is arg for op in ops):

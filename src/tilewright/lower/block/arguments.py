@@ -45,10 +45,10 @@ class ArgumentTensors:
     def tensor(self, arg: Value, scope: TileScope, writer: BlockWriter) -> Value:
         """Return the block program's tensor for `arg`, a value of the tile program; the first call creates it.
 
-        An argument gets the role "in" if it is only read, "out" if the program writes all of it and never reads it,
-        else "inout". In a grid program, and if an extent is not exactly the dimension's size, "out" becomes "inout". A
-        scalar has rank 0 and the role "in". For memory that the program allocates, return the tensor given to `hold`
-        before.
+        An argument gets the role "in" if it is never written, "out" if the program writes all of it and never reads it,
+        else "inout". An argument in `written` gets "out" in any case. In a grid program, and if an extent is not
+        exactly the dimension's size, "out" becomes "inout". A scalar has rank 0 and the role "in". For memory that the
+        program allocates, return the tensor given to `hold` before.
         """
         tensor = self._tensors.get(arg)
         if tensor is None:

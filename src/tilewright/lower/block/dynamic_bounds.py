@@ -37,10 +37,11 @@ from tilewright.lower.block.storage import Storage
 
 
 def coordinate(storage: Storage, dim: Expr, data: dict[Symbol, Load]) -> Expr:
-    """Return the memory coordinate of `dim`: the coordinate of its index, or that plus a start which is read from data.
+    """Return the memory coordinate of `dim`: the symbol of its index. In a loop with data-dependent limits, that index
+    counts from the start of the loop's current tile, and the result is index + start.
 
-    The start of a loop with data-dependent limits is such a start. It becomes a new symbol s, the result is index + s,
-    and `data[s]` is set to the Load that gives it. In a while loop the result is s alone, the loop's current index.
+    The start is read from memory: it is a new symbol s, and `data[s]` is set to the Load that gives it. In a while loop
+    the result is s alone, the loop's current index.
     """
     in_while_loop = dim in storage.scope.walking
     base = storage.scope.bound[dim] if in_while_loop and isinstance(dim, Symbol) else storage.scope.bases.get(dim)
@@ -52,8 +53,8 @@ def coordinate(storage: Storage, dim: Expr, data: dict[Symbol, Load]) -> Expr:
 
 
 def place(scope: TileScope, dim: Expr) -> Formula:
-    """Return a formula (type i64) of the index along `dim`; in a loop with a data-dependent start, that start is added
-    to it.
+    """Return a formula (type i64) of the index along `dim`. In a loop with data-dependent limits, the start of the
+    loop's current tile is added.
     """
     relative = formulas.index(scope.coordinate(dim), dtypes.i64)
     base = scope.bases.get(dim)
@@ -62,7 +63,7 @@ def place(scope: TileScope, dim: Expr) -> Formula:
 
 def counts(scope: TileScope, dim: Expr) -> Formula | None:
     """Return a formula (type bool): true if the index along `dim` is before the dimension's data-dependent end. None if
-    `dim` has no such end.
+    the end does not depend on data.
     """
     end = scope.ends.get(dim)
     return None if end is None else call("lt", place(scope, dim), end.formula)
@@ -72,9 +73,10 @@ def neutral(low: Lowering, tile: Tile, dims: tuple[Expr, ...], number: float) ->
     """Return the tile with `number` in place of elements past the ends of the dimensions `dims`; `number` is usually
     the neutral element of a reduction.
 
-    An end may be data-dependent, or that of a loop whose last tile is padded; padding that another operation masks
-    (`scope.unseen`) is left. A padded tile in registers is overwritten there by emitted code. Any other tile gets a
-    `select` in its formula. Without such ends the tile is returned unchanged.
+    This concerns two kinds of dimensions: those with a data-dependent end, and axes of loops whose last tile is padded
+    (`scope.past`). Padding that another operation masks (`scope.unseen`) is left. A padded tile in registers is
+    overwritten by emitted code; any other tile gets a `select` in its formula. The tile is returned unchanged if `dims`
+    are of neither kind.
     """
     for d in dims:
         if d in low.scope.past and d not in low.scope.unseen:
@@ -128,8 +130,9 @@ def squeezed(low: Lowering, tile: Tile, dims: tuple[Expr, ...], what: str, op: O
     """Return the tile with only those of its dimensions that are in `dims`; along each other it has the first element
     only.
 
-    The elements along a dropped dimension must be equal: code is emitted that checks it, and a call then fails with an
-    error that names `what` and the operation `op`. Raise a ProgramError if a dropped dimension has no elements.
+    The elements along a dropped dimension must be equal. Unless this is obvious, code is emitted that checks it; if the
+    check fails, the call raises an error that names `what` and the operation `op`. Raise a ProgramError if a dropped
+    dimension has no elements.
     """
     dropped = [d for d in tile.dims if d not in dims]
     if any(tile.parts[d][1] == 0 for d in dropped):

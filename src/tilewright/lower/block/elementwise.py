@@ -71,9 +71,10 @@ def elementwise(low: Lowering, op: Op) -> tuple[Tile, ...]:
 def _is_coarse(low: Lowering, op: Op) -> bool:
     """True if the low bits of the f32 result of `op` do not matter, so that exp or a division may be approximated.
 
-    They do not if it is only rounded to 16 bits, summed, or used to scale accumulators. If values between MMAs are in
-    registers (`writer.home`), the direct users decide. Otherwise the answer is True only for an exp, on a machine with
-    lanes, if all values computed from it are in the end rounded to 16 bits. False for other types than f32.
+    If values between MMAs are in registers (`writer.home`), each direct user must be a sum, a cast to at most 16 bits,
+    or a multiplication whose result is only used as an accumulator. Otherwise `op` must be an exp, the machine must
+    have lanes, and all values computed from the result must in the end be rounded to at most 16 bits. False for other
+    types than f32.
     """
     (value,) = op.results
     if value.type.dtype is not dtypes.f32:
@@ -431,9 +432,9 @@ def _computed(
 def set_symbol(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """Lower a `set_symbol`: the symbol has the operand's value from here on; return (), as there are no results.
 
-    The value is noted in `low.scope`; of a dimension's size, also as the dimension's data-dependent end. Nothing
-    changes if it is a scalar argument whose value is known. Raise a ProgramError inside a conditional, and for a
-    dimension's size outside of grid programs.
+    The value is recorded in `low.scope`. If the symbol is the size of a dimension, it is also recorded as the
+    dimension's data-dependent end. Nothing changes if the operand is a scalar argument whose value is known. Otherwise
+    raise a ProgramError inside a conditional on data, and for the size of a dimension outside of grid programs.
     """
     scope = low.scope
     s = op.attrs["symbol"]

@@ -112,7 +112,8 @@ class Workgroups:
         """Raise a ProgramError unless, along each dimension, workgroup w has the tile from w * tile on.
 
         It is called for programs with open sizes (known only at the call): with other tiles, a part might be empty.
-        Constraints that reorder workgroups, or state a number of workgroups or iterations, are refused too.
+        Constraints that reorder workgroups, state a number of workgroups or iterations, or are not primary (they follow
+        the workgroups of another dimension), are refused too.
         """
         names = ", ".join(sorted(s.name for s in self.low.scope.opened.parameters))
         for record in self.low.program.records:
@@ -140,9 +141,9 @@ class Workgroups:
         """Return {symbol: its value} in a workgroup: the values of sizes, of workgroup ids, and of symbols computed
         from ids.
 
-        `ids` has the id along each grid dimension: expressions for one workgroup, or arrays for all of them. `value(e,
-        known)` evaluates an expression e with the values `known`. A reordering constraint replaces the id of its grid
-        dimension.
+        `ids` has the id along each grid dimension: expressions for one workgroup, or arrays with the ids of all
+        workgroups. `value(e, known)` evaluates an expression e with the values `known`. A reordering constraint
+        replaces the id of its grid dimension.
         """
         known: dict[Symbol, Any] = dict(self._plain)
         for i, s in enumerate(WORKGROUPS):
@@ -173,8 +174,9 @@ class Workgroups:
         constraint for it.
 
         A part is a tile, cut off at the end of the dimension: for size 10 and tile 4 the widths are 4, 4, 2. It is not
-        cut off if set_symbol sets the dimension's size, or if a mapping moves its indices into range.
-        `scope.reach[dim]` is then set to the end of the last part. Raise a ProgramError if a part starts below 0.
+        cut off in two cases: set_symbol sets the dimension's size; or the constraint is not primary, tiles divide the
+        size, and a mapping moves indices of the dimension into range. If parts may then go past the dimension's end,
+        `scope.reach[dim]` is set to the end of the last part. Raise a ProgramError if a part starts below 0.
         """
         attrs, number = record.attrs, self.low.scope.number
         tile = number(attrs["tile"])
@@ -208,11 +210,11 @@ class Workgroups:
     def write(self, body: Callable[[], None], tasks: tuple[Range, ...] = ()) -> None:
         """Emit the program for all workgroups, in loops over their ids.
 
-        With `tasks`, no loops are emitted: the ids are the symbols of these ranges, one for each grid dimension.
-        `body()` emits the program of one workgroup. It is called in a branch for each kind of workgroup (workgroups
-        whose tiles have the same widths); raise a ProgramError if there are more than 24 (MOST) kinds. With open sizes
-        (known only at the call), it is called once, without branches or limit. Nothing is emitted if a grid dimension
-        has 0 workgroups.
+        With `tasks`, no loops are emitted: the ids are the symbols of these ranges, one for each grid dimension, the
+        first grid dimension last. `body()` emits the program of one workgroup. It is called in a branch for each kind
+        of workgroup (workgroups whose tiles have the same widths); raise a ProgramError if there are more than 24
+        (MOST) kinds. With open sizes (known only at the call), it is called once, without branches or limit. Nothing is
+        emitted if a grid dimension has 0 workgroups.
         """
         if 0 in self.counts:
             return
@@ -234,10 +236,10 @@ class Workgroups:
                     self._workgroup(body, self._clamped_ids(ids, kind), kind)
 
     def _clamped_ids(self, ids: tuple[Expr, ...], kind: int) -> tuple[Expr, ...]:
-        """Return `ids` clamped to the range of the ids that workgroups number `kind` have, so that their bounds are
-        known.
+        """Return the workgroup `ids`, each clamped to the range of ids that workgroups of kind number `kind` have, so
+        that the compiler knows their bounds.
 
-        `kind` is the number of a group of workgroups whose parts have equal widths.
+        Workgroups are of one kind if their parts of dimensions have equal widths.
         """
         places = np.nonzero(self.kinds == kind)
         limits = [(int(p.min()), int(p.max())) for p in reversed(places)]
@@ -310,8 +312,9 @@ def is_given(low: Lowering, op: Op) -> bool:
 def _refuse_set_symbols(low: Lowering) -> None:
     """Raise a ProgramError if a constraint depends on a symbol that set_symbol sets while the program runs.
 
-    A workgroup or tiling constraint may be on a dimension of that size, and the start and count of a loop may depend on
-    it.
+    Some uses are allowed. The symbol may be the dimension of a workgroup or tiling constraint, and of any constraint if
+    it is the axis of a while loop. A tiling constraint may use it in its start and its number of iterations, but not in
+    its tile size.
     """
     set_here = _set_symbols(low)
     walked = {op.attrs["axis"] for op in low.program.walk() if op.name == "iterate" and op.attrs.get("start")}
@@ -409,8 +412,8 @@ def _are_disjoint(low: Lowering, dim: Expr, accesses: Sequence[Op]) -> bool:
 def allocate(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """Emit the allocation of one workgroup's memory for an `allocate`, filled with NaN (integers: 0); return ().
 
-    It has the workgroup's part of each dimension; all of it if some access of the memory has explicit coordinates. The
-    result, which is memory and no tile, is noted in `low.arguments`.
+    The memory has the workgroup's part of each dimension; if some access of it has explicit coordinates, it has whole
+    dimensions. Its tensor is recorded in `low.arguments`, not as a Tile.
     """
     (memory,) = op.results
     kind: MemoryType = memory.type

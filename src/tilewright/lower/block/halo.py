@@ -42,8 +42,8 @@ def box_of(low: Lowering, op: Op, access: TileAccess, dims: tuple[Expr, ...], pa
     windows.
 
     `access` has the memory coordinates; `parts` maps the tile's dimensions `dims` to (first index, extent). Along rows
-    of an MMA that uses the read, the box is padded to whole atoms. None if it is no smaller, if the coordinates are not
-    linear, or if an extent is known only at the call.
+    of an MMA that uses the read, the box is padded to whole atoms. None if the box has no fewer elements, if a
+    coordinate is not linear or has a negative factor, or if an extent is known only at the call.
     """
     sizes = {d: width for d in dims if isinstance(width := parts[d][1], int)}
     if len(sizes) < len(dims):
@@ -85,9 +85,9 @@ def window_of(low: Lowering, access: TileAccess, dims: tuple[Expr, ...], parts: 
     """Return the Box of memory that one lane reads for its box of results, if it has fewer elements than the lane's
     reads.
 
-    Its first coordinate depends on the lane. `access` has the memory coordinates; `parts` maps the tile's dimensions
-    `dims` to (first index, extent). None if it is no smaller, if the plan unrolls no terms, or if an extent is known
-    only at the call.
+    The box's first coordinate depends on the lane. `access` has the memory coordinates; `parts` maps the tile's
+    dimensions `dims` to (first index, extent). None if the box has no fewer elements, if the plan unrolls no terms, or
+    if an extent is known only at the call.
     """
     lane_dims = [d for d in dims if is_in_window(low.bound, d)]
     sizes = [width for d in lane_dims if isinstance(width := parts[d][1], int)]

@@ -25,11 +25,12 @@ from tilewright.plan.microkernel import Axes, Microkernel, axes_in, types_of
 
 
 def is_read_in_place(low: Lowering, op: Op) -> bool:
-    """True if only MMAs use the result of the read `op`, and all can read it in place though it may be out of bounds.
+    """True if all users of the result of the read `op` can read memory in place, though elements may be out of bounds.
 
-    Vector MMAs skip elements of A out of bounds; MMAs that stage K steps in shared memory have zeros there. Operations
-    that compute a staged operand step by step may use the read too. False if the value out of bounds is not 0, inside a
-    conditional, and where dimensions have data-dependent ends.
+    A user is one of three: an MMA by vectors with the result as operand A, which skips elements out of bounds; an MMA
+    that stages K steps in shared memory, where these elements are zero; or an operation that computes operand A of an
+    MMA in registers, one K step at a time. False if there is no user, if the value out of bounds is not 0, inside a
+    conditional on data, and where dimensions have data-dependent ends.
     """
     if op.attrs.get("otherwise", 0) != 0 or low.scope.masks or low.scope.ends:
         return False
@@ -136,10 +137,10 @@ def _computed_in_steps(low: Lowering) -> set[Op]:
 
 
 def slides(low: Lowering, dim: Expr) -> bool:
-    """True if some read that gives 0 out of bounds (padded) may be out of bounds in a coordinate that moves with `dim`.
+    """True if a read with padding (otherwise=0) may be out of bounds in a coordinate that contains the index of `dim`.
 
-    Such a coordinate depends on the index of `dim`, but is not that index alone. In `x[h + r]`, the index r of `dim`
-    decides which filter taps lie inside. Reads with another value out of bounds do not count.
+    In `x[h + r]`, the index r of `dim` decides which filter taps are in bounds. A coordinate that is the index of `dim`
+    alone does not count. Reads with another value out of bounds do not count either.
     """
     for op in low.program.walk():
         if op.name != "read" or op.attrs.get("otherwise") != 0 or "at" not in op.attrs:

@@ -81,7 +81,8 @@ class Tile:
         """Return the tile over the dimensions `dims`: in another order, with more of them, or with other parts; nothing
         is emitted.
 
-        `parts`, {dimension: (first index, extent)}, has those of new dimensions, and replaces those of others.
+        `parts` is {dimension: (first index, extent)}. It must have the parts of new dimensions, and may replace those
+        of the tile's own.
         """
         known = {**self.parts, **(parts or {})}
         return replace(self, dims=dims, parts={d: known[d] for d in dims})
@@ -166,11 +167,11 @@ def most(size: Size) -> int:
 
 
 def common_parts(tiles: list[Tile]) -> Parts:
-    """Return {dimension: (first index, extent)} for the result of an operation on `tiles`: the parts on which all are
-    given.
+    """Return {dimension: (first index, extent)} for the result of an operation on `tiles`: the parts in which all tiles
+    have elements.
 
-    If tiles cover different parts of a dimension, it is the one inside all others; raise a ProgramError if there is
-    none. A tile that is one number everywhere counts only for dimensions that no other tile has.
+    If tiles have different parts of a dimension, the result has the part that lies in all others; raise a ProgramError
+    if none does. A tile that is one number everywhere counts only for dimensions that no other tile has.
     """
     parts: Parts = {}
     for tile in tiles:

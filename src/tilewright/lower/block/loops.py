@@ -94,8 +94,8 @@ def _rounds(low: Lowering, op: Op, first: Expr, length: Size, tile: Size) -> tup
 
     `ragged` is [(condition, width)], or [] if nothing remains; 70 elements in tiles of 32 give (0, 2, [(1, 6)]). It has
     several entries if workgroups have different widths. The loop covers `length` elements from `first` on, unless a
-    constraint states its start or number of iterations. Raise a ProgramError if a stated start is below 0, or if a
-    stated limit is known only at run time.
+    constraint states its start or number of iterations; for loops in `low.free`, constraints are ignored. Raise a
+    ProgramError if a stated start is below 0, or if a stated limit is known only at run time.
     """
     stated = {} if op in low.free else _limits(low.program, op)
     if tile is length:
@@ -144,17 +144,18 @@ def _finite(limit: Any) -> int:
 
 
 def _tiling(program: Program, axis: Expr) -> dict[str, Any]:
-    """Return {name: value} of the program's tiling constraints on `axis`: "tile", "start", "iters" (number of
-    iterations).
+    """Return the attributes {name: value} of the program's tiling constraints on `axis`, such as "tile", "start" and
+    "iters" (number of iterations).
 
-    The first of several constraints decides. {} if there is none.
+    The attributes of several constraints are merged; if two have the same attribute, the first one's value is taken. {}
+    if there is no constraint.
     """
     tilings = [r.attrs for r in program.records if r.name == "tiling" and r.attrs["dim"] is axis]
     return {name: value for attrs in reversed(tilings) for name, value in attrs.items()}
 
 
 def _limits(program: Program, op: Op) -> dict[str, Expr]:
-    """Return {"start": first index, "iters": number of iterations} that a constraint states for the loop `op`.
+    """Return {"start": first index, "iters": number of iterations} as tiling constraints state them for the loop `op`.
 
     An entry that no constraint states is missing.
     """
@@ -181,10 +182,12 @@ def _results(storage: Storage, op: Op, carried: list[Carried]) -> tuple[Tile, ..
 def _tile(low: Lowering, op: Op, axis: Expr, length: Size) -> Size:
     """Return the number of elements that one iteration of the loop `op` covers; its `axis` has `length` elements here.
 
-    If the result is the same for every tile size (`op` in `low.free`), it is the plan's tile size or a default. For
-    sums over a length known only at the call, without a known tile size, it is the whole length. For other loops it is
-    the tile size that a constraint states; without one, the whole length if the program allows any, else raise a
-    ProgramError.
+    For a loop with the same result for every tile size (`op` in `low.free`), it is the plan's tile size or a default.
+    It is the whole length if this loop only adds, `length` is known only at the call, and no constraint states a known
+    tile size.
+
+    For other loops it is the tile size that a constraint states. Without one, it is the whole length if the program
+    allows any tile size; else raise a ProgramError.
     """
     if op in low.free:
         tile = _tiling(low.program, axis).get("tile")
@@ -261,8 +264,8 @@ def _carried(low: Lowering, op: Op, place: int, start: Tile, arg: Value) -> Carr
 
 
 def _maker_of_carried(op: Op, place: int) -> Op | None:
-    """Return the operation in a loop's body that computes the next carried value number `place`; None if none in it
-    does.
+    """Return the operation in a loop's body that computes the next carried value number `place`; None if the value does
+    not come from an operation of the body.
     """
     value = op.blocks[0].ops[-1].operands[place]
     return next((inner for inner in op.blocks[0].ops if value in inner.results), None)
@@ -284,12 +287,12 @@ def _carried_type(machine: Machine, op: Op, place: int) -> DType | None:
 
 
 def _hoist_reads(low: Lowering, op: Op, axis: Expr, part: Part, once: bool) -> None:
-    """Emit reads of the loop `op` in front of it, for all of its iterations; record {read: its Tile} in
+    """Emit some reads of the loop `op` in front of it, for all of its iterations; record {read: its Tile} in
     `low.storage.early`.
 
-    These are reads with the loop's axis that are smaller than its largest read, and no larger than the machine's limit.
-    `part` is the (first index, extent) of the `axis`. If the loop has one iteration (`once`) and lanes have boxes of
-    results, the largest is hoisted too, so that its load overlaps with the others.
+    A read is hoisted if it has the loop's axis, is smaller than the largest of these reads, and has at most as many
+    elements as the machine allows. `part` is the (first index, extent) of the `axis`. If the loop has one iteration
+    (`once`) and lanes have boxes of results, the largest is hoisted too, so that its load overlaps with the others.
     """
     reads = [inner for inner in op.blocks[0].ops if inner.name == "read" and axis in inner.result.type.dims]
     with low.scope.at(axis, part):
@@ -390,8 +393,8 @@ def _while(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """Emit a while loop: its body sets the loop's axis by set_symbol, and it runs while its condition holds. Return the
     Tiles of its results.
 
-    The first operand is the axis's first value; the others are carried. Raise a ProgramError if the body never sets the
-    axis, inside a conditional, or inside a while loop over the same axis.
+    The first operand is the axis's first value; the others are carried. Raise a ProgramError in three cases: the body
+    never sets the axis; the loop is inside a conditional on data; it is inside a while loop over the same axis.
     """
     scope = low.scope
     axis = op.attrs["axis"]
@@ -475,9 +478,10 @@ def conditional(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """Emit a `conditional`: its body, whose writes happen only where the condition holds. Return the Tiles of its
     results.
 
-    A result has the body's value where the condition holds, and the operand's elsewhere. A condition that is a number
-    emits the body or nothing. One on workgroup ids or sizes known only at the call becomes a branch. A condition on
-    data is stored in memory, and masks every write. Raise a ProgramError if it has any other symbol.
+    A result has the body's value where the condition holds, and the operand's elsewhere. If the condition is a number,
+    the body is emitted without a branch, or not at all. A condition on workgroup ids or on sizes known only at the call
+    becomes a branch. A condition on data is stored in memory, and masks every write. Raise a ProgramError if the
+    condition has any other symbol.
     """
     scope = low.scope
     (body,) = op.blocks
@@ -524,8 +528,8 @@ def _by_workgroup(low: Lowering, op: Op, when: Expr, otherwise: list[Tile]) -> t
     """Emit the body of a conditional in a branch on `when`, a condition on workgroup ids or sizes; return the result
     tiles.
 
-    The tiles `otherwise` are stored in new tensors before it, and the body's values over them in the branch. Raise a
-    ProgramError if the two cover different parts of a dimension.
+    The tiles `otherwise` are stored in new tensors before the branch; in the branch, the body's values overwrite them.
+    Raise a ProgramError if the two cover different parts of a dimension.
     """
     (body,) = op.blocks
     stored = [low.storage.stored(t, name="otherwise") for t in otherwise]

@@ -44,7 +44,7 @@ class Lowered:
     program: Program
     arguments: tuple[Value, ...]
     logs: tuple[Log, ...]
-    """Tensors of debug_log: arguments behind `packs`, to be filled with NaN (integers: 0) before a run."""
+    """Tensors of debug_log: arguments after those of `packs`, to be filled with NaN (integers: 0) before a run."""
     faults: tuple[Fault, ...]
     """Run-time errors; the last argument has a number for each, which is not 0 after the error occurred."""
     lost: Mapping[Op, str]
@@ -52,11 +52,13 @@ class Lowered:
     packs: tuple[Pack, ...] = ()
     """Programs that pack arguments before each run; the packed tensors follow the arguments of the tile program."""
     loads: Mapping[Op, str] = field(default_factory=dict)
-    """{copy from an argument to shared memory, which may be issued early: "ring", "halo" or "start"}."""
+    """{copy from an argument to shared memory, which may be issued early: what it copies}: "ring" for K steps, "halo"
+    for halo tiles, "start" for operands that are copied before the first task.
+    """
     stores: frozenset[Op] = frozenset()
     """Copies of results from shared memory to arguments."""
     before: tuple[Lowered, ...] = ()
-    """Programs that run before it, and write the workspaces that are further arguments of it."""
+    """Programs that run before `program`. They write workspaces, which `program` takes as further arguments."""
 
 
 def _nothing(low: Lowering, op: Op) -> tuple[Tile, ...]:
@@ -97,9 +99,9 @@ def _block(low: Lowering, block: Block) -> tuple[Tile, ...]:
     """Emit the code of the operations in a tile block; return the lazy Tiles of its `yield`'s operands, () if it has no
     `yield`.
 
-    Operations along the same rows are fused into one loop where that pays. `low.storage.env` gets the Tile of each
-    other result. It is masked past the end of a loop's axis, and stored in memory or registers if that is cheaper than
-    to compute it again.
+    Operations along the same rows are fused into one loop where that pays. The Tile of each other result is recorded in
+    `low.storage.env`. It is first masked past the end of a loop's axis if its operation was chosen for that
+    (`masks.hide_end`), and stored in memory or registers if that is cheaper than to compute it again.
     """
     env = low.storage.env
     for step in row_fusion.steps(low, block.ops):
@@ -135,8 +137,8 @@ def lower_tiles(
     call), which become parameters. `bound` is the program with its plan. `free` are the loops with the same result for
     every tile size. With `logs`, debug_log writes to arguments of its own; else it emits nothing. `workgroups` is for a
     grid program: {symbol that depends on workgroup ids: its expression}. With `lenient`, symbols that set_symbol sets
-    may have values outside their range. `written` are arguments that are known to be written completely, beside those
-    for which it is recognised.
+    may have values outside their range. `written` are arguments that the caller knows to be written completely; for all
+    others, the lowering finds out.
 
     >>> from tilewright.ir.tile import parse_tile
     >>> from tilewright.plan.kernel import KernelProgram

@@ -62,7 +62,7 @@ class CurrentTask:
     registers: dict[Op, TaskRegisters] = field(default_factory=dict)
     """{MMA in tile registers: the registers that the task holds for it, for all of its blocks}."""
     operands: dict[Op, Load | None] = field(default_factory=dict)
-    """{read of operand A of such an MMA: Load of an element of the staged rows; None: it is read in place}."""
+    """{read of operand A of an MMA in `registers`: Load of an element of the staged rows; None: read in place}."""
 
 
 @dataclass

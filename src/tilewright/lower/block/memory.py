@@ -30,9 +30,8 @@ from tilewright.plan.boxes import WRITES
 
 
 def is_aliased(program: Program) -> bool:
-    """True if some argument is both read and changed in a way that makes the order of operations matter.
-
-    That is an atomic on an argument that is read, or a write at other coordinates than those of a read of it.
+    """True if some argument is read, and is also changed by an atomic or by a write at other coordinates than the
+    read's. The order of operations then matters.
     """
     for arg in program.args:
         writes = [op for op in program.walk() if op.name in WRITES and op.operands[1] is arg]

@@ -88,7 +88,11 @@ class BlockOrder:
 
 @dataclass(frozen=True)
 class LaneOrder:
-    """The packed order [group of neighbours][other dimensions][neighbours], with zeros past the last neighbour."""
+    """The packed order [group][other dimensions][element of a group] of an operand that is vectorised along one
+    dimension.
+
+    A group has `width` neighbours along the vectorised dimension; the last group is padded with zeros.
+    """
 
     dtype: DType
     others: tuple[Size, ...]

@@ -80,7 +80,7 @@ def pack_before(
 
 def packed_before(low: Lowering, b: Tile, dims: tuple[Expr, ...], order: Order) -> Value | None:
     """Return a new argument of the program: all of B over `dims`, packed in `order` before the program runs. None if B
-    cannot be packed so.
+    cannot be packed before it.
 
     B must be a plain load from an argument that the program only reads, with coordinates that depend on `dims` alone
     and are proved to be in bounds. It must pay: several tasks or iterations read B, the plan asks for it, or shared

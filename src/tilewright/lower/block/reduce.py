@@ -43,8 +43,9 @@ def reduce(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """Emit a reduction (sum, max, min or prod) of the operands of `op` along a dimension; return (result tile,).
 
     Several operands are combined with each other, and with the accumulator operand if there is one. It accumulates in a
-    wider type, and is rounded once. Along 0 elements a sum is 0, a product 1, and a max or min raises an
-    ExecutionError; inside one conditional, that becomes an error at run time, and the result 0.
+    wider type, and is rounded once. Along 0 elements a sum is 0, and a product 1. A max or min along 0 elements is the
+    accumulator operand; without one, raise an ExecutionError. Inside one conditional on data, emit code instead that
+    reports this error where the condition holds.
     """
     tiles = [low.storage.env[v] for v in op.operands]
     carried = tiles.pop() if op.attrs.get("acc") else None

@@ -21,7 +21,9 @@ from tilewright.lower.block.storage import Storage
 
 @dataclass(frozen=True)
 class Fault:
-    """An error that can occur at run time: its text, and the operation; its element of `faults` is then not 0."""
+    """An error that can occur at run time: its text, and the operation. If it occurs, its element in the tensor of
+    faults is not 0 after the call.
+    """
 
     what: str
     op: Op

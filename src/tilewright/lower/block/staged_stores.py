@@ -28,11 +28,13 @@ def _store_atom(machine: Machine) -> CopyAtom | None:
 
 def through_shared(low: Lowering, write: Write) -> bool:
     """Emit the store of an accumulator in registers through shared memory, some columns at a time; return True. Return
-    False if it cannot be stored so.
+    False if this is not possible.
 
     `write` is the write of the accumulator, perhaps after an elementwise epilogue. If its formula loads several
-    register tensors, code is emitted that stores it in one first, and `write.formula` is changed to load that one.
-    False in these cases: the formula loads no such accumulator; it has another rank than 2, or the write has a further
+    register tensors, code is emitted that stores the result in one first, and `write.formula` is changed to load that
+    one.
+
+    It is not possible in these cases: the formula loads no register tensor with M and N; the write has a further
     dimension of extent above 1; the machine has no bulk store; no tile in shared memory divides the accumulator. Raise
     a ProgramError if padding past the end of a dimension might be stored.
     """
@@ -82,8 +84,8 @@ def _in_rows(low: Lowering, write: Write, atom: CopyAtom, held: Value) -> bool:
     accumulator.
 
     `write` is the write of its elements. A shared tile has all rows and some columns; if several groups of waves split
-    the columns, some of each group. Return True; or False, with nothing emitted, if no row length of `atom` divides the
-    columns.
+    the columns, it has some columns of each group. Return True; or False, with nothing emitted, if no row length of
+    `atom` divides the columns.
     """
     w = low.writer
     m, n = low.storage.sums[held]
@@ -156,9 +158,9 @@ def _copy_out(
 ) -> None:
     """Emit the bulk copy of the shared `tile` to the written argument; elements out of bounds are not stored.
 
-    `over` are the iterators along rows and columns, `images` maps the write's coordinates to them, and `at` are the
-    coordinates in the tile. If a task's rows run on from image line to image line, each image is copied separately,
-    without the padding behind its last line. The copy is recorded in `low.storage.shared_stores`.
+    `over` are the iterators along the rows and columns of memory, `images` maps the write's coordinates to them, and
+    `at` are the coordinates in the tile. If a task's rows run on from image line to image line, each image is copied
+    separately, without the padding behind its last line. The copy is recorded in `low.storage.shared_stores`.
     """
     coordinates = [images(e) for e in write.access.at]
     walk, w = low.bound.walk, low.writer

@@ -46,7 +46,8 @@ def conditions_of(low: Lowering, op: Op, dims: tuple[Expr, ...]) -> Iterator[Exp
     """Yield the condition "coordinate < limit" for each entry (dimension, limit) of `op`'s attribute `bounds` whose
     dimension is among `dims`.
 
-    It is an expression of coordinates, 1 where it holds. If the limit depends on data, it is a formula that loads them.
+    A condition is an expression of coordinates, 1 where it holds. If its coordinate or limit depends on data, it is a
+    formula that loads these data.
     """
     for dim, bound in op.attrs.get("bounds", ()):
         if dim not in dims:
@@ -82,10 +83,11 @@ class Write:
         self._restrict()
 
     def _part(self, tile: Tile, dim: Expr) -> Part:
-        """Return the (first index, extent) along `dim` that is written: of the tile, or of the current loop tile or
-        workgroup.
+        """Return the (first index, extent) along `dim` that is written: the tile's part or the current part, whichever
+        lies within the other.
 
-        Of these two, it is the one that lies within the other; the latter if the tile is one number everywhere.
+        The current part is that of the loops, tasks or workgroup around. If the tile is one number everywhere, the
+        current part is written. Raise a ProgramError if neither part lies within the other.
         """
         current = self.low.scope.part(dim)
         return current if tile.filled else inner_part(dim, tile.parts[dim], current)
@@ -95,9 +97,9 @@ class Write:
 
         Conditions are the limits in the attribute `bounds`, the masks of enclosing conditionals, and data-dependent
         ends of dimensions. Where one is false, the first coordinate `self.at[0]` becomes -1; `self.marks[0]` is set, as
-        that may be out of bounds. For a condition on data, code is emitted that stores its values, and `self.where`
-        gets {new symbol: load of the value}. Nothing changes without conditions, or if all are constantly true. Raise a
-        ProgramError if the memory has no dimension.
+        this coordinate may be out of bounds. For a condition on data, code is emitted that stores its values, and
+        `self.where` gets {new symbol: load of the value}. Nothing changes without conditions, or if all are constantly
+        true. Otherwise raise a ProgramError if the memory has no dimension.
         """
         low = self.low
         conditions: list[Expr] = []

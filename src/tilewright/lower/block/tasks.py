@@ -122,8 +122,8 @@ class Tasks:
         dimension.
 
         `counts` is {dimension: number of tasks along it}. With a raster group, the last two dimensions share one range:
-        `group` tasks along the first of them, then the next along the second, so that operands stay in the shared
-        cache. In the order "dynamic", tasks with the longest loops come first instead.
+        `plan.raster` tasks along the first of them, then as many at the next index of the second, so that operands stay
+        in the shared cache. In the order "dynamic", tasks with the longest loops come first instead.
         """
         task_index_of: dict[Expr, Expr] = {}
         group = self.plan.raster
@@ -162,12 +162,13 @@ class Tasks:
         return [r for r in ranges if r.hi is not as_expr(1)]
 
     def _longest_first(self, counts: Mapping[Expr, Size], places: dict[Expr, Expr]) -> list[Range]:
-        """Return the ranges of task indices, outermost first, so that tasks with the longest loops come first: rows run
-        from last to first.
+        """Return the ranges of task indices, outermost first: dimensions before the rows (batch dimensions), rows from
+        last to first, then the other dimensions. The last rows come first because their loops are the longest (causal
+        masks).
 
         `counts` is {dimension: number of tasks along it}; `places` gets {dimension: index of the current task along
-        it}. A raster group is a number of tasks along the dimensions before the rows that run together: they are a
-        range behind the rows.
+        it}. A raster group is a number of tasks along the batch dimensions that run together: they become ranges right
+        after the rows.
         """
         assert self.w.home is not None
         row, dims, ranges = self.w.home.row, list(counts), list[Range]()
@@ -332,8 +333,8 @@ def _independent(ops: list[Op], dim: Expr) -> list[Op]:
 def _peeled_loops(full: Size, ahead: int, behind: int) -> list[tuple[Expr | int, Expr | int, bool]]:
     """Return [(first, end, True if its blocks may be at an edge)]: loops that together go over `full` blocks.
 
-    `ahead` blocks at the start, and `behind` at the end, are loops of their own. Without these, the one loop has the
-    edges.
+    Each of the first `ahead` and the last `behind` blocks is peeled to a loop of its own. If none is peeled, the one
+    loop has the edges.
 
     >>> _peeled_loops(5, 1, 1), _peeled_loops(2, 1, 1), _peeled_loops(4, 0, 0)
     ([(0, 1, True), (1, 4, False), (4, 5, True)], [(0, 1, True), (1, 2, True)], [(0, 4, True)])

@@ -299,9 +299,9 @@ class BlockWriter:
     def view(self, tensor: Value, over: tuple[Symbol, ...], at: Sequence[tuple[Expr, bool]]) -> Value:
         """Emit a view of `tensor` over the iterators `over`, and return it; the tensor itself if the view is the same.
 
-        `at` has (coordinate, True if it may be out of bounds) for each dimension of the tensor. Registers have no such
-        views: a register tensor with one element per row is broadcast along columns, any other is first copied to
-        shared memory.
+        `at` has (coordinate, True if it may be out of bounds) for each dimension of the tensor. A part of a register
+        tensor cannot be viewed. A register tensor with one element per row is broadcast along columns instead, in
+        registers; any other is first copied to shared memory.
         """
         sizes = tuple(s.upper + 1 for s in over if s.upper is not None)
         if sizes == tensor.type.shape and all(

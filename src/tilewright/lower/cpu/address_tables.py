@@ -20,8 +20,11 @@ MOST = 1 << 16
 def tabulated(low: LoopLowering, where: TensorAddress, lane: Symbol | None) -> TensorAddress:
     """Return the address `where` with its divisions replaced by a look-up in a constant table, which is emitted.
     Example: 1000*(u//14) + u%14 + l -> table[u] + l. An index out of bounds has the entry -1, which becomes the
-    address's bounds check. Return `where` itself unless all divisions have one dividend `u`, not negative, below 65536
-    and without the symbol `lane` of the vector's lanes, and bounds checks depend on `u` alone.
+    address's bounds check.
+
+    Return `where` itself if it has no divisions, or if its divisions have several dividends. The one dividend u must
+    lie in 0..65535, must not depend on open sizes alone, and must not have the symbol `lane` of the vector's lanes;
+    bounds checks must depend on u alone. Otherwise return `where` itself, too.
     """
     if not has_division(where.offset) and not any(has_division(c) for c in where.conditions):
         return where

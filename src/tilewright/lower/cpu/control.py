@@ -73,8 +73,8 @@ def _range_length(values: range) -> int:
 
 
 def lower_blocks(low: LoopLowering, op: Op) -> None:
-    """Lower all blocks of `op`, one after the other, into the block being written. Symbols that they define have no
-    meaning afterwards.
+    """Lower all blocks of `op`, one after the other, into the block being written. Afterwards all symbols mean what
+    they meant before.
     """
     before = low.meaning
     for block in op.blocks:

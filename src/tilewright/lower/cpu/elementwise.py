@@ -357,8 +357,8 @@ class _Loops:
         """Return the plan of a transpose in vector registers, for a copy whose source is contiguous along another axis
         than its target; emit nothing.
 
-        None if the job computes or converts, if it streams, if loops are forbidden, or if the copy needs or allows no
-        such transpose.
+        None if the job computes or converts, if it streams, if loops are forbidden (`low.straight`), or if
+        `transpose_of` finds no transpose.
         """
         if not job.identity or job.stream or self.low.straight or job.types[1] is not job.dtype:
             return None
@@ -543,8 +543,8 @@ class _Loops:
 
 
 def _powers_of_two(count: int) -> list[int]:
-    """Return the powers of two that add up to `count`, largest first. Vectors of bf16 that are only copied have such
-    lengths, because code generators move no others.
+    """Return the powers of two that add up to `count`, largest first. A vector of bf16 that is only copied is divided
+    into these lengths, because code generators move no others.
 
     >>> _powers_of_two(13)
     [8, 4, 1]

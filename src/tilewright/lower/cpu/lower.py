@@ -29,7 +29,8 @@ VECTORS = 1024
 def lower(program: Program, machine: Machine | None, here: Machine) -> LoweredLoops:
     """Return the loop program of a block program for a CPU, with notes on MMAs that run as slow loops. The sizes of
     `program` are bound to numbers, or open (known only at the call). `machine` is the one that the program was written
-    for, `here` the one that runs it: MMAs whose atom `here` lacks become loops.
+    for, `here` the one that runs it: MMAs whose atom `here` lacks become loops. Raise a ProgramError if the program has
+    several roles.
     """
     with building():
         return WorkerLowering(program, machine, here).run()

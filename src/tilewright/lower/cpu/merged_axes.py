@@ -34,8 +34,9 @@ def with_full_vectors(low: LoopLowering, job: ElementwiseJob) -> ElementwiseJob:
 def _merged(low: LoopLowering, job: ElementwiseJob, lanes: int) -> ElementwiseJob | None:
     """Return the job with its last two axes of an extent above 1 merged into one.
 
-    Return None if there are no two such axes, if an extent is known only at the call, if the last one is a multiple of
-    `lanes`, or if an operand does not allow the merge (see `_repeats`).
+    Return None if fewer than two axes have an extent above 1, if an extent of the two is known only at the call, or if
+    the last one is a multiple of `lanes`. Return None too if an operand does not allow the merge (see `_repeats`), or
+    if the number of times that it repeats an element does not divide `lanes`.
     """
     axes_to_merge = [n for n, size in enumerate(job.shape) if size != 1][-2:]
     if len(axes_to_merge) < 2:

@@ -464,8 +464,8 @@ class _Scan(_Walk):
         return result
 
     def _by_formulas(self, line: _Line) -> None:
-        """Emit the scan of `line` for an operation that combines tuples by formulas. These have no neutral element, so
-        the running totals start with the first elements, which are stored as they are.
+        """Emit the scan of `line` for an operation that combines tuples by formulas. Formulas have no neutral element,
+        so the running totals start with the first elements, which are stored as they are.
         """
         totals = self.registers(self.carried, line.lanes, line.lane)
         for total, item, target in zip(totals, self.items(line, as_expr(0)), self.targets, strict=True):

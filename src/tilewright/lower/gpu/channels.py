@@ -133,8 +133,8 @@ def note_copy_out(low: WaveLowering, ring: BarrierRing) -> None:
 
 def _take_fill(low: WaveLowering, op: Op, side: str, ring: BarrierRing) -> StageFill:
     """Emit the read of the wave's position for `side` ("acquire", "commit", "wait" or "release") in `ring`, and its
-    advance by one stage; return the StageFill (stage, turn) read. Raise a ProgramError if the current role has no such
-    position: `op` is then in the wrong role.
+    advance by one stage; return the StageFill (stage, turn) read. Raise a ProgramError if the current role has no
+    position for `side`: `op` is then in the wrong role.
     """
     if side not in ring.counters:
         raise ProgramError(f"{op.name} of a channel that is not this role's to {op.name}")

@@ -305,7 +305,8 @@ def coordinates_of(index: Expr, shape: tuple[Size, ...]) -> tuple[Expr, ...]:
 
 def fill(low: WaveLowering, op: Op) -> None:
     """Lower `fill` on a GPU: emit code that sets every element of the target to the attribute `value`. Zeros of
-    registers are only recorded: an MMA can start from zero itself, and other uses fill the registers first.
+    registers are only recorded: an MMA can start from zero itself, and other uses fill the registers first. Raise a
+    ProgramError if the target is a part of a register tensor.
     """
     target, value = low.handles[op.operands[0]], op.attrs["value"]
     if isinstance(target, RegisterTensor):
@@ -377,7 +378,8 @@ def _check_whole(piece: RegisterValues) -> None:
 
 def copy(low: WaveLowering, op: Op) -> None:
     """Lower `copy` on a GPU: asynchronously if the attribute `by` names an asynchronous copy atom, else by loads,
-    shuffles within lanes, and stores. Source elements out of bounds become the attribute `otherwise`.
+    shuffles within lanes, and stores. Source elements out of bounds become the attribute `otherwise`. Raise a
+    ProgramError if the target is a part of a register tensor.
     """
     source, target = (low.handles[v] for v in op.operands)
     otherwise = op.attrs.get("otherwise")

@@ -221,8 +221,8 @@ def _within_lanes(low: WaveLowering, source: RegisterTensor, groups: list[list[A
 def _lane_bits_of_row(low: WaveLowering, source: RegisterTensor, reduced_dim: int, wanted: Any) -> list[int]:
     """Return a list of the bits of the lane number (1, 2, 4, ...) that a row's reduction must shuffle over.
 
-    Lanes that differ in such a bit have the same rows, but other elements of them. `source` is the tensor that is
-    reduced along `reduced_dim`; `wanted[thread, value]` is the row of the result that each register holds.
+    Lanes that differ in one of these bits have the same rows, but other elements of them. `source` is the tensor that
+    is reduced along `reduced_dim`; `wanted[thread, value]` is the row of the result that each register holds.
     """
     threads = np.arange(len(wanted))
     column = source.pieces[0].coordinates[reduced_dim]

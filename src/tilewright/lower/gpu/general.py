@@ -247,8 +247,8 @@ class Rows:
         return total_so_far
 
     def _scan_by_formulas(self, lane: Symbol, v: Symbol, at: tuple[Expr, ...], in_bounds: Expr | None) -> None:
-        """Emit the scan of one row per lane for an operation by formulas. These have no neutral element, so the running
-        totals start with the first elements, which are stored as they are. `at` are the row's coordinates, as
+        """Emit the scan of one row per lane for an operation by formulas. Formulas have no neutral element, so the
+        running totals start with the first elements, which are stored as they are. `at` are the row's coordinates, as
         expressions of the symbols `lane` and `v` (index of a lane's value); lanes work if `in_bounds` holds (None:
         always).
         """

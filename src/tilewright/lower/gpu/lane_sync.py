@@ -50,9 +50,12 @@ class WaveSync:
         self.waited = False
 
     def before_emit(self, name: str, operands: tuple[Value, ...]) -> None:
-        """Record a loop operation that is about to be emitted, by its name and operands. First emit a synchronisation
-        of the wave's lanes if the operation accesses elements that another lane stored or loaded for an earlier
-        operation, or if one lane would arrive at a barrier while others may still wait.
+        """Record a loop operation that is about to be emitted, by its name and operands; first emit a synchronisation
+        of the wave's lanes if the operation needs one.
+
+        It needs one in three cases: it accesses elements that another lane stored for an earlier operation; it stores
+        elements that another lane loaded for one; one lane would arrive at a barrier for all lanes while others may
+        still wait or access memory.
         """
         if name == "arrive" or (name in ALONE and self.waited):
             self.sync()

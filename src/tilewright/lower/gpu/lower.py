@@ -16,9 +16,10 @@ from tilewright.machine import Machine
 
 
 def lower_waves(program: Program, machine: Machine) -> Program:
-    """Return the loop program of a block program for a GPU. The sizes of `program` are bound to numbers. Each operation
-    gets scratch memory of its own, so that waves synchronise less often; if that exceeds shared memory, operations
-    share it. Repeated loads are joined, and loads are marked that should not displace results from the cache.
+    """Return the loop program of a block program for a GPU. Sizes of `program` are numbers, or open (known only at the
+    call). Each operation gets scratch memory of its own, so that waves synchronise less often; if that exceeds shared
+    memory, operations share it. Repeated loads are joined, and loads are marked that should not displace results from
+    the cache.
     """
     with building():
         lowered = _loop_program(WaveLowering(program, machine, RULES))
@@ -30,8 +31,8 @@ def lower_waves(program: Program, machine: Machine) -> Program:
 
 
 def past_shared(program: Program, machine: Machine) -> int:
-    """Return the number of bytes by which a loop program's allocations exceed the shared memory of a workgroup: 0 or
-    less if they fit; 0 if shared memory has no limit.
+    """Return the number of bytes by which the tensors that a loop program allocates exceed the shared memory of a
+    workgroup: 0 or less if they fit; 0 if shared memory has no limit. Barriers do not count.
     """
     space, total = machine.spaces["shared"], 0
     for op in program.body.ops:

@@ -122,7 +122,8 @@ class InFlightMmas:
 
     def wait_for_oldest(self, count: int) -> None:
         """Emit a wait for the oldest `count` groups of MMAs in flight and forget them. Then emit the releases of stages
-        that were put off until these are done, under a condition if the MMAs were.
+        that were put off until these are done. The releases of a group that was started only under a condition are
+        emitted under that condition.
         """
         done, self.groups = self.groups[:count], self.groups[count:]
         under_way = {v for g in self.groups for v in g.accumulators}

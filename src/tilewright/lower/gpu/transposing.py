@@ -29,7 +29,8 @@ from tilewright.lower.gpu.wave_lowering import WaveLowering
 @dataclass(frozen=True)
 class TransposeTile:
     """A tile of a transposing copy: the distribution of its two axes over lanes (`slow`, and `fast` in vectors), the
-    vectors per lane of each axis (`rounds`), and the index of the tile's first one (`first_vectors`).
+    number of vectors that each lane has along each axis (`vectors`), and the index of the first of these in a lane
+    (`first_vectors`).
     """
 
     slow: Dim

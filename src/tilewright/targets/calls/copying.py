@@ -63,8 +63,8 @@ done:
 
 
 def _strided_by_size() -> str:
-    """Return LLVM text that calls the function `strided_SIZE` for the element size in %size, then returns. Any size
-    without such a function is treated as 1.
+    """Return LLVM text that calls the function `strided_SIZE` for the element size in %size, then returns. A size that
+    is not in SIZES is treated as 1.
     """
     cases = " ".join(f"i64 {size}, label %by_{size}" for size in SIZES)
     calls = "".join(

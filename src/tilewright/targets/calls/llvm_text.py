@@ -33,8 +33,8 @@ def row(
 ) -> str:
     """Return LLVM instructions that load some words of one row of a table. `table` and `index` are the LLVM names of
     the table's pointer and the row number; `words` are the names of all words of a row; `names` are the words to load.
-    The row's address becomes %row. `prefix` comes before all names that are set. Words in `pointers` are loaded as
-    pointers.
+    A loaded value has its word's name, after `prefix`; the row's address is %row, after `prefix` too. Words in
+    `pointers` are loaded as pointers, others as i64.
 
     >>> print(row("pairs", "i", ("a", "b"), ["b"], prefix="i_"))
       %i_row = getelementptr [2 x i64], ptr %pairs, i64 %i

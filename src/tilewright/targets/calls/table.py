@@ -85,7 +85,7 @@ class SmallCopy(NamedTuple):
     @staticmethod
     def takes(itemsize: int, elements: int) -> bool:
         """True if an array of `elements` elements of `itemsize` bytes may be copied to the stack of a call: the element
-        size is supported, and the array is small.
+        size is one of SIZES (1, 2, 4, 8 and 16), and the array has fewer than LEAST bytes.
         """
         return itemsize in SIZES and itemsize * elements < LEAST
 
@@ -223,8 +223,8 @@ class CallRecord:
         self._kept = (launch, tuple(outputs), tuple(workspaces), tuple(copies), dims, tables, value, telling)
 
     def is_valid(self) -> bool:
-        """False if the record was made for particular tensors, such as packed weights, that no longer exist; else
-        True.
+        """True if the record may still be used. False if it was made for particular tensors, such as packed weights,
+        that no longer exist.
         """
         return self.alive is None or bool(self.alive[0])
 

@@ -375,9 +375,10 @@ class NativeEmitter:
         )
 
     def _transpose(self, op: Op) -> None:
-        """Transpose in place a square matrix whose rows are the operand registers; `unit` neighbouring elements (an
-        attribute of the operation) move together. It takes log2(rows) steps; each interleaves the first half of the
-        registers with the second.
+        """Transpose in place a matrix whose rows are the operand registers; their number is a power of two. `unit`
+        neighbouring elements (an attribute of the operation) move together, as one element of the matrix. The registers
+        then have the rows of the transposed matrix, one after another. It takes log2(rows) steps; each interleaves the
+        first half of the registers with the second.
         """
         lanes, unit = self.lanes(op.operands[0]), int(op.attrs["unit"])
         assert lanes is not None

@@ -104,8 +104,8 @@ class LaunchCache(LearntCalls):
 
 def room_of(whole: Whole) -> int | None:
     """Return the bytes of memory that the bound host program `whole` keeps while its call is remembered. None if its
-    calls cannot be remembered, such as with several launches, empty arrays, no machine-code entry, or more memory than
-    ROOM.
+    calls cannot be remembered: it has several launches, an empty array or no machine-code entry; it needs more memory
+    than ROOM; or native code cannot read numpy's arrays here.
     """
     (launch, slots), *others = whole.launches
     is_entry = isinstance(launch, EntryLaunch) and slots == tuple(range(len(whole.arrays)))

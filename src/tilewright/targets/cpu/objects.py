@@ -77,8 +77,8 @@ class ObjectFile:
 
 
 def read_object(data: bytes) -> ObjectFile:
-    """Parse an ELF object file, given as bytes. Raise CodeGenerationError if the bytes are no such file, or are
-    incomplete.
+    """Parse an ELF object file, given as bytes. Raise CodeGenerationError if the bytes are no 64-bit little-endian ELF
+    file, or are incomplete.
     """
     try:
         return _read(data)
@@ -281,8 +281,8 @@ class _Library:
                 raise CodeGenerationError(f"the object is too large: {target.name} lies too far from where it is used")
 
     def _is_for_loader(self, relocation: tuple[int, int, int, int, int]) -> bool:
-        """True if the system's loader must apply the relocation (section, offset, kind, symbol, addend). That is so for
-        a word of data that holds the address of an optional (weak) function.
+        """True if the system's loader must apply the relocation (section, offset, kind, symbol, addend): it puts the
+        address of an optional (weak) function into a word of writable data.
         """
         section, _, kind, symbol, _ = relocation
         in_data = self.source.sections[section].loaded and self.source.sections[section].flags & _WRITE

@@ -166,8 +166,8 @@ class Emitter:
 
     @property
     def waits_for_memory(self) -> bool:
-        """True if the kernel has one role, no MMA and no bulk copies. Such a kernel is bound by memory, and needs many
-        loads in flight.
+        """True if the kernel has one role, no MMA and no bulk copies. It is then bound by memory, and needs many loads
+        in flight.
         """
         ops = list(self.program.walk())
         return not any(op.name in ("atom", "copy_in") for op in ops) and sum(op.name == "role" for op in ops) == 1

@@ -71,8 +71,9 @@ def _adds_bounded_term(f: Formula, part: Formula) -> bool:
 
 
 def _as_fma(f: Formula) -> Formula:
-    """Return the formula number + (power of two) * x as one fma; return any other formula unchanged. Multiplication by
-    a power of two is exact, so that the result is the same; numbers of extreme size are left as they are.
+    """Return the formula number + factor * x, in this order, as one fma, if the factor is a power of two with a
+    magnitude of at most 1; return any other formula unchanged. Multiplication by a power of two is exact, so that the
+    result is the same; numbers of extreme size are left as they are.
 
     >>> half, x = Formula.number(0.5), Formula.operand(1)
     >>> print(_as_fma(Formula("add", (half, Formula("mul", (half, x))))).text(["%y", "%x"]))

@@ -89,7 +89,8 @@ class Device:
 
     def check(self, answer: Any, what: str) -> Any:
         """Check the answer of a driver call, a tuple (code, results...), and return its results: one by itself, several
-        as a tuple. Raise TargetError with the driver's message if the code is an error; `what` names the call in it.
+        or none as a tuple. Raise TargetError with the driver's message if the code is an error; `what` names the call
+        in it.
         """
         code = answer[0]
         if code != self.cu.CUresult.CUDA_SUCCESS:

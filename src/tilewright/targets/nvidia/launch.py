@@ -116,8 +116,8 @@ class Launch:
     def _configuration(self, emitted: Emitted, workers: int | None, sizes: Mapping[str, int]) -> Config:
         """Return the launch configuration: number of workgroups, threads, shared memory, attributes. There are
         `workers` workgroups (None: as many as the device runs at a time, or one for each task if the kernel asks for
-        that), but not more than tasks, in whole clusters. `sizes` is {open parameter: value} for sizes known only at
-        the call.
+        that), but not more than tasks; whole clusters, at least one. `sizes` is {open parameter: value} for sizes known
+        only at the call.
         """
         tasks = int(evaluated(as_expr(emitted.tasks), sizes))
         capacity = tasks if emitted.alone else self.device.cores * max(1, self.loaded.workgroups)

@@ -205,8 +205,8 @@ def _tiled_rule(atom: CopyAtom, request: CopyRequest) -> Iterable[Arguments]:
 
 def _in_order(tile: TmaTile, dimensions: list[_Dimension]) -> list[_Dimension]:
     """Return the tensor's dimensions in the order of a tensor map: first those that the box runs along, in the order of
-    shared memory, then the others. Dimensions of one element are left out. Raise Refused if a dimension of the box runs
-    along none.
+    shared memory, then the others. Of the others, a dimension of one element is left out if the box begins at its
+    coordinate 0. Raise Refused if a dimension of the box runs along none.
     """
     dimension_of = {d.walked_by: d for d in dimensions if d.walked_by is not None and tile.box[d.walked_by] > 1}
     rest = [d for d in dimensions if d not in dimension_of.values()]

@@ -141,8 +141,8 @@ def _dimensions(request: ViewRequest, view: MemoryView) -> list[Dimension]:
 
 def _in_order(tile: TmaTile, view: MemoryView, dimensions: list[Dimension]) -> list[Dimension]:
     """Return the tensor's dimensions in the order of a tensor map: first those that the box runs along, in the order of
-    shared memory, then the others. Dimensions of one element are left out. Raise Refused if a dimension of the box runs
-    along none.
+    shared memory, then the others. Of the others, a dimension of one element is left out if the box begins at its
+    coordinate 0. Raise Refused if a dimension of the box runs along none.
     """
     walkers = {d.walked_by: d for d in dimensions if d.walked_by is not None and tile.box[d.walked_by] > 1}
     # a dimension of one element, at which the box begins, is left out of the map

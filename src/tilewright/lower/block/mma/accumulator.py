@@ -88,8 +88,8 @@ class TiledSums:
         """Context manager: emit the load of the part `tile` of C to new registers, and yield them; the caller emits the
         K loops within it.
 
-        If C starts from zero, the registers are filled with zeros instead. At its end, their store to memory is
-        emitted.
+        If C starts from zero, the registers are filled with zeros instead. At the end, the store of the registers to
+        memory is emitted.
         """
         p, w, atom = self.product, self.product.w, self.product.how.atom
         sums = w.registers(atom.c.dtype, (tile.rows, tile.columns), f"{atom.name}.c", "sums")
@@ -157,9 +157,9 @@ def carried_accumulator_of(
     """Return the tensor to which the MMA `op` can add in place, that of a loop-carried accumulator; None if it needs a
     new tensor.
 
-    `acc` is the accumulator operand and `start` the formula of its elements. If the tensor does not hold these elements
-    now (they were rescaled, say), their store to it is emitted. `parts` maps dimensions to (first index, extent).
-    `along` are the dimensions of the registers' rows and columns; None: the MMA has no atom.
+    `acc` is the accumulator operand and `start` the formula of its elements. If these elements are not what the tensor
+    holds now (they were rescaled, say), code is emitted that stores them to it. `parts` maps dimensions to (first
+    index, extent). `along` are the dimensions of the registers' rows and columns; None: the MMA has no atom.
     """
     carried = _carried_accumulator(low, op, acc, start, parts, along)
     carried = carried or _reused_accumulator(low, op, acc, start, parts, along)

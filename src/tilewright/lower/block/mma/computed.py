@@ -92,8 +92,8 @@ class Computed(OperandSource):
         """Emit the copy of the argument that `each` loads to its shared tile, for one K step of A.
 
         The step has (rows, deep) elements of A, from row `row` and K index `k` on. If n neighbours along K share an
-        element of the argument, only deep / n elements of a row are copied. It is several copies if one cannot have as
-        many rows.
+        element of the argument, only deep / n elements of a row are copied. Several copies are emitted if the machine's
+        bulk copy cannot have as many rows.
         """
         p, w, (held, neighbours) = self.product, self.product.w, self.tiles[each]
         copies = -(-rows // p.low.machine.bulk_copy.box_extent)

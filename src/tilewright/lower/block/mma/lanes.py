@@ -39,10 +39,10 @@ def lane_product(
     low: Lowering, kernel: LaneKernel, a: Tile, b: Tile, parts: Parts, c: tuple[Expr, ...]
 ) -> MatrixProduct:
     """Return the MatrixProduct (axes, parts, loop indices) of an MMA by vectors along a dimension that A, B and C
-    share.
+    share, such as a depthwise convolution.
 
-    Depthwise convolution is such an MMA. `kernel` names that dimension, which becomes N, and the rows, which become M;
-    `c` are the dimensions of C; `parts` maps dimensions to (first index, extent). Nothing is emitted.
+    `kernel` names that dimension, which becomes N, and the rows, which become M; `c` are the dimensions of C; `parts`
+    maps dimensions to (first index, extent). Nothing is emitted.
     """
     *deep, k = [s.dim for s in low.bound.depth]
     axes = Axes(

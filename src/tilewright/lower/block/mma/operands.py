@@ -103,11 +103,11 @@ def _left(p: AtomProduct, a: Tile) -> OperandSource:
 
 
 def _has_rows(p: AtomProduct, source: Load, dims: tuple[Expr, ...], unit: int) -> bool:
-    """True if whole atoms of `unit` rows can read the operand that `source` loads in place, also past the end of the
-    part.
+    """True if whole atoms of `unit` rows can read the operand that `source` loads in place.
 
-    That is so if the part is whole atoms. Else its rows must be a number, and the tensor must be in shared memory and
-    have the rows past the end. `dims` are the operand's dimensions.
+    The part's rows must be whole atoms. If they are not, atoms read rows past the end of the part: the number of rows
+    must then be an int, and the tensor must be in shared memory and have these rows. `dims` are the operand's
+    dimensions.
     """
     rows = p.width(p.axes.m)
     if rows % unit in (0, ZERO) or not isinstance(rows, int):
@@ -181,9 +181,9 @@ def _is_readable(p: AtomProduct, source: Load, n: int) -> bool:
 def _is_near(p: AtomProduct, source: Load) -> bool:
     """True if B, which `source` loads, need not be packed, as caches hold it as well in place.
 
-    That is so if the elements that a block reads span only a part of L2, and L1 keeps them as well as packed ones. Also
-    if there is one block of rows, so that B is read once, and if strides are known only at the call or M depends on
-    data.
+    True in four cases: M depends on data; there is only one block of rows, so that B is read once; a stride of B is
+    known only at the call; the elements that a block reads span at most a quarter (1 / NEAR) of L2, and L1 keeps them
+    as well as packed ones.
     """
     low, m = p.low, p.axes.m
     if not m.symbols.isdisjoint(low.scope.bound):

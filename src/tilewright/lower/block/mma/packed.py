@@ -32,7 +32,9 @@ class PanelOfA(OperandSource):
 
 @dataclass
 class Packed(OperandSource):
-    """Operand B, packed in the order in which it is read; `starts` has the first index of each dimension's part."""
+    """Operand B, packed in the order in which it is read. `starts` maps each dimension to the index in the packed B at
+    which the current part begins.
+    """
 
     product: MatrixProduct
     tensor: Value

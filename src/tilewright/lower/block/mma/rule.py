@@ -174,7 +174,8 @@ def _microkernel_with_operands(
     the operands.
 
     A and B are `a` and `b`, swapped if the atom's rows run along N. `c` are the dimensions of the result. Return None
-    if no atom does the MMA; the reason is recorded in `low.lost`, unless the plan unrolls scalar products.
+    if the MMA has no M, N and K, or if the plan has no atom for it. `low.lost` then records the reason, except for a
+    plan that unrolls scalar products instead of an atom.
     """
     known = {**a.parts, **b.parts}
     axes = axes_of(a.dims, b.dims, c, lambda d: most(known[d][1]))

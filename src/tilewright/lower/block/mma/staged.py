@@ -131,7 +131,8 @@ class Staged(OperandSource):
         elements of K from `k` on.
 
         Rows run along M for A, along N for B. `step` is the slab's number in the shared tile; None: there is one slab.
-        It is several copies if one cannot have as many rows.
+        Several copies are emitted if the machine's bulk copy cannot have as many rows, or if shared-memory rows run
+        along M or N.
         """
         p = self.product
         place = [] if step is None else [(step, False)]

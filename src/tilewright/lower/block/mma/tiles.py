@@ -17,7 +17,7 @@ from tilewright.lower.block.writer import word
 class Span:
     """Blocks of equal size along M or N: their number, size, and first index; `ragged`: the last one goes past the end.
 
-    `there` is the condition under which there are any such blocks.
+    `there` is the condition under which the blocks exist.
     """
 
     count: Size
@@ -63,8 +63,8 @@ def over_tiles(product: AtomProduct, peels_ends: Callable[[], bool], one: Callab
     """Emit loops over the batch, N and M of C, and call `one(tile)` in them to emit the code of an accumulator tile.
 
     Full tiles share a loop; ragged tiles at the ends of M and N have calls of their own. If `peels_ends()` is True
-    (some elements are out of bounds), the first and last iteration along M are peeled, as these lie at the tensor's
-    edges.
+    (some elements are out of bounds), the first and last of several iterations along M are peeled, as these lie at the
+    tensor's edges.
     """
     kernel, axes, w = product.how, product.axes, product.w
     m, n, _ = kernel.atom.shape
