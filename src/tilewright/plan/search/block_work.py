@@ -25,7 +25,7 @@ def block_cost(space: Contraction, blocking: Blocking, machine: Machine) -> Cost
     """Predict the time of a blocking (tile sizes, loop order) of one product on a CPU; return a Cost.
 
     The Cost has the cycles of the busiest core, by cause: MMAs, memory, staging of A, stores, launch, packing of B.
-    `space` is the product's index space.
+    Packing is 0 if B is constant, as it is then packed before the launch. `space` is the product's index space.
     """
     shape, limits, workers = task_shape(space, blocking), machine.limits, cores(machine)
     mma = shape.repeats * _task_mma_cycles(space, blocking, machine, shape) + _task_overhead(blocking, machine)
@@ -218,9 +218,10 @@ def _task_staging_cycles(space: Contraction, blocking: Blocking, machine: Machin
 def _task_storing_cycles(space: Contraction, blocking: Blocking, machine: Machine, shape: TaskShape) -> float:
     """Return one core's cycles to store tile registers of one task and batch element; 0 without tile registers.
 
-    A task is one core's tile; `shape` has its numbers of accumulator tiles. Delayed stores overlap with the next
-    accumulator tile and cost nothing. Rows of the result that are written in several pieces, or by several cores, take
-    longer.
+    A task is one core's tile; `shape` has its numbers of accumulator tiles. The result is the sum of up to three terms.
+    Stores take cycles per element, unless they are delayed: delayed stores overlap with the next accumulator tile. Two
+    terms count per cache line of the result: one if a task writes its rows in several pieces, one if several tasks
+    write parts of the same row.
     """
     if not blocking.in_tiles:
         return 0.0
