@@ -32,7 +32,7 @@ def compile_block(
     - "interpreter": runs all kernels. `seed` chooses the order in which waves run; correct programs give the same
       results for all.
 
-    `workers` is the number of workgroups that share the tasks.
+    `workers` is the number of workgroups that share the tasks (None: two on the interpreter, one per core on a CPU).
 
     >>> import numpy as np, tilewright.block as tb
     >>> @tb.kernel()

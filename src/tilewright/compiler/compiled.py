@@ -258,9 +258,10 @@ class Compiled:
         return [np.empty(log.shape, log.dtype.numpy) for log in self.logs]
 
     def report_logs(self, made: Sequence[Array], logs: dict[str, Any]) -> None:
-        """Set `logs[label]["value"]` to the array of each log, and "iteration_dimensions" if it has any.
+        """Set `logs[label]["value"]` to the array of each log.
 
-        `made` are the arrays of `made_logs`, which a launch has filled.
+        If a log has an entry for each iteration of loops, `logs[label]["iteration_dimensions"]` is set to the loops'
+        axes. `made` are the arrays of `made_logs`, which a launch has filled.
         """
         for log, array in zip(self.logs, made, strict=True):
             logs[log.label] = {"value": array}

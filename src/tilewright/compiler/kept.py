@@ -129,9 +129,10 @@ def _dtype_name(dtype: np.dtype[Any]) -> str:
 
 
 def find(key: str, program: Program) -> StoredExecutor | None:
-    """Return the executor of the kernel that the disk cache has under `key`; None if it lacks it or its machine code.
+    """Return the executor of the kernel that the disk cache has under `key`.
 
-    `program` is the kernel's tile program, whose operations give the source locations of its errors.
+    Return None if the cache lacks the kernel's entry, or its machine code, which is an entry of its own. `program` is
+    the kernel's tile program, whose operations give the source locations of its errors.
     """
     data = cache.load(key)
     if data is None:

@@ -92,7 +92,7 @@ class NativeExecutor(EntryExecutor, HostExecutor):
         """Return the module's EntryMember for `sizes`, (name, number) pairs: its entry (the native function that runs
         the whole module), with the facts that a call needs, such as its workspaces.
 
-        Raise an error if a program of one of its launches does not take the arrays that it is launched on.
+        Raise ArgumentError if a launched program does not take the arrays that it is launched on.
         """
         script = self.script_of(sizes)
         self._check_launches(script, dict(sizes))
@@ -111,7 +111,7 @@ class NativeExecutor(EntryExecutor, HostExecutor):
         )
 
     def _check_launches(self, script: Script, values: Mapping[str, int]) -> None:
-        """Raise an error if a launch of `script` has arrays that its program does not take: wrong shapes, types or
+        """Raise ArgumentError if a launch of `script` has arrays that its program does not take: wrong shapes, types or
         sizes.
 
         `values` is {name: number} of the sizes for which the script was written.

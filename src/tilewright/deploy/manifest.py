@@ -83,7 +83,7 @@ def misfit(value: Any, form: Any, where: str) -> str | None:
     right.
 
     `value` is the manifest or a part of it, `where` the path of that part. `form` is its type: a class or tuple of
-    classes, [T] for a list of T, or a dictionary of the required keys.
+    classes, [T] for a list of T, or {required key: type of its value} for a dictionary.
 
     >>> misfit({"a": [1, "x"]}, {"a": [int]}, "m")
     "m.a[1] = 'x'"

@@ -253,8 +253,8 @@ class Layer:
         return LayerCall(returned(out, form), out, launch, whole)
 
     def _checked_residual(self, residual: Any, shape: tuple[int, ...], x: Any) -> Any:
-        """Return `residual` as a contiguous array. Raise `ArgumentError` unless it has the result's `shape` and type
-        and is on the same device as the input `x`.
+        """Return `residual` as a contiguous array. Raise `ArgumentError` unless it has the result's `shape` and type,
+        or if it is on another GPU than the input `x`.
         """
         checked = array(residual, "residual", (len(shape),))
         if checked.shape != shape or dtype_of(checked, "residual") is not self.out:

@@ -45,8 +45,8 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
         """Return (attention output, weights of attention), with the parameters of torch.nn.MultiheadAttention.
 
         The weights are None without `need_weights`; with `average_attn_weights` they are averaged over heads. Sequences
-        may lack the batch dimension; outputs then lack it too. `is_causal` without `attn_mask` raises ArgumentError,
-        and has no effect with it.
+        may lack the batch dimension; outputs then lack it too. `is_causal` has no effect if there is an `attn_mask`;
+        without one it raises ArgumentError.
         """
         _require_inputs(query, key, value)
         if is_causal and attn_mask is None:
