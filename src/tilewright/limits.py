@@ -30,8 +30,8 @@ class Limit:
         return count > self.most
 
     def check(self, count: int, what: object) -> None:
-        """Raise LimitExceeded if `count` exceeds the limit; the message is the text of `what`,
-        shortened, and the rule.
+        """Raise LimitExceeded if `count` exceeds the limit `most`. The message is `what` as text, cut to 24 characters,
+        and the rule.
         """
         if count > self.most:
             raise LimitExceeded(f"{shown(what)}: {self.rule}")
@@ -65,7 +65,7 @@ LIMITS = (
 def shown(value: object, most: int = 24) -> str:
     """Return `str(value)` for an error message. A text of more than `most` characters is cut, and ends in "...".
 
-    For an integer of more than 2049 bits, return its number of bits instead: "an integer of 16610 bits".
+    For an integer of magnitude above 2**2048, return its number of bits instead: "an integer of 16610 bits".
 
     >>> shown(10**40), shown("abc")
     ('10000000000000000000...', 'abc')
@@ -77,7 +77,7 @@ def shown(value: object, most: int = 24) -> str:
 
 
 class _Bounded(Repr):
-    """A `repr` that is bounded for values of any depth and size."""
+    """A variant of `repr` whose texts have a bounded length for values of any depth and size."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -86,7 +86,7 @@ class _Bounded(Repr):
         self.maxstring = self.maxother = 1000
 
     def repr_int(self, x: int, level: int) -> str:
-        """Return the integer `x` as text, at most 24 characters. The level of nesting, `level`, does not matter."""
+        """Return the integer `x` as text, shortened as by `shown`. `level`, the level of nesting, is not used."""
         return shown(x)
 
 

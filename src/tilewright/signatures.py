@@ -38,9 +38,9 @@ def checked(
 ) -> Callable[P, R]:
     """Return `function` wrapped so that a wrong argument raises `error` before the function starts.
 
-    `kinds` maps "function.parameter", or an annotation as text, to (predicate, description of valid values). Parameters
-    without an entry are not checked, nor is a value that is the parameter's default. numpy integers are passed on as
-    Python integers.
+    `kinds` maps "function.parameter", or an annotation as text, to (predicate, description of valid values); an entry
+    for the parameter comes before one for its annotation. Parameters without an entry are not checked, nor is the
+    object that is the parameter's default. numpy integers, also in tuples, are passed on as Python integers.
     """
     name = function.__name__
     positional: list[tuple[str, Kind | None]] = []

@@ -152,8 +152,8 @@ def workloads(problems: str, dt: str | None, mb: int | None) -> list[Workload]:
     """Return a list of the distinct workloads (problem and element types) that the text `problems` names.
 
     `problems` is the path of a file, the name of a list in the package, or one problem such as "128x64:64x96". `dt`
-    names the element types of all; None takes those of the file, else f32. `mb` replaces the batch size of
-    convolutions; None keeps it. Raise `ProblemError` if `problems` is none of these.
+    names the element types of all, or is "tf32"; None takes those of the file, or else f32. `mb` replaces the batch
+    size of convolutions; None keeps it. Raise `ProblemError` if `problems` is none of these.
     """
     from tilewright.cli.workload import TF32, Workload, read_problem, read_types
     from tilewright.problems import ConvProblem, read_batch, shape_list, shape_lists
@@ -193,7 +193,7 @@ def measured(
 
     Samples are taken until `rounds` of each side are valid or `seconds` have passed. `probes` is {atom: seconds of the
     fastest peak probe so far} and is updated. `waiting` is called with a text that says what is being waited for. Raise
-    `ArgumentError` if the two results differ.
+    `ArgumentError` if the two results differ, or if there is no time of both sides.
     """
     import numpy as np
 
@@ -289,7 +289,9 @@ def line(row: Row, columns: Columns) -> str:
 
 def means(rows: list[Row]) -> str:
     """Return a summary of the measured `rows` as text: geometric means of the ratios, the number of busy rows if any,
-    and the problem of the first row. `rows` are sorted, worst ratio first.
+    and the problem with the worst ratio.
+
+    `rows` must not be empty, and must be sorted by ratio, worst first.
     """
     text = f"geometric mean of {len(rows)}: peer / ours {mean([row['ratio'] for row in rows]):.3f}"
     if "ratio_primitive" in rows[0]:
@@ -320,7 +322,9 @@ class Progress:
             typer.echo(f"{self.number} of {self.count}: {problem}", err=True)
 
     def waits(self, what: str) -> None:
-        """Show on the terminal that `what` is being waited for. If the error stream is no terminal, print nothing."""
+        """Show on the terminal what is being waited for: the text `what`. If the error stream is no terminal, print
+        nothing.
+        """
         if self.status is not None:
             self.status.update(f"{self.number} of {self.count}: {self.problem}: waits for {what}")
 

@@ -44,8 +44,8 @@ class GpuLibraries:
         results ({name: number or text}).
 
         Times are medians of interleaved graph replays. `waiting` is called with a text that says what is being waited
-        for. Raise `ArgumentError` if that library was not asked for or refuses the problem, or if the two results
-        differ.
+        for. Raise `ArgumentError` if `self.names` lacks the library for this workload, if the library refuses the
+        problem, or if the two results differ.
         """
         p = work.problem
         name = CUDNN if isinstance(p, ConvProblem) else CUBLAS
@@ -104,8 +104,10 @@ class GpuLibraries:
 
     def _matmul_call(self, p: MatmulProblem, work: Workload) -> tuple[list[Any], Callable[[], Any]]:
         """Return ([a, b], call) for the GEMM problem `p` (perhaps batched): random operands of the types of `work`, and
-        a function that multiplies them by cuBLAS. Also set whether PyTorch rounds to tf32. Raise `ArgumentError` if the
-        result's type differs from the operands' (other than s8 and f8).
+        a function that multiplies them by cuBLAS. Also set whether PyTorch rounds to tf32.
+
+        Raise `ArgumentError` if the result's type differs from the operands'; operands of s8 and f8e4m3fn may have
+        another result type.
         """
         torch, operand_type, result = self.torch, work.types[0], self._torch_type(work.types[2])
         a, b = self._random_tensor(p.src, operand_type), self._random_tensor(p.wei, operand_type)

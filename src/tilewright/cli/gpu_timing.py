@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Floor:
-    """The roofline of a problem: seconds of its multiplications at the best atom's peak, and of its memory traffic."""
+    """The roofline of a problem. `products` is the time of its multiplications in seconds, at the peak of the machine's
+    fastest atom `atom`; `memory` is the time of its memory traffic in seconds.
+    """
 
     products: float
     memory: float
@@ -36,10 +38,11 @@ class Floor:
 
 
 def floor_of(work: Workload, machine: Machine) -> Floor:
-    """Return the roofline of the problem `work` on `machine`: flops / peak of the fastest atom, and bytes / memory
-    bandwidth.
+    """Return the roofline of the problem `work` on `machine`: its operations / peak of all cores with the fastest atom,
+    and its bytes / memory bandwidth.
 
-    Each operand and the result count once in bytes. Raise `ArgumentError` if no atom multiplies the operand type.
+    The bytes are those of both operands and the result, once each. Raise `ArgumentError` if no atom multiplies the type
+    of the left operand.
 
     >>> from tilewright.cli.workload import Workload, read_problem
     >>> from tilewright.targets.registry import machine
@@ -71,7 +74,7 @@ def floor_of(work: Workload, machine: Machine) -> Floor:
 
 def seconds_on_gpu(kernel: Compiled, arrays: Arrays) -> float:
     """Copy `arrays` ({argument name: array}) to the GPU in use and return the median seconds of one launch of `kernel`
-    on them, measured by a graph of launches.
+    on them, measured by replays of a graph of launches.
     """
     from tilewright.targets.registry import gpu
 

@@ -25,7 +25,9 @@ _DEPTH = 64  # the K extent that a probe of vector atoms iterates over repeatedl
 
 @dataclass
 class Peak:
-    """A probe of peak performance: a call runs it and returns seconds; `flops` is the work of one run."""
+    """A probe: a short program at the CPU's peak rate. Calling it runs the program once and returns the seconds that
+    this took; `flops` is the number of operations of a run, `atom` the name of the atom that it uses.
+    """
 
     atom: str
     flops: int
@@ -43,8 +45,8 @@ class Peak:
 
 
 def fastest_atom(machine: Machine, a: DType, b: DType) -> MultiplyAtom | None:
-    """Return the multiplication atom of `machine` for operand types `a` and `b` with the largest M * N * K, among those
-    that a probe can be written for; None if there is none.
+    """Return the multiplication atom of `machine` for operand types `a` and `b` with the largest M * N * K; None if
+    there is none. Atoms for which `peak_text` cannot write a probe are left out.
     """
     candidates = [x for x in machine.multiply.values() if (x.a.dtype, x.b.dtype) == (a, b) and _has_probe(x)]
     return max(candidates, key=lambda x: x.shape[0] * x.shape[1] * x.shape[2], default=None)
@@ -61,7 +63,7 @@ def _has_probe(atom: MultiplyAtom) -> bool:
 
 def peak_of(a: DType, b: DType) -> Peak:
     """Compile a probe of this CPU's peak rate (a loop of one multiplication atom on all cores) for operand types `a`
-    and `b`, and return it. Raise `ArgumentError` if no atom multiplies these types.
+    and `b`, and return it. Raise `ArgumentError` if there is no atom for these types of which a probe can be written.
     """
     from tilewright.compiler.text import compile_text
     from tilewright.targets.names import CPU
@@ -79,8 +81,8 @@ def peak_of(a: DType, b: DType) -> Peak:
 
 
 def peak_text(atom: MultiplyAtom, machine: Machine, workers: int) -> tuple[str, int]:
-    """Return (text, multiply-adds of each worker): the block program of a probe that runs `atom` of `machine` in a
-    loop, with `workers` tasks.
+    """Return (text, multiply-adds of each task): the block program of a probe that runs `atom` of `machine` in a loop,
+    with one task for each of `workers`.
 
     >>> from tilewright.targets.registry import machine
     >>> row = machine("x86.avx512")

@@ -24,8 +24,10 @@ FLOATS = {"f32": "float32", "bf16": "bfloat16", "f16": "float16"}
 
 
 def check_padding(p: ConvProblem) -> None:
-    """Raise `ArgumentError` if PyTorch cannot compute the convolution `p`: it pads both ends of an axis alike. The
-    padding must not be negative, and the left one, used at both ends, must give the problem's output shape.
+    """Raise `ArgumentError` if PyTorch cannot compute the convolution `p`, because PyTorch pads both ends of an axis
+    alike.
+
+    The padding before each axis, used at both ends, must give the problem's output shape, and must not be negative.
     """
     symmetric_output = tuple(
         (i + 2 * pad - (k - 1) * dilation - 1) // s + 1
@@ -54,8 +56,9 @@ class Library:
         """Return {name: call}: PyTorch's oneDNN calls that compute the problem of `work` on its `arrays` ({argument
         name: array}), with prepacked weights if possible.
 
-        Only calls that run on this machine are returned. Raise `ArgumentError` if none does, or if the problem or its
-        types are not measured: those are 2-D convolutions and single GEMMs of one type, f32, bf16 or f16.
+        Only calls that run on this machine are returned. Accepted are 2-D convolutions with symmetric padding and
+        single GEMMs, with f32, bf16 or f16 as the type of operands and result. Raise `ArgumentError` for other problems
+        and types, and if no call runs.
         """
         p = work.problem
         if len(set(work.types)) != 1 or work.types[0] not in FLOATS:
@@ -128,8 +131,10 @@ class Library:
         return 16 * dtype(work.types[2]).eps + 1e-4
 
     def primitive(self, run: Callable[[], Any], repeats: int = 4) -> float | None:
-        """Call `run` `repeats` times, and return the shortest time in seconds that oneDNN reports for a convolution or
-        GEMM in them; None if it reports none.
+        """Call `run` `repeats` times with oneDNN's verbose mode on, and return the shortest time in seconds that oneDNN
+        reports for a convolution or GEMM.
+
+        None if oneDNN reports no time, or if this PyTorch lacks the verbose mode.
         """
         try:
             verbose = self.torch.backends.mkldnn.verbose(self.torch.backends.mkldnn.VERBOSE_ON)

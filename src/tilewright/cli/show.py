@@ -99,8 +99,10 @@ def _text_at_level(problem: str, level: str, dt: str, target: str, plan: str | N
 
 
 def _machine_of(target: str, level: str) -> Machine:
-    """Return the machine that the text `target` names. It may be a bare machine name, such as "x86.amx", if `level` is
-    not machine code (llvm, asm, ptx, sass); such a machine needs no code generator.
+    """Return the machine that the text `target` names; raise `ArgumentError` if there is none.
+
+    It may be a bare machine name, such as "x86.amx", if `level` is not machine code (llvm, asm, ptx, sass); this
+    machine needs no code generator.
     """
     from tilewright.targets.names import GPU, is_gpu
     from tilewright.targets.registry import MACHINES, check_target, gpu_machine, machine, native

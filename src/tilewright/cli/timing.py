@@ -50,7 +50,9 @@ def waited() -> float:
 
 @dataclass(frozen=True)
 class Sample:
-    """A measured value, the slower of the two probes around it, and the share of its duration that threads waited."""
+    """A sample of a `Gate`: the measured `value` (None: the measurement gave none), the seconds of the slower of the
+    two probes around it, and the seconds that threads waited for a core, divided by the sample's duration.
+    """
 
     value: float | None
     probe: float
@@ -59,7 +61,8 @@ class Sample:
 
 @dataclass
 class Gate:
-    """Samples of several sides, each taken between two probes; one counts if no probe was slow and no thread waited.
+    """Samples of several sides, each taken between two probes (short runs of a loop at the machine's peak). A sample
+    counts if neither probe was slow and threads hardly waited for a core.
 
     A short probe may find a free moment on a machine that is busy otherwise; the waiting times of threads show that.
 
@@ -121,8 +124,9 @@ class Gate:
         """Take samples of all `sides` in turn, until each has `rounds` valid ones or `patience` seconds have passed; at
         least one of each is taken.
 
-        `sides` is {name: function that measures and returns a value}. Before each sample the machine gets time to
-        become free. `waiting` is called with a text that says what is being waited for.
+        `sides` is {name: function that measures and returns a value}. Before each sample, wait until a probe is as fast
+        as on a free machine, but not longer than the `patience`. `waiting` is called with a text that says what is
+        being waited for.
         """
         deadline = time.perf_counter() + patience
         count = 0

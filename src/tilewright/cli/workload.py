@@ -50,8 +50,8 @@ _NAMES = {"s8": "i8", "s32": "i32", "s64": "i64"}
 def read_types(text: str) -> tuple[str, str, str]:
     """Return the element types (left operand, right operand, result) that `text`, a value of `--dt`, names.
 
-    One type stands for all three, except that integers give an s32 result. Three are written as u8:s8:s32. Raise
-    `ProblemError` for another number.
+    One type stands for all three, except that integers give an s32 result. Three types are separated by colons:
+    u8:s8:s32. Raise `ProblemError` for another number of types.
 
     >>> read_types("bf16"), read_types("s8"), read_types("bf16:bf16:f32")
     (('bf16', 'bf16', 'bf16'), ('s8', 's8', 's32'), ('bf16', 'bf16', 'f32'))
@@ -107,8 +107,8 @@ class Workload:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names (left, right, result) of the element types in kernels: those of `types`, with i for s, as in i8 for
-        s8.
+        """The names (left, right, result) of the element types in kernels. They are those of `types`, with i instead of
+        s for integers: i8 for s8.
         """
         return tuple(_NAMES.get(name, name) for name in self.types)
 
@@ -182,8 +182,8 @@ class Workload:
     def _batch_axes(self) -> tuple[list[tuple[int, int, int]], int]:
         """The batch axes and M of a GEMM: ([(extent in A, extent in B, extent in the result) for each batch axis], M).
 
-        Axes of extent 1 are left out. If all GEMMs share B, the list is empty and M is multiplied by the batch instead.
-        Raises `ArgumentError` if both operands are repeated along an axis.
+        Axes of extent 1 are left out. If all GEMMs share B, the list is empty, and M is the number of rows of all GEMMs
+        together. Raises `ArgumentError` if both operands are repeated along an axis.
         """
         p = self.problem
         assert isinstance(p, MatmulProblem)
@@ -200,8 +200,8 @@ class Workload:
     def compiled(self, plan: str | None = None, target: str = "cpu", required: Required = Required.NOTHING) -> Compiled:
         """Return the problem's kernel compiled for `target`, with its second operand constant (packed once).
 
-        `plan` is the text of the plan, or @FILE (None: the best plan). `required` is a property of the plan, such as
-        being fast; raise an error if it lacks that.
+        `plan` is the text of the plan, or @FILE (None: the best plan). `required` has the properties that the plan must
+        have, such as Required.FAST; raise `NoAtoms` or `SlowPlan` if it lacks one.
         """
         return self._kernel_for(plan, target=target, required=required)
 
@@ -237,10 +237,11 @@ class Workload:
         return left, right
 
     def arrays(self, rng: np.random.Generator, exact: bool) -> Arrays:
-        """Return {argument name: array} for the kernel: random operands drawn from `rng`, and a result filled with NaN
-        (for integers, an extreme value).
+        """Return {argument name: array} for the kernel: random operands drawn from `rng`, and a result filled with NaN,
+        or with an extreme value for integers.
 
-        `exact` operands are small integers, whose sums have no rounding error; otherwise they are real numbers.
+        With `exact`, the operands are small integers, whose sums have no rounding error; otherwise they are real
+        numbers.
         """
         p = self.problem
         operand_types = ":".join(self.types[:2])
@@ -308,7 +309,9 @@ class Workload:
 
 @dataclass(frozen=True)
 class Checks:
-    """The outcome of a check: elements in all, elements wrong on exact data, largest error / bound on real data."""
+    """The outcome of a check: `count` elements, of which `wrong` are wrong on exact data; `share` is the largest error
+    on real data, divided by its bound.
+    """
 
     count: int
     wrong: int
@@ -338,7 +341,7 @@ def plan_text(plan: str | None) -> str | None:
 
 
 def known_target(target: str) -> None:
-    """Raise an error unless the text `target` names a target of the compiler, or the interpreter; otherwise do
+    """Raise `ArgumentError` unless the text `target` names a target of the compiler, or the interpreter; otherwise do
     nothing.
     """
     from tilewright.targets.names import GPU, INTERPRETER

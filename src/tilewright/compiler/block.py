@@ -25,10 +25,14 @@ def compile_block(
     """Trace a block kernel for its parameters, compile it for `target` and return an executable; call it with arrays.
 
     `params` gives the kernel's parameters by name; open sizes may be left to the arrays of a call. Targets are those of
-    `compile_text`. A program with a single role becomes machine code for a CPU ("cpu", "cpu:NAME"), one with several
-    roles is refused there; both become code for the GPU that they are written for ("gpu", "gpu:NAME"), and run on the
-    "interpreter". `workers` is the number of workgroups that share the tasks. On the interpreter, `seed` chooses the
-    order in which waves run; correct programs give the same results for all.
+    `compile_text`:
+
+    - "cpu", "cpu:NAME": machine code for a CPU; kernels with several roles are refused;
+    - "gpu", "gpu:NAME": code for the GPU that the kernel is written for;
+    - "interpreter": runs all kernels. `seed` chooses the order in which waves run; correct programs give the same
+      results for all.
+
+    `workers` is the number of workgroups that share the tasks (None: two on the interpreter, one per core on a CPU).
 
     >>> import numpy as np, tilewright.block as tb
     >>> @tb.kernel()

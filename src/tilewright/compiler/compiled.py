@@ -32,24 +32,28 @@ MACHINE_CODE = {"llvm": "llvm", "asm": "assembly"}
 
 
 def machine_levels(kernel: Any) -> dict[str, str]:
-    """Return {level of machine code: attribute of `kernel` that has its text}, such as {"asm": "assembly"}.
+    """Return {level of machine code: attribute of `kernel` that has its text}, such as {"llvm": "llvm", "asm":
+    "assembly"}.
 
-    Empty if `kernel` is None.
+    `kernel` is a compiled block program of a CPU or GPU. Empty if it is None.
     """
     return {} if kernel is None else {**MACHINE_CODE, **getattr(kernel, "levels", {})}
 
 
 def machine_code(kernel: Any, level: str) -> str:
-    """Return the text of `kernel` on `level` of machine code, such as "llvm" or "asm"."""
+    """Return the text of `kernel` on `level`, a level of machine code that `machine_levels` lists, such as "llvm" or
+    "asm".
+    """
     return str(getattr(kernel, machine_levels(kernel)[level]))
 
 
 class Compiled:
     """A kernel compiled for one set of sizes, or for all values of its dynamic sizes.
 
-    Either it was planned in this process, or its executor was found in the cache, which stores nothing else. In the
-    second case the kernel is planned on the first use of a property that needs its plan or programs. `module` is the
-    host program with its block programs; `main` is the block program that does the work, others prepare its operands.
+    Either it was planned in this process, or its executor was found in the disk cache. The cache stores no plan and no
+    programs: the kernel is planned at the first use of a property that needs them. `module` is the host program with
+    its block programs. `main` is the block program that computes the result; the other block programs prepare its
+    operands.
     """
 
     def __init__(
@@ -114,7 +118,9 @@ class Compiled:
 
     @property
     def _launchable_main(self) -> Any:
-        """The main block program, ready to be launched on the target; it plans a kernel that came from the cache."""
+        """The main block program, ready to be launched on the target. A kernel from the cache is planned here, on first
+        use.
+        """
         return self.planned.launchable
 
     @property
@@ -177,9 +183,10 @@ class Compiled:
 
     @property
     def member(self) -> tuple[Any, dict[str, int], list[tuple[int, ...]] | None]:
-        """(executable, sizes, shapes): the executable that this kernel belongs to, and for which call.
+        """(executable, sizes, shapes): the executable that this kernel belongs to, and the sizes and shapes of the call
+        for which it was compiled.
 
-        `sizes` is {size name: number}; `shapes` has the shape of each argument, or is None if sizes are dynamic.
+        `sizes` is {size name: number}; `shapes` is the list of the arguments' shapes, or None if sizes are dynamic.
         """
         executable, sizes, shapes, _ = self._recipe
         return executable, sizes, shapes
@@ -192,9 +199,9 @@ class Compiled:
     def bind(self, arrays: Mapping[str, Array], kept: Kept | None = None) -> Callable[[], None]:
         """Return a function that launches the kernel on `arrays`, {argument name: array}, outputs too.
 
-        Work on constant arguments, such as packing weights, is done now. If `kept`, a result of `keep`, is given, that
-        work was done before and is not repeated. A contiguous array may have another shape than the argument, if it has
-        as many elements. Raise ArgumentError if an array is missing or does not fit.
+        Work on constant arguments, such as packing weights, is done now, unless `kept`, a result of `keep`, has its
+        results. A contiguous array may have another shape than the argument, if it has as many elements. Raise
+        ArgumentError if an array is missing or does not fit.
         """
         return self.bind_whole(arrays, kept)[0]
 
@@ -251,9 +258,10 @@ class Compiled:
         return [np.empty(log.shape, log.dtype.numpy) for log in self.logs]
 
     def report_logs(self, made: Sequence[Array], logs: dict[str, Any]) -> None:
-        """Set `logs[label]["value"]` to the array of each log, and "iteration_dimensions" if it has any.
+        """Set `logs[label]["value"]` to the array of each log.
 
-        `made` are the arrays of `made_logs`, which a launch has filled.
+        If a log has an entry for each iteration of loops, `logs[label]["iteration_dimensions"]` is set to the loops'
+        axes. `made` are the arrays of `made_logs`, which a launch has filled.
         """
         for log, array in zip(self.logs, made, strict=True):
             logs[log.label] = {"value": array}
@@ -273,8 +281,8 @@ def _restored_member(executable: Any, *member: Any) -> Compiled:
 def _reshaped(array: Any, form: tuple[int, ...] | None) -> Any:
     """Return `array` reshaped to `form`; unchanged if `form` is None, is its shape, or has another number of elements.
 
-    Raise ArgumentError if the array is not contiguous: a reshape would copy it, and results written there would be
-    lost.
+    Raise ArgumentError if an array that is to be reshaped is not contiguous: a reshape would copy it, and results
+    written to the copy would be lost.
     """
     if form is None or array.shape == form or array.size != np.prod(form, dtype=np.int64):
         return array

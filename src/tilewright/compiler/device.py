@@ -51,8 +51,8 @@ def machine_of(program: Program) -> Machine | None:
 def ready(program: Program, params: Mapping[str, int]) -> tuple[Program, tuple[Condition, ...]]:
     """Check `program`, bind its parameters to `params`, {name: value}, and return (the bound program, conditions).
 
-    The conditions are those that sizes known only at the call must meet. Only block programs have any; for others it is
-    (). Raise ProgramError if the program is illegal.
+    The conditions are those that the values of sizes known only at the call must meet. Only block programs have
+    conditions; for others they are (). Raise ProgramError if the program is illegal.
     """
     verify(program)
     bound = bind(program, params)
@@ -66,7 +66,9 @@ def ready(program: Program, params: Mapping[str, int]) -> tuple[Program, tuple[C
 
 
 class NativeDevice(HostMemory):
-    """A CPU, for which programs are compiled; with `checked`, they arrive bound and checked already."""
+    """A CPU, for which programs are compiled. With `checked`, all programs that it gets are bound and checked
+    already.
+    """
 
     room: Limit = ELEMENTS
 
@@ -74,11 +76,10 @@ class NativeDevice(HostMemory):
         self.target, self.checked = native(target), checked
 
     def prepare(self, program: Program, params: Mapping[str, int]) -> NativeProgram:
-        """Return `program` as a NativeProgram: its parameters are bound to `params`, {name: value}; machine code
-        follows at first use.
+        """Return `program` as a NativeProgram, whose machine code is generated at its first use.
 
-        The program is checked first. With `self.checked` it was checked and bound before: nothing is checked then, and
-        `params` has no effect.
+        The program is checked, and its parameters are bound to `params`, {name: value}. With `self.checked`, both were
+        done before: `params` has no effect.
         """
         return NativeProgram(self, *((program, ()) if self.checked else ready(program, params)))
 
@@ -112,11 +113,11 @@ class NativeProgram:
         _ = self.kernel.entry if self.kernel.target.runs else self.kernel.loop
 
     def require(self, arrays: Sequence[Array], params: Mapping[str, int] | None) -> list[int]:
-        """Return the values of the open parameters for `arrays`, the program's arguments, in the order of the
-        parameters.
+        """Check the arguments `arrays` of the program, and return the values of its open parameters, in the order of
+        the program's declarations.
 
-        `params` is {name: value} of those that no shape gives. Raise ArgumentError if the arrays are not what the
-        program takes.
+        `params` is {name: value} of open parameters that no shape gives. Raise ArgumentError if the arrays are not what
+        the program takes.
         """
         if self.conditions:
             names = [a.name or "" for a in self.program.args]
@@ -130,7 +131,8 @@ class NativeProgram:
         return next((why for a in self.program.args if (why := why_copied(self.program, a, a.type))), None)
 
     def member(self, arrays: Sequence[Array], params: Mapping[str, int] | None) -> EntryMember | None:
-        """Return the machine-code entry that launches the program on `arrays`; None if arrays must be copied for it.
+        """Return the machine-code entry (native function) that launches the program on `arrays`; None if arrays must be
+        copied for it.
 
         `params` is {name: value} of open parameters that no shape gives. Raise ArgumentError if the arrays do not fit.
         """
@@ -222,8 +224,8 @@ class InterpretedProgram:
 def memory_near(machine: Machine, arrays: Sequence[Any], passing: bool = False) -> Memories:
     """Return the Memories of the GPU that `arrays` are on: the object that allocates and copies tensors there.
 
-    `machine` is the described GPU. If the arrays follow a stream, work goes to that stream. `passing` says that tensors
-    allocated from it are used only during one call.
+    `machine` is the described GPU. If the arrays come with a stream, work goes to that stream. With `passing`, the
+    caller promises to use the memory only during one call.
     """
     target, number = gpu(f"gpu:{machine.name}", None), common_device("the call", list(arrays))
     return target.backend.memory(target.machine, number, passing, followed_stream(arrays))
@@ -238,9 +240,8 @@ class GpuDevice:
         self.target, self.made_for = target, ""
 
     def prepare(self, program: Program, params: Mapping[str, int]) -> GpuProgram:
-        """Check `program`, bind its parameters to `params`, {name: value}, and return it compiled for a GPU.
-
-        The GPU is the one that the program names. Its name is recorded in `self.made_for`, for `near`.
+        """Check `program`, bind its parameters to `params`, {name: value}, and return it compiled for the GPU that its
+        header names. `self.made_for` is set to this GPU's name, which `near` reads.
         """
         prepared = GpuProgram(self, *ready(program, params))
         self.made_for = prepared.kernel.target.machine.name
@@ -249,8 +250,8 @@ class GpuDevice:
     def near(self, arrays: Sequence[Any], passing: bool = False) -> Memories:
         """Return the Memories of the GPU that `arrays` are on: the object that allocates and copies tensors there.
 
-        `passing` says that tensors allocated from it are used only during one call. A program must have been prepared
-        before.
+        With `passing`, the caller promises to use the memory only during one call. The kind of GPU is that of the
+        program that `prepare` was last called with; without an earlier call of `prepare` this raises LookupError.
         """
         return memory_near(machine_named(self.made_for), arrays, passing)
 
@@ -266,7 +267,7 @@ class GpuProgram:
     def launch(self, arrays: list[Any], workers: int | None, params: Mapping[str, int] | None) -> Callable[[], None]:
         """Return a function that starts the code on `arrays`, with tasks shared by `workers` workgroups.
 
-        `workers` None means as many workgroups as fit on the GPU at a time; so does the machine's number of cores.
+        If `workers` is None or the machine's number of cores, there are as many workgroups as fit on the GPU at a time.
         `params` is {name: value} of open parameters that no shape gives.
         """
         all_cores = workers == self.kernel.target.machine.limits.cores

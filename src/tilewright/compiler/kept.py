@@ -30,8 +30,8 @@ if TYPE_CHECKING:  # a kernel from the cache needs no planner
 def key_for(program: Program, sizes: Mapping[str, int], shapes: Sequence[tuple[int, ...]], options: str) -> str:
     """Return the disk-cache key of a kernel on this CPU: a hash of all inputs of its compilation.
 
-    These are the program, the ranges of its symbols, `sizes` by name, the arguments' `shapes`, and `options`, a text of
-    all other inputs. The CPU and the compiler's version are in it too.
+    The inputs are the program, the ranges of its symbols, `sizes` by name, the arguments' `shapes`, the CPU, the
+    versions of the compiler and of LLVM, and `options`, a text of all other inputs.
     """
     ranges = sorted((s.name, str(s.lo), str(s.hi)) for s in program_symbols(program))
     inputs = (f"{ranges}", f"{sorted(sizes.items())}", f"{list(shapes)}", options)
@@ -39,14 +39,17 @@ def key_for(program: Program, sizes: Mapping[str, int], shapes: Sequence[tuple[i
 
 
 class StoredExecutor(EntryExecutor):
-    """The executor of a kernel that was found in the cache."""
+    """The executor of a kernel that was found in the disk cache: it calls the kernel's stored machine code, without
+    planning.
+    """
 
     def __init__(self, name: str, main: str, arguments: tuple[HostArgument, ...], member: EntryMember):
         self.name, self.main, self.arguments, self._member = name, main, arguments, member
         self._memory_of_host = HostMemory()
 
     def member(self, arrays: Sequence[Array], params: Mapping[str, int] | None = None) -> EntryMember:
-        """Return the kernel's machine-code entry; raise ArgumentError if `arrays` do not fit the kernel's fixed shapes.
+        """Return the kernel's machine-code entry (native function); raise ArgumentError if `arrays` do not fit the
+        kernel's fixed shapes.
 
         `params` is not used: a cached kernel has no open sizes.
         """
@@ -69,7 +72,7 @@ def keep(key: str, planned: PlannedKernel, program: Program) -> None:
     """Store a planned kernel in the disk cache under `key`; do nothing if a manifest cannot describe it.
 
     It cannot if the kernel has dynamic sizes, logs, causes warnings, or has no machine-code entry. `program` is its
-    tile program, whose operations stand for source locations.
+    tile program: source locations are stored as the numbers of its operations.
     """
     request, executor = planned.request, planned.executor
     realised = planned.realised
@@ -126,9 +129,10 @@ def _dtype_name(dtype: np.dtype[Any]) -> str:
 
 
 def find(key: str, program: Program) -> StoredExecutor | None:
-    """Return the executor of the kernel that the disk cache has under `key`; None if it lacks it or its machine code.
+    """Return the executor of the kernel that the disk cache has under `key`.
 
-    `program` is the kernel's tile program, whose operations give the source locations of its errors.
+    Return None if the cache lacks the kernel's entry, or its machine code, which is an entry of its own. `program` is
+    the kernel's tile program, whose operations give the source locations of its errors.
     """
     data = cache.load(key)
     if data is None:

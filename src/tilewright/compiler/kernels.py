@@ -204,7 +204,7 @@ def compile(
 
 
 def _is_block_kernel(kernel: Any) -> bool:
-    """True if `kernel` is a kernel of the block language. That language's module is not loaded for this."""
+    """True if `kernel` is a kernel of the block language. This test does not load the block language's module."""
     language = sys.modules.get("tilewright.block.kernel")
     return language is not None and isinstance(kernel, language.BlockKernel)
 
@@ -353,7 +353,9 @@ def _check_narrowing(program: Program, *, strict: bool) -> None:
 
 
 def _warn_of_aliasing(program: Program) -> None:
-    """Warn of the first argument that is read and written through different accesses, so that the order matters."""
+    """Warn of the first argument that is both read and written, at coordinates that differ. Its result then depends on
+    the order of the reads and writes.
+    """
     reason = "the order of workgroups shows" if is_grid(program) else "natively the kernel is one task"
     for value in program.args:
         reads = [op for op in program.walk() if op.name == "read" and op.operands[0] is value]
@@ -428,7 +430,7 @@ def _require_tile_sizes(program: Program, known: Mapping[Symbol, Expr]) -> None:
 
 
 def _require_topk_counts(program: Program, known: Mapping[Symbol, Expr]) -> None:
-    """Raise an error if a `topk` takes more elements than its dimension has for the symbol values `known`.
+    """Raise DimensionMismatch if a `topk` takes more elements than its dimension has for the symbol values `known`.
 
     A count or size that is not known yet is not checked.
     """
@@ -467,8 +469,9 @@ def _require_bound_symbols(needed: set[Symbol], known: Mapping[Symbol, Expr], fr
 class Executable:
     """A compiled kernel: call it with the kernel's arguments, by position or by name.
 
-    Outputs are filled in place; outputs left out are made and returned. `out=` gives the output (a tuple of them, where
-    there are several), and is returned. Threads may call an executable at the same time; they take turns.
+    Outputs that a call passes are filled in place; outputs that it leaves out are allocated and returned. The keyword
+    `out=` passes the output (a tuple if there are several), and the call returns it. Threads may call an executable at
+    the same time; they take turns.
 
     >>> import inspect, numpy as np, tilewright
     >>> run = tilewright.compile(tilewright.kernels.gemm("nt", "f32"))
@@ -529,16 +532,16 @@ class Executable:
 
     @property
     def launches(self) -> LaunchCache | None:
-        """The cache of calls on the host, whose launches later calls repeat; None here. Machine-code executables
-        override it.
+        """The cache of calls on the host, whose launches later calls repeat. None, since calls that run in numpy are
+        not remembered; executables with machine code override it.
         """
         return None
 
     def _repeat_remembered(self, args: tuple[Any, ...]) -> Any:
         """Return `UNLIKE`: this executable remembers no call.
 
-        Executables with machine code override this. They repeat an earlier call whose arguments had the same form as
-        `args`, and return the outputs that it allocates; `UNLIKE` if there was no such call.
+        Executables with machine code override this. If an earlier call is remembered whose arguments had the same
+        types, shapes and strides as `args`, they repeat its launch and return the outputs that it allocates.
         """
         return UNLIKE
 
@@ -579,11 +582,10 @@ class Executable:
         return bound.finish()
 
     def _aliased_executable(self, bound: Arguments) -> Self:
-        """Return the executable of a variant of the program, for a call in which an output has the same array as
-        inputs.
+        """Return the executable for a call in which an output has the same array as one or more inputs.
 
-        In the variant, such an output and these inputs are one argument. `bound` are the checked arguments, which say
-        which these are. Variants are cached.
+        Its program is a variant in which the output and these inputs are one argument. `bound` are the call's checked
+        arguments, whose `in_place` maps each of these inputs to its output. Variants are cached.
         """
         key = tuple(bound.in_place.items())
         alias = self._in_one_array.get(key)

@@ -35,8 +35,9 @@ def executor_of(module: Module, device: Device) -> HostExecutor:
 class NativeExecutor(EntryExecutor, HostExecutor):
     """A module on a CPU.
 
-    Its script lists the launches for one set of sizes, and is checked once for them. The entry is machine code that
-    does the same for all sizes.
+    Its script is the list of launches for one set of sizes, and is checked once for them. Its entry is a native
+    function that makes the same launches. One entry serves all sizes, unless sizes decide which programs are launched;
+    then there is an entry for each set of sizes.
     """
 
     device: NativeDevice
@@ -56,10 +57,11 @@ class NativeExecutor(EntryExecutor, HostExecutor):
                 self.why_script = self.why_script or why_copied(module.programs[op.attrs["program"]], arg, value.type)
 
     def prepare(self) -> None:
-        """Compile the module's programs and its entry (the native function that runs the whole module).
+        """Compile the module's entry (the native function that runs the whole module), with the programs that it
+        launches.
 
-        The entry is left out if sizes decide which programs are launched. Without an entry, only the programs' machine
-        code is compiled. Programs whose settings depend on sizes are compiled later.
+        Nothing is compiled yet for programs whose settings depend on sizes, nor an entry if sizes decide which programs
+        are launched. If there can be no entry (`why_script` has the reason), only the programs are compiled.
         """
         super().prepare()
         if self.why_script is None and self._is_one:
@@ -70,8 +72,8 @@ class NativeExecutor(EntryExecutor, HostExecutor):
                 program.make()
 
     def member(self, arrays: Sequence[Array], params: Mapping[str, int] | None = None) -> EntryMember | None:
-        """Return the module's machine-code entry for the sizes of `arrays`; None if its launches run one by one
-        instead.
+        """Return the module's machine-code entry for the sizes of `arrays`; None if Python must launch the module's
+        programs one by one (`why_script` has the reason).
 
         `params` is {name: value} of sizes that no shape determines. Raise an error if shapes or types of the arrays are
         not those of the arguments.
@@ -79,15 +81,18 @@ class NativeExecutor(EntryExecutor, HostExecutor):
         return None if self.why_script is not None else self._members(self.sizes(arrays, params))
 
     def member_of_closed_sizes(self) -> EntryMember | None:
-        """Return the machine-code entry of a module without dynamic sizes; None if launches run one by one instead."""
+        """Return the machine-code entry (the native function that runs the whole module) of a module without dynamic
+        sizes.
+
+        None if Python must launch the module's programs one by one (`why_script` has the reason).
+        """
         return None if self.why_script is not None else self._members(())
 
     def _member_of_sizes(self, sizes: Sizes) -> EntryMember:
-        """Return the module's EntryMember for `sizes`, (name, number) pairs: its machine code, and what a call must
-        know of it.
+        """Return the module's EntryMember for `sizes`, (name, number) pairs: its entry (the native function that runs
+        the whole module), with the facts that a call needs, such as its workspaces.
 
-        The machine code is one native function that runs the whole module. Raise an error if a program of one of its
-        launches does not take the arrays that it is launched on.
+        Raise ArgumentError if a launched program does not take the arrays that it is launched on.
         """
         script = self.script_of(sizes)
         self._check_launches(script, dict(sizes))
@@ -106,7 +111,7 @@ class NativeExecutor(EntryExecutor, HostExecutor):
         )
 
     def _check_launches(self, script: Script, values: Mapping[str, int]) -> None:
-        """Raise an error if a launch of `script` has arrays that its program does not take: wrong shapes, types or
+        """Raise ArgumentError if a launch of `script` has arrays that its program does not take: wrong shapes, types or
         sizes.
 
         `values` is {name: number} of the sizes for which the script was written.
@@ -121,9 +126,10 @@ class NativeExecutor(EntryExecutor, HostExecutor):
                 step.program.require([memory[n] for n in step.slots], dict(step.params))
 
     def _code(self, sizes: Sizes) -> EntryCode:
-        """Return the machine code of the entry (the native function that runs the whole module) for `sizes`.
+        """Return the machine code of the entry (the native function that runs the whole module) for `sizes`, (name,
+        number) pairs.
 
-        These are (name, number) pairs. It is compiled at the first call: once for all sizes, unless sizes decide which
+        It is compiled at the first call and cached: once for all sizes, or for each set of sizes if they decide which
         programs are launched.
         """
         key = () if self._is_one else sizes

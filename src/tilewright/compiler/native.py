@@ -54,7 +54,9 @@ LEVELS = ("tile", "plan", "block", "host", "loop", "llvm", "asm")
 
 
 class NativeExecutable(Executable):
-    """A kernel that runs as machine code; call it as any executable. Sizes may differ from call to call."""
+    """A kernel that runs as machine code. Calls may have different sizes: a kernel is compiled at the first call for a
+    set of sizes.
+    """
 
     def __init__(
         self,
@@ -96,11 +98,11 @@ class NativeExecutable(Executable):
             self._drop_compiled()
 
     def _report_plan(self, realised: Realised) -> None:
-        """Warn, once per executable, if a contraction of the kernel has no atoms, or if its plan is slow.
+        """Warn, once per executable, if a contraction of the kernel runs without atoms, or else if its plan is slow.
 
-        `realised` is the result of the passes, with the plan. There is no warning about a plan that the author gave:
-        not of atoms if that plan has none, and not of slowness. If `compile` was told to require one of the two
-        properties, its absence raises an error instead.
+        `realised` is the result of the passes, with the plan. If the author gave the plan, there is no warning of
+        slowness, and none of atoms if a product of that plan has no atom. A property that `compile` was told to require
+        is always checked; if it is absent, an error is raised.
         """
         warn_of = Required.NOTHING
         if not self._reported:
@@ -125,7 +127,9 @@ class NativeExecutable(Executable):
 
     @property
     def machine(self) -> Machine:
-        """The described machine that kernels are planned for: a given one, the target's, or this CPU."""
+        """The described machine that kernels are planned for: the one given to the constructor, else the target's GPU
+        or CPU.
+        """
         if self._machine is None and is_gpu(self.target):
             return gpu_machine(self.target)
         return self._machine or native(self.target if is_native(self.target) else CPU).machine
@@ -164,12 +168,12 @@ class NativeExecutable(Executable):
     def compiled(
         self, symbols: Mapping[Symbol, int], shapes: Mapping[Value, tuple[int, ...]], *, logs: bool = False
     ) -> Compiled:
-        """Return the kernel for these sizes, {symbol: number}, and {argument: shape}; it is planned and compiled once
-        for each.
+        """Return the kernel for the sizes `symbols`, {symbol: number}, and `shapes`, {argument: shape}; it becomes the
+        `last` kernel. A kernel is planned and compiled once for each set of sizes, shapes and number of threads.
 
-        If there are dynamic sizes, it is one kernel for all their values. In two cases it is a kernel for these numbers
-        alone: with `logs` (the kernel records debug_log); and if the general kernel does not accept the numbers. The
-        result becomes the `last` kernel.
+        If there are dynamic sizes, it is one kernel for all their values. In three cases it is a kernel for these
+        numbers alone: with `logs` (the kernel records debug_log); if the executable is lenient and an argument is
+        longer than its dimensions say; and if the kernel for all values does not accept the numbers.
         """
         if self.dynamic and not logs:
             longer_argument = self._request_for(symbols, shapes).longer() if self.lenient else None
@@ -190,8 +194,8 @@ class NativeExecutable(Executable):
     def _run_passes(self, make_request: Callable[[], Request]) -> PlannedKernel:
         """Plan and lower the program of the compilation request `make_request()`, and return the planned kernel.
 
-        Its plan is reported by warnings or errors, except for a kernel that logs. Texts are dumped after each pass if
-        that is asked for.
+        Missing atoms and a slow plan are reported (see `_report_plan`), except for a kernel that records debug_log.
+        With TILEWRIGHT_DUMP, the program's text after each pass is written to a file.
         """
         from tilewright.compiler.planned import PlannedKernel
         from tilewright.driver.pipeline import run
@@ -222,8 +226,8 @@ class NativeExecutable(Executable):
     def _load_or_plan(self, key: str | None, recipe: tuple[Any, ...], plan: Callable[[], PlannedKernel]) -> Compiled:
         """Return the kernel that the disk cache has under `key`; otherwise plan it now and store it there.
 
-        `key` None means that the kernel is not cached: it is then planned on first use. `recipe` is (executable, sizes,
-        shapes, logs), from which a pickled kernel is restored; `plan()` plans the kernel.
+        `key` None means that the disk cache is not used. `recipe` is (executable, sizes, shapes, logs), from which a
+        pickled kernel is restored; `plan()` plans the kernel.
         """
         stored = None if key is None else kept.find(key, self.program)
         kernel = Compiled(self.target, recipe, plan, stored)
@@ -257,8 +261,9 @@ class NativeExecutable(Executable):
     def _compiled_open(self, symbols: Mapping[Symbol, int]) -> Compiled:
         """Return the kernel for all values of the dynamic sizes; it becomes the `last` kernel.
 
-        It is planned for the values in `symbols`, {size: number}, and compiled once for each set of the sizes that are
-        not dynamic.
+        Kernels are cached by the values of the other sizes and by the number of threads. `symbols` is {size: number}.
+        If no kernel is cached, one is planned for the dynamic sizes in `symbols`; a cached kernel was planned for those
+        of an earlier call.
         """
         static = {s: e for s, e in self.known.items() if s not in self.dynamic}
         fixed = {s: n for s, n in symbols.items() if s not in self.dynamic and not static.get(s, ONE).symbols}
@@ -273,8 +278,9 @@ class NativeExecutable(Executable):
     def _open_request(self, symbols: Mapping[Symbol, int]) -> Request:
         """Return the Request (input of the passes) for a kernel with dynamic sizes: extents are expressions of these.
 
-        The kernel is planned for a typical value of each dynamic size. It is the value in a plan that the author gave,
-        if there is one; else the value in `symbols`, {size: number}, but at least 2.
+        The kernel is planned for a typical value of each dynamic size. It is the size's value in a plan that the author
+        gave, if there is one; else the value in `symbols`, {size: number}, but at least 2 and at least the smallest
+        allowed value.
         """
         from tilewright.lower.block.symbolic_shapes import opened as opened_sizes
 
@@ -417,9 +423,8 @@ class NativeExecutable(Executable):
         return kernel.running.bind_whole([*arrays, *logged], self._open_size_values(bound, kernel), passing=passing)
 
     def member(self, bound: Arguments) -> tuple[Compiled, dict[str, int] | None]:
-        """Return (the kernel for a call's checked arguments, {name: value} of its open sizes or None if it has none).
-
-        It is compiled if needed.
+        """Return (kernel, sizes) for a call's checked arguments. The kernel is compiled if needed; `sizes` is {name:
+        value} of its open sizes, or None if it has none.
         """
         kernel = self.compiled(self._sizes_of_call(bound), self._shapes_of_call(bound))
         return kernel, self._open_size_values(bound, kernel)
@@ -441,7 +446,7 @@ class NativeExecutable(Executable):
     def _sizes_of_call(self, bound: Arguments) -> dict[Symbol, int]:
         """Return {symbol: number} for a call's checked arguments: the sizes for which a kernel is compiled.
 
-        In grid programs it includes scalar arguments that bind a symbol of a constraint (by set_symbol).
+        In grid programs the result includes scalar arguments to which set_symbol binds a symbol of a constraint.
         """
         symbols_of_records = {
             s
@@ -467,16 +472,16 @@ class NativeExecutable(Executable):
 
     @property
     def launches(self) -> LaunchCache | None:
-        """The cache of calls on the host, whose launches later calls repeat; None if debug_log has hooks, which no
-        launch calls.
+        """The cache of calls on the host, whose launches later calls repeat. None if a debug_log has a printer or
+        handler function, which a repeated launch would not call.
         """
         return None if self.program.hooks and self._has_log_hooks() else self._on_host
 
     def _repeat_remembered(self, args: tuple[Any, ...]) -> Any:
-        """Repeat the launch of an earlier call whose arguments had the same form as `args`, and return the outputs that
-        it makes.
+        """Repeat the launch of an earlier call whose arguments had the same types, shapes and strides as `args`, and
+        return the outputs that it allocates.
 
-        Return `UNLIKE` if no such call is remembered, or if debug_log has hooks.
+        Return `UNLIKE` if no such call is remembered, or if a debug_log has a printer or handler function.
         """
         if self.program.hooks and self._has_log_hooks():
             return UNLIKE
@@ -515,10 +520,10 @@ class NativeExecutable(Executable):
         return bound.finish()
 
     def _run_aliased(self, bound: Arguments, logs: dict[str, Any] | None) -> Any:
-        """Run a call in which some inputs are the arrays of outputs; return the outputs that the call left out.
+        """Run a call in which some inputs are the same arrays as outputs; return the outputs that the call left out.
 
-        A variant of the kernel runs it, in which such an input and output are one argument. `bound` are the checked
-        arguments; `logs` receives what debug_log records.
+        The call is run by a variant of the kernel, in which an output and the inputs with its array are one argument.
+        `bound` are the checked arguments; `logs` receives what debug_log records.
         """
         alias = self._aliased_executable(bound)
         results = alias._repeat_remembered(bound.apart) if logs is None else UNLIKE
@@ -577,8 +582,9 @@ def kernel_for(
     """Return a tile kernel planned and compiled for `sizes`, {name: number}.
 
     For `dynamic` sizes the numbers are typical values: the kernel is planned for them and runs for all. `constant` are
-    arguments that do not change once they are bound. With `machine` it is planned for that one, and its block programs
-    run on the interpreter. A property in `required` that the plan lacks is an error. `plan` is a plan to follow.
+    arguments that do not change once they are bound. With `machine` the kernel is planned for that machine, and its
+    block programs run on the interpreter. Raise NoAtoms or SlowPlan if the plan lacks a property in `required`. `plan`
+    is a plan to follow; None: the planner chooses one.
 
     >>> from tilewright.kernels.gemm import gemm
     >>> kernel_for(gemm("nn", "f32"), {"M": 3, "N": 4, "K": 5}, target="interpreter", constant=["b"])
@@ -634,9 +640,10 @@ def _as_schedule(plan: str | Schedule | None) -> Schedule | None:
 
 
 def _extents_of(arg: Value) -> list[Expr]:
-    """Return the extents of the memory of the argument `arg` as expressions; [] for a scalar.
+    """Return the extents of the memory of the argument `arg` as expressions, in the order of its dimensions; [] for a
+    scalar.
 
-    A dimension whose memory has no extent of its own has its size.
+    Where the argument's type leaves an extent open, it is the symbol of the dimension.
     """
     if not isinstance(arg.type, MemoryType):
         return []
@@ -644,8 +651,10 @@ def _extents_of(arg: Value) -> list[Expr]:
 
 
 def _has_free_tile_size(program: Program, op: Op) -> bool:
-    """True if the planner may choose the tile size of the loop `op`: it only accumulates, and iterates over its whole
-    axis.
+    """True if the planner may choose the tile size of the loop `op`, because the loop's result does not depend on it.
+
+    The loop must only accumulate, and iterate over its whole axis: it has no start value, and its TilingConstraint
+    gives no start and no number of iterations.
     """
     tiling = tiling_of(program, op.attrs["axis"])
     limited = tiling is not None and ("iters" in tiling.attrs or "start" in tiling.attrs)

@@ -22,7 +22,9 @@ from tilewright.targets.names import GPU, is_gpu, is_native
 
 
 class PlannedKernel:
-    """The result of the passes for a kernel; `main` is the block program that does the work, others prepare for it."""
+    """The result of the passes for a kernel. `main` is the block program that computes the result; the module's other
+    block programs prepare its operands.
+    """
 
     def __init__(self, request: Request, realised: Realised, target: str):
         self.request, self.realised, self.module = request, realised, realised.module
@@ -40,7 +42,9 @@ class PlannedKernel:
 
     @property
     def member(self) -> EntryMember | None:
-        """The machine-code entry of a kernel without dynamic sizes; None if its launches run one by one instead."""
+        """The machine-code entry (the native function that runs the whole module) of a kernel without dynamic sizes.
+        None for a GPU, for the interpreter, and if Python must launch the module's programs one by one.
+        """
         executor = self.executor
         return executor.member_of_closed_sizes() if isinstance(executor, NativeExecutor) else None
 

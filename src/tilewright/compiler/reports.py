@@ -21,8 +21,8 @@ from tilewright.plan import microkernel
 def report_plan(program: Program, realised: Realised, machine: Machine, required: Required, warned: Required) -> bool:
     """Report contractions without atoms and a slow plan in `realised`, the result of the passes for `program`.
 
-    A property in `required` that the plan lacks raises NoAtoms or SlowPlan. Otherwise the first property in `warned`
-    that it lacks causes one warning. Return True if there was a warning.
+    If the plan lacks a property in `required`, raise NoAtoms or SlowPlan. Otherwise warn of the first property in
+    `warned` that it lacks: atoms come before speed. Return True if there was a warning.
     """
     has_warned = _report_missing_atoms(
         program, realised.lowered.lost, machine, required, warns=Required.ATOMS in warned
@@ -61,9 +61,10 @@ def _report_missing_atoms(
 
 
 def _report_slow_plan(program: Program, realised: Realised, required: Required, *, warns: bool) -> bool:
-    """Warn of a plan that is predicted far above its roofline, at the operation that causes it. Return True if so.
+    """Warn of a plan that is predicted far above its roofline, at the line of the operation that causes it. Return True
+    if there was a warning.
 
-    If `required` has FAST, raise SlowPlan instead. If `warns` is False, nothing is warned of.
+    If `required` has FAST, raise SlowPlan for this plan instead. If `warns` is False, there is no warning.
     """
     slow = realised.choice.slow if warns or Required.FAST in required else None
     if slow is None:

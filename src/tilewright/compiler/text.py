@@ -100,7 +100,9 @@ def restored(text: str, target: str, params: dict[str, int], workers: int | None
 
 
 class TextExecutable:
-    """A compiled text: call it with arrays. Outputs that are left out are made and returned."""
+    """A program compiled from its text: call it with arrays. Outputs that a call leaves out are allocated and
+    returned.
+    """
 
     def __init__(self, programs: list[Program], params: dict[str, int], target: str, workers: int | None, seed: int):
         if workers is not None and (type(workers) is not int or not 1 <= workers <= WORKERS.most):
@@ -295,18 +297,18 @@ class TextExecutable:
         return arrays, [a.name or "" for a in left_out]
 
     def _array(self, argument: Any, where: str) -> Any:
-        """Return `argument` as an array that shares its memory: a DeviceArray or numpy array on a GPU, else a numpy
-        array.
+        """Return `argument` as an array that shares its memory: for a GPU a DeviceArray, or a numpy array if it is on
+        the host; for other targets a numpy array.
 
-        Raise ArgumentError if it is no such array; `where` names it in the message.
+        Raise ArgumentError if it is no array; `where` names it in the message.
         """
         return array_of(argument, where) if isinstance(self.device, GpuDevice) else as_array(argument, where)
 
     def _check_written(self, arrays: Mapping[str, Any]) -> None:
-        """Raise ArgumentError if an array that is written is read-only, overlaps itself, or shares memory with another
-        argument.
+        """Raise ArgumentError if an array that is written is read-only, has overlapping elements, or shares memory with
+        another argument.
 
-        `arrays` is {argument name: array}.
+        `arrays` is {argument name: array}. Arguments of all roles but "in" are written.
         """
         written = [a.name or "" for a in self.main.args if a.type.role != "in" and a.name in arrays]
         for name in written:
@@ -356,7 +358,8 @@ class TextExecutable:
         return arrays
 
     def member(self, *args: Any, params: Mapping[str, int] | None = None) -> tuple[EntryMember, dict[str, Any]]:
-        """Return (machine-code entry for a call with these arrays, {argument name: array}); for CPUs only.
+        """Return (entry, arrays) for a call on a CPU with these arrays, by position. The entry is the native function
+        that runs the program; `arrays` is {argument name: array}.
 
         Outputs that are left out get new arrays. Nothing is run and no element is read. `params` is {name: value} of
         open parameters that no shape gives. Raise ArgumentError if there is no entry, because calls copy arrays or

@@ -17,9 +17,10 @@ from tilewright.ir.tile import TILE, loose
 def with_whole_writes(program: Program, known: Mapping[Symbol, Expr]) -> Program:
     """Return the program with a broadcast before each write of a tile that lacks dimensions of its memory.
 
-    A dimension that constraints tile to a single coordinate needs none: the write is at that coordinate. Raise
-    DimensionMismatch for any other operation with a dimension on one side only, unless constraints tile it so too.
-    `known` is {symbol: value}. The program itself is returned if nothing is to be added.
+    There is no broadcast along a dimension that constraints tile to a single coordinate: the write is at that
+    coordinate. Raise DimensionMismatch for any other operation with a dimension on one side only (as `loose` finds it),
+    unless constraints tile this dimension to a single coordinate. `known` is {symbol: value}. The program itself is
+    returned if nothing is to be added.
     """
     if all(loose(op) is None for op in program.walk()):
         return program
@@ -29,9 +30,10 @@ def with_whole_writes(program: Program, known: Mapping[Symbol, Expr]) -> Program
 
 
 def _single_coordinate_dims(program: Program, known: Mapping[Symbol, Expr], name: str) -> set[Expr]:
-    """Return the dimensions for which the author's constraints give a tile size of 1.
+    """Return the dimensions for which the author's constraints of the kind `name` ("workgroup" or "tiling") give a tile
+    size of 1.
 
-    `name` is the kind of constraint, "workgroup" or "tiling". `known` is {symbol: value}.
+    `known` is {symbol: value}.
     """
     bound = Substitution(known)
     return {
@@ -44,8 +46,9 @@ def _single_coordinate_dims(program: Program, known: Mapping[Symbol, Expr], name
 def _with_broadcasts(block: Block, single: set[Expr], loops: set[Expr]) -> Block:
     """Return the block with a broadcast before each write of a tile that lacks dimensions of its memory.
 
-    Dimensions in `single` have a single coordinate here, and need none; those in `loops` have one inside a loop over
-    them. Raise DimensionMismatch for another operation with a dimension on one side only.
+    Dimensions in `single` have a single coordinate here, and are not broadcast; those in `loops` have a single
+    coordinate inside a loop over them. Raise DimensionMismatch for an operation other than a write that has a dimension
+    on one side only (as `loose` finds it).
     """
     ops: list[Op] = []
     for op in block.ops:

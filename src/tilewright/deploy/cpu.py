@@ -62,9 +62,10 @@ def export_cpu(
 
 
 def _interface(entry: WrittenEntry) -> dict[str, Any]:
-    """Return the manifest's entries about the memory that callers lend, the most workers, and the error codes.
+    """Return the manifest's entries about the memory that callers lend, the largest number of workers, and the error
+    codes.
 
-    `entry` are the kernel's C functions. A size of memory that depends on the call's sizes is null.
+    `entry` are the kernel's C functions. A number of bytes that depends on the call's sizes is null.
     """
     most = Substitution({COUNT: entry.most_workers})
     kept, workspace = (most(e) for e in (entry.kept_bytes, entry.workspace_bytes))

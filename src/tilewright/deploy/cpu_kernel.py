@@ -21,7 +21,9 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class LoadedCpuKernel(LoadedKernel):
-    """An exported kernel, loaded on this CPU; `workers` None: one for each core."""
+    """An exported kernel, loaded on this CPU, whose calls use `workers` threads (None: one for each core, or
+    TILEWRIGHT_THREADS).
+    """
 
     def __init__(self, path: Path, manifest: Mapping[str, Any], workers: int | None):
         self.library = KernelLibrary(path, manifest)
@@ -72,7 +74,11 @@ class LoadedCpuKernel(LoadedKernel):
 
 
 class _Launch:
-    """A call of a kernel on checked arguments, with a lock; unless `passing`, it has memory of its own."""
+    """A function that runs a kernel on checked arguments, for one thread at a time.
+
+    It has memory of its own for the kernel's C functions. With `passing`, it uses the memory that the kernel keeps for
+    calls with the same sizes.
+    """
 
     def __init__(self, kernel: LoadedCpuKernel, bound: Arguments, sizes: Array, passing: bool):
         self.kernel, self._lock = kernel, Lock()

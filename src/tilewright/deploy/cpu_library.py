@@ -57,7 +57,9 @@ class LibraryPool:
         ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)(self._address("pool_setup"))(*calls)
 
     def address(self, name: str) -> int:
-        """Return the address of a C function of the worker pool; `name` is what `targets/cpu/pool` calls it."""
+        """Return the address of a C function of the worker pool. `name` is a key of `ENTRIES`, such as
+        "pool_worker".
+        """
         return self._address(ENTRIES[name])
 
     def _address(self, what: str) -> int:
@@ -66,7 +68,7 @@ class LibraryPool:
 
 
 class KernelLibrary:
-    """The loaded C functions of a kernel; buffers and sizes are those of docs/deploying_c.md."""
+    """The C functions of a kernel, loaded into this process. docs/deploying_c.md describes their arguments."""
 
     def __init__(self, path: Path, manifest: Mapping[str, Any]):
         self.manifest, name = manifest, manifest["name"]
@@ -85,7 +87,7 @@ class KernelLibrary:
     def _function(self, name: str, result: Any = ctypes.c_int32, pointers: int = 5, *more: Any) -> Any:
         """Return the C function `name` of the library as a Python function; raise ManifestError if it is missing.
 
-        `result` is its C return type. It takes `pointers` pointers, and then arguments of the C types `more`.
+        `result` is its C return type. It takes `pointers` pointers, then arguments of the C types `more`.
         """
         try:
             function = self._library[name]
@@ -130,7 +132,8 @@ _opened_before = count()
 def _own_path(handle: int) -> str:
     """Return a path of the open file with descriptor `handle`; every call returns a different path.
 
-    The system takes a path that it knows for the library that was loaded from it.
+    The system's loader returns the same library for equal paths, even if the file is another one; different paths avoid
+    this.
 
     >>> _own_path(7) != _own_path(7)
     True

@@ -53,9 +53,10 @@ def export(
     """Write a kernel as files that run without the compiler, and return their paths: `tilewright.load` takes them, C
     calls them.
 
-    `kernel` is a compiled kernel, exported for `sizes` or those of its last call; or a kernel, a tile program or a
-    text. The latter are compiled for `target` ("cpu", or another machine by name, "cpu:x86.avx512") with `plan` and
-    `dynamic` sizes. Arguments that are `constant` are packed once, by the function that binds.
+    `kernel` is a compiled kernel, which is exported for `sizes`, or else for the sizes of its last call. It may also be
+    a kernel, a tile program or the text of a program: these are compiled here for `target` ("cpu", or another machine
+    by name, "cpu:x86.avx512") with `plan` and `dynamic` sizes. Arguments that are `constant` are packed once, by the C
+    function NAME_bind.
 
     With `require_fast` a plan that is predicted far above its roofline is an error, as in `compile`.
 
@@ -63,7 +64,7 @@ def export(
     "object" (.o), for a linker, or "shared" (.so), a library to be loaded; for a GPU "ptx", or "cubin" if NVIDIA's
     assembler is installed. Without it, the suffix of `path` decides. `name` is the kernel's name in C. With `tvm_ffi`
     code for a CPU also has the function `__tvm_ffi_NAME`, which TVM-FFI finds and calls. docs/deploying.md describes
-    all of it.
+    the files and the C interface.
 
     >>> import numpy as np, tempfile, tilewright
     >>> gemm = tilewright.kernels.gemm("nn", "f32")
@@ -103,8 +104,8 @@ def _compiled(
     constant: Collection[str],
     require_fast: bool,
 ) -> Compiled | TextExecutable:
-    """Return `kernel` compiled for export: a Compiled or TextExecutable as it is, an executable's kernel for `sizes`,
-    anything else compiled here.
+    """Return `kernel` compiled for export. A Compiled or TextExecutable is returned as it is, an Executable gives its
+    kernel for `sizes`, and anything else is compiled here.
 
     `sizes` is {size or parameter: value}; None: those of an executable's last call. The other arguments are options of
     `export`, all None, empty or False unless the caller gave them. Raise ArgumentError for options that do not fit the

@@ -69,8 +69,8 @@ def header_text(manifest: Mapping[str, Any]) -> str:
 
 
 def _buffer(argument: Mapping[str, Any]) -> str:
-    """Return the header's comment about one argument of the manifest: role, type, shape, alignment, and if it is not
-    read.
+    """Return the header's comment about one argument of the manifest: its role, type, shape and alignment, and whether
+    only the bind function or no function reads it.
 
     Example: "in: f32 (M, K), at a multiple of 4 bytes, read by bind only".
     """

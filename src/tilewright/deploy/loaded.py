@@ -25,11 +25,13 @@ Call = Callable[[], None]
 
 
 class LoadedArguments(Arguments):
-    """The checked arguments of a call of a loaded kernel; an input that is the same array as an output is refused."""
+    """The checked arguments of a call of a loaded kernel. Unlike other calls, an input must not be the same array as an
+    output.
+    """
 
     def _why_not_shared(self, output: Value, other: Value) -> str | None:
-        """Return the error text that says why `output` must not share memory with the argument `other`; it always gives
-        one.
+        """Return the error text that says why `output` must not share memory with the argument `other`. There is always
+        a reason: an exported kernel does nothing in place.
         """
         if not is_same_array(self.values[output], self.values[other]):
             return super()._why_not_shared(output, other)

@@ -83,7 +83,7 @@ def misfit(value: Any, form: Any, where: str) -> str | None:
     right.
 
     `value` is the manifest or a part of it, `where` the path of that part. `form` is its type: a class or tuple of
-    classes, [T] for a list of T, or a dictionary of the required keys.
+    classes, [T] for a list of T, or {required key: type of its value} for a dictionary.
 
     >>> misfit({"a": [1, "x"]}, {"a": [int]}, "m")
     "m.a[1] = 'x'"
@@ -158,7 +158,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
 
 def _depth(text: str) -> int:
-    """Return the nesting depth of the brackets [] and {} in a text."""
+    """Return the greatest nesting depth of the brackets [] and {} in a text."""
     deepest = depth = 0
     for mark in re.findall(r"[\[\]{}]", text):
         depth += 1 if mark in "[{" else -1

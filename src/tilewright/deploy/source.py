@@ -39,8 +39,9 @@ class Exported:
 class ExportSource:
     """A host program to be exported, with the compiled programs of its launches.
 
-    `signature` is the head of the tile program that calls are checked against. Of its `outputs` a call may leave the
-    `optional` ones out. `symbols` maps each size of the host program to the name of the signature's symbol for it.
+    `signature` is a tile program without operations, against which calls are checked. `outputs` are the arguments that
+    are written; a call may leave out those in `optional`. `symbols` maps each size of the host program to the name of
+    the signature's symbol for it.
     """
 
     name: str
@@ -143,7 +144,7 @@ def _of_text(executable: TextExecutable) -> ExportSource:
 def _plain(e: Expr) -> Expr:
     """Return the extent `e` with each symbol replaced by a new symbol of the same name, without its range.
 
-    Symbols with definitions (`let` names) are replaced by these first.
+    A `let` name is first replaced by the expression that it stands for.
     """
     while any(s.definition is not None for s in e.symbols):
         e = Substitution({s: s.definition for s in e.symbols if s.definition is not None})(e)
@@ -153,7 +154,8 @@ def _plain(e: Expr) -> Expr:
 def _launches(executor: HostExecutor) -> dict[Op, Any]:
     """Return {launch operation: its compiled program} for the host program of `executor`.
 
-    Raise ArgumentError if a program's code depends on a call's sizes, by a setting that is not passed at the launch.
+    Raise ArgumentError if a program would be compiled for values that depend on a call's sizes: exported code has one
+    machine code for each launch.
     """
     launches = {}
     for op in executor.module.host.walk():

@@ -93,8 +93,9 @@ _lock = threading.Lock()
 def thread_pool(workers: int, code: LoadedCode | None) -> Any:
     """Return a pointer to this process's C structure `tw_pool` with `workers` threads; None for one worker.
 
-    Pools are created once and shared by all loaded kernels. `code` is the machine code of the pool in a kernel's
-    library; if it is None, Python threads are used.
+    One pool for each number of workers is created at its first use, and shared by all loaded kernels. `code` is the
+    machine code of the pool in a kernel's library; a pool that exists keeps the code of the first library. If `code` is
+    None, the pool has Python threads.
     """
     if workers == 1:
         return None

@@ -440,10 +440,10 @@ def handler_text() -> str:
 
 
 def _fill_placeholders(text: str) -> str:
-    """Return LLVM text with its placeholders replaced by numbers and messages.
+    """Return the LLVM text `text` with its placeholders replaced by numbers and messages.
 
     `W_BYTES` becomes the index of the word "bytes" in `TABLE`. The others, such as `MAJOR`, `ROOM` and `MEMORY_LENGTH`,
-    become constants of this module, error messages, and the messages' lengths.
+    become constants of this module, error messages, and the messages' lengths in bytes with their final zero.
     """
     replacements = {
         **{f"W_{word.upper()})": f"{index})" for index, word in enumerate(TABLE)},

@@ -111,15 +111,15 @@ __all__ = [
 
 
 def _is_size(x: Any) -> bool:
-    """True if `x` is an integer, Python's or numpy's, whose magnitude is at most the largest allowed number of
-    elements.
+    """True if `x` is an integer of Python or numpy (not a bool) whose magnitude is at most the largest allowed number
+    of elements of a tensor.
     """
     return isinstance(x, int | np.integer) and not isinstance(x, bool) and abs(int(x)) <= ELEMENTS.most
 
 
 def _is_type(x: Any) -> bool:
-    """True if `x` is a text, a `DType`, or a numpy dtype or scalar type, which may name an element type; whether it
-    names one is checked later.
+    """True if `x` can name an element type: a string, a `DType`, a numpy dtype or a numpy scalar type. Whether it names
+    a type that Tilewright has is checked later.
     """
     return isinstance(x, DType | str | np.dtype) or (isinstance(x, type) and issubclass(x, np.generic))
 

@@ -24,13 +24,13 @@ def attention(
     bias: bool = False,
     scale: float | None = None,
 ) -> tkw.Kernel:
-    """Return a kernel that computes out[b, h, m] = sum over n of softmax over n (scale * <q[b, h, m], k[b, h, n]>)
-    * v[b, h, n].
+    """Return a kernel that computes out[b, h, m] = sum over n of softmax over n (scale * <q[b, h, m], k[b, h, n]>) *
+    v[b, h, n].
 
     Arguments: q[B, H, M, D], k[B, H, N, D], v[B, H, N, E] of type `dtype`; with `bias` a bias[B, H, M, N] in f32 (f64
     for f64) that is added to the scores (-inf hides a key); then out[B, H, M, E] of type `out_dtype` (None: `dtype`).
-    `scale` is 1 / sqrt(D) unless given. With `causal`, query m sees the keys up to m + `first_query`, its position
-    among the keys.
+    `scale` is 1 / sqrt(D) unless given. With `causal`, query m sees the keys n <= m + `first_query`, where
+    `first_query` is the position of query 0 among the keys. A query that sees no key gives NaN.
 
     `tile` is the tile size along the keys and need not divide N. All is computed in f32 (f64 for f64), except that the
     softmax weights are rounded to `dtype` before they are multiplied with v, as matrix units require.

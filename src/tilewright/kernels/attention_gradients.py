@@ -17,8 +17,8 @@ GLOBAL = tkl.GLOBAL_ADDRESS_SPACE
 def attention_sums(tile: int, dtype: DTypeLike = "f16", *, causal: bool = False) -> tkw.Kernel:
     """Return a kernel that computes logs[b, h, m] = log(sum over n of exp(<q[b, h, m], k[b, h, n]> / sqrt(D))).
 
-    Arguments: q[B, H, M, D], k[B, H, N, D] of type `dtype`, then logs[B, H, M] in f32 (f64 for f64). With `causal`,
-    query m sees the keys up to m. `tile` is the tile size along the keys.
+    Arguments: q[B, H, M, D], k[B, H, N, D] of type `dtype`, then logs[B, H, M] in f32 (f64 for f64). With `causal`, the
+    sum is over the keys n <= m. `tile` is the tile size along the keys.
 
     >>> import numpy as np, tilewright
     >>> q, k = np.zeros((1, 1, 2, 1), np.float32), np.zeros((1, 1, 2, 1), np.float32)
@@ -49,12 +49,13 @@ def attention_sums(tile: int, dtype: DTypeLike = "f16", *, causal: bool = False)
 
 
 def attention_query_gradient(tile: int, dtype: DTypeLike = "f16", *, causal: bool = False) -> tkw.Kernel:
-    """Return a kernel that computes dq[B, H, M, D], the gradient of attention by q.
+    """Return a kernel that computes dq[B, H, M, D], the gradient of the loss by the argument q of `attention`, with the
+    scale 1 / sqrt(D).
 
     Arguments: q[B, H, M, D], k[B, H, N, D], v[B, H, N, E] and dout[B, H, M, E], the gradient of the loss by attention's
     result `out`, of type `dtype`; logs[B, H, M] from `attention_sums` and along[B, H, M], the sum over e of out * dout,
-    both in f32 (f64 for f64); then dq, of type `dtype`. With `causal`, query m sees the keys up to m. `tile` is the
-    tile size along the keys.
+    both in f32 (f64 for f64); then dq, of type `dtype`. With `causal`, query m sees the keys n <= m. `tile` is the tile
+    size along the keys.
     """
     of_data = element_type(dtype)
     of_sums = of_data.accumulator
@@ -81,11 +82,13 @@ def attention_query_gradient(tile: int, dtype: DTypeLike = "f16", *, causal: boo
 
 
 def attention_key_gradient(tile: int, dtype: DTypeLike = "f16", *, causal: bool = False) -> tkw.Kernel:
-    """Return a kernel that computes dk[B, H, N, D] and dv[B, H, N, E], the gradients of attention by k and v.
+    """Return a kernel that computes dk[B, H, N, D] and dv[B, H, N, E], the gradients of the loss by the arguments k and
+    v of `attention`, with the scale 1 / sqrt(D).
 
-    The arguments before dk and dv are those of `attention_query_gradient`: q, k, v, dout, logs, along. dv is the sum
-    over queries of weight * dout, dk that of the score's gradient * q. With `causal`, query m sees the keys up to m.
-    `tile` is the tile size along the queries.
+    The arguments before dk and dv are those of `attention_query_gradient`: q, k, v, dout, logs, along. dv[n] is the sum
+    over queries m of weight[m, n] * dout[m]. dk[n] is the sum over m of g[m, n] * q[m] / sqrt(D), where g is the
+    gradient of the loss by the scaled scores. With `causal`, query m sees the keys n <= m. `tile` is the tile size
+    along the queries.
     """
     of_data = element_type(dtype)
     of_sums = of_data.accumulator
@@ -131,11 +134,11 @@ def _scores(q: Any, k: Any, of_sums: Any, causal: bool) -> Any:
 def _weights_and_score_gradient(
     q: Any, k: Any, v: Any, dout: Any, logs: Any, along: Any, causal: bool
 ) -> tuple[Any, Any]:
-    """Emit, for the current tiles of queries and keys, (softmax weights, gradient of the loss by the scores), and
-    return both tiles.
+    """Emit the softmax weights and the gradient of the loss by the scores, for the current tiles of queries and keys;
+    return both as tiles.
 
-    All arguments are memory, but for the flag `causal`: `logs` has the log-sum-exp of each row of scores, `along` the
-    sum over e of out * dout. The gradient is weights * (dout v^T - along), without the factor 1 / sqrt(D).
+    All arguments but the flag `causal` are memory: `logs` has the log-sum-exp of each row of scores, `along` the sum
+    over e of out * dout. The gradient is weights * (dout v^T - along), without the factor 1 / sqrt(D).
     """
     log_sum = tkw.read(logs)
     of_sums = log_sum.type.dtype

@@ -51,19 +51,21 @@ def conv(
     """Return a kernel that computes y[n, p, q, f] = activation(sum over r, s, c of x[n, h, w, c] * w[f, r, s, c] +
     bias[f]).
 
-    This is over two axes, with h = p*stride + r*dilation - padding, and w likewise; out of bounds, x is 0. Arguments:
-    the images x, the filters w, then bias[F] if `bias`, then an array of the output's shape and type if `residual`,
-    which is added before the activation, then y. The number of axes is that of `filter_size`: with one, images are [N,
-    W, C], filters [F, S, C] and outputs [N, Q, F]; with three, [N, D, H, W, C], [F, T, R, S, C] and [N, Z, P, Q, F].
-    `stride`, `padding` and `dilation` are one number for all axes or one for each; padding may differ at both ends of
-    an axis, see `padding_of`. With `groups`, filters of group g see the channels of that group only. `batched` names
-    arguments among "x", "w" and "bias" that have a further first dimension B, for a batch of convolutions; then the
-    residual and y have it too, and the arguments without it are the same for all convolutions.
+    This is the formula for two axes, with h = p*stride + r*dilation - padding, and w likewise of q and s. Out of
+    bounds, x is 0. The number of axes is that of `filter_size`: with one, images are [N, W, C], filters [F, S, C] and
+    outputs [N, Q, F]; with three, [N, D, H, W, C], [F, T, R, S, C] and [N, Z, P, Q, F]. `stride`, `padding` and
+    `dilation` are one number for all axes or one for each; padding may differ at both ends of an axis, see
+    `padding_of`. With `groups`, the filters have C / groups channels: the F / groups filters of group g are applied to
+    the channels of group g only. `batched` names arguments among "x", "w" and "bias" that have a further first
+    dimension B, for a batch of convolutions; then the residual and y have it too, and the arguments without it are the
+    same for all convolutions.
 
-    x and w are of type `dtype`, y of type `out_dtype` (None: `dtype`). Products are accumulated, and bias, residual and
-    activation computed, in f32 (i32 for integers, f64 for f64). `precision="tf32"` rounds f32 operands to tf32 first.
-    `accumulate="f16"` accumulates f16 products in f16; bias and activation stay in f32. `activation` is relu, gelu,
-    gelu_tanh, silu or None. Sizes come with the arguments.
+    Arguments: the images x, the filters w, then bias[F] if `bias`, then an array of y's shape and type if `residual`,
+    which is added before the activation, then y. x and w are of type `dtype`, y of type `out_dtype` (None: `dtype`).
+    The accumulator is f32 (f64 for f64, i32 for integers of up to 32 bits). The bias has the accumulator's type, in
+    which the activation is computed too. `precision="tf32"` rounds f32 operands to tf32 first. `accumulate="f16"`
+    accumulates f16 products in f16; bias and activation stay in f32. `activation` is relu, gelu, gelu_tanh, silu or
+    None. Sizes come with the arguments.
 
     >>> import numpy as np, tilewright
     >>> kernel = conv((3,), "f32", padding=((2, 0),), bias=True)
@@ -216,12 +218,13 @@ def per_axis(value: PerAxis, rank: int, name: str, least: int = 1) -> tuple[int,
 def padding_of(
     padding: Padding, taps: tuple[int, ...], stride: tuple[int, ...], dilation: tuple[int, ...]
 ) -> tuple[tuple[int, int], ...]:
-    """Return ((before, after), ...): for each axis the number of zeros with which a convolution pads the image at both
-    ends.
+    """Return ((before, after), ...): for each axis the number of zeros with which a convolution pads the image at its
+    two ends.
 
-    `padding` is one number for all axes, or for each axis a number or a pair (before, after). "valid" is no padding.
-    "same" makes the output as large as the image, for strides of 1 (an odd zero goes after it). Negative padding crops
-    the image. `taps` are the filter's extents. Raise `ArgumentError` for anything else.
+    `padding` is one number for all axes, or for each axis a number or a pair (before, after). Negative numbers crop the
+    image. "valid" is no padding. "same" makes the output as large as the image, and needs strides of 1; if the total
+    along an axis is odd, the end gets one zero more than the start. `taps` are the filter's extents. Raise
+    `ArgumentError` for other paddings, and for "same" with another stride.
 
     >>> padding_of((1, (0, 2)), (3, 3), (1, 1), (1, 1)), padding_of("same", (3, 4), (1, 1), (2, 1))
     (((1, 1), (0, 2)), ((2, 2), (1, 2)))
@@ -262,15 +265,15 @@ def _is_integer(value: Any, least: int | None = None) -> bool:
 
 
 def _as_tuple(value: Any) -> tuple[Any, ...] | None:
-    """Return the sequence `value` as a tuple; None if it is a text or no sequence."""
+    """Return the sequence `value` as a tuple; None if it is a string or no sequence."""
     return tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else None
 
 
 def _digits(flat: Any, extents: Sequence[Any]) -> list[Any]:
-    """Return the row-major coordinates of the index `flat` as a list. The last dimensions have the given `extents`, and
-    a first dimension of any extent precedes them.
+    """Return the row-major coordinates of the flat index `flat`, as a list of expressions, slowest first.
 
-    Extents (3, 4) -> [flat // 12, flat // 4 % 3, flat % 4].
+    The index is into a tensor whose last dimensions have the given `extents`; one more dimension, of any extent, comes
+    first. Extents (3, 4) -> [flat // 12, flat // 4 % 3, flat % 4].
     """
     strides = [prod(extents[n:]) for n in range(len(extents))]
     inner = [flat // step % extent for step, extent in zip(strides[1:], extents, strict=False)]

@@ -25,13 +25,13 @@ def conv_image_gradient(
     dilation: PerAxis = 1,
     groups: int = 1,
 ) -> tkw.Kernel:
-    """Return a kernel that computes dx[n, h, w, c] = sum over r, s, f of dy[n, p, q, f] * w[f, r, s, c], here over
-    two axes.
+    """Return a kernel that computes the gradient of a convolution by its images: dx[n, h, w, c] = sum over r, s, f of
+    dy[n, p, q, f] * w[f, r, s, c].
 
-    h = p*stride + r*dilation - padding, and w likewise. Arguments: dy[N, P, Q, F], w[F, R, S, C], then dx[N, H, W, C],
-    all of type `dtype`; with groups, w has the channels of one group. The options are those of `conv`. With a stride
-    above 1, several image sizes have the same outputs: pass dx, or bind H and W. Accumulated in f32 (f64 for f64),
-    rounded once.
+    This is the formula for two axes; p and q are the outputs with h = p*stride + r*dilation - padding, and w likewise
+    of q and s. Arguments: dy[N, P, Q, F], w[F, R, S, C], then dx[N, H, W, C], all of type `dtype`; with groups, w is
+    [F, R, S, C / groups]. The options are those of `conv`. With a stride above 1, several image sizes have the same
+    output size: pass dx, or bind H and W. Sums are computed in f32 (f64 for f64) and rounded once.
 
     >>> import numpy as np, tilewright
     >>> run = tilewright.compile(conv_image_gradient((3,), stride=2), strict=True)
@@ -86,12 +86,12 @@ def conv_filter_gradient(
     dilation: PerAxis = 1,
     groups: int = 1,
 ) -> tkw.Kernel:
-    """Return a kernel that computes dw[f, r, s, c] = sum over n, p, q of dy[n, p, q, f] * x[n, h, w, c], here over
-    two axes.
+    """Return a kernel that computes the gradient of a convolution by its filters: dw[f, r, s, c] = sum over n, p, q of
+    dy[n, p, q, f] * x[n, h, w, c].
 
-    h = p*stride + r*dilation - padding, and w likewise. Arguments: x[N, H, W, C], dy[N, P, Q, F], then dw[F, R, S, C],
-    all of type `dtype`; with groups, dw has the channels of one group. The options are those of `conv`. Accumulated in
-    f32 (f64 for f64), rounded once.
+    This is the formula for two axes, with h = p*stride + r*dilation - padding, and w likewise of q and s. Arguments:
+    x[N, H, W, C], dy[N, P, Q, F], then dw[F, R, S, C], all of type `dtype`; with groups, dw is [F, R, S, C / groups].
+    The options are those of `conv`. Sums are computed in f32 (f64 for f64) and rounded once.
 
     >>> import numpy as np, tilewright
     >>> run = tilewright.compile(conv_filter_gradient((2,), padding=((1, 0),)), strict=True)
@@ -175,10 +175,10 @@ class _Window:
 def _mapping_of(
     dims: Sequence[Any], coordinates: Callable[[dict[Any, Any]], dict[Any, Any]], *, written: bool = False
 ) -> tkw.IndexMapping:
-    """Return the index mapping between a tile with dimensions `dims` and memory, for a read, or for a write if
-    `written`.
+    """Return the index mapping between a tile with dimensions `dims` and memory: for a write if `written`, otherwise
+    for a read.
 
-    `coordinates` is a function from {tile dimension: iterator} to {memory dimension: coordinate expression}.
+    `coordinates` takes {tile dimension: iterator} and returns {memory dimension: coordinate expression}.
     """
     at = {d: tkw.IndexMapping.iterator(position) for position, d in enumerate(dims)}
     memory = coordinates(at)

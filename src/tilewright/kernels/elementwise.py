@@ -35,8 +35,8 @@ ACTIVATIONS = {"relu": tkw.relu, "gelu": gelu, "gelu_tanh": gelu_tanh, "silu": s
 
 
 def apply_activation(name: str | None, x: Any) -> Any:
-    """Emit the activation called `name` of a tile `x` inside a kernel and return it as a tile; None returns `x`. Raise
-    `ArgumentError` for an unknown name.
+    """Emit the activation called `name` of a tile `x` inside a kernel and return it as a tile. If `name` is None,
+    return `x` unchanged. Raise `ArgumentError` for an unknown name.
     """
     activation_name = known_activation(name)
     return x if activation_name is None else ACTIVATIONS[activation_name](x)

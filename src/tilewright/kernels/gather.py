@@ -11,9 +11,10 @@ GLOBAL = tkl.GLOBAL_ADDRESS_SPACE
 
 
 def gather_rows(dtype: DTypeLike = "f32") -> tkw.Kernel:
-    """Return a kernel that computes y[m, n] = table[index[m], n]. An index out of bounds is an error.
+    """Return a kernel that computes y[m, n] = table[index[m], n]. An index out of bounds raises `ExecutionError` when
+    the kernel runs.
 
-    Arguments: table[ROWS, N] of type `dtype`, index[M] in i32, then y[M, N].
+    Arguments: table[ROWS, N] of type `dtype`, index[M] in i32, then y[M, N] of type `dtype`.
 
     >>> import numpy as np, tilewright
     >>> table = np.array([[1, 2], [3, 4], [5, 6]], np.float32)

@@ -15,7 +15,8 @@ def top_k_gating(count: int, dtype: DTypeLike = "f32") -> tkw.Kernel:
     the softmax over these scores.
 
     Arguments: scores[M, N] for M tokens and N experts, then shares[M, K] (the softmax) of the same type `dtype`, and
-    experts[M, K] (the experts' indices, best first) in i32. K is `count`.
+    experts[M, K] (the experts' indices) in i32. K is `count`. Both results are in descending order of the scores; of
+    equal scores, the lower index comes first.
 
     >>> import numpy as np, tilewright
     >>> scores = np.log(np.array([[1, 6, 2]], np.float32))

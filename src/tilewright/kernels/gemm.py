@@ -33,15 +33,17 @@ def gemm(
 
     Arguments: a, b, then bias[N] if `bias`, then an array of c's shape and type if `residual`, which is added before
     the activation, then c. `transposes` has a letter for a and one for b: a is [M, K] ("n") or [K, M] ("t"), b is [K,
-    N] ("n") or [N, K] ("t"). With `batched`, all matrices have the first dimension B. Or `batched` lists, for each
-    batch dimension B0, B1, ..., which operands have it: with ("ab", "b"), a[B0, M, K] times b[B0, B1, K, N] is c[B0,
-    B1, M, N]. The bias has N elements for all of the batch; with `bias="batched"`, it has the batch dimensions of c
-    too.
+    N] ("n") or [N, K] ("t").
 
-    a and b are of type `dtype`. Products are accumulated, and bias, residual and activation computed, in f32 (i32 for
-    integers, f64 and i64 for f64 and i64); c has that type unless `out_dtype` is given. `precision="tf32"` rounds f32
-    operands to tf32 first. `accumulate="f16"` accumulates f16 products in f16, the type of c; bias and activation stay
-    in f32. `activation` is relu, gelu, gelu_tanh, silu or None.
+    `batched` True gives a, b and c a first dimension B; the bias still has N elements, but with `bias="batched"` it
+    has the batch dimensions of c too. As a list, `batched` has an
+    entry for each batch dimension B0, B1, ..., which says which of the operands "a" and "b" have it: with ("ab", "b"),
+    a[B0, M, K] times b[B0, B1, K, N] is c[B0, B1, M, N].
+
+    a and b are of type `dtype`. The accumulator is f32 (f64 for f64; i32 for integers, i64 for i64); bias, residual and
+    activation are computed in this type, and c has it unless `out_dtype` is given. `precision="tf32"` rounds f32
+    operands to tf32 first. `accumulate="f16"` accumulates f16 products in f16, and c is then f16 unless `out_dtype` is
+    given; bias and activation stay in f32. `activation` is relu, gelu, gelu_tanh, silu or None.
 
     >>> import numpy as np, tilewright
     >>> a, b = np.array([[1, 2, 3], [4, 5, 6]], np.float16), np.array([[1, 0, 2]], np.float16)

@@ -38,13 +38,16 @@ def grouped_attention(
     then out[B, KV, GQ, M, E] of type `out_dtype` (None: `dtype`). The GQ query heads of a group share the keys and
     values of one head; a decoding step of one token has M = 1. `scale` is 1 / sqrt(D) unless given.
 
-    - `causal`: query m sees the keys up to m + `first_query`. `window`: only the last `window` of these keys.
+    - `causal`: query m sees the keys n <= m + `first_query`. `window`: only the last `window` of these keys; it needs
+      `causal`.
     - `softcap`: scores s become softcap * tanh(s / softcap).
-    - extra "slopes": slopes[KV, GQ], in f32; slope * (n - m - first_query) is added to each score (ALiBi).
-    - extra "sinks": sinks[KV, GQ], in f32; a further score of each row, whose value is zero.
+    - extra "slopes": slopes[KV, GQ], in f32 (f64 for f64); slope * (n - m - first_query) is added to each score
+      (ALiBi).
+    - extra "sinks": sinks[KV, GQ], in f32 (f64 for f64); exp(sink) is added to the denominator of each row's softmax.
     - extra "segments": of_query[B, M] and of_key[B, N], in i32; a query sees the keys of its own segment.
 
-    `tile` is the tile size along the keys and need not divide N. A row that sees no key gives zeros.
+    `tile` is the tile size along the keys and need not divide N. A row that sees no key gives zeros. Raise
+    `ArgumentError` for an unknown `extra`, and for a `window` without `causal`.
 
     >>> import numpy as np, tilewright
     >>> kernel = grouped_attention(2, "f32", causal=True, window=2)
@@ -64,8 +67,8 @@ def grouped_attention(
     least = lowest(of_sums)
 
     def adjusted(scores: Any, slopes: Any, segments: Any) -> Any:
-        """Emit the scores with soft cap, slopes and masks applied, and return them as a tile; -inf hides a key.
-        `slopes` is memory, `segments` a pair of memory; None applies neither.
+        """Emit the scores with soft cap, slopes and masks applied, and return them as a tile; hidden keys have the
+        score -inf. `slopes` is memory or None, `segments` a pair of memory (of_query, of_key) or None.
         """
         key, last = tkw.self_index(N), tkw.self_index(M) + first_query
         if softcap is not None:

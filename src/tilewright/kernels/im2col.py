@@ -26,10 +26,10 @@ def im2col(
     """Return a kernel that writes the im2col matrix: columns[(n, p, q), (r, s, c)] = x[n, h, w, c], with h = p*stride +
     r*dilation - padding, and w likewise of q and s.
 
-    It has a row for each output pixel and a column for each filter tap and channel; the last named index is the
-    fastest. Out of bounds, x is 0. `filter_size`, `stride`, `padding` and `dilation` are pairs (height, width). x is
-    [N, H, W, C] for `layout` "nhwc", [N, C, H, W] for "nchw", and of type `dtype`, as is the matrix. Sizes come with
-    the argument.
+    The matrix has a row for each output pixel (n, p, q) and a column for each filter tap and channel (r, s, c), both
+    numbered in row-major order. Out of bounds, x is 0. `filter_size`, `stride`, `padding` and `dilation` are pairs
+    (height, width). x is [N, H, W, C] for `layout` "nhwc", [N, C, H, W] for "nchw". x and the matrix are of type
+    `dtype`. Sizes come with the argument.
 
     >>> import numpy as np, tilewright
     >>> kernel = im2col((1, 3), "i8", padding=(0, 1))

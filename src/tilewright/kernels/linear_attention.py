@@ -17,8 +17,9 @@ def linear_attention(chunk: int, dtype: DTypeLike = "bf16") -> tkw.Kernel:
     attention without softmax.
 
     Arguments: q[B, H, CHUNKS, C, D], k of q's shape, v[B, H, CHUNKS, C, E], then out of v's shape, all of type `dtype`.
-    A position m is stored at [m // C, m % C], and C is `chunk`. The state of a head, the sum over earlier n of k[n]
-    v[n], is kept in f32 (f64 for f64), and rounded to `dtype` to be multiplied with q.
+    C is `chunk`, and position m is stored at [m // C, m % C]. The kernel carries a D x E matrix from chunk to chunk:
+    the sum over earlier positions n of the outer products of k[n] and v[n]. All is computed in f32 (f64 for f64),
+    except that this matrix and the scores within a chunk are rounded to `dtype` before they are multiplied.
 
     >>> import numpy as np, tilewright
     >>> q = np.ones((1, 1, 2, 2, 1), np.float32)
@@ -31,8 +32,8 @@ def linear_attention(chunk: int, dtype: DTypeLike = "bf16") -> tkw.Kernel:
     b, h, j, c, d = (tkw.IndexMapping.iterator(n) for n in range(5))
 
     def as_key(last: Any) -> Any:
-        """Return the mapping that reads a chunk of keys or values as a tile along U instead of C. `last` is their last
-        dimension, D or E.
+        """Return the mapping that reads a chunk of keys or values as a tile with the dimension U in place of C. `last`
+        is the last dimension: D for keys, E for values.
         """
         return tkw.IndexMapping(
             5, inputs={B: b, H: h, CHUNKS: j, C: c, last: d}, outputs={B: b, H: h, CHUNKS: j, U: c, last: d}

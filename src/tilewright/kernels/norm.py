@@ -14,7 +14,8 @@ GLOBAL = tkl.GLOBAL_ADDRESS_SPACE
 
 
 def layer_norm(dtype: DTypeLike = "f32", epsilon: float = 1e-5) -> tkw.Kernel:
-    """Return a kernel: y[m, n] = (x[m, n] - mean) / sqrt(variance + epsilon) * weight[n] + bias[n], over each row m.
+    """Return a kernel that computes y[m, n] = (x[m, n] - mean) / sqrt(variance + epsilon) * weight[n] + bias[n], with
+    the mean and variance of row m of x.
 
     Arguments: x[M, N], weight[N], bias[N], then y[M, N], all of type `dtype`. The variance is the mean of the squared
     distances from the mean. Computed in f32 (f64 for f64), rounded once.
@@ -71,7 +72,8 @@ def rms_norm(dtype: DTypeLike = "f32", epsilon: float = 1e-6) -> tkw.Kernel:
 
 
 def group_norm(dtype: DTypeLike = "f32", epsilon: float = 1e-5) -> tkw.Kernel:
-    """Return a kernel: y[n, g, c, s] = (x[n, g, c, s] - mean) / sqrt(variance + epsilon) * weight[g, c] + bias[g, c].
+    """Return a kernel that computes y[n, g, c, s] = (x[n, g, c, s] - mean) / sqrt(variance + epsilon) * weight[g, c] +
+    bias[g, c].
 
     Arguments: x[N, G, CG, S], weight[G, CG], bias[G, CG], then y of x's shape, all of type `dtype`. Mean and variance
     are over the CG channels and S pixels of group g of image n. The variance is the mean of the squared distances from

@@ -14,7 +14,7 @@ GLOBAL = tkl.GLOBAL_ADDRESS_SPACE
 
 def softmax_gradient(dtype: DTypeLike = "f32") -> tkw.Kernel:
     """Return a kernel that computes dx[m, n] = y[m, n] * (dy[m, n] - sum over j of y[m, j] * dy[m, j]), the gradient of
-    `softmax`.
+    the loss by the argument x of `softmax`.
 
     Arguments: y[M, N], the result of the softmax, and dy[M, N], the gradient of the loss by y; then dx[M, N]; all of
     type `dtype`. Computed in f32 (f64 for f64), rounded once.

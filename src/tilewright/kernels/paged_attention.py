@@ -16,14 +16,14 @@ ROWS = (B, KV, GQ)
 
 
 def paged_attention(blocks: int, dtype: DTypeLike = "bf16") -> tkw.Kernel:
-    """Return a kernel that computes out[b, j, g]: for each query head, attention of one query on the first lengths[b]
-    keys of sequence b, whose keys and values are in pages.
+    """Return a kernel that computes out[b, j, g], the attention of one query (sequence b, query head g of KV head j) to
+    the first lengths[b] keys of the sequence. Keys and values are stored in pages.
 
-    Arguments: q[B, KV, GQ, D]; k[PAGES, PAGE, KV, D] and v[PAGES, PAGE, KV, E], the cache; table[B, BLOCKS] in i32, the
-    page of each block of PAGE keys; lengths[B] in i32; then out[B, KV, GQ, E]. Floats are of type `dtype`, the scale is
-    1 / sqrt(D). The GQ query heads of a group share the keys of head j. Entries of the table after the last key must
-    name some page; its keys do not count. A sequence of length 0 gives zeros. `blocks` is the number of pages per
-    iteration.
+    Arguments: q[B, KV, GQ, D]; k[PAGES, PAGE, KV, D] and v[PAGES, PAGE, KV, E], the cache; table[B, BLOCKS] in i32,
+    where table[b, i] is the page with the keys i * PAGE ... (i + 1) * PAGE - 1 of sequence b; lengths[B] in i32; then
+    out[B, KV, GQ, E]. q, k, v and out are of type `dtype`, the scale is 1 / sqrt(D). Entries of the table after a
+    sequence's last key must also be valid page numbers; keys there are ignored. A sequence of length 0 gives zeros.
+    `blocks` is the number of pages per iteration.
 
     >>> import numpy as np, tilewright
     >>> kernel = tilewright.compile(paged_attention(1, "f32"), strict=True)

@@ -34,13 +34,13 @@ def pooling(
 ) -> tkw.Kernel:
     """Return a kernel that pools images: y[n, p, q, c] = max or mean over r, s of x[n, h, w, c].
 
-    This is over two axes, with h = p*stride + r*dilation - padding, and w likewise of q and s. The number of axes is
-    that of `window`: with one, images are [N, W, C] and outputs [N, Q, C]; with three, [N, D, H, W, C] and [N, Z, P, Q,
-    C]. `kind` is "max" or "mean". `stride` (None: the window), `padding` and `dilation` are one number for all axes or
-    one for each. Padding is ignored in a maximum; a mean divides by the window's full size. A maximum is NaN if an
-    element is. Images are of type `dtype`; means are computed in f32 (f64 for f64). `layout` is that of both images:
-    channels last, "NHWC" (None), or second, "NCHW"; for other numbers of axes "NWC" or "NCW", "NDHWC" or "NCDHW". Z, P
-    and Q, the extents of y, are read off y, or bound by the caller.
+    This is the formula for two axes, with h = p*stride + r*dilation - padding, and w likewise of q and s. The number of
+    axes is that of `window`: with one, images are [N, W, C] and outputs [N, Q, C]; with three, [N, D, H, W, C] and [N,
+    Z, P, Q, C]. `kind` is "max" or "mean". `stride` (None: the window), `padding` and `dilation` are one number for all
+    axes or one for each. A maximum ignores elements out of bounds; a mean counts them as 0 and divides by the window's
+    full size. A maximum is NaN if an element is. x and y are of type `dtype`; means are computed in f32 (f64 for f64).
+    `layout` is that of x and y: channels last, "NHWC" (None), or second, "NCHW"; for other numbers of axes "NWC" or
+    "NCW", "NDHWC" or "NCDHW". The extents Z, P and Q are those of y, or bound by the caller.
 
     >>> import numpy as np, tilewright
     >>> x = np.array([[1, 5, 2], [7, 3, 0]], np.float32).reshape(1, 2, 3, 1)
@@ -87,12 +87,11 @@ def pooling(
 
 
 def image_mean(dtype: DTypeLike = "f32", layout: str = "NWC") -> tkw.Kernel:
-    """Return a kernel that computes y[n, c] = the mean over w of x[n, w, c]: of each channel of each image.
+    """Return a kernel that computes y[n, c], the mean over w of x[n, w, c]: of each channel of each image.
 
-    W counts the pixels of an image along all its axes. Images are of type `dtype`, as is y; the mean is computed in its
-    accumulator type: f32 for smaller floats, f64 for f64. `layout` is that of images, "NWC" or "NCW". In the layout
-    "NWC", sums of types that are narrower than their accumulator are those of tiles of 256 pixels, added one after
-    another.
+    W counts the pixels of an image along all its axes. x and y are of type `dtype`; the mean is computed in its
+    accumulator type: f32 for smaller floats, f64 for f64. `layout` is that of x, "NWC" or "NCW". In the layout "NWC",
+    images of a type that is narrower than the accumulator are summed in tiles of 256 pixels, one after another.
 
     >>> import numpy as np, tilewright
     >>> x = np.array([[1, 2], [3, 5], [5, 5]], np.float32).reshape(1, 3, 2)
@@ -123,9 +122,9 @@ def image_mean(dtype: DTypeLike = "f32", layout: str = "NWC") -> tkw.Kernel:
 
 
 def _is_channels_last(layout: str | None, rank: int) -> bool:
-    """True if `layout`, the layout of images with `rank` axes, has the channels last; None is such a layout.
+    """True if `layout`, the layout of images with `rank` axes, has the channels last, or is None.
 
-    Raise `ArgumentError` unless it is None or one of `LAYOUTS`.
+    Raise `ArgumentError` unless it is None or one of `LAYOUTS[rank]`.
     """
     if layout is not None and layout not in LAYOUTS[rank]:
         raise ArgumentError(f"layout={layout!r}: there are {', '.join(LAYOUTS[rank])}")

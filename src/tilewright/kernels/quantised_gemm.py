@@ -19,7 +19,8 @@ def gemm_of_scaled_columns(weights: DTypeLike = "i8", dtype: DTypeLike = "bf16")
     scale for each column of c.
 
     Arguments: a[M, K] of type `dtype`, b[N, K] of type `weights` (i8, f8e4m3fn, ...), scales[N] in f32, then c[M, N] of
-    type `dtype`. Weights are converted to `dtype` before they are multiplied, and accumulated in f32.
+    type `dtype`. Weights are converted to `dtype` before they are multiplied, and products are accumulated in f32. If
+    `dtype` is f64, scales and sums are in f64.
 
     >>> import numpy as np, ml_dtypes, tilewright
     >>> kernel = tilewright.compile(gemm_of_scaled_columns("i8", "f32"), strict=True)
@@ -49,9 +50,10 @@ def gemm_of_scaled_blocks(block: int, weights: DTypeLike = "i8", dtype: DTypeLik
     """Return a kernel that computes c[m, n] = sum over blocks j of scales[n, j] * sum over k of a[m, j, k] * b[n, j,
     k], with 8-bit weights b.
 
-    The dimension K is BLOCKS blocks of `block` elements; each has a scale for each column n. Arguments: a[M, BLOCKS,
-    BLOCK] of type `dtype`, b[N, BLOCKS, BLOCK] of type `weights` (i8, f8e4m3fn, ...), scales[N, BLOCKS] in f32, then
-    c[M, N] of type `dtype`. Each block is accumulated in f32 before it is scaled.
+    The reduced dimension has BLOCKS blocks of `block` elements; each block has a scale for each column n. Arguments:
+    a[M, BLOCKS, BLOCK] of type `dtype`, b[N, BLOCKS, BLOCK] of type `weights` (i8, f8e4m3fn, ...), scales[N, BLOCKS] in
+    f32, then c[M, N] of type `dtype`. Weights are converted to `dtype` before they are multiplied. Each block is
+    accumulated in f32 before it is scaled. If `dtype` is f64, scales and sums are in f64.
 
     >>> import numpy as np, tilewright
     >>> kernel = tilewright.compile(gemm_of_scaled_blocks(2, "i8", "f32"), strict=True)

@@ -27,7 +27,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 def array(value: Any, name: str, ranks: tuple[int, ...] = ()) -> Any:
     """Return `value` (a numpy array, torch tensor, DLPack object or nested list) as a contiguous array: numpy's on the
-    host, a `DeviceArray` on a GPU. It is copied only if it must be.
+    host, a `DeviceArray` on a GPU. An array that is contiguous is not copied.
 
     `ranks` are the allowed numbers of dimensions (empty: at least 2). Raise `ArgumentError` for another number, or if
     `value` is no array; `name` is the argument's name in the error text.
@@ -44,9 +44,10 @@ def array(value: Any, name: str, ranks: tuple[int, ...] = ()) -> Any:
 
 
 def _contiguous(array: DeviceArray, name: str) -> DeviceArray:
-    """Return the device array `array` if it is contiguous, otherwise torch's contiguous copy of it.
+    """Return the device array `array` if it is contiguous, otherwise a contiguous copy, which torch makes.
 
-    Raise `ArgumentError` if it is not contiguous and not torch's; `name` is the argument's name in the error text.
+    Raise `ArgumentError` for an array that is not contiguous and not torch's; `name` is the argument's name in the
+    error text.
     """
     if array.packed:
         return array
@@ -93,12 +94,12 @@ def in_place(value: Any, name: str) -> Any:
 
 
 def bias_of(value: Any, kind: DType, count: int, what: str) -> Any:
-    """Return the bias `value` as an array of the accumulator type of `kind`, the element type of the data: itself, or a
-    converted copy.
+    """Return the bias `value` as an array of the accumulator type of `kind`, the element type of the data. If it has
+    this type already it is not copied.
 
-    It stays on its device, except that GPU arrays which are not torch's are converted on the host. Raise
-    `ArgumentError` unless it has one dimension of `count` elements; `what` names these in the error text, such as
-    "filters".
+    A converted bias stays on its device, except that GPU arrays that are not torch's become numpy arrays on the host.
+    Raise `ArgumentError` unless the bias has one dimension of `count` elements; `what` names these in the error text,
+    such as "filters".
     """
     bias = array(value, "bias", (1,))
     if bias.size != count:
@@ -150,7 +151,7 @@ def known_precision(precision: Any) -> str | None:
 
 
 def known_target(target: str | None) -> str | None:
-    """Return `target` unchanged if it is None or the name of a target, such as "cpu" or "cuda"; raise an error
+    """Return `target` unchanged if it is None or the name of a target, such as "cpu" or "cuda"; raise `ArgumentError`
     otherwise.
     """
     if target is not None:
@@ -180,8 +181,9 @@ def target_for(given: str | None, arrays: dict[str, Any]) -> str:
 def result(target: str, others: Sequence[Any], shape: tuple[int, ...], kind: DType) -> Any:
     """Return a new, uninitialised array of this `shape` and element type `kind`, for the result of a call on `target`.
 
-    For a CPU it is a numpy array. For a GPU it is allocated as those of `others`, the call's other arrays, that are
-    there: by torch if they are torch's.
+    For a CPU it is a numpy array. For a GPU it is on the GPU of the first device array in `others`, the call's other
+    arrays; torch allocates it if that array is torch's. If none of `others` is on a device, it is a numpy array of
+    zeros.
     """
     if not is_gpu(target):
         return maker(shape, kind.numpy)()
@@ -239,7 +241,9 @@ def is_on_gpu(value: Any) -> bool:
 
 
 class Learnt:
-    """The launches remembered from calls of one layer, or of one function with the same options: GPU and host."""
+    """The launches remembered from calls of one layer, or of one function with the same options: `on_gpu` and
+    `on_host`.
+    """
 
     __slots__ = ("on_gpu", "on_host")
 
@@ -275,6 +279,8 @@ def option(value: Any) -> Any:
 @lru_cache(maxsize=256)
 def learnt_of(function: str, *options: Any) -> Learnt:
     """Return the cache of remembered launches for calls of the function named `function` with these `options`
-    (hashable). The same arguments give the same cache; a new one is empty.
+    (hashable).
+
+    Equal arguments give the same cache, which is empty at first. Only the 256 caches used last are kept.
     """
     return Learnt()

@@ -147,8 +147,8 @@ class Conv(Layer):
         """Return the compiled kernel for images of the shape and type of `x` on `target`; equal kernels are compiled
         once. With `residual` it takes a residual, too.
 
-        If the layer's sizes are dynamic, the kernel is planned for the first images that came, which are recorded, and
-        serves all others.
+        If the layer has dynamic sizes, one kernel serves all their values. It is planned for the images of the layer's
+        first call, whose sizes are recorded.
         """
         shape: tuple[int | None, ...] = x.shape[:-1]
         if self.dynamic is not None:
@@ -211,7 +211,7 @@ class Conv3d(Conv):
 @eager
 def conv1d(x: Any, w: Any, bias: Any = None, **options: Any) -> Any:
     """Return the convolution y[n, q, f] = activation(sum over s, c of x[n, q*stride + s*dilation - padding, c] * w[f,
-    s, c] + bias[f]) as a new array. x is [n, width, c]; `options` are those of `Conv`.
+    s, c] + bias[f]) as a new array. x is [n, width, c], and 0 out of bounds; `options` are those of `Conv`.
 
     >>> import numpy as np
     >>> conv1d(np.ones((1, 5, 2), np.float32), np.ones((1, 3, 2), np.float32), stride=2).reshape(-1)
@@ -250,9 +250,10 @@ def conv3d(x: Any, w: Any, bias: Any = None, **options: Any) -> Any:
 
 def _convolve_once(kind: type[Conv], x: Any, w: Any, bias: Any, options: dict[str, Any]) -> Any:
     """Return the convolution of the images `x` by weights `w` and `bias` (or None), as a layer of class `kind` with
-    these `options` computes it. The layer is made for this call alone.
+    these `options` computes it.
 
-    A call like an earlier one, with the same options, repeats its launch without making a layer.
+    If an earlier call had the same options, shapes and types, its launch is repeated. Otherwise a layer is made for
+    this call alone.
     """
     learnt = learnt_of(kind.__name__, f"{sorted(options.items())}")
     return call_once(learnt, lambda: kind(w, bias, **options), x, w, bias)
@@ -289,12 +290,13 @@ def _conv_kernel(
     constant: bool,
     threads: int,
 ) -> Compiled:
-    """Return the compiled convolution kernel for these sizes and options on `target`, planned for a machine with
-    `threads` cores. Results are cached.
+    """Return the compiled convolution kernel for these sizes and options on `target`. Results are cached by all
+    parameters.
 
-    `image` is (n, extent of each axis); entries that are None stay dynamic, and the plan is made for those of `typical`
-    instead. `weight` is the weights' shape, `dtypes` are (data, output), `added` is (has a bias, has a residual).
-    `constant` says that the weights are packed once, when they are bound.
+    `image` is (n, extent of each axis); entries that are None stay dynamic, and the plan is made for the entries of
+    `typical`, in the same order, in their place. `weight` is the weights' shape, `dtypes` are (data, output), `added`
+    is (has a bias, has a residual). `constant` says that the weights are packed once, when they are bound. `threads` is
+    only part of the cache's key: it must be `environment.threads()`, for which kernels are planned.
     """
     _, *taps, _ = weight
     bias, residual = added

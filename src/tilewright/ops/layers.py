@@ -81,7 +81,8 @@ def call_once(learnt: Learnt, make: Callable[[], Layer], x: Any, weight: Any, bi
 class Layer:
     """Weights, perhaps a bias, and a kernel for each size; call it with an array.
 
-    It keeps the arrays that it was made of. Each call looks whether torch wrote to one of them since they were packed.
+    It keeps references to the arrays that it was made of. Each call checks whether torch wrote to one of them since the
+    weights were packed.
     """
 
     def __init__(self, weight: Any, bias: Any, out_dtype: DTypeLike | None, target: str | None):
@@ -127,8 +128,8 @@ class Layer:
         self._drop_packed()
 
     def _refresh_if_written(self) -> None:
-        """Read weights and bias anew if torch has counted a write to their tensors since they were read, or counts
-        none.
+        """Read weights and bias anew if torch has counted a write to their tensors since they were last read, or if
+        torch counts no writes to them. Arrays that are not torch's are not read anew.
         """
         if self._source.is_changed():
             self.refresh()
@@ -169,19 +170,19 @@ class Layer:
 
     def _checked_input(self, x: Any) -> Any:
         """Return the argument `x` of a call as a contiguous array; raise `ArgumentError` if it is no array or has a
-        wrong number of dimensions. Subclasses define it; here it raises NotImplementedError.
+        wrong number of dimensions. Subclasses define it.
         """
         raise NotImplementedError
 
     def _shape(self, x: Any) -> tuple[int, ...]:
         """Return the result's shape for the input `x`; raise `ArgumentError` if it does not fit the weights. Subclasses
-        define it; here it raises NotImplementedError.
+        define it.
         """
         raise NotImplementedError
 
     def _kernel(self, x: Any, target: str, residual: bool) -> Compiled:
         """Return the compiled kernel for inputs of the shape and type of `x` on `target`; with `residual` it takes a
-        residual, too. Subclasses define it; here it raises NotImplementedError.
+        residual, too. Subclasses define it.
         """
         raise NotImplementedError
 
@@ -252,8 +253,8 @@ class Layer:
         return LayerCall(returned(out, form), out, launch, whole)
 
     def _checked_residual(self, residual: Any, shape: tuple[int, ...], x: Any) -> Any:
-        """Return `residual` as a contiguous array. Raise `ArgumentError` unless it has the result's `shape` and type
-        and is on the same device as the input `x`.
+        """Return `residual` as a contiguous array. Raise `ArgumentError` unless it has the result's `shape` and type,
+        or if it is on another GPU than the input `x`.
         """
         checked = array(residual, "residual", (len(shape),))
         if checked.shape != shape or dtype_of(checked, "residual") is not self.out:
@@ -278,8 +279,9 @@ class Layer:
         """Return a function without arguments that runs the layer: it reads the current elements of `x` and writes the
         result to `out`.
 
-        Both arrays must be contiguous, and `out` must not share memory with `x`. The weights are those of now. `kernel`
-        is the first result of `kernel(x)`; None finds or compiles it. Raise `ArgumentError` if an array does not fit.
+        Both arrays must be contiguous, and `out` must not share memory with `x`. The weights are packed now; the
+        function does not notice later writes to them. `kernel` is the first result of `kernel(x)`; with None, the
+        kernel is looked up or compiled. Raise `ArgumentError` if an array does not fit.
         """
         self._refresh_if_written()
         input_array, output = (in_place(array, name) for array, name in ((x, "x"), (out, "out")))

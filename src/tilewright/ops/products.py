@@ -172,8 +172,10 @@ class Linear(Layer):
         return f"Linear({', '.join([*parts, *(f'{n}={v!r}' for n, v in options.items())])})"
 
     def _call_with_read_weights(self, x: Any, residual: Any = None) -> Any:
-        """Return the layer's result for `x` and `residual` (or None), with the weights as they were last read. Without
-        a residual, a contiguous GPU tensor of several dimensions is computed as one matrix and given its shape again.
+        """Return the layer's result for `x` and `residual` (or None), with the weights as they were last read.
+
+        Without a residual, a contiguous GPU tensor of more than two dimensions is passed on as one matrix, and the
+        result is reshaped. All such calls with equally many rows then share a remembered launch.
         """
         if residual is None and is_on_gpu(x) and x.dim() > 2 and x.numel() and x.is_contiguous():
             # As one matrix, it has the form of other remembered calls.
@@ -211,7 +213,8 @@ class Linear(Layer):
 def require_fit(left: Any, right: Any) -> DType:
     """Check the operands a (`left`) and b (`right`) of a GEMM, and return their common element type.
 
-    Raise `ArgumentError` if their shapes do not fit or their types differ.
+    Raise `ArgumentError` unless a's columns are as many as b's rows, the batch dimensions are equal or b is one matrix,
+    and the element types are equal.
     """
     kind, shapes = dtype_of(left, "a"), f"a is {by(left.shape)}, b {by(right.shape)}"
     if right.shape[-2] != left.shape[-1]:
@@ -234,11 +237,13 @@ def product_kernel(
     constant: bool,
     threads: int,
 ) -> Compiled:
-    """Return the compiled GEMM kernel for `sizes` (batch count, m, k, n) and `dtypes` (operands, result) on `target`,
-    planned for a machine with `threads` cores. Results are cached.
+    """Return the compiled GEMM kernel for `sizes` (batch count, m, k, n) and `dtypes` (operands, result) on `target`.
+    Results are cached by all parameters.
 
-    `transposes` has a letter for a and one for b, as in `kernels.gemm`. `added` is (has a bias, has a residual),
-    `asked` is (activation, precision, accumulate). `constant` says that b does not change once it is bound.
+    With a batch count above 1, a, b and c are [batch, rows, columns]; with 1 they have no batch dimension. `transposes`
+    has a letter for a and one for b, as in `kernels.gemm`. `added` is (has a bias, has a residual), `asked` is
+    (activation, precision, accumulate). `constant` says that b does not change once it is bound. `threads` is only part
+    of the cache's key: it must be `environment.threads()`, for which kernels are planned.
     """
     count, m, k, n = sizes
     options: dict[str, Any] = dict(zip(("activation", "precision", "accumulate"), asked, strict=True))

@@ -32,10 +32,10 @@ class Source:
         return weight_array, bias_array
 
     def is_changed(self) -> bool:
-        """True if torch has written to the weights or the bias since `read`, or counts no writes to them, as in
-        inference mode. False if neither is a torch tensor.
+        """True if torch has written to the weights or the bias since `read`, if one of them has other memory now, or if
+        torch counts no writes to one, as in inference mode. False if neither is a torch tensor.
 
-        Raise an error if gradients of a tensor are being recorded.
+        Raise `ArgumentError` if torch records gradients for one of them.
         """
         if not self._tensors:
             return False
@@ -45,7 +45,7 @@ class Source:
         return None in now or now != self._versions
 
     def _current_versions(self) -> list[Any]:
-        """Return torch's write counter of each torch tensor among weights and bias; None for a tensor without a
-        counter.
+        """Return (write counter, address) of each torch tensor among weights and bias, in this order; None for a tensor
+        whose writes torch does not count.
         """
         return [version_of(tensor) for _, tensor, _ in self._tensors]

@@ -28,8 +28,8 @@ from tilewright.runtime.traced import refuse_traced
 class Arguments:
     """The checked arguments of one call of a tile program.
 
-    `values` maps the program's arguments to arrays and numbers, `symbols` symbols to integers. `made` are the outputs
-    that were allocated here because the call left them out.
+    `values` is {argument of the program: array or number}, `symbols` is {symbol: integer}. `made` are the outputs that
+    were allocated here because the call left them out. `in_place` is {input: output that is the same array}.
     """
 
     def __init__(
@@ -90,7 +90,9 @@ class Arguments:
 
     @property
     def apart(self) -> tuple[Any, ...]:
-        """Return the arguments as the caller passed them, except the inputs that are the same array as an output."""
+        """The call's arguments as the caller passed them, in the program's order and None for outputs that were left
+        out, without the inputs that are the same array as an output.
+        """
         return tuple(given for v, given in zip(self.program.args, self.given, strict=True) if v not in self.in_place)
 
     def finish_logs(self, logs: dict[str, Any]) -> None:
@@ -137,9 +139,9 @@ class Arguments:
     def _checked(self, value: Value, argument: Any) -> Any:
         """Return `argument` as a number (for a scalar), numpy array or DeviceArray of the program's argument `value`.
 
-        Raise ArgumentError if its element type or rank is wrong, or if it is an output with overlapping or read-only
-        elements. If `self.lenient` is set, a numpy array of i8 may be given for u8 and vice versa, and it is reshaped
-        to constant extents.
+        Raise ArgumentError if its element type or rank is wrong, or if it is an output and a numpy array that is
+        read-only or has overlapping elements. If `self.lenient` is set, a numpy array of i8 may be given for u8 and
+        vice versa, and one of another rank is reshaped if the argument's extents are all constants (`_laid_out`).
         """
         where = f"{self.program.name}: argument {value.name}"
         if not isinstance(value.type, MemoryType):
@@ -174,7 +176,8 @@ class Arguments:
         """Return a scalar argument as a number of the element type `wanted`; an array without dimensions counts as its
         element.
 
-        Raise ArgumentError if it is no number, or not one of the type; `where` names it in the message.
+        Raise ArgumentError if it is no number, or a number that the type cannot hold; `where` names the argument in the
+        message.
         """
         number = argument
         refuse_traced(argument, where)
@@ -243,11 +246,12 @@ class Arguments:
             raise ArgumentError(f"{self.program.name}: {what} comes out as {number}; it must be at least {s.lo}")
 
     def _free_sizes(self, told: Set[Symbol]) -> list[tuple[Expr, int, Value]]:
-        """Return [(symbol, extent, argument)]: dimensions whose symbol takes its value from the extent of an array.
+        """Return [(symbol, extent, argument)] for the dimensions whose symbol takes its value from the extent of an
+        array.
 
-        Usually the extent of an argument's memory is an expression of symbols, from which these are solved. This is for
-        a dimension whose memory has an extent of its own instead: a free one, or a constant. Symbols in `told`, whose
-        value is found elsewhere, are left out.
+        These are dimensions for which the argument's memory layout declares no extent, or a constant one. (For other
+        dimensions it declares an expression of symbols, from which these are solved.) Symbols in `told` get a value
+        elsewhere, and are left out.
         """
         return [
             (d, n, value)
@@ -296,7 +300,8 @@ class Arguments:
                     )
 
     def _check_assumptions(self) -> None:
-        """Raise ArgumentError if the symbols' values violate an `assume` record of the program.
+        """Raise ArgumentError if the symbols' values violate an `assume` record of the program. A condition on symbols
+        without a value is not checked.
 
         If `self.lenient` is set, warn instead, and set `self.warned`.
         """
@@ -335,8 +340,9 @@ class Arguments:
     def _why_not_shared(self, output: Value, other: Value) -> str | None:
         """Return the error text that says why `output` must not share memory with the argument `other`; None if it may.
 
-        It may under two conditions. Both are the same array; and the program writes each element only where it reads
-        the elements from which it is computed. A grid program never may, as its workgroups run one after the other.
+        It may if both are the same array, and the program writes each element only at the place from which it reads the
+        elements that the new value depends on. A grid program (with workgroups) never may: one workgroup might read
+        what another has written.
         """
         if not is_same_array(self.values[output], self.values[other]):
             return "they are not the same elements, in the same order"

@@ -109,8 +109,9 @@ def store(key: str, payload: bytes) -> None:
 def why_not_used(folder: Path, key: str = "") -> str | None:
     """Return a text that says why `folder` is not used as the cache; None if it is.
 
-    It is not used if it contains files that the cache did not write. It is not used either if another user owns it or
-    may write to it; the same holds for its subfolder with the entry `key`.
+    There are two kinds of reasons. `refusal` gives one: `folder` is no folder, or contains files that the cache did not
+    write and has no marker file. Or another user owns the folder, or may write to it; the same holds for its subfolder
+    with the entry `key`.
     """
     why = refusal(folder)
     for place in (folder, folder / key[:2]):
@@ -162,7 +163,7 @@ def entries(folder: Path) -> list[tuple[float, int, Path]]:
 def _keep_within(folder: Path, most: int) -> None:
     """Remove unfinished entries of killed processes; then, if the cache has more than `most` bytes, remove old entries.
 
-    The least recently used entries go first, until 90 % of `most` is left.
+    The least recently used entries go first, until the others have at most 90 % of `most` bytes.
     """
     kept_entries = []
     for entry in entries(folder):
@@ -185,7 +186,7 @@ def _keep_within(folder: Path, most: int) -> None:
 def clear() -> int:
     """Remove every cache entry and return how many there were; 0 if there is no cache.
 
-    Raise CacheError if the folder contains files that the cache did not write.
+    Raise CacheError if the folder contains files that the cache did not write, and has no marker file.
     """
     folder = environment.cache_folder()
     if folder is None or not is_folder(folder):

@@ -118,7 +118,7 @@ def _foreign(folder: Path) -> str | None:
     """Return the relative path of the first file or folder in `folder` that the cache did not write; None if there is
     none.
 
-    The folder has no marker file.
+    The marker file counts as not written by the cache: `folder` must not have one.
     """
     for entry in _listed(folder):
         if _UNFINISHED.fullmatch(entry.name):

@@ -58,7 +58,7 @@ def signature_of(wanted: Mapping[str, str], outputs: Sequence[str], options: Seq
     """Return the Python signature of an executable; outputs at its end may be left out.
 
     `wanted` maps its arguments' names to their types as text, `outputs` are the names of outputs. `options` are the
-    names of further keyword arguments, beside `out`.
+    names of further keyword arguments, beside `out`. A name that is a keyword of Python gets an underscore at its end.
 
     >>> print(signature_of({"x": "f32[M, K]", "y": "f32[M]"}, ["y"]))
     (x: 'f32[M, K]', y: 'f32[M]' = None, *, out=None)

@@ -21,7 +21,7 @@ _LOG = logging.getLogger("tilewright.codegen")
 class Helper:
     """The helper process that generates machine code.
 
-    It is started at first use, again if it ended, and anew in a forked process.
+    It is started at first use. It is started again if it has ended, and in a process that was forked.
     """
 
     def __init__(self) -> None:

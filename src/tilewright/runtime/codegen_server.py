@@ -75,8 +75,8 @@ def generate(request: dict[str, Any], text: str) -> bytes:
     "assembly".
 
     `request` also has the target triple, the CPU and its features, LLVM's optimisation level, the passes to run, and
-    LLVM's own flags. Flags hold for the whole process, so each request must have all that it depends on. LLVM's errors
-    are raised as RuntimeError.
+    LLVM's own flags. LLVM keeps flags until its process ends, so each request must set every flag on which it depends.
+    LLVM's errors are raised as RuntimeError.
     """
     import llvmlite.binding as llvm
 
@@ -142,8 +142,9 @@ class _Child:
 def _serve(sample: dict[str, Any], request_in: int, answer_out: int) -> None:
     """Run the forked child: warm LLVM up, answer one request, and exit the process. This never returns.
 
-    The request is read from the file descriptor `request_in`; the machine code, or LLVM's error message, is written to
-    `answer_out`. `sample` is the request before, used for the warm-up.
+    The request is read from the file descriptor `request_in`. The answer is written to `answer_out`: "+" and the
+    machine code, or "-" and LLVM's error message. `sample` is the previous request, whose options are used for the
+    warm-up.
     """
     with contextlib.suppress(RuntimeError):
         generate(sample, _SMALL)

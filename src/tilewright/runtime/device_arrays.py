@@ -26,10 +26,12 @@ _TORCH = {"bfloat16": "bf16", "float8_e4m3fn": "f8e4m3fn", "float8_e5m2": "f8e5m
 
 @dataclass(frozen=True)
 class DeviceArray:
-    """An array in device memory that `owner` keeps alive; `strides` are in elements.
+    """An array in the memory of GPU number `device`, at the address `pointer`. `owner` keeps the memory alive;
+    `strides` are in elements.
 
-    `stream` is the one that the owner says its work goes to; None: whatever is the current one. If `follows_stream`,
-    all work on the array goes to that stream, and not to the current one of another library.
+    `stream` is the handle of the stream to which the owner's work on the array goes; None: the current stream. If
+    `follows_stream`, kernels that use the array are launched on this stream too, and not on the current one of another
+    library.
     """
 
     pointer: int
@@ -120,11 +122,11 @@ class DeviceArray:
 
     @property
     def coincides(self) -> bool:
-        """True if two elements may have the same address: a stride is too small for the dimensions with smaller
-        strides.
+        """True if two elements may have the same address, because a stride is too small.
 
-        It is too small if it is less than the number of elements that these dimensions span. For a shape (3, 4) with
-        strides (s, 1), s must be at least 4. Negative strides are not expected.
+        A stride must be at least the number of elements that the dimensions with smaller strides span: for a shape (3,
+        4) with strides (s, 1), s must be at least 4. Dimensions of extent 1 do not count. Negative strides are not
+        expected.
 
         >>> [DeviceArray(0, (3, 4), (s, 1), np.dtype("f4"), None).coincides for s in (3, 4, 5)]
         [True, False, False]
@@ -140,7 +142,7 @@ class DeviceArray:
 def followed_stream(arrays: Sequence[Any]) -> int | None:
     """Return the stream that all work on `arrays` must go to; None if no array demands one.
 
-    It is the stream of the first DeviceArray whose `follows_stream` is set.
+    It is the stream of the first DeviceArray that has one and whose `follows_stream` is set.
 
     >>> followed_stream([DeviceArray(0, (1,), (1,), np.dtype("f4"), None, stream=7, follows_stream=True)])
     7
@@ -204,7 +206,8 @@ def _of_torch(tensor: Any, torch: Any, where: str) -> DeviceArray:
 
 
 def share_memory(one: Any, other: Any) -> bool:
-    """True if two arrays may share memory: numpy arrays exactly, arrays on one GPU if their address ranges overlap.
+    """True if two arrays share memory. For numpy arrays the test is exact; arrays on one GPU are said to share memory
+    if their address ranges overlap.
 
     Arrays on different devices, or one on the host and one on a GPU, never do.
 

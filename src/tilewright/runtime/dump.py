@@ -38,7 +38,7 @@ class Dump:
         """Log the pass `step`, and write the program's text after it to a numbered file if a folder is set.
 
         `level` is the IR level of the text ("tile", "block") and becomes the file's suffix. `text` is a function that
-        returns the text; it is called only if a file is written. Raise ArgumentError if that fails.
+        returns the text; it is called only if a file is written. Raise ArgumentError if the file cannot be written.
         """
         _LOG.debug("%s: %s, %s", self.name, step, level)
         if self.folder is None:

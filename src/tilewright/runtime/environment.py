@@ -138,6 +138,8 @@ def dump_folder() -> Path | None:
 
 
 def threads() -> int:
-    """Return the number of workers of a program on a CPU: TILEWRIGHT_THREADS, or one for each core of this process."""
+    """Return the number of workers of a program on a CPU: TILEWRIGHT_THREADS, or one for each core that this process
+    may use (at most 1024).
+    """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return int(THREADS.value() or min(cores or 1, WORKERS.most))

@@ -54,7 +54,8 @@ class HostDevice(Protocol):
         """Return the Memories of the device that `arrays` are on: the object that allocates, copies and fills tensors
         there.
 
-        `passing` says that tensors allocated from it are used only during one call.
+        With `passing`, the caller promises to use tensors that it allocates only during one call, so that their memory
+        may be reused.
         """
 
 
@@ -219,9 +220,9 @@ class _ScriptWriter:
     def _check_written(self, arguments: int) -> None:
         """Raise UninitialisedFault if a step reads a workspace that no earlier step has written.
 
-        Three facts about steps of the `bind` block are recorded in the script: which arguments they use (`fixed`),
+        Also record three facts about the steps of the `bind` block in the script: which arguments they use (`fixed`),
         which tensors they write (`held`), and whether they write workspaces only (`lasting`). `arguments` is the number
-        of the host program's arguments, which have the first slots (numbers of tensors).
+        of the host program's arguments: these have the slots (numbers of tensors) from 0 on.
         """
         unwritten = {root for root in self.roots if root >= arguments}
         for once, op, uses in sorted(self._uses, key=lambda use: not use[0]):
@@ -310,9 +311,8 @@ class HostExecutor(ScriptExecutor):
     def prepared(self, name: str, settings: Mapping[str, int]) -> tuple[Launchable, dict[str, int]]:
         """Return (the program `name` compiled for these settings, {name: value} of the settings passed at each launch).
 
-        Settings of two kinds are told apart. Those of open parameters (known only at the call) are passed at each
-        launch: they are the second item. All others are compiled into the program. It is compiled at the first call
-        with these values, and then reused.
+        Settings of the program's open parameters (known only at the call) are passed at each launch. All others are
+        compiled into the program: it is compiled at the first call with their values, and then reused.
         """
         program = self.module.programs[name]
         passed = {s.name for s in open_parameters(program)}
@@ -359,6 +359,6 @@ class HostExecutor(ScriptExecutor):
         """Return the Memories of the device that `arrays` are on: the object that allocates, copies and fills tensors
         there.
 
-        `passing` says that tensors allocated from it are used only during one call.
+        With `passing`, the caller promises to use tensors that it allocates only during one call.
         """
         return self.device.near(arrays, passing)

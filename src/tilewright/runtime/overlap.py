@@ -70,10 +70,10 @@ def require_own_memory(array: Array, where: str) -> None:
 
 
 def require_apart(name: str, args: Sequence[tuple[str, str | None]], arrays: Sequence[Array]) -> None:
-    """Raise ArgumentError if an array that is written may share memory with another one: their address ranges overlap.
+    """Raise ArgumentError if the address range of an array that is written overlaps that of another array.
 
-    `args` has (name, role) for each of `arrays`; arrays of any role but "in" are written. `name` is the program's, for
-    the message.
+    `args` has a pair (name, role) for each of `arrays`; arrays of any role but "in" are written. `name` is the
+    program's, for the message.
     """
     for place, (written, role) in enumerate(args):
         for other in range(len(arrays)):

@@ -103,7 +103,9 @@ class HostMemory:
 
 @dataclass(frozen=True)
 class SlotMemory:
-    """A slot's tensor: a workspace, or a view of the slot `source` with another shape or strides (in elements)."""
+    """The tensor of the slot number `slot`: a workspace if `source` is None, otherwise a view of the tensor of the slot
+    `source`, with another shape or strides (in elements).
+    """
 
     slot: int
     shape: tuple[int, ...]
@@ -126,7 +128,9 @@ class SlotMemory:
 
 @dataclass(frozen=True)
 class Launched:
-    """The step that launches a program; `slots` are those of its arguments, `params` its open parameters' values."""
+    """The step that launches a program. `slots` are the slot numbers of its arguments, `params` are (name, value) of
+    its open parameters.
+    """
 
     program: Launchable
     slots: tuple[int, ...]
@@ -173,9 +177,9 @@ class Tabled:
 
 @dataclass(frozen=True)
 class Checked:
-    """The step that raises an error if an element of a tensor is not 0.
+    """The step that raises an error if one of some elements of a tensor is not 0.
 
-    `faults` are (element index, message, location in the program's text).
+    `faults` are (element index, message, location in the program's text), one for each element that is checked.
     """
 
     slot: int
@@ -223,11 +227,12 @@ class Script:
     """The arguments that steps inside `bind` read or write."""
 
     def places(self, arguments: int) -> list[tuple[int, ...]] | None:
-        """Return a list of tuples, one for each launch: the slot numbers of its arrays, such as [(0, 3), (3, 1)].
+        """Return a list of tuples, one for each launch: the slot numbers of the launch's arrays, such as [(0, 3), (3,
+        1)].
 
         A slot is the number of a tensor; `arguments` is the number of the program's arguments, which have the first
-        slots. For a view it is the slot of the tensor that is viewed. Steps that run once (in `bind`) do not count.
-        None if any other step is no launch.
+        slots. In place of a view, the list has the slot of the tensor that is viewed. Steps that run once (in `bind`)
+        are left out. Return None if any other step is no launch.
         """
         roots = {n: n for n in range(arguments)}
         for slot_memory in self.memory:
@@ -241,7 +246,8 @@ class Script:
 class Kept:
     """The result of a script's steps that run once: the workspaces that they wrote, to be used by further bindings.
 
-    `steps` are these steps, `made` the workspaces, `arrays` their tensors by slot.
+    `steps` are the steps that were run, `made` describes the workspaces, and `arrays` is {slot: tensor} of the
+    workspaces.
     """
 
     steps: tuple[object, ...]
@@ -279,7 +285,9 @@ class HostArgument(NamedTuple):
 
 
 class ScriptExecutor:
-    """Binds scripts to arrays; `arguments` are those of the host program, `main` is the name of its last program."""
+    """Binds scripts to arrays. `name` is the name of the host program, `arguments` are its arguments; `main` is the
+    name of the module's last program, which computes the result.
+    """
 
     name: str
     main: str
@@ -296,7 +304,8 @@ class ScriptExecutor:
         """Return the Memories of the device that `arrays` are on: the object that allocates, copies and fills tensors
         there.
 
-        Subclasses implement this. `passing` says that tensors allocated from it are used only during one call.
+        Subclasses implement this. With `passing`, the caller promises to use tensors that it allocates only during one
+        call.
         """
         raise NotImplementedError
 
@@ -362,10 +371,9 @@ class ScriptExecutor:
         """Return (call, whole): a function that runs the program on `arrays`, and a Whole that describes its launches.
 
         `whole` is None if the function does more than copies of arguments and launches, or if nothing is launched.
-        Steps of the program's `bind` block run now, unless `kept` has their results. `kept` is the result of an earlier
-        binding; it is ignored if it does not fit this script. `params` is {name: value} of sizes that no shape
-        determines. `passing` promises that the function is called exactly once, right away, so that its workspaces may
-        be reused.
+        Steps of the program's `bind` block run now, unless `kept`, a result of `keep`, has their results; it is ignored
+        if it does not fit this script. `params` is {name: value} of sizes that no shape determines. `passing` promises
+        that the function is called exactly once, right away, so that its workspaces may be reused.
         """
         script, where = self.script(arrays, params), self.near(arrays, passing)
         staged, copies = self._staged(arrays, where)
@@ -432,12 +440,13 @@ class ScriptExecutor:
 
 @dataclass(frozen=True)
 class Whole:
-    """The launches and arrays of a call that only launches.
+    """The launches and arrays of a call that does nothing else than copies of arguments and launches.
 
-    `arrays` are the arguments as launches take them, perhaps contiguous copies; `names` and `written` are in the same
-    order. `launches` are pairs (call, slots of its arrays), slots of arguments or workspaces. `fixed` are the arguments
-    that steps inside `bind` have used, which cannot be replaced. `workspaces` are those that were made for this call,
-    by slot.
+    `arrays` are the arguments as launches take them, perhaps contiguous copies; `names` and `written` (whether the
+    program writes it) are in the same order. `launches` are pairs (function that launches, slot numbers of its arrays):
+    arguments have the first slots, workspaces follow. `fixed` are the slots of arguments that steps inside `bind` have
+    used, so that a repeated call cannot replace them. `workspaces` is {slot: workspace that was allocated for this
+    call}.
     """
 
     names: tuple[str, ...]
@@ -449,7 +458,9 @@ class Whole:
 
 
 class Bound:
-    """Calls that are made in order, by one thread at a time; `whole` is given if they are only launches."""
+    """A function that makes some calls in order, for one thread at a time. `whole` describes them if they are only
+    launches; else it is None.
+    """
 
     __slots__ = ("_calls", "_lock", "whole")
 

@@ -28,12 +28,13 @@ def sizes_of(
 ) -> dict[str, int]:
     """Return {name: value} of the program's open parameters and sizes (known only at the call).
 
-    A value comes from one of three: an extent of an array, if the declared extent is the parameter itself; a stride of
-    a device array, likewise, along a dimension of several elements; or `given`. `arrays` is {argument name: array};
-    arguments without an array are not checked.
+    A value comes from one of three sources: an extent of an array, if the declared extent is the parameter itself; a
+    stride of a device array, if the declared stride is the parameter and the dimension has several elements; or
+    `given`. `arrays` is {argument name: array}; arguments without an array are not checked.
 
     Raise ArgumentError if a parameter gets no value or two different ones, if a value is out of its range, or if an
-    extent, a `require` of the program or one of `conditions` (which copy atoms need) does not hold.
+    extent is not the declared one. Raise it too if a `require` of the program does not hold, or one of `conditions`, on
+    which copy atoms depend.
 
     >>> from tilewright.ir.block import parse_block
     >>> program = parse_block('''block f(%x: in global f32 (M, 2*K), %y: out global f32 (M))

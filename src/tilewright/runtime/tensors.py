@@ -111,8 +111,8 @@ def refuse_tensor(tensor: Any, torch: Any, where: str) -> None:
 def refuse_form(tensor: Any, torch: Any, where: str) -> None:
     """Raise ArgumentError if a torch tensor's memory does not hold its values; return nothing otherwise.
 
-    Such tensors are sparse, nested or quantised tensors, and conjugated or negated views. `where` names the tensor in
-    the message; `torch` is the module.
+    This is so for sparse, nested and quantised tensors, and for conjugated and negated views. `where` names the tensor
+    in the message; `torch` is the module.
     """
     why = _refusal(tensor, torch)
     if why is not None:
@@ -136,8 +136,8 @@ def refuse_gradients(tensor: Any, torch: Any, where: str) -> None:
 def _refusal(tensor: Any, torch: Any) -> tuple[str, str] | None:
     """Return (problem, method call) if a torch tensor's memory does not hold its values; None if it does.
 
-    `problem` is a text such as "is a nested tensor". The method call is the text of one that makes a plain tensor, such
-    as ".to_dense()".
+    `problem` is a text such as "is a nested tensor". `method call` is the text of a call that returns a plain tensor,
+    such as ".to_dense()".
     """
     if tensor.layout is not torch.strided:
         return f"is sparse or packed (its layout is {tensor.layout})", ".to_dense()"
@@ -165,10 +165,10 @@ def version_of(tensor: Any) -> tuple[int, int] | None:
 
 
 def count_writes(written: Iterable[Any]) -> None:
-    """Increment torch's write counter of each tensor in `written`, since a kernel wrote to it.
+    """Increment torch's write counter of each torch tensor in `written`, since a kernel wrote to it, so that autograd
+    and `version_of` notice the write.
 
-    Autograd and `version_of` then notice the write. Arrays of other libraries are skipped, as is a torch without this
-    function.
+    Arrays of other libraries are skipped. Nothing is done if this version of torch has no function for it.
     """
     for argument in written:
         torch = torch_of(argument)
@@ -181,7 +181,9 @@ def count_writes(written: Iterable[Any]) -> None:
 
 
 class Form:
-    """The library of the first array among some arguments, which results are converted to."""
+    """The library that results are converted to: that of the first array among some arguments. Arrays without
+    dimensions do not count.
+    """
 
     def __init__(self, arguments: Iterable[Any]):
         arrays = (a for a in arguments if hasattr(a, "__dlpack__") and getattr(a, "ndim", None) != 0)

@@ -33,8 +33,9 @@ def toolchain() -> str:
 def content_of(folder: Path) -> str:
     """Return a hash of the names and contents of all Python files below `folder`, independent of the folder's path.
 
-    The hash is kept in the disk cache, by the files' sizes and times of change. It is not kept if a file was changed in
-    the last 3 seconds, since a further change might get the same time.
+    The hash is stored in the disk cache, under a key of the folder's path and the files' names, sizes and times of
+    change. It is not stored if a file was changed in the last 3 seconds, since a further change might get the same
+    time.
     """
     states = sorted(_states(str(folder), ""))
     key = cache_of_programs.key_of("content", str(folder), f"{states}")

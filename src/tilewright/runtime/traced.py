@@ -49,9 +49,8 @@ def is_transforming(torch: Any) -> bool:
 
 
 def following_of(torch: Any) -> Callable[[], bool]:
-    """Return a function without arguments that returns what `is_transforming(torch)` returns, but faster.
-
-    It skips the look-up of the module's state. `torch` is the module.
+    """Return a function without arguments that returns what `is_transforming(torch)` returns. It is faster, since it
+    looks the module's state up only once, here. `torch` is the module.
     """
     return _torch_state(torch).is_transforming
 
@@ -117,7 +116,8 @@ def _traced_by_torch(argument: Any, torch: Any, tensor: Any) -> str | None:
 def _own_dispatch(argument: Any, tensor: Any) -> str | None:
     """Return the error text that says why a tensor is refused if its class overrides `__torch_dispatch__`; else None.
 
-    Such a tensor's memory does not hold its values (FakeTensor, for example). `tensor` is the class torch.Tensor.
+    The memory of a tensor with its own `__torch_dispatch__`, such as a FakeTensor, does not hold its values. `tensor`
+    is the class torch.Tensor.
     """
     kind = type(argument)
     if kind.__torch_dispatch__ is tensor.__torch_dispatch__:
@@ -128,10 +128,9 @@ def _own_dispatch(argument: Any, tensor: Any) -> str | None:
 
 
 def _transformed(argument: Any, ask: _TorchState) -> str:
-    """Return the error text that says why a tensor is refused, with a way out. The tensor is under a function
-    transform.
+    """Return the error text that says why a tensor under a function transform is refused, with a way out.
 
-    `ask` tells which one: vmap; grad, vjp or jvp; or functionalize.
+    `ask` tells which transform it is: vmap; grad, vjp or jvp; or functionalize.
     """
     if ask.is_batched(argument):
         return (
@@ -166,7 +165,9 @@ class _NoLevel:
 
 
 class _TorchState:
-    """Functions of torch that tell what traces calls or tensors; one that a version lacks tells that nothing does."""
+    """Functions of torch that tell whether calls or tensors are traced or transformed. If a version of torch lacks one,
+    its replacement answers that nothing is.
+    """
 
     def __init__(self, torch: Any):
         def function(path: str, otherwise: Any = False) -> Callable[..., Any]:

@@ -33,11 +33,12 @@ def loop_rule(name: str, operator: Any) -> Callable[..., tuple[Any, Any]]:
     """
 
     def rule(info: Any, in_dims: Sequence[int | None], *args: Any) -> tuple[Any, Any]:
-        """Return (results stacked along dimension 0, 0), from one call of the operator for each element of the vmap
-        batch.
+        """Return (result, its vmap dimension 0): the results of one call of the operator for each element of the vmap
+        batch, stacked along dimension 0.
 
-        If the operator has several results, both are tuples with an entry for each. `in_dims` has the vmap dimension of
-        each argument in `args`, or None; `info` has the batch's extent. Raise ArgumentError if the batch is empty.
+        If the operator has several results, both items are tuples with an entry for each. `in_dims` has the vmap
+        dimension of each argument in `args`, or None; `info` has the batch's extent. Raise ArgumentError if the batch
+        is empty.
         """
         count = info.batch_size
         if not count:

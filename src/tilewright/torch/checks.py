@@ -61,7 +61,7 @@ def require_rank(tensor: Any, name: str, *ranks: int, least: int | None = None) 
     """Raise ArgumentError unless the number of dimensions of `tensor` is one of `ranks`, or at least `least` (if not
     None).
 
-    Also raise if `tensor` is None. `name` names the tensor in the error.
+    Raise it too if `tensor` is None. `name` names the tensor in the error.
     """
     require_tensor(tensor, name)
     if tensor.dim() in ranks or (least is not None and tensor.dim() >= least):
@@ -115,10 +115,10 @@ def require_shape(tensor: Any, name: str, wanted: tuple[Any, ...], why: str) -> 
 
 
 def require_bias(bias: Any, name: str, kind: DType, wanted: tuple[Any, ...], why: str) -> None:
-    """Raise ArgumentError unless `bias` is None, or has the shape `wanted` and an element type that kernels add.
+    """Raise ArgumentError unless `bias` is None, or has the shape `wanted` and an allowed element type.
 
-    Such types are `kind`, the element type of the data, and the type of its accumulator. The error names the bias
-    `name`; if the shape is wrong, it ends with `why`, the reason for the shape ("one for each filter").
+    Allowed are `kind`, the element type of the data, and the type of its accumulator. The error names the bias `name`;
+    if the shape is wrong, it ends with `why`, the reason for the shape ("one for each filter").
     """
     if bias is None:
         return

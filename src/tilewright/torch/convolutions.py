@@ -137,7 +137,7 @@ def _run(rank: int, expected: Result, x: Any, weight: Any, bias: Any, *option_va
     """Return activation(convolution + bias + residual) of real tensors with `rank` spatial axes, by one kernel.
 
     `expected` is the result's shape and memory format. `option_values` are the fields of `Options`, in order. If the
-    image or the weight has no elements, the convolution is zero and no kernel is called.
+    image or the weight has no elements, torch computes the result, with a convolution of 0.
     """
     options = Options(*option_values)
     residual = None if options.residual is None else options.residual.detach()
@@ -176,15 +176,16 @@ def channels_innermost(tensor: Any) -> Any:
 
 
 def as_output(result: Any, channels_last: bool) -> Any:
-    """Return a kernel's result [n, ..., c] as [n, c, ...]: a view if `channels_last`, else contiguous, by a copy if
-    needed."""
+    """Return a kernel's result [n, ..., c] in torch's order of dimensions, [n, c, ...]: as a view if `channels_last`,
+    else contiguous, by a copy if needed.
+    """
     image = result.movedim(-1, 1)
     return image if channels_last else as_contiguous(image)
 
 
 def _conv_gradients(name: str, gradient: Any, inputs: tuple[Any, ...], _: Any, needed: Sequence[bool]) -> Sequence[Any]:
-    """Return the gradient of each input of a convolution operator; None for an input that needs none or cannot have
-    one.
+    """Return the gradients of all arguments of a convolution operator, in their order; None for an argument that needs
+    no gradient or is no tensor.
 
     `name` is the operator ("conv2d"), `gradient` is with respect to its result, `inputs` are all its arguments.
     `needed` says for each argument whether it needs a gradient. If there is an activation, its input is computed again.
@@ -208,9 +209,10 @@ def _vmap_rule(
 ) -> tuple[Any, Any]:
     """Return (result, its vmap dimension) of the convolution operator `name` on a batch under torch.vmap, by one call.
 
-    If only images or residuals are batched, the vmap dimension is merged with the images, and is 0 in the result. If
-    the weight or bias is batched, it is merged with the channels (as more groups), and is 1. `in_dims` has the vmap
-    dimension of each argument or None, `info` its extent. `option_values` are the fields of `Options`.
+    If neither weight nor bias is batched, the vmap dimension is merged with the dimension of images, and the result's
+    vmap dimension is 0. Otherwise it is merged with the channels, as more groups, and the result's vmap dimension is 1.
+    `in_dims` has the vmap dimension of each argument or None, `info` its extent. `option_values` are the fields of
+    `Options`, in order.
     """
     options = Options(*option_values)
     x_dim, weight_dim, bias_dim = in_dims[:3]
@@ -310,10 +312,10 @@ def _image_gradient_vmap_rule(
 ) -> tuple[Any, Any]:
     """Return (result, its vmap dimension) of the operator conv_image_gradient on a batch under torch.vmap, by one call.
 
-    If only `dy` is batched, the vmap dimension is merged with its images, and is 0 in the result. If `weight` is
-    batched, it is merged with the channels (as more groups), and is 1. `in_dims` has the vmap dimension of each
-    argument or None, `info` its extent. `sizes` are the image's spatial sizes, `options` are stride, padding, dilation
-    and groups.
+    If only `dy` is batched, the vmap dimension is merged with the dimension of images, and the result's vmap dimension
+    is 0. If `weight` is batched, the vmap dimension is merged with the channels, as more groups, and the result's is 1.
+    `in_dims` has the vmap dimension of each argument or None, `info` its extent. `sizes` are the image's spatial sizes,
+    `options` are stride, padding, dilation and groups.
     """
     *geometry, groups = options
     operator = torch.ops.tilewright.conv_image_gradient
@@ -344,10 +346,11 @@ IMAGE_GRADIENT = define(
 def _check_filter_gradient(
     x: Any, dy: Any, taps: Sequence[Any], stride: Numbers, padding: Numbers, dilation: Numbers, groups: int
 ) -> Result:
-    """Return the shape, dtype, device and memory format of the gradient with respect to a convolution's filters.
+    """Return the shape, dtype, device and memory format, as a `Result`, of the gradient with respect to a convolution's
+    filters.
 
-    It is a `Result`. `x` is the convolution's image, `dy` the gradient with respect to its output, `taps` are the
-    filter's spatial sizes. Raise ArgumentError if the arguments do not fit.
+    `x` is the convolution's image, `dy` the gradient with respect to its output, `taps` are the filter's spatial sizes.
+    Raise ArgumentError if the arguments do not fit.
     """
     rank = len(taps)
     require_same_device({"x": x, "dy": dy})
@@ -401,11 +404,12 @@ def _filter_gradient_gradients(gradient: Any, inputs: tuple[Any, ...], _: Any, n
 def _filter_gradient_vmap_rule(
     info: Any, in_dims: Sequence[int | None], x: Any, dy: Any, taps: Sequence[int], *options: Any
 ) -> tuple[Any, Any]:
-    """Return (result, 0) of the operator conv_filter_gradient on a batch under torch.vmap, by one call.
+    """Return (result, its vmap dimension 0) of the operator conv_filter_gradient on a batch under torch.vmap, by one
+    call.
 
-    0 is the result's vmap dimension. The batch of `x` and of `dy` becomes more groups; if one of both is not batched,
-    it is broadcast. `in_dims` has the vmap dimension of each argument or None, `info` its extent. `taps` are the
-    filter's spatial sizes, `options` are stride, padding, dilation and groups.
+    The vmap dimensions of `x` and `dy` become more groups. If only one of the two tensors is batched, the other is
+    broadcast. `in_dims` has the vmap dimension of each argument or None, `info` its extent. `taps` are the filter's
+    spatial sizes, `options` are stride, padding, dilation and groups.
     """
     *geometry, groups = options
     images, outputs = (

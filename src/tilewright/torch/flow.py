@@ -87,10 +87,12 @@ def trace_module(module: Any) -> tuple[Any, str]:
 
 
 class Flow:
-    """The modules of a model, by path: how often each is called, and which one alone takes its result.
+    """The calls of modules in a model, by the modules' paths: how often each is called, and which module alone takes
+    its result.
 
-    If torch.fx cannot follow the model (`why` has the reason), each of its child modules that has children is followed
-    by itself. A Sequential in code that cannot be followed is not: that code may call its children one by one.
+    If torch.fx cannot follow the model's code (`why` has the reason), the code of each child module that has children
+    is followed by itself. A Sequential, ModuleList or ModuleDict in code that cannot be followed is not followed
+    itself, only its children, since that code may call these one by one.
     """
 
     def __init__(self, model: Any):
@@ -145,7 +147,7 @@ class Flow:
         """Return the path of the module whose call is the only use of the result of the module at `path`; None if there
         is none.
 
-        None also if one of both modules is called more than once, or if other code reads the parameters of one of them.
+        None also if either module is called more than once, or if other code reads its parameters.
         """
         consumer = self._next.get(path)
         if consumer is None or consumer not in self._modules or self._calls[path] != 1 or self._calls[consumer] != 1:
@@ -156,8 +158,8 @@ class Flow:
 def _containers(module: Any) -> Iterator[tuple[str, Any]]:
     """Yield (path, child) for each child of `module` that has children itself; the path is relative to `module`.
 
-    A Sequential, ModuleList or ModuleDict is not yielded: its children are, by the same rule, with paths such as
-    "layers.0".
+    In place of a Sequential, ModuleList or ModuleDict, those of its children that have children are yielded, by the
+    same rule, with paths such as "layers.0".
     """
     for name, child in module.named_children():
         if isinstance(child, torch.nn.Sequential | torch.nn.ModuleList | torch.nn.ModuleDict):

@@ -46,7 +46,7 @@ def linear(
 
     A weight [k] gives a result without the dimension n. A residual whose shape or dtype is not the result's is added
     after the GEMM's result is rounded. `keep_packed` keeps the packed weight for later calls, until torch counts a
-    write to it.
+    write to it; it has no effect for a weight [k].
 
     >>> x, weight = torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 4.0], [-1.0, 0.0]])
     >>> linear(x, weight, torch.tensor([0.5, 0.0]), activation="relu")
@@ -65,8 +65,9 @@ def linear(
 
 
 def _unsqueeze_tensor(residual: Any, axis: int) -> Any:
-    """Return the tensor `residual` with a new dimension of extent 1 at `axis`; a number or None is returned
-    unchanged."""
+    """Return the tensor `residual` with a new dimension of extent 1 at `axis`. Anything but a tensor, such as a number
+    or None, is returned unchanged.
+    """
     return residual.unsqueeze(axis) if isinstance(residual, torch.Tensor) else residual
 
 
@@ -454,10 +455,11 @@ def scaled_dot_product_attention(
 ) -> Any:
     """Return the attention of `query` [..., m, d], `key` [..., n, d] and `value` [..., n, e]: a tensor [..., m, e].
 
-    As `torch.nn.functional.scaled_dot_product_attention`, but it has no gradient. A query whose keys are all masked
-    gets 0. With `dropout_p`, all weights are computed in memory; torch's own dropout, which follows torch's seed, drops
-    some of them before the product with the values. Raise ArgumentError if the arguments do not fit, or for a mask with
-    `is_causal`.
+    As `torch.nn.functional.scaled_dot_product_attention`, but it has no gradient. The leading dimensions are broadcast.
+    With `enable_gqa`, the heads (dimension -3) of `key` and `value` are repeated to the number of the query's heads. A
+    query whose keys are all masked gets 0. With `dropout_p`, all weights are computed in memory; torch's own dropout,
+    which follows torch's seed, drops some of them before the product with the values. Raise ArgumentError if the
+    arguments do not fit, or for a mask with `is_causal`.
 
     >>> q = k = torch.zeros(1, 1, 2, 4)
     >>> v = torch.tensor([[1.0], [3.0]]).expand(1, 1, 2, 1)
@@ -500,11 +502,12 @@ def _as_four_dimensions(tensor: Any, batch: Sequence[int]) -> Any:
 
 
 def mask_as_bias(attn_mask: Any, q: Any, k: Any, batch: Sequence[int]) -> tuple[Any, Any]:
-    """Return (`attn_mask` as a tensor [b, h, m, n] to add to the scores, True for each query that has a visible key).
+    """Return (bias, visible): `attn_mask` as a tensor [b, h, m, n] to add to the scores, and a bool tensor [b, h, m, 1]
+    that is True for each query with a visible key.
 
-    The second is a bool tensor [b, h, m, 1]. Without a mask, both are None. `q` and `k` are [b, h, m, d] and [b, h, n,
-    d]; the mask is broadcast to the leading dimensions `batch` first. A bool mask is True for visible keys, as in
-    torch's function. Raise ArgumentError for a float64 mask with other queries than float64.
+    Without a mask, both are None. `q` and `k` are [b, h, m, d] and [b, h, n, d]; the mask is broadcast to the leading
+    dimensions `batch` first. A bool mask is True for visible keys, as in torch's function. The bias is f32, or f64 for
+    f64 queries. Raise ArgumentError for a float64 mask with other queries than float64.
     """
     if attn_mask is None:
         return None, None

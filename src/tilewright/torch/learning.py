@@ -60,10 +60,10 @@ def _record_copy(copy: Any, tensor: Any) -> None:
 
 
 def constant(like: Any, shape: tuple[int, ...], value: float) -> Any:
-    """Return a tensor of the given shape filled with `value`, in place of an argument that the call leaves out.
+    """Return a tensor of the given shape filled with `value`, with the device and dtype of the tensor `like`. It stands
+    for an argument that the call leaves out.
 
-    It has the device and dtype of the tensor `like`. The observer of the operator's call, if there is one, is told that
-    it is a constant.
+    The observer of the operator's call, if there is one, is told that the tensor is a constant.
     """
     tensor = like.new_full(shape, value)
     events = observer()
@@ -73,7 +73,9 @@ def constant(like: Any, shape: tuple[int, ...], value: float) -> Any:
 
 
 class OperatorCalls(OperatorCache):
-    """The learnt calls of one operator: kernel launches that later calls with like arguments repeat."""
+    """The learnt calls of one operator: kernel launches that later calls repeat, if their arguments have the same
+    shapes, strides and dtypes.
+    """
 
     __slots__ = ("_learns", "_unlearnable")
     MOST = 4096
@@ -106,8 +108,8 @@ class OperatorCalls(OperatorCache):
     def _is_learnable(self, key: Any, args: Sequence[Any]) -> bool:
         """True if recording a call with these arguments is worth a try.
 
-        All tensors are on the host, the launch table can describe all arguments, no call with this `key` (see `run`)
-        failed to be recorded before, and the operator permits it.
+        Four conditions must hold: all tensors are on the host; the launch table can describe all arguments; no call
+        with this `key` (see `run`) failed to be recorded before; and the constructor's option `learns` is set.
         """
         if not self._learns or key in self._unlearnable:
             return False

@@ -45,8 +45,8 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
         """Return (attention output, weights of attention), with the parameters of torch.nn.MultiheadAttention.
 
         The weights are None without `need_weights`; with `average_attn_weights` they are averaged over heads. Sequences
-        may lack the batch dimension; outputs then lack it too. `is_causal` without `attn_mask` raises ArgumentError,
-        and has no effect with it.
+        may lack the batch dimension; outputs then lack it too. `is_causal` has no effect if there is an `attn_mask`;
+        without one it raises ArgumentError.
         """
         _require_inputs(query, key, value)
         if is_causal and attn_mask is None:
@@ -70,8 +70,8 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
     ) -> tuple[Any, Any]:
         """Return (attention output, weights [batch, heads, queries, keys]) of sequences with a batch dimension.
 
-        `query`, `key` and `value` are not projected yet; the output is. The weights are None without `need_weights`.
-        Both masks are as in `forward`, or None.
+        `query`, `key` and `value` are the module's inputs, before their projections; the output is after the output
+        projection. The weights are None without `need_weights`. Both masks are as in `forward`, or None.
         """
         q, k, v = self._project_inputs(query, key, value)
         if not self.batch_first:
@@ -101,8 +101,8 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
     def _project_inputs(self, query: Any, key: Any, value: Any) -> tuple[Any, Any, Any]:
         """Return (queries, keys, values): each input times its projection weight, plus its bias.
 
-        The dimension order is that of the inputs, and all heads are in the last dimension. If the three inputs are one
-        tensor, and their weights are stored as one, it is a single GEMM.
+        The dimension order is that of the inputs, and all heads are in the last dimension. One GEMM computes all three
+        if the inputs are one tensor and their weights are stored as one.
         """
         inputs = (query, key, value)
         if self.in_proj_weight is None:

@@ -165,7 +165,7 @@ class MaxPool:
             raise ArgumentError(why)
 
     def forward(self: Any, input: Any) -> Any:
-        """Return the largest element of each window of `input`, which are as the module's options say."""
+        """Return the largest element of each window of `input`, with the windows that the module's options describe."""
         return self._function(
             input, self.kernel_size, self.stride, self.padding, self.dilation, self.ceil_mode, self.return_indices
         )

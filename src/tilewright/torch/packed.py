@@ -34,8 +34,8 @@ def may_keep_packed(weight: Any) -> bool:
 class _KeptLayer:
     """A layer that is kept between calls, with the state of its weight and bias (or None) when it was made.
 
-    The layer refers to views of the tensors: references to the tensors themselves would keep them alive, and with them
-    the layer, which is freed together with its weight.
+    The layer holds views of the tensors, not the tensors themselves: it must be freed together with its weight, and
+    would otherwise keep the weight alive.
     """
 
     def __init__(self, weight: Any, bias: Any, make: Make):
@@ -46,8 +46,9 @@ class _KeptLayer:
         self.layer = _make_outside_graphs(make, *views) if weight.is_cuda else make(*views)
 
     def is_current(self, weight: Any, bias: Any) -> bool:
-        """True if the packed copy still holds: `weight` and `bias` (or None) have the same memory, and no write since
-        was counted."""
+        """True if the packed weights are still valid: `weight` and `bias` (or None) have the same memory, shape,
+        strides, dtype and device as when the layer was made, and torch has counted no write since.
+        """
         return self._states == [_state(weight), _state(bias)]
 
     def packed_weights(self, weight: Any, bias: Any) -> KeptWeights:
@@ -94,10 +95,10 @@ def layer_of(
 ) -> Callable[[Any, Any], Any]:
     """Return a function of (x, residual or None) that applies the layer with the weights `weight` and `bias` (or None).
 
-    `make(view(weight), bias)` makes the layer; `options` is a key of all else that it depends on. With `keep`, the
-    layer is kept with its packed weights, and reused until torch counts a write to the tensors. Otherwise a layer is
-    made for each call, unless the call repeats a recorded launch. torch counts no writes through `tensor.data`, so they
-    are missed, and none to inference tensors, whose layers are never kept.
+    `make(view(weight), bias)` makes the layer; `options` is a key of everything else on which the layer depends. With
+    `keep`, the layer is kept with its packed weights, and reused until torch counts a write to the tensors. torch
+    counts no writes through `tensor.data`: these go unnoticed. It counts none to inference tensors, whose layers are
+    never kept. A layer that is not kept is made for each call, unless the call repeats a recorded launch.
     """
     if not _is_kept(weight, bias, keep):
         matrix, added = view(weight.detach()), None if bias is None else bias.detach()

@@ -73,9 +73,9 @@ def _run_linear(expected: Result, x: Any, weight: Any, bias: Any = None, *option
 
 def _empty_product(zeros: Any, bias: Any, activation: str | None, residual: Any = None) -> Any:
     """Return the result of a GEMM without products, because K or the result is empty: activation(zeros + bias +
-    residual).
+    residual), computed by torch.
 
-    `zeros` has the shape of the result; `bias` and `residual` may be None, as may `activation`. torch computes it.
+    `zeros` are zeros with the shape of the result; `bias`, `residual` and `activation` may be None.
     """
     with torch.no_grad():
         for added in (bias, residual):
@@ -102,18 +102,21 @@ def _linear_gradients(gradient: Any, inputs: tuple[Any, ...], _: Any, needed: Se
 
 
 def _as_rows(x: Any) -> Any:
-    """Return the tensor x[..., k] as a matrix [rows, k], even if it is empty; a vector [k] becomes one row."""
+    """Return the tensor x[..., k] as a matrix [rows, k]; a vector [k] becomes one row. Tensors without elements are
+    allowed.
+    """
     return x[None] if x.dim() == 1 else x.flatten(0, -2)
 
 
 def _linear_vmap_rule(
     info: Any, in_dims: Sequence[int | None], x: Any, weight: Any, bias: Any = None, *option_values: Any
 ) -> tuple[Any, Any]:
-    """Return (result with the vmap dimension first, 0) of the operator `linear` on a batch under torch.vmap.
+    """Return (result, its vmap dimension 0) of the operator `linear` on a batch under torch.vmap.
 
-    It is one call. Only if the bias is batched, or the weight is and there is a residual, it is one call for each
-    element of the batch, with a warning. `in_dims` has the vmap dimension of each argument or None, `info` its extent.
-    `option_values` are the fields of `LinearOptions`.
+    One call of an operator computes the whole batch, with two exceptions: if the bias is batched, or if the weight is
+    batched and there is a residual, `linear` is called once for each element of the batch, with a warning. `in_dims`
+    has the vmap dimension of each argument or None, `info` its extent. `option_values` are the fields of
+    `LinearOptions`, in order.
     """
     options = LinearOptions(*option_values)
     dims = [*in_dims, *[None] * (6 - len(in_dims))]
@@ -202,10 +205,10 @@ def _matmul_gradients(gradient: Any, inputs: tuple[Any, ...], _: Any, needed: Se
 def _matmul_vmap_rule(
     info: Any, in_dims: Sequence[int | None], a: Any, b: Any, bias: Any = None, activation: str | None = None
 ) -> tuple[Any, Any]:
-    """Return (result with the vmap dimension first, 0) of the operator `matmul` on a batch under torch.vmap.
+    """Return (result, its vmap dimension 0) of the operator `matmul` on a batch under torch.vmap.
 
-    It is one call. Only if the bias is batched, it is one call for each element of the batch, with a warning. `in_dims`
-    has the vmap dimension of each argument or None, `info` its extent.
+    One call of `matmul` computes the whole batch. If the bias is batched, there is one call for each element of the
+    batch instead, with a warning. `in_dims` has the vmap dimension of each argument or None, `info` its extent.
     """
     a_dim, b_dim, bias_dim = (*in_dims, None)[:3]
     if bias_dim is not None:

@@ -113,7 +113,8 @@ def replace(model: Any, *, inplace: bool = False) -> Report:
 
 
 def _rewrite_code(report: Report) -> set[str]:
-    """Fuse additions and activations in the code of the modules of the report's model, innermost modules first.
+    """Fuse additions and activations in the code of the modules of the report's model, in order of decreasing depth in
+    the model.
 
     Rewritten modules replace the old ones in `report.model`, and the fused operations are added to `report.fused`.
     Return the paths of submodules that are called no longer.
@@ -180,8 +181,8 @@ def _why_bypassed(path: str, modules: dict[str, Any]) -> str | None:
 def _why_no_operator(module: Any, flow: Flow) -> str:
     """Return the reason, for the report, why torch still computes a module that was neither swapped, folded nor fused.
 
-    The module's class itself is not in `nn.SWAPS`. If torch.fx could not follow the model, `flow` has the reason for
-    that, which is returned for batch norms in eval mode and activations.
+    The module's class itself is not in `nn.SWAPS`. For activations and batch norms in eval mode, the reason is
+    `flow.why` if torch.fx could not follow the model.
     """
     for torch_class in nn.SWAPS:
         if isinstance(module, torch_class):
@@ -215,9 +216,11 @@ def _is_foldable(module: Any, norm: Any) -> bool:
 
 
 def _fold_norm(module: Any, norm: Any) -> None:
-    """Replace weight and bias of the convolution `module`, in place, so that its result is what `norm` makes of it now.
+    """Replace weight and bias of the convolution `module`, in place, so that it computes what `norm` returned for its
+    result before.
 
-    `norm` is a batch norm in eval mode, which must be left out afterwards.
+    `norm` is a batch norm in eval mode; the caller must remove it from the model. A convolution without a bias gets
+    one.
     """
     with torch.no_grad():
         scale = torch.rsqrt(norm.running_var.double() + norm.eps)
@@ -235,10 +238,11 @@ def _fold_norm(module: Any, norm: Any) -> None:
 
 
 def _fusable_activation(module: Any, following: Any) -> str | None:
-    """Return the name ("relu", ...) of the activation `following` if it can be fused into `module` before it; else
-    None.
+    """Return the name ("relu", ...) of the activation `following` if it can be fused into `module`, whose result it
+    takes; else None.
 
-    None if `following` is no known activation, if `module` is no Linear or convolution, or if one of both has hooks.
+    The class of `module` must be in `nn.SWAPS`. None if it is no Linear or convolution, if `following` is no known
+    activation, or if either module has hooks.
     """
     if not issubclass(nn.SWAPS[type(module)], nn.Activated) or has_hooks(module) or has_hooks(following):
         return None
@@ -249,9 +253,10 @@ def _fusable_activation(module: Any, following: Any) -> str | None:
 
 
 def _counterpart(module: Any, activation: str | None) -> Any:
-    """Return a module of `tilewright.torch.nn` with the parameters, buffers, hooks and mode of torch's `module`.
+    """Return a module of `tilewright.torch.nn` with the parameters, buffers, hooks and mode of torch's `module`, whose
+    class must be in `nn.SWAPS`.
 
-    It applies `activation`, the name of one, to its result; None adds no activation. Parameters are shared, not copied.
+    `activation` is the name of an activation to apply to the result; None adds none. Parameters are shared, not copied.
     """
     replacement = copy.copy(module)
     replacement.__class__ = nn.SWAPS[type(module)]

@@ -119,8 +119,9 @@ def _is_followable(module: Any) -> bool:
     """True if the graph that torch.fx traces from the code of `module` should compute the same for every tensor
     argument.
 
-    It is so if the module has submodules and its class is not torch's, if its `forward` takes exactly one argument,
-    without a default, and if no traced module has hooks or methods that test types or attributes of values.
+    Three conditions must hold. The module has submodules, and its class is not torch's. Its `forward` takes exactly one
+    argument, without a default. And no module whose code is traced has hooks, or methods that test types or attributes
+    of values.
     """
     if type(module).__module__.partition(".")[0] == "torch" or next(module.children(), None) is None:
         return False
@@ -192,13 +193,13 @@ class _Chain:
 
 
 def _find_chain(graph: Any, call: Any, root: Any) -> _Chain | None:
-    """Return the chain that begins at the graph node `call`: a call of a Linear or convolution, and what can be fused
-    into it.
+    """Return the chain that begins at the graph node `call`: a call of a Linear or convolution, and the nodes that can
+    be fused into it.
 
-    These are an addition of another node to its result, then an activation, each optional; calls of Identity before
-    them are included. None if `call` is no such call, or its module has an activation or hooks already, if nothing can
-    be fused, or if a node in between may write to tensors. `root` is the module with the graph's submodules; `graph` is
-    not used.
+    The fused nodes are an addition of another node to the call's result, then an activation; either may be missing.
+    Calls of Identity before them belong to the chain. Return None if `call` is no call of a Linear or convolution, if
+    this module has an activation or hooks already, if nothing can be fused, or if a node in between may write to
+    tensors. `root` is the module with the graph's submodules; `graph` is not used.
     """
     if call.op != "call_module" or len(call.args) != 1 or call.kwargs:
         return None
@@ -285,8 +286,9 @@ def _between(first: Any, last: Any) -> Iterator[Any]:
 def _may_write(node: Any, root: Any) -> bool:
     """True if a graph node may write to a tensor that another node computed.
 
-    These are in-place modules, modules with hooks, methods and functions such as `add_`, Python's in-place operators,
-    and all functions that are not torch's or Python's own. `root` is the module with the graph's submodules.
+    Nodes that may write are calls of in-place modules, of modules with hooks, of methods and functions such as `add_`,
+    of Python's in-place operators, of functions with `out=` or `inplace=True`, and of all functions that are not
+    torch's or Python's own. `root` is the module with the graph's submodules.
     """
     if node.op == "call_module":
         module = root.get_submodule(node.target)

@@ -103,7 +103,7 @@ class Signature:
         return [tuple(self._extent(d, numbers, a) for d in a.extents or ()) for a in self.outputs]
 
     def _symbol_values(self, extents: list[tuple[Expr, Any]]) -> dict[Symbol, Any]:
-        """Return {symbol: value} for the sizes that the kernel fixes, and for those that follow from `extents`.
+        """Return {symbol: value} for the symbols that the kernel fixes, and for those that follow from `extents`.
 
         `extents` is a list of (expression of an extent, its value): (N + 1, 5) gives N = 4. Symbols that no extent
         determines are left out.

@@ -151,11 +151,11 @@ def memory_step(scope: TileScope, source: Load, dim: Expr) -> int | None:
 def ranges_out_of_bounds(
     scope: TileScope, access: TileAccess, dims: tuple[Expr, ...], marks: tuple[bool, ...]
 ) -> tuple[str, ...]:
-    """Evaluate all coordinates of an access; return () if every one is in bounds.
+    """Evaluate the coordinates of an access at all elements of its tile; return () if every one is in bounds.
 
     Otherwise return a text for each coordinate: "-1..64 of 64" is the range that it reaches, and its extent. `dims` are
-    the tile's dimensions, with all their indices. Raise a ProgramError if a size is known only at the call, or if the
-    tile has more than 4M (TABLED) elements; it names the first coordinate for which `marks` is True.
+    the tile's dimensions, of which all indices count. Raise a ProgramError if a size is known only at the call, or if
+    the tile has more than 4M (TABLED) elements; it names the first coordinate for which `marks` is True.
     """
     sizes = tuple(scope.size(d) for d in dims)
     shape = tuple(n for n in sizes if isinstance(n, int))

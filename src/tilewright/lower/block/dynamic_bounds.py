@@ -167,7 +167,7 @@ def depends_on_data(scope: TileScope, op: Op, limits: dict[str, Expr]) -> bool:
     """True if the start, the end or the number of iterations of the loop `op` depends on data (on symbols set at run
     time).
 
-    `limits` has the expressions of its start and number of iterations, as far as the loop states them.
+    `limits` has the start and the number of iterations as expressions, as far as the author's constraints state them.
     """
     return op.attrs["axis"] in scope.ends or any(not e.symbols.isdisjoint(scope.bound) for e in limits.values())
 

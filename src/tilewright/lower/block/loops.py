@@ -125,8 +125,8 @@ def _rounds(low: Lowering, op: Op, first: Expr, length: Size, tile: Size) -> tup
 def _over_workgroups(e: Expr) -> Any:
     """Return an array of the values of `e` for all values of its symbols: loop variables and workgroup ids.
 
-    It has one dimension for each symbol. Raise a ProgramError if a symbol's range is infinite, or there are more than
-    TABLED values.
+    It has one dimension for each symbol. Raise a ProgramError if a symbol's range is infinite, or if there are more
+    than 4M (TABLED) values.
     """
     if isinstance(e, Const):
         return np.asarray(e.value)

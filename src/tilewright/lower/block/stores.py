@@ -60,7 +60,12 @@ def conditions_of(low: Lowering, op: Op, dims: tuple[Expr, ...]) -> Iterator[Exp
 
 
 class Write:
-    """A write or an atomic: the part of the tile that is written, its coordinates in memory, and the conditions."""
+    """A write or an atomic: the part of the tile that is written, its coordinates in memory, and the conditions.
+
+    `parts` maps dimensions to (first index, extent). `at` are the memory coordinates, as expressions of the iterators
+    `over`; `marks` says of each whether it may be out of bounds. `where` has the loads on which coordinates depend. If
+    `empty` is True, nothing is written, and only `parts` and `sizes` (the extents) are set.
+    """
 
     def __init__(self, low: Lowering, op: Op):
         source, target, *extra = op.operands

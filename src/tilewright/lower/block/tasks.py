@@ -333,8 +333,9 @@ def _independent(ops: list[Op], dim: Expr) -> list[Op]:
 def _peeled_loops(full: Size, ahead: int, behind: int) -> list[tuple[Expr | int, Expr | int, bool]]:
     """Return [(first, end, True if its blocks may be at an edge)]: loops that together go over `full` blocks.
 
-    Each of the first `ahead` and the last `behind` blocks is peeled to a loop of its own. If none is peeled, the one
-    loop has the edges.
+    `end` is not included. Each of the first `ahead` and the last `behind` blocks is peeled to a loop of its own; if
+    `full` is an expression, the first ones are one loop, and the last ones another. If none is peeled, the one loop has
+    the edges.
 
     >>> _peeled_loops(5, 1, 1), _peeled_loops(2, 1, 1), _peeled_loops(4, 0, 0)
     ([(0, 1, True), (1, 4, False), (4, 5, True)], [(0, 1, True), (1, 2, True)], [(0, 4, True)])

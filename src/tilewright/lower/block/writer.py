@@ -337,8 +337,8 @@ class BlockWriter:
         at [m].
 
         `over` must be two iterators, with the extents `sizes`, of which the first is the tensor's only extent. `at`
-        must be one coordinate, the first iterator itself. The register layout `self.home` must have a tile of these
-        extents. False if it is None.
+        must be one coordinate, the first iterator itself. The register layout `self.home` must exist, and have a tile
+        of these extents.
         """
         if self.home is None or len(over) != 2 or len(at) != 1 or at[0][0] is not over[0]:
             return False
@@ -404,7 +404,7 @@ class BlockWriter:
             return
 
         def numbered(each: Load) -> Formula:
-            """Return the number of the operand that replaces a load."""
+            """Return the formula of the operand of the `map` that stands for a load."""
             return Formula.operand(operand_number[Load(each.tensor, tuple(map(images, each.at)))])
 
         numbered_formula = rewritten(formula, images, numbered)

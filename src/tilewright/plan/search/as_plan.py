@@ -18,9 +18,9 @@ from tilewright.plan.search.uniform_kernel import UniformKernelSchedule
 def as_plan(candidate: PlanCandidate) -> Schedule | Rejected:
     """Return the plan of a candidate of the search: a Schedule, from which the lowering (code generator) makes code.
 
-    Return a Rejected instead if the lowering does not support the candidate; it names the missing feature. The plan has
-    one `repack` statement per operand that is copied to another layout before the kernel. If the candidate runs two
-    kernels, the plan of the second is in the field `then`.
+    The plan has one `repack` statement per operand that is copied to another layout before the kernel. If the candidate
+    runs two kernels, the plan of the second is in the field `then`. If the lowering does not support the candidate,
+    return a Rejected instead, which names the missing feature.
     """
     kernel = candidate.kernel
     plan: Schedule | Rejected

@@ -12,10 +12,11 @@ ROWS, COLUMNS, DEPTH, BATCH, NONE = "rckb-"
 
 @dataclass(frozen=True)
 class DimClass:
-    """A class of dimensions, outermost first, with the same role in all MMAs; `roles` has the role in each MMA.
+    """A class of dimensions, outermost first, that have the same role in every MMA; `roles` has the role in each MMA.
 
-    A role is one of "r" (rows of the atom), "c" (columns), "k" (K), "b" (batch) and "-" (not in the MMA). The grid may
-    split a class that `is_parallel`. A class that `streams` may be processed tile by tile in one pass.
+    A role is one of "r" (rows of the atom), "c" (columns), "k" (K), "b" (batch) and "-" (not in the MMA). `extent` is
+    the product of the extents of `dims`. The grid may split the class if `is_parallel` is True. If `streams` is True,
+    one pass over the class suffices, so that it may be processed tile by tile.
     """
 
     dims: tuple[str, ...]

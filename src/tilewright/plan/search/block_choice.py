@@ -60,8 +60,9 @@ def variant(space: Contraction, atom: MultiplyAtom | LaneUnit) -> Contraction:
     """Return the index space in which `atom` computes a product: `space`, perhaps with taps merged into channels.
 
     `space` has M, N, K and the operands of the product. Its last filter dimension and its channels become one dimension
-    of K if the atom uses tile registers and its K is at least twice the number of channels: 3 taps of 8 channels become
-    24. Otherwise `space` is returned unchanged.
+    of K under three conditions: the atom uses tile registers; its K is at least twice the number of channels; and the
+    two dimensions are contiguous in A and in B. So 3 taps of 8 channels become 24. Otherwise `space` is returned
+    unchanged.
     """
     in_tiles = isinstance(atom, MultiplyAtom) and isinstance(atom.c, OpaqueOperand)
     return merge_taps(space) if in_tiles and 2 * size(space.depth[-1]) <= atom.shape[2] else space

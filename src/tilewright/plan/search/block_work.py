@@ -26,7 +26,7 @@ def block_cost(space: Contraction, blocking: Blocking, machine: Machine) -> Cost
     """Predict the time of a blocking (tile sizes, loop order) of one product on a CPU; return a Cost.
 
     The Cost has the cycles of the busiest core, by cause: MMAs, memory, staging of A, stores, launch, packing of B.
-    `space` is the product's index space.
+    Packing is 0 if B is constant, as it is then packed before the launch. `space` is the product's index space.
     """
     shape, limits, workers = task_shape(space, blocking), machine.limits, cores(machine)
     mma = shape.repeats * _task_mma_cycles(space, blocking, machine, shape) + _task_overhead(blocking, machine)
@@ -240,10 +240,11 @@ def _task_staging_cycles(space: Contraction, blocking: Blocking, machine: Machin
 def _task_storing_cycles(space: Contraction, blocking: Blocking, machine: Machine, shape: TaskShape) -> float:
     """Return one core's cycles to store results of one task and batch element that overlap nothing.
 
-    A task is one core's tile; `shape` has its numbers of accumulator tiles. Delayed stores of tile registers overlap
-    with the next accumulator tile and cost nothing. Rows of the result that are written in several pieces, or by
-    several cores, take longer. Vector registers are stored for nothing, but for rows in several pieces; rows of the
-    epilogue's operands are then read in pieces too.
+    A task is one core's tile; `shape` has its numbers of accumulator tiles. With tile registers, the result is the sum
+    of up to three terms. Stores take cycles per element, unless they are delayed: delayed stores overlap with the next
+    accumulator tile. Two terms count per cache line of the result: one if a task writes its rows in several pieces, one
+    if several tasks write parts of the same row. With vector registers, only rows in several pieces count: those of the
+    result, and those of the epilogue's operands, which are then read in pieces too.
     """
     in_pieces = not blocking.stage and blocking.order[0] == COLUMNS and shape.across > 1
     if not blocking.in_tiles:

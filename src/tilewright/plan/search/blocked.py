@@ -65,7 +65,10 @@ class BlockedKernelSchedule:
 
 @dataclass(frozen=True)
 class Variant:
-    """A product's index space with operands as a unit takes them; preparing them takes `copies` cycles (see `note`)."""
+    """A product's index space `space` with operands as a unit takes them; preparing them takes `copies` cycles.
+
+    `note` says how the operands are prepared; it is empty if they are taken as they are.
+    """
 
     space: Contraction
     copies: float = 0.0
@@ -94,7 +97,7 @@ def kernels_of_blocks(facts: Facts, machine: Machine, ranking: Ranking) -> Itera
     A unit is the machine's tile registers or vectors. Yields nothing on a machine with lanes (a GPU), if the program
     has no product, if it logs, or if its elements must be computed in order. If no blocking fits, or this rule does not
     cover the program, `ranking` (the search's result) gets the reason. The number of candidates is added to
-    `ranking.timed`.
+    `ranking.timed`, unless a size is open (known only at the call).
     """
     if machine.lanes is not None or not facts.products or facts.logs or facts.in_order:
         return
@@ -146,10 +149,13 @@ def _plan_candidate(
 def _ranked_variants(space: Contraction, machine: Machine, fixed: Fixed) -> Iterator[tuple[Variant, RankedBlocks]]:
     """Yield (Variant, RankedBlocks) pairs: a way to prepare a product's operands, and the ranked blockings for it.
 
-    First come the operands as they are. Then operands widened to the accumulator's type, if they are narrower and no
-    MMA atom takes them as they are. Then, for each vector atom that multiplies several neighbours along K: operands
-    zero-padded to a multiple of that number. `space` is the product's index space; blockings follow the author's
-    constraints `fixed`.
+    `space` is the product's index space; blockings follow the author's constraints `fixed`. The pairs come in this
+    order:
+    - the operands as they are;
+    - operands widened to the accumulator's type, if A is narrower, and the best blocking of the operands as they are is
+      by lanes or does not exist;
+    - for each vector atom that multiplies several neighbours along K: operands zero-padded to a multiple of that
+      number, if K is none already.
     """
     ranked = choose(space, machine, fixed)
     yield Variant(space), ranked

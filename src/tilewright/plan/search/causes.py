@@ -168,9 +168,10 @@ def _facts_of(kernel: CandidateKernel) -> Facts:
 
 
 def _result_op(facts: Facts) -> Op | None:
-    """Return the program's operation with the most elements, reduced ones included; None if there is none.
+    """Return the program's operation with the largest iteration space: elements of its result times reduced elements.
 
-    Fills, scalars, and values without an operation in the source do not count.
+    Of equal ones, the last is returned. Fills, scalars, and values without an operation in the source do not count.
+    None if there is no other value.
     """
     sources = [n for n in facts.nodes if n.source is not None and n.op not in ("fill", "scalar")]
     return max(sources, key=lambda n: (facts.size(n.space), n.id)).source if sources else None
@@ -252,9 +253,10 @@ def _most_padded(kernel: KernelSchedule, m: MmaTile) -> tuple[str, int, int]:
 def _slow_operands(what: str, kernel: CandidateKernel, facts: Facts, work: Work) -> Cause:
     """Return a Cause (text, advice, operation) for a kernel that waits for operands of its MMAs.
 
-    It names the operand whose loads cost most. If no operand is read, it says that each task computes them again.
-    `what` is "gather" if lanes load operands without bulk copies, "copied" if tasks load them repeatedly. `facts` is
-    the analysed program, `work` has the copied bytes.
+    `what` is "gather" if lanes load operands without bulk copies, "copied" if tasks load them repeatedly. For "gather"
+    in a kernel with a pipeline, the Cause names the operand with the shortest contiguous dimension; else the one whose
+    tensor has the most bytes. If no operand is read, it says that each task computes them again. `facts` is the
+    analysed program, `work` has the copied bytes.
     """
     reads = [facts.nodes[i] for p in facts.products for x in (p.a, p.b) for i in x.reads]
     if not reads:

@@ -35,11 +35,12 @@ def cycles_beyond_l1(limits: Limits, moved: float, needed: float, slower: float 
 
 @dataclass(frozen=True)
 class OperandReads:
-    """Bytes that one task reads of an operand: the `first` time from the operand's tensor, and those read `again`.
+    """The bytes that one task reads of an operand: `first` for the first time, `again` for all further times.
 
-    `core` are the bytes of the tensor that a core reads in all its tasks. `between` is the number of bytes that the
-    task reads from one read of a byte of this operand to the next read of the same byte, this operand's own bytes
-    included: a cache of that size still holds the byte. L2 takes `slower` times as long as by its rate.
+    `core` is the number of bytes of the operand's tensor that a core reads in all its tasks. `between` is the number of
+    bytes that the task reads from one read of a byte of this operand to the next read of the same byte, this operand's
+    own bytes included. A cache of that size still holds the byte. Reads from L2 take `slower` times as long as at L2's
+    rate.
     """
 
     first: float
@@ -131,8 +132,8 @@ def task_packing_cycles(kernel: UniformKernelSchedule) -> float:
 def is_packed_before(kernel: UniformKernelSchedule, op: Op) -> bool:
     """True if a kernel of its own packs B of the MMA `op` before this one, for all tasks.
 
-    Atoms that read several neighbours along K always want B packed. For the others B is packed on a CPU if it is not
-    contiguous along N and several tasks read it. Atoms that read shared memory never want it packed.
+    Atoms that read several neighbours along K always want B packed. For other atoms, B is packed on a CPU if it is not
+    contiguous along N and several tasks read it. False if the atom reads shared memory, or if the MMA has no atom.
     """
     microkernel, axes = kernel.products[op], axes_in(op, kernel.width)
     if microkernel is None or microkernel.slab or isinstance(axes, str):
@@ -177,9 +178,10 @@ def read_of(facts: Facts, value: Value) -> ValueFacts | None:
 
 
 def _stride(kernel: UniformKernelSchedule, read: ValueFacts, dim: Expr) -> int:
-    """Return the stride of `read` along the program dimension `dim`, in elements; 0 if it does not depend on it.
+    """Return the stride of `read` along the program dimension `dim`, in elements; 0 if its address does not depend on
+    `dim`.
 
-    If `dim` was split into digits, it is the stride of the last digit.
+    If `dim` was split into digits (mixed-radix parts), it is the stride of the last digit.
     """
     names = kernel.facts.digit_names(dim)
     return read.place.steps.get(names[-1], 0) if names else 0

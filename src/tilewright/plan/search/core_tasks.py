@@ -39,9 +39,10 @@ def kernels_of_cores(
 ) -> Iterator[PlanCandidate]:
     """Yield CPU candidates for any program, one per choice of task widths and K tiles; a task is one thread's tile.
 
-    With `in_registers`, the first choice keeps all of K in one tile. Without it, only candidates are yielded whose
-    accumulators go through memory between K tiles. Yields nothing on a machine with lanes (a GPU). Dimensions that the
-    grid cannot split are noted in `ranking` (the search's result) with the reason.
+    With `in_registers`, the first candidates have no K loops but those of the author, so that accumulators may stay in
+    registers over all of K. Without it, only candidates are yielded whose accumulators go through memory between K
+    tiles. Yields nothing on a machine with lanes (a GPU). Dimensions that the grid cannot split are noted in `ranking`
+    (the search's result) with the reason.
     """
     if machine.lanes is not None:
         return
@@ -110,9 +111,11 @@ def _task_widths(
     """Yield choices of {dimension that the grid splits: elements per task} to try; a task is one thread's tile.
 
     The first follows from goals for the number and size of tasks. If MMAs have atoms, more follow: powers of two times
-    the accumulator tile along M and N, with at least cores / 2 tasks and at most TASKS_PER_CORE (32) tasks per core.
-    Widths that the author states are in all of them. `products` maps each MMA to its microkernel, `loops` each looped
-    dimension to elements per iteration.
+    the accumulator tile along M and N. They have at least cores / 2 tasks, and at most TASKS_PER_CORE (32) times the
+    number of cores or of tasks in the first choice, whichever is larger. There is only the first choice if a size is
+    known only at the call, if the program logs, or if elements are computed in order. Widths that the author states are
+    in all choices. `products` maps each MMA to its microkernel, `loops` each looped dimension to elements per
+    iteration.
     """
     size = numbers_of(facts.sizes)
     stated = {d: min(n, size(d)) for d in facts.cut if (n := facts.stated_tasks.get(str(d))) is not None}

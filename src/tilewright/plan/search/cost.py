@@ -13,10 +13,10 @@ from tilewright.plan.search.work import Phase, TaskEnd, Work
 
 @dataclass(frozen=True)
 class Overlap:
-    """How the work of a kernel overlaps: wave groups (such as warpgroups), pipeline stages, and MMAs that start ahead.
+    """How the work of a kernel overlaps: `groups` wave groups (such as warpgroups) and `stages` pipeline stages.
 
-    Zero stages mean no pipeline. `ahead`: MMAs start one iteration ahead; `ordered`: wave groups take turns at
-    that; `pingpong`: halves of the wave groups take tasks in turn.
+    0 stages mean that there is no pipeline. With `ahead`, MMAs start one iteration ahead; with `ordered`, wave groups
+    also take turns to start them. With `pingpong`, each half of the wave groups takes every second task.
     """
 
     groups: int
@@ -42,9 +42,10 @@ up."""
 
 @dataclass(frozen=True)
 class CopyRate:
-    """How fast copies to shared memory are: the fraction of the machine's cores at work, and a copy's latency.
+    """How fast copies to shared memory are.
 
-    The more cores are at work, the longer L2 takes for each. The latency is in cycles.
+    `share` is the fraction of the machine's cores at work: the more there are, the longer L2 takes for each. `latency`
+    is the latency of a copy in cycles.
     """
 
     share: float

@@ -40,8 +40,9 @@ def padded_blocks(facts: Facts, p: ProductFacts, reads: list[ValueFacts], machin
     """Yield at most one Repacked: the program with K zero-padded, so that one slab holds K of several GEMMs of a batch.
 
     A slab is a row of shared memory; a Repacked is the rewritten program with the cost of its copy. K is padded to the
-    atom's K, doubled until it fits: with an atom of 16, K of 20 becomes 32. `p` is the MMA, `reads` its A and B. A copy
-    of a constant argument costs nothing, since it is made once.
+    atom's K, doubled until it fits: with an atom of 16, K of 20 becomes 32. `p` is the MMA, `reads` its A and B. Only
+    the copy of A counts here: `block_diagonal` adds that of B. A copy of a constant argument costs nothing, since it is
+    made once.
 
     Yields nothing in these cases: no atom takes the type of A; A or B is not contiguous along K; in A, K of the next
     GEMM of the batch does not follow that of the GEMM before; K is a multiple of the atom's K already; or two padded K

@@ -56,10 +56,12 @@ def busiest_share(t: Tiling) -> float:
 
 
 def _uniform(t: Tiling, place: AccessFacts, k: frozenset[str]) -> Iterator[np.ndarray]:
-    """Yield boolean arrays of shape (tasks, K iterations): True where a coordinate of an operand's tile is in bounds.
+    """Yield boolean arrays of shape (positions of a tile, K iterations): True where a coordinate of the tile is in
+    bounds.
 
     There is one array for each memory coordinate of the access `place` that meets two conditions: it depends on K (the
-    dimensions `k`), and all elements of a tile have the same value of it. `t` is the Tiling (tile sizes).
+    dimensions `k`), and all elements of a tile have the same value of it. The positions are the indices along the
+    coordinate's other dimensions. `t` is the Tiling (tile sizes).
     """
     offsets = place.offsets or (0,) * len(place.coords)
     # a tile of a flat index may span two values of a digit

@@ -15,9 +15,10 @@ from tilewright.plan.search.orientation import Orientation, OrientedProduct
 
 @dataclass(frozen=True)
 class HaloWindow:
-    """The sliding window of operand A: its access, its node, and the reach of filter taps along each memory coordinate.
+    """The sliding window of operand A: the memory `access` of its read, and the read's node number.
 
-    The last coordinate, the channels, is left out.
+    `reach` has, for each memory coordinate, the offset of the last filter tap from the first, in elements. The last
+    coordinate, the channels, is left out.
     """
 
     access: AccessFacts

@@ -125,9 +125,9 @@ def _can_store_rows(t: Tiling, mmas: tuple[MmaTile, ...], live: Liveness) -> boo
 def _least_cycles(t: Tiling, mmas: tuple[MmaTile, ...], phases: dict[int, Loops]) -> float:
     """Return a lower bound of the cycles of any kernel with this tiling, without its launch (fixed start cycles).
 
-    `t` (a Tiling) has the tile sizes, `mmas` are the MMA tiles. It sums the longer of MMA and copy cycles of one core's
-    tasks (workgroups' tiles). It is 0 (no bound) if the program's loops carry values and there are fewer tasks than
-    cores. `phases` maps each MMA (node number) to the loops around it.
+    It is the longer of MMA and copy cycles of one task (workgroup's tile), times a lower bound of the tasks per core.
+    It is 0 (no bound) if the program's loops carry values and there are fewer tasks than cores. `t` (a Tiling) has the
+    tile sizes, `mmas` are the MMA tiles. `phases` maps each MMA (node number) to the loops around it.
     """
     task_cycles = t.batch * sum(m.cycles * t.trips(phases[m.node]) for m in mmas)
     return max(task_cycles, _least_copied_bytes(t, mmas) / t.machine.limits.l2_rate) * _least_tasks_per_core(t)

@@ -15,8 +15,9 @@ from tilewright.plan.search.tiling import Loops, Tiling
 class LaneCycles:
     """Cycles of a core's lanes for elementwise work: per iteration of each loop nest, and per task in the epilogue.
 
-    `by_phase`, `masked` (only in partly masked tiles) and `serial` (not overlapped with other work) are by loop nest.
-    `computing` has the loop nests in which lanes compute operands.
+    Three dicts map a loop nest to cycles per iteration: `by_phase`, `masked` (additional ones in partly masked tiles)
+    and `serial` (cycles that overlap with no other work). `computing` is the set of loop nests in which lanes compute
+    operands. `end` has the cycles of the epilogue; `reduces_at_end` is True if the epilogue reduces results.
     """
 
     def __init__(self, t: Tiling):
@@ -40,9 +41,11 @@ class LaneCycles:
     def _add_value(self, n: ValueFacts, is_mask: bool, feeds_mma: bool) -> None:
         """Add the ALU cycles of the value `n` to at most one field of this object. The first case that applies decides:
 
-        - `n` is in a loop, over a dimension that is N of one MMA and K of the next: the cycles of an iteration go to
-          `masked` if `is_mask` (the value is part of a mask), else to `by_phase`;
-        - the operation takes no ALU cycles, or `n` has one element per row within a loop: nothing is added;
+        - `n` is computed in a loop, and has a dimension that is N of one MMA and K of the next: the cycles of an
+          iteration go to `masked` if `is_mask` (the value is part of a mask), else to `by_phase`;
+        - the operation takes no ALU cycles: nothing is added;
+        - `n` is in a loop that carries it, or reduces a dimension that is N of one MMA and K of the next: nothing is
+          added, as it has one element per row;
         - `feeds_mma` (an operand is computed from `n`): to `serial` if `n` depends on an MMA, else to `by_phase`; in
           the second case the loop nest is also noted in `self.computing`;
         - `n` is a reduction: nothing is added, but outside of loops `reduces_at_end` is set;

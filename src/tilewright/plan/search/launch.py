@@ -135,9 +135,9 @@ def batch_entries_per_group(t: Tiling, outer_dims: list[str]) -> int:
     """Return the number of batch entries (such as attention heads) whose workgroups the grid visits together.
 
     It is for kernels whose workgroups differ in length. It is the larger of two numbers: the most entries whose
-    operands stay in L2 together; and the fewest entries that together have two workgroups per core, so that all cores
-    stay busy if the longest workgroups come first. `outer_dims` names the grid dimensions before M. `t` (a Tiling) has
-    the kernel's tile sizes.
+    operands take at most half of L2 together; and the fewest entries that together have two workgroups per core, so
+    that all cores stay busy if the longest workgroups come first. `outer_dims` names the grid dimensions before M,
+    outermost first. `t` (a Tiling) has the kernel's tile sizes.
     """
     limits, facts = t.machine.limits, t.facts
     cores = limits.cores or 1

@@ -27,7 +27,7 @@ def limits_of(candidate: PlanCandidate, machine: Machine) -> dict[str, float]:
 
 
 def cycles_on(candidate: PlanCandidate, machine: Machine) -> float:
-    """Predict the cycles of a candidate on another machine: the sum over its kernels, without repacking operands.
+    """Predict the cycles of a candidate on another machine: the sum over its kernels. Copies of operands do not count.
 
     The machine must have atoms of the same names as the candidate's; its rates may differ.
     """

@@ -12,10 +12,10 @@ from tilewright.plan.search.unit import MmaTile
 
 @dataclass(frozen=True)
 class Liveness:
-    """Live registers of a lane: in loops, in loops whose MMAs start one iteration ahead, and in the epilogue.
+    """The largest numbers of live registers per lane: `loop` in loops, `end` in the epilogue.
 
-    `results` are the MMAs (node numbers) whose accumulators are written; `dependent` are those that wait for another
-    MMA of the same iteration.
+    `ahead` is the number in loops whose MMAs start one iteration ahead. `results` are the MMAs (node numbers) whose
+    accumulators are written; `dependent` are those that wait for another MMA of the same iteration.
     """
 
     loop: float

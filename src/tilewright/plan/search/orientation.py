@@ -22,7 +22,8 @@ from tilewright.plan.search.ranking import Ranking
 class OrientedProduct:
     """An MMA with M or N on the atom's rows, and the atoms that take its operands in this orientation.
 
-    `a_in_registers`: operand A is computed, and atoms read it from registers.
+    `rows` and `columns` are the dimensions on the atom's rows and columns. `a` is the operand with the rows: B of the
+    MMA if N lies on the atom's rows. `a_in_registers` is True if `a` is computed, and atoms read it from registers.
     """
 
     product: ProductFacts

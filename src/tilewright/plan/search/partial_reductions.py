@@ -89,10 +89,10 @@ def _single_reduction(facts: Facts) -> ValueFacts | None:
 def _best_part_count(kernel: UniformKernelSchedule, reduction: ValueFacts) -> int:
     """Return the number of parts into which to split a reduction, so that reading its input takes the least time.
 
-    `kernel` is the kernel without a split, `reduction` the reduction. On a CPU it is the number of cores divided by
-    that of the kernel's tasks. On a GPU it is 1 if a split would save less time than the launch that it adds. Otherwise
-    the best number is searched, up to a limit: each part must have enough elements, and cores must not get too many
-    tasks.
+    `kernel` is the kernel without a split, `reduction` the reduction. On a CPU it is the number of cores divided by the
+    number of the kernel's tasks, rounded down. On a GPU it is 1 if a split would save less time than the launch that it
+    adds. Otherwise the best number is searched, up to a limit: each part must have enough elements, and cores must not
+    get too many tasks.
     """
     facts, machine, limits = kernel.facts, kernel.machine, kernel.machine.limits
     size, cores = numbers_of(facts.sizes), limits.cores or 1

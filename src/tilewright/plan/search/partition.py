@@ -27,10 +27,14 @@ TIMES_WHOLE = 16
 class GraphCut:
     """A program split at a value into two kernels: its name in `explain`, the facts of both, the MMA next to the value.
 
-    `after` is the last MMA of the first kernel; `before` the MMA whose operand or epilogue needs the value, if the
-    first kernel has no MMA. `after` is empty if the lowering cannot split there: the first kernel has no MMA, or not
-    the program's first ones, or reduces an MMA's result, or a loop that carries its accumulators has more MMAs, or no
-    MMA or reduction depends on the value.
+    `after` names the last MMA of the first kernel. It is empty if the lowering cannot split there, which is so in these
+    cases:
+    - the first kernel has no MMA, or not the program's first ones;
+    - the first kernel reduces or scans an MMA's result;
+    - a loop carries an accumulator of the first kernel, and has MMAs of the second;
+    - no MMA, reduction or scan depends on the value.
+
+    `before` names the MMA whose operand or epilogue needs the value, if the first kernel has no MMA; else it is empty.
     """
 
     what: str

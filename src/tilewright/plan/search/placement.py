@@ -44,9 +44,10 @@ class HaloTile:
 class OperandPlacement:
     """The shared memory that operands take, and the bytes that are copied for them.
 
-    By loop nest, for one iteration: `copied` bytes, their `l2` cycles, `slabs` (rows of K) per stage, bytes of
-    `stages`, `words` that lanes copy. `resident` are the bytes that a task loads once, `l2_read` the L2 cycles of a
-    task, `between` the bytes of values that change their layout, `keepable` the MMAs whose A may stay in registers
+    Five dicts map a loop nest to a number for one iteration: `copied` (bytes), `l2` (L2 cycles for these bytes),
+    `words` (loads, if lanes copy), `stages` (bytes of shared memory per stage) and `slabs` (rows of shared memory along
+    K per stage). `resident` are the bytes that a task loads once, `l2_read` the L2 cycles of a task. `between` are the
+    bytes of values that change their layout between MMAs. `keepable` are the MMAs whose A may stay in registers
     instead.
     """
 

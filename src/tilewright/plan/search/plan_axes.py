@@ -15,8 +15,9 @@ from tilewright.plan.search.kernel import Parts
 
 @dataclass(frozen=True)
 class PlanAxes:
-    """The axis of a given plan for every dimension of a program; `parts` if the plan splits a reduction or K into
-    parts.
+    """The axes of a given plan, by the dimensions of its program; a dimension of one element may have none.
+
+    `parts` describes the pieces of a reduction or of K; it is None if the plan splits neither.
     """
 
     facts: Facts

@@ -29,7 +29,11 @@ MORE = 12
 
 @dataclass(frozen=True, eq=False)
 class CostedBlocking:
-    """A blocking (tile sizes, loop order), the contraction that it is for, perhaps with merged digits, and its cost."""
+    """A blocking (tile sizes, loop order) of a product, and its predicted cost.
+
+    `contraction` is the product's index space (M, N, K, operands) as the blocking takes it, perhaps with merged
+    dimensions.
+    """
 
     blocking: Blocking
     contraction: Contraction
@@ -69,7 +73,10 @@ def ordering_of(candidates: Sequence[CostedBlocking]) -> Callable[[CostedBlockin
 
 @dataclass(frozen=True)
 class RankedBlocks:
-    """The legal blockings of a contraction on a CPU, the best first; the units that cannot compute it; its roofline."""
+    """The legal blockings of a contraction on a CPU, the best first by `ordering_of`.
+
+    `unfit` has the units that cannot compute it, with reasons. `bound` is the roofline, None if no unit fits.
+    """
 
     machine: Machine
     candidates: tuple[CostedBlocking, ...]
@@ -83,11 +90,12 @@ class RankedBlocks:
 
 
 def compare_blocks(ranked: RankedBlocks) -> Comparison:
-    """Return the Comparison of the fastest of the ranked blockings (tile sizes): how it compares with the roofline and
+    """Return the Comparison of the first of the ranked blockings (tile sizes): how it compares with the roofline and
     others.
 
-    There must be one. The Comparison names up to three blockings that may be as fast. It has refusals, with reasons,
-    for illegal variants of the best blocking, for clearly slower blockings, and for units that do not fit.
+    `ranked` must have at least one blocking. The Comparison names up to three blockings that may be as fast. It has
+    refusals, with reasons, for illegal variants of the first blocking, for clearly slower blockings, and for units that
+    do not fit.
     """
     best, bound, machine = ranked.best, ranked.bound, ranked.machine
     assert best is not None

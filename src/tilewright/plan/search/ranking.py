@@ -74,9 +74,11 @@ class Rewrite:
 
 @dataclass
 class Ranking:
-    """The candidates, best first, the roofline in cycles, and counts of the search (such as tilings and timed kernels).
+    """The candidates, best first, and the choices that were `rejected`: {choice: reason}.
 
-    With `keeps_all` it keeps every candidate, even those that lower bounds show to be slower.
+    `roofline` is a lower bound in cycles. `states`, `tilings` and `timed` count the times that candidates were added,
+    the tilings, and the kernels whose time was predicted. With `keeps_all` the ranking keeps every candidate, even
+    those that lower bounds show to be slower.
     """
 
     candidates: list[PlanCandidate] = field(default_factory=list)

@@ -98,8 +98,8 @@ def _mma_tile(t: Tiling, p: OrientedProduct, line: ProductUnit) -> MmaTile:
     """Return the MmaTile (atom, and extents in elements) of the MMA `p` that its statement `line` in a plan describes.
 
     Usually its atom is the statement's atom. That atom may take A from registers although A is read from memory: the
-    MmaTile then has the atom of the same shape that reads A from shared memory. `t` (a Tiling) has the plan's tile
-    sizes.
+    MmaTile then has the atom of the same shape that reads A from shared memory, or the first of the MMA's atoms if none
+    has that shape. `t` (a Tiling) has the plan's tile sizes.
     """
     rows, columns = (line.columns, line.rows) if line.transposed else (line.rows, line.columns)
     stated = t.machine.multiply[line.atom or ""]

@@ -31,10 +31,9 @@ def repackings(facts: Facts, machine: Machine, ranking: Ranking) -> Iterator[Rep
     program's MMA.
 
     The new layout suits asynchronous bulk copies, or is read faster. Constant operands are repacked once, when they are
-    bound, and cost nothing. Layouts that do not apply are noted in `ranking` (the search's result).
-
-    Yields nothing if the analysed program `facts` is half of a split program, or on a machine without bulk copies.
-    Yields nothing too if the program has several MMAs; this is noted in `ranking`.
+    bound, and cost nothing. Layouts that do not apply are noted in `ranking` (the search's result). Yields nothing in
+    three cases: the analysed program `facts` is half of a split program; the machine has no bulk copies; or the program
+    has several MMAs, which is noted in `ranking`.
     """
     if facts.part or not bulk_pitch(machine):
         return
@@ -89,9 +88,9 @@ def _k_row_copies(
 ) -> Iterator[Repacked]:
     """Yield at most one Repacked: operands are copied to a layout whose innermost dimension is a dimension of K.
 
-    It is for two kinds of operands. Rows in memory run along a K dimension that is shorter than a slab (row of shared
-    memory). Or an operand is not contiguous along K, and atoms are faster if it is. `p` is the MMA of the program
-    `facts`, `reads` are its A and B. Constant operands are copied once, at no cost. If such a layout is
+    It is for two kinds of operands: those whose rows in memory run along a K dimension shorter than a slab (row of
+    shared memory); and those that are not contiguous along K, if atoms are faster for operands that are. `p` is the MMA
+    of the program `facts`, `reads` are its A and B. Constant operands are copied once, at no cost. If the layout is
     impossible, the reason is noted in `ranking` (the search's result).
     """
     slab = max((x.slab or 0 for x in machine.multiply.values() if x.a.dtype == reads[0].dtype), default=0)

@@ -64,7 +64,8 @@ def search(
 
     `program` is a tile program. `sizes` maps symbols to numbers; for sizes that are `opened` (known only at the call)
     these are typical numbers. `free` are the loops whose tile size does not change the result. With `only_lowered`,
-    candidates that the lowering (code generator) cannot do are rejected. No argument is constant.
+    candidates that the lowering (code generator) cannot do are rejected. All arguments count as changing from call to
+    call, none as constant.
     """
     return search_facts(facts_of(program, sizes, free, opened), machine, only_lowered=only_lowered)
 
@@ -81,11 +82,12 @@ def search_facts(
     """Find the fastest ways to run an analysed program; return a Ranking: candidates, fastest first, and rejections.
 
     `facts` is the program. `only_lowered` rejects candidates that the lowering (code generator) cannot do. `keeps_all`
-    keeps candidates that lower bounds show to be slower. Without `blocks`, no CPU kernel keeps accumulator tiles in
-    registers over all of K. `halves` are parts of a larger program that are searched already; parts that this search
-    needs are added. A program that logs, or
-    computes elements in order, gets only kernels without a pipeline. A program with sizes known only at the call gets
-    no SIMT products, repacked operands, split reductions or second kernel.
+    keeps candidates that lower bounds show to be slower. Without `blocks`, the rule for CPU kernels of one product
+    (`kernels_of_blocks`) is left out; the rule for any program may still keep accumulators in registers. `halves` are
+    parts of a larger program that are searched already; parts that this search needs are added.
+
+    A program that logs, or computes elements in order, gets only kernels without a pipeline. A program with sizes known
+    only at the call gets no SIMT products, repacked operands, split reductions or second kernel.
     """
     halves = {} if halves is None else halves
     ranking = Ranking(roofline=lower_bound(facts, machine), keeps_all=keeps_all)

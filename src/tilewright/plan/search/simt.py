@@ -200,12 +200,12 @@ def _single_result_kernels(program: SimtProgram) -> list[SimtKernelSchedule]:
 
 
 def _box_kernels(program: SimtProgram) -> Iterator[SimtKernelSchedule]:
-    """Yield SIMT kernels in which each lane computes a box (rectangle of neighbouring results): one per box and K step.
+    """Yield SIMT kernels in which each lane computes a box (rectangle of neighbouring results).
 
-    A box extends along the last two digits (mixed-radix parts, such as line and column of an image) of M. It must fit a
-    lane's registers and leave registers for enough waves per core, and its results must share inputs. Boxes cover M
-    exactly; or they extend past its end, if writes drop the elements there. Yields nothing if M has fewer than two
-    digits.
+    There is one kernel for each box and each K step that fit. A box extends along the last two digits (mixed-radix
+    parts, such as line and column of an image) of M. It must fit a lane's registers and leave registers for enough
+    waves per core, and its results must share inputs. Boxes cover M exactly; or they extend past its end, if writes
+    drop the elements there. Yields nothing if M has fewer than two digits.
     """
     facts, machine = program.facts, program.machine
     file, waves, most_bytes = machine.register_file, machine.row_tasks.waves, machine.lane_access.own_bytes

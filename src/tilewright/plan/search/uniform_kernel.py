@@ -20,10 +20,11 @@ from tilewright.plan.search.uniform_loops import loops_around
 class UniformKernelSchedule:
     """A kernel whose waves all run the same code. A task is one workgroup's tile (on a CPU one thread's).
 
-    `widths` are the elements of a task by dimension, `loops` the elements of an iteration of the program's loops,
-    `blocks` those of loops within a task over a dimension that the grid splits. `products` has the microkernel of every
-    MMA, None if lanes multiply without an atom. `backward`: tasks run in reverse, because data written last is still in
-    L2. `parts` describes a split reduction; a task has `parts_of_task` of its parts.
+    `widths` maps dimensions that the grid splits to elements per task. A task may loop over such a dimension again:
+    `blocks` maps it to elements per iteration. `loops` maps the dimensions of other loops to elements per iteration.
+    `products` has the microkernel of every MMA, None if lanes multiply without an atom. `backward`: tasks run in
+    reverse, because data written last is still in L2. `parts` describes the pieces of a split reduction or loop; a task
+    has `parts_of_task` of them.
     """
 
     facts: Facts
@@ -39,7 +40,8 @@ class UniformKernelSchedule:
 
     @property
     def family(self) -> str:
-        """A name for this kind of kernel: "parts of a reduction" if it splits a reduction, else "no pipeline".
+        """A name for this kind of kernel: "parts of a reduction" if it splits a reduction or a loop, else "no
+        pipeline".
 
         The lowering tends to refuse all candidates of one kind for the same reason.
         """

@@ -41,7 +41,7 @@ class Accumulator(Protocol):
 
 @dataclass(frozen=True)
 class WholeSums:
-    """An accumulator of which all of C is in one tensor."""
+    """An accumulator in one tensor, which has all of C: registers, or memory."""
 
     tensor: Value
 
@@ -76,7 +76,9 @@ class TaskSums:
 
 @dataclass(frozen=True)
 class TiledSums:
-    """An accumulator in memory, of which one tile at a time is in registers."""
+    """An accumulator in memory (`total`): each accumulator tile is loaded to registers, and stored after its K
+    loops.
+    """
 
     product: AtomProduct
     total: Value

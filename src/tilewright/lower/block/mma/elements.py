@@ -40,8 +40,8 @@ class Elements(OperandSource):
     element: Formula
 
     def formula(self, dim: Expr, further: int) -> Formula:
-        """Return the formula of this operand's element at the current loop indices; along `dim`, `further` elements are
-        added.
+        """Return the formula of one element of this operand: at the current loop indices, with `further` added along
+        `dim`.
         """
         p = self.product
         at = {d: p.parts[d][0] + e for d, e in p.at.items()}

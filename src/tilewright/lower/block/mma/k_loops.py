@@ -25,8 +25,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class KRun:
-    """Iterations of a K loop, from number `first` up to `end`, each of `step` elements; number 0 begins at index
-    `base`.
+    """Iterations of a K loop, from number `first` up to, and without, `end`; each covers `step` elements.
+
+    Iteration n begins at index `base` + `step` * n.
     """
 
     end: Expr | Size

@@ -96,8 +96,8 @@ class OperandSource:
         raise NotImplementedError
 
     def formula(self, dim: Expr, further: int) -> Formula:
-        """Return the formula of this operand's element at the current loop indices; along `dim`, `further` elements are
-        added.
+        """Return the formula of one element of this operand: at the current loop indices, with `further` added along
+        `dim`.
 
         Subclasses for MMAs without an atom implement it; here it raises a NotImplementedError.
         """

@@ -47,8 +47,8 @@ class Staged(OperandSource):
         """Return the source of an operand that is copied to shared memory; emit the allocation of its shared tile.
 
         `product` is the MMA with its plan, `tile` the operand, `dim` its M or N (None: it has none). If the plan does
-        all of K at once, the copy is emitted here too, and, for an A that the atom takes from registers, the load to
-        these. Raise a ProgramError if K is padded and the operand is not shown to be zero there.
+        all of K at once, the copies are emitted here too, and an A that the atom takes from registers is also loaded to
+        registers. Raise a ProgramError if K is padded and the operand is not shown to be zero there.
         """
         operand_layout = product.how.atom.a if dim is product.axes.m else product.how.atom.b
         is_argument = is_given(tile, operand_layout.dtype)

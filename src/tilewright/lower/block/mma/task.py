@@ -36,9 +36,9 @@ from tilewright.rewrite.rewriter import needed
 
 @dataclass(frozen=True)
 class Rounds:
-    """Blocks along a dimension, from number `first` up to `end`, emitted under the condition `when`.
+    """Blocks along a dimension, from number `first` up to, and without, `end`, emitted under the condition `when`.
 
-    `past`: it is the last block, and goes past the end of the dimension.
+    `past` is True for a last block that goes past the end of the dimension.
     """
 
     first: Expr | int
