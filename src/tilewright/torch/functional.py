@@ -482,9 +482,8 @@ def scaled_dot_product_attention(
         result, _ = attention_with_weights(q, k, v, bias, is_causal, scale, dropout_p)
     else:
         result = torch.ops.tilewright.attention(q, k, v, bias, is_causal, scale)
-    if has_visible_key is not None:
-        result = result.masked_fill(~has_visible_key, 0)
-    return result.reshape(*batch, *result.shape[-2:])
+    result = result.reshape(*batch, *result.shape[-2:])
+    return result if has_visible_key is None else result.masked_fill(~has_visible_key, 0)
 
 
 def _as_four_dimensions(tensor: Any, batch: Sequence[int]) -> Any:
@@ -502,10 +501,11 @@ def _as_four_dimensions(tensor: Any, batch: Sequence[int]) -> Any:
 def mask_as_bias(attn_mask: Any, q: Any, k: Any, batch: Sequence[int]) -> tuple[Any, Any]:
     """Return (`attn_mask` as a tensor [b, h, m, n] to add to the scores, True for each query that has a visible key).
 
-    The second is a bool tensor [b, h, m, 1]. Scores of a query without a visible key get 0 added, so that its weights
-    and their gradients are finite; the caller replaces its result. Without a mask, both are None. `q` and `k` are
-    [b, h, m, d] and [b, h, n, d]; the mask is broadcast to the leading dimensions `batch` first. A bool mask is True
-    for visible keys, as in torch's function. Raise ArgumentError for a float64 mask with other queries than float64.
+    The second is a bool tensor that broadcasts to [*`batch`, m, 1]; the caller replaces the result of a query without a
+    visible key. If gradients may be recorded, such a query gets 0 added instead of -inf, because its weights would be
+    NaN, and so would the gradients of all keys and values. Without a mask, both are None. `q` and `k` are [b, h, m, d]
+    and [b, h, n, d]; the mask is broadcast to the leading dimensions `batch` first. A bool mask is True for visible
+    keys, as in torch's function. Raise ArgumentError for a float64 mask with other queries than float64.
     """
     if attn_mask is None:
         return None, None
@@ -513,12 +513,13 @@ def mask_as_bias(attn_mask: Any, q: Any, k: Any, batch: Sequence[int]) -> tuple[
     if attn_mask.dtype is torch.bool:
         has_visible_key = attn_mask.any(-1, keepdim=True)
         zeros = torch.zeros(attn_mask.shape, dtype=score_type, device=attn_mask.device)
-        added = zeros.masked_fill(~attn_mask & has_visible_key, float("-inf"))
+        added = zeros.masked_fill(~attn_mask, float("-inf"))
     elif attn_mask.dtype is torch.float64 and score_type is not torch.float64:
         raise ArgumentError("attn_mask holds torch.float64; it is added in float32: pass attn_mask.float()")
     else:
         has_visible_key = (attn_mask != float("-inf")).any(-1, keepdim=True)
-        added = attn_mask.to(score_type).masked_fill(~has_visible_key, 0)
-    rows = (*batch, q.shape[-2])
-    bias, visible = added.expand(*rows, k.shape[-2]), has_visible_key.expand(*rows, 1)
-    return bias.reshape(*q.shape[:3], k.shape[-2]), visible.reshape(*q.shape[:3], 1)
+        added = attn_mask.to(score_type)
+    if torch.is_grad_enabled():
+        added = added.masked_fill(~has_visible_key, 0)
+    expanded = added.expand(*batch, q.shape[-2], k.shape[-2])
+    return expanded.reshape(*q.shape[:3], k.shape[-2]), has_visible_key
