@@ -269,6 +269,9 @@ def test_second_derivatives_are_refused_in_one_line(name: str) -> None:
     message = rf"^torch\.ops\.tilewright\.{SECOND[name]} has no backward: [^\n]*$"
     with pytest.raises(MissingBackward, match=message):
         first[0].square().sum().backward()
+    given = [t.detach() for t in tensors]
+    with pytest.raises(MissingBackward, match=message):
+        torch.func.jacrev(torch.func.grad(squared(CASES[name], functional)))(*given)
 
 
 def test_a_write_to_a_saved_tensor_is_refused() -> None:

@@ -323,6 +323,20 @@ def test_transforms_of_functions_differentiate() -> None:
     assert torch.equal(jacobian, weight)
 
 
+def test_transforms_within_transforms_differentiate_twice() -> None:
+    """Second derivatives lacked terms: the inner level computed with gradients disabled, so the outer one saw none."""
+    x, weight = numbers(3, 5, kind=torch.float64), numbers(4, 5, kind=torch.float64)
+    images, filters = numbers(1, 2, 4, 3, kind=torch.float64), numbers(3, 2, 2, 2, kind=torch.float64)
+    calls = [
+        (lambda x: functional.linear(x, weight, activation="silu"), lambda x: F.silu(F.linear(x, weight)), x),
+        (lambda x: functional.conv2d(x, filters), lambda x: F.conv2d(x, filters), images),
+        (lambda x: functional.softmax(x, 0), lambda x: F.softmax(x, 0), x),
+    ]
+    for ours, theirs, tensor in calls:
+        results = [torch.func.jacrev(torch.func.grad(lambda x, f=f: f(x).pow(3).sum()))(tensor) for f in (ours, theirs)]
+        torch.testing.assert_close(*results)
+
+
 @pytest.mark.filterwarnings("ignore:`torch.jit:FutureWarning", "ignore:`torch.jit:DeprecationWarning")
 def test_derivatives_in_forward_mode_are_refused_by_name() -> None:
     """They were lost without a word: torch's tangent is no part of a tensor's memory."""
@@ -332,6 +346,8 @@ def test_derivatives_in_forward_mode_are_refused_by_name() -> None:
         OURS.linear(torch.autograd.forward_ad.make_dual(x, x), weight)
     with pytest.raises(MissingBackward, match=message):
         torch.func.jvp(lambda x: OURS.linear(x, weight), (x,), (x,))
+    with pytest.raises(MissingBackward, match=message):  # forward mode around a gradient
+        torch.func.hessian(lambda x: OURS.linear(x, weight).pow(3).sum())(x)
 
 
 def test_autocast_computes_in_its_type() -> None:
