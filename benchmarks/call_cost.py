@@ -191,7 +191,9 @@ def operators(library: Any) -> dict[str, dict[str, Callable[[], Any]]]:
         name = f"tilewright_empty::{schema.name.split('::')[1]}"
         if not hasattr(torch.ops.tilewright_empty, schema.name.split("::")[1]):
             torch.library.define(name, str(schema)[str(schema).index("(") :], lib=library)
-            make = lambda x, *_: torch.empty_like(x)  # noqa: E731
+            one = lambda x, *_: torch.empty_like(x)  # noqa: E731
+            two = lambda x, *_: (torch.empty_like(x), torch.empty_like(x))  # noqa: E731
+            make = one if len(schema.returns) == 1 else two
             torch.library.impl(name, "CompositeExplicitAutograd", make, lib=library)
         empty = getattr(torch.ops.tilewright_empty, schema.name.split("::")[1])
         return {"empty": lambda: empty(*args), "ours": lambda: operator(*args)}
@@ -205,6 +207,7 @@ def operators(library: Any) -> dict[str, dict[str, Callable[[], Any]]]:
         torch.ones(1, 1, 8, 8),
     )
     geometry = ([1, 1], [1, 1], [1, 1], 1)
+    attended = (heads, heads, heads, heads, heads[:, :, 0], heads[:, :, 0], None, False, None)
     return {
         "a kernel": row(of_kernel, a),
         "matmul": row(ours.matmul, a, a),
@@ -228,6 +231,16 @@ def operators(library: Any) -> dict[str, dict[str, Callable[[], Any]]]:
         "group_norm": row(ours.group_norm, image, 2, of_channels, of_channels, 1e-5),
         "softmax": row(ours.softmax, a, 1),
         "attention": row(ours.attention, heads, heads, heads, None, False, None),
+        "layer_norm_gradient": row(ours.layer_norm_gradient, a, of_channels, a, [8], 1e-5),
+        "layer_norm_weight_gradient": row(ours.layer_norm_weight_gradient, a, a, [8], 1e-5),
+        "rms_norm_gradient": row(ours.rms_norm_gradient, a, of_channels, a, [8], 1e-5),
+        "rms_norm_weight_gradient": row(ours.rms_norm_weight_gradient, a, a, [8], 1e-5),
+        "group_norm_gradient": row(ours.group_norm_gradient, image, of_channels, image, 2, 1e-5),
+        "group_norm_weight_gradient": row(ours.group_norm_weight_gradient, image, image, 2, 1e-5),
+        "softmax_gradient": row(ours.softmax_gradient, a, a, 1),
+        "attention_sums": row(ours.attention_sums, heads, heads, None, False, None),
+        "attention_query_gradient": row(ours.attention_query_gradient, *attended),
+        "attention_key_gradient": row(ours.attention_key_gradient, *attended),
     }
 
 

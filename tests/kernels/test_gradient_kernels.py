@@ -56,6 +56,23 @@ def test_rms_norm_gradients(shape):
     close(dweight, (dy * normal).sum(axis=0), scale=shape[0])
 
 
+@pytest.mark.parametrize("shape", [(1, 1, 1, 1), (3, 2, 5, 7), (2, 3, 4, 33), (5, 1, 3, 130)])
+def test_group_norm_gradients(shape):
+    rng = np.random.default_rng(6)
+    x, dy = rng.standard_normal((2, *shape))
+    weight = rng.standard_normal(shape[1:3])
+    scale = 1 / np.sqrt(x.var(axis=(2, 3), keepdims=True) + 0.1)
+    normal, slope = (x - x.mean(axis=(2, 3), keepdims=True)) * scale, dy * weight[..., None]
+    along = (slope * normal).mean(axis=(2, 3), keepdims=True)
+    exact = scale * (slope - slope.mean(axis=(2, 3), keepdims=True) - normal * along)
+    close(run(kernels.group_norm_gradient("f64", 0.1), (x, weight, dy), shape, "f64"), exact)
+    for target in ("executor", "cpu"):
+        kernel = tilewright.compile(kernels.group_norm_weight_gradient("f64", 0.1), strict=True, target=target)
+        dweight, dbias = kernel(x, dy)
+        close(dweight, (dy * normal).sum(axis=(0, 3)), scale=shape[0] * shape[3])
+        close(dbias, dy.sum(axis=(0, 3)), scale=shape[0] * shape[3])
+
+
 @pytest.mark.parametrize("norm", ["layer_norm", "rms_norm"])
 def test_gradients_of_norms_are_the_slopes_of_the_norms(norm):
     """The sum of dy * norm(x) grows along a direction by the sum of dx * direction: the forward kernel says so too."""
@@ -73,21 +90,28 @@ def test_gradients_of_norms_are_the_slopes_of_the_norms(norm):
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("target", ["executor", "cpu"])
 @pytest.mark.parametrize("tile", [1, 4, 64])
+@pytest.mark.parametrize(("has_bias", "scale"), [(False, None), (True, None), (True, 0.3)])
 @pytest.mark.parametrize("causal", [False, True])
-def test_attention_gradients(causal, tile, target):
+def test_attention_gradients(causal, has_bias, scale, tile, target):
     rng = np.random.default_rng(5)
-    queries, keys = (7, 7) if causal else (7, 13)
+    queries, keys = 7, 13
     q, k, v, dout = (rng.standard_normal((2, 3, *s)) for s in ((queries, 5), (keys, 5), (keys, 6), (queries, 6)))
-    scores = q @ k.swapaxes(2, 3) / np.sqrt(5)
+    factor = 1 / np.sqrt(5) if scale is None else scale
+    scores = q @ k.swapaxes(2, 3) * factor
+    bias = np.where(rng.random(scores.shape) < 0.2, -np.inf, rng.standard_normal(scores.shape))
+    bias[..., 0] = 0.5  # every query has a visible key
+    extra = (bias,) if has_bias else ()
+    scores = scores + bias if has_bias else scores
     if causal:
         scores = np.where(np.arange(keys) <= np.arange(queries)[:, None], scores, -np.inf)
     logs = np.log(np.exp(scores).sum(axis=-1))
     weights = np.exp(scores - logs[..., None])
     along = (weights @ v * dout).sum(axis=-1)
-    slope = weights * (dout @ v.swapaxes(2, 3) - along[..., None]) / np.sqrt(5)
+    slope = weights * (dout @ v.swapaxes(2, 3) - along[..., None]) * factor
 
     def call(make, *arguments):
-        return tilewright.compile(make(tile, "f64", causal=causal), strict=True, target=target)(*arguments)
+        kernel = make(tile, "f64", causal=causal, bias=has_bias, scale=scale)
+        return tilewright.compile(kernel, strict=True, target=target)(*arguments, *extra)
 
     close(call(kernels.attention_sums, q, k), logs)
     arguments = (q, k, v, dout, logs, along)

@@ -65,7 +65,8 @@ CASES = [
 
 TESTED_BESIDE_REFERENCES = {
     *("attention_key_gradient", "attention_query_gradient", "attention_sums", "gemm_of_scaled_blocks"),
-    *("gemm_of_scaled_columns", "grouped_attention", "layer_norm_gradient", "layer_norm_weight_gradient"),
+    *("gemm_of_scaled_columns", "group_norm_gradient", "group_norm_weight_gradient", "grouped_attention"),
+    *("layer_norm_gradient", "layer_norm_weight_gradient"),
     *("image_mean", "linear_attention", "linear_cross_entropy", "paged_attention", "pooling"),
     *("rms_norm_gradient", "rms_norm_weight_gradient", "rotary", "softmax_gradient", "top_k_gating"),
 }

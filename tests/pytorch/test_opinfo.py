@@ -1,4 +1,4 @@
-"""torch's own samples of its functions, forward: results within bounds of float64, or a refusal of a kind listed here.
+"""torch's own samples of its functions: results and gradients within bounds of float64, or a refusal listed here.
 
 Every type of torch's samples is asked for, and every sample lies in memory as torch gives it, with gaps, and with its
 second dimension innermost (channels last). torch's list of samples needs the package expecttest, which torch does not
@@ -109,6 +109,48 @@ def test_samples_of_torch_are_computed_or_refused_by_name(name: str, kind: Any) 
     assert counts
     is_cast = name == "softmax with_dtype"
     assert set(counts) == {"complex" if kind.is_complex and not is_cast else "right"}
+
+
+def call_and_differentiate(function: Callable[..., Any], given: Any, named: Any, cast: Callable[[Any], Any]) -> Any:
+    """The gradients of all float tensors among the arguments, which are cast before."""
+    leaves: list[Any] = []
+
+    def leaf(tensor: Any) -> Any:
+        copy = cast(tensor.detach())
+        if copy.is_floating_point():
+            leaves.append(copy.requires_grad_())
+        return copy
+
+    args, options = [changed(a, leaf) for a in given], {k: changed(v, leaf) for k, v in named.items()}
+    torch.manual_seed(0)  # of dropout
+    y = function(*args, **options)
+    dy = torch.randn(y.shape, generator=torch.Generator().manual_seed(1)).to(y.dtype)
+    return torch.autograd.grad(y, leaves, dy, allow_unused=True)
+
+
+@pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")  # torch's reference
+@pytest.mark.parametrize(
+    ("name", "kind"), [(n, k) for n, k in CASES if k in BOUNDS], ids=lambda x: str(x).replace(" ", "_")
+)
+def test_gradients_of_samples_of_torch_are_torchs(name: str, kind: Any) -> None:
+    """Within twice the bounds of results, relative to the largest gradient of a tensor: results are rounded before."""
+    called = NAMES[SAMPLES[name].name]
+    theirs = getattr(torch.nn.functional, called, None) or getattr(torch, called)
+    for sample in SAMPLES[name].sample_inputs("cpu", kind):
+        named = dict(sample.kwargs)
+        if name.endswith("rms_norm"):  # its default is the type's own
+            named["eps"] = named.get("eps") or torch.finfo(kind).eps
+        given = [sample.input, *sample.args]
+        gradients = call_and_differentiate(getattr(functional, called), given, named, lambda tensor: tensor)
+        expected = call_and_differentiate(theirs, given, named, wide)
+        for gradient, other in zip(gradients, expected, strict=True):
+            if other is None:
+                assert gradient is None
+                continue
+            assert gradient.dtype is kind
+            largest = float(other.abs().max()) if other.numel() else 0.0
+            limit = 2 * BOUNDS[kind] * max(1.0, largest)
+            torch.testing.assert_close(gradient.double(), other, rtol=0, atol=limit)
 
 
 def main() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tilewright.errors import ArgumentError, MissingBackward
+from tilewright.errors import ArgumentError
 from tilewright.torch import functional
 
 F = torch.nn.functional
@@ -89,10 +89,19 @@ def test_wrong_tensors_are_named_as_without_dropout() -> None:
         assert said[0] == said[1]
 
 
-def test_a_gradient_is_refused_in_one_line() -> None:
-    q, k, v = tensors()
-    with pytest.raises(MissingBackward, match=r"^torch\.ops\.tilewright\.softmax has no backward: [^\n]*$"):
-        attend(q.requires_grad_(), k, v, dropout_p=0.5).sum().backward()
+@pytest.mark.parametrize("options", [{}, {"is_causal": True}, {"scale": 0.3}, {"attn_mask": True}], ids=str)
+def test_gradients_of_the_same_seed_are_torchs(options: dict[str, Any]) -> None:
+    given = [t.requires_grad_() for t in tensors(torch.float64)]
+    if "attn_mask" in options:
+        mask = torch.rand(7, 9) > 0.5
+        mask[3] = False
+        options = {"attn_mask": mask}
+    results = []
+    for function in (attend, F.scaled_dot_product_attention):
+        torch.manual_seed(1)
+        results.append(torch.autograd.grad(function(*given, dropout_p=0.4, **options).square().sum(), given))
+    for gradient, expected in zip(*results, strict=True):
+        torch.testing.assert_close(gradient, expected)
 
 
 @pytest.mark.parametrize("dynamic", [False, True])

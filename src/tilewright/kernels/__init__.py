@@ -13,7 +13,7 @@
 | linear_attention    | causal, without softmax, by chunks                                        |
 | softmax             | of whole rows, and online over tiles                                      |
 | norm                | layer norm, RMS norm, group norm                                          |
-| norm_gradients      | gradients of softmax, layer norm and RMS norm                             |
+| norm_gradients      | gradients of softmax, layer norm, RMS norm and group norm                 |
 | elementwise         | gelu, also by tanh, silu, relu; a gated silu                              |
 | reduce              | sum, prod, max, min over rows or columns                                  |
 | scan                | running sums of whole rows, and tile by tile                              |
@@ -51,6 +51,8 @@ from tilewright.kernels.im2col import im2col
 from tilewright.kernels.linear_attention import linear_attention
 from tilewright.kernels.norm import group_norm, layer_norm, rms_norm
 from tilewright.kernels.norm_gradients import (
+    group_norm_gradient,
+    group_norm_weight_gradient,
     layer_norm_gradient,
     layer_norm_weight_gradient,
     rms_norm_gradient,
@@ -83,6 +85,8 @@ __all__ = [
     "gemm_of_scaled_blocks",
     "gemm_of_scaled_columns",
     "group_norm",
+    "group_norm_gradient",
+    "group_norm_weight_gradient",
     "grouped_attention",
     "histogram",
     "im2col",

@@ -14,11 +14,14 @@ BLOCK_M, BLOCK_N = tkl.sym.BLOCK_M, tkl.sym.BLOCK_N
 GLOBAL = tkl.GLOBAL_ADDRESS_SPACE
 
 
-def attention_sums(tile: int, dtype: DTypeLike = "f16", *, causal: bool = False) -> tkw.Kernel:
-    """Return a kernel that computes logs[b, h, m] = log(sum over n of exp(<q[b, h, m], k[b, h, n]> / sqrt(D))).
+def attention_sums(
+    tile: int, dtype: DTypeLike = "f16", *, causal: bool = False, bias: bool = False, scale: float | None = None
+) -> tkw.Kernel:
+    """Return a kernel that computes logs[b, h, m] = log(sum over n of exp(scale * <q[b, h, m], k[b, h, n]>)).
 
-    Arguments: q[B, H, M, D], k[B, H, N, D] of type `dtype`, then logs[B, H, M] in f32 (f64 for f64). With `causal`, the
-    sum is over the keys n <= m. `tile` is the tile size along the keys.
+    Arguments: q[B, H, M, D], k[B, H, N, D] of type `dtype`; with `bias` a bias[B, H, M, N] in f32 (f64 for f64) that is
+    added to the scores; then logs[B, H, M] in f32 (f64 for f64). `scale` is 1 / sqrt(D) unless given. With `causal`,
+    query m sees the keys up to m. `tile` is the tile size along the keys.
 
     >>> import numpy as np, tilewright
     >>> q, k = np.zeros((1, 1, 2, 1), np.float32), np.zeros((1, 1, 2, 1), np.float32)
@@ -27,121 +30,166 @@ def attention_sums(tile: int, dtype: DTypeLike = "f16", *, causal: bool = False)
     """
     of_data = element_type(dtype)
     of_sums = of_data.accumulator
+    Queries: Any = tkl.Memory[B, H, M, D, GLOBAL, of_data]
+    Keys: Any = tkl.Memory[B, H, N, D, GLOBAL, of_data]
+    Rows: Any = tkl.Memory[B, H, M, GLOBAL, of_sums]
 
-    @tkw.wave([tkw.TilingConstraint(N, BLOCK_N)])
-    def attention_sums(
-        q: tkl.Memory[B, H, M, D, GLOBAL, of_data],
-        k: tkl.Memory[B, H, N, D, GLOBAL, of_data],
-        logs: tkl.Memory[B, H, M, GLOBAL, of_sums],
-    ) -> None:
+    def add_up(q: Any, k: Any, bias: Any, logs: Any) -> None:
         start = [tkl.Register[B, H, M, of_sums](x) for x in (lowest(of_sums), 0.0)]
 
         @tkw.iterate(N, init_args=start)
         def row_facts(highest: Any, total: Any) -> Any:
-            scores = _scores(q, k, of_sums, causal)
+            scores = _scores(q, k, bias, of_sums, causal, scale)
             higher = tkw.max(scores, highest, dim=N)
             return higher, tkw.sum(tkw.exp(scores - higher), total * tkw.exp(highest - higher), dim=N)
 
         highest, total = row_facts
         tkw.write(highest + tkw.log(total), logs)
 
+    tiling = [tkw.TilingConstraint(N, BLOCK_N)]
+    if bias:
+
+        @tkw.wave(tiling)
+        def attention_sums_with_bias(
+            q: Queries, k: Keys, bias: tkl.Memory[B, H, M, N, GLOBAL, of_sums], logs: Rows
+        ) -> None:
+            add_up(q, k, bias, logs)
+
+        return attention_sums_with_bias.bound({BLOCK_N: tile})
+
+    @tkw.wave(tiling)
+    def attention_sums(q: Queries, k: Keys, logs: Rows) -> None:
+        add_up(q, k, None, logs)
+
     return attention_sums.bound({BLOCK_N: tile})
 
 
-def attention_query_gradient(tile: int, dtype: DTypeLike = "f16", *, causal: bool = False) -> tkw.Kernel:
-    """Return a kernel that computes dq[B, H, M, D], the gradient of the loss by the argument q of `attention`, with the
-    scale 1 / sqrt(D).
+def attention_query_gradient(
+    tile: int, dtype: DTypeLike = "f16", *, causal: bool = False, bias: bool = False, scale: float | None = None
+) -> tkw.Kernel:
+    """Return a kernel that computes dq[B, H, M, D], the gradient of the loss by the argument q of `attention`.
 
     Arguments: q[B, H, M, D], k[B, H, N, D], v[B, H, N, E] and dout[B, H, M, E], the gradient of the loss by attention's
     result `out`, of type `dtype`; logs[B, H, M] from `attention_sums` and along[B, H, M], the sum over e of out * dout,
-    both in f32 (f64 for f64); then dq, of type `dtype`. With `causal`, query m sees the keys n <= m. `tile` is the tile
-    size along the keys.
+    both in f32 (f64 for f64); with `bias` the bias[B, H, M, N] of the scores, of the same type; then dq, of type
+    `dtype`. The options are those of `attention_sums`; `tile` is the tile size along the keys.
     """
     of_data = element_type(dtype)
     of_sums = of_data.accumulator
+    Queries: Any = tkl.Memory[B, H, M, D, GLOBAL, of_data]
+    Keys: Any = tkl.Memory[B, H, N, D, GLOBAL, of_data]
+    Values: Any = tkl.Memory[B, H, N, E, GLOBAL, of_data]
+    Out: Any = tkl.Memory[B, H, M, E, GLOBAL, of_data]
     Rows: Any = tkl.Memory[B, H, M, GLOBAL, of_sums]
+    Scores: Any = tkl.Memory[B, H, M, N, GLOBAL, of_sums]
 
-    @tkw.wave([tkw.TilingConstraint(N, BLOCK_N)])
-    def attention_query_gradient(
-        q: tkl.Memory[B, H, M, D, GLOBAL, of_data],
-        k: tkl.Memory[B, H, N, D, GLOBAL, of_data],
-        v: tkl.Memory[B, H, N, E, GLOBAL, of_data],
-        dout: tkl.Memory[B, H, M, E, GLOBAL, of_data],
-        logs: Rows,
-        along: Rows,
-        dq: tkl.Memory[B, H, M, D, GLOBAL, of_data],
-    ) -> None:
+    def add_up(q: Any, k: Any, v: Any, dout: Any, logs: Any, along: Any, bias: Any, dq: Any) -> None:
         @tkw.iterate(N, init_args=[tkl.Register[B, H, M, D, of_sums](0)])
         def total(acc: Any) -> Any:
-            _, slope = _weights_and_score_gradient(q, k, v, dout, logs, along, causal)
+            scores = _scores(q, k, bias, of_sums, causal, scale)
+            _, slope = _weights_and_score_gradient(scores, v, dout, logs, along)
             return tkw.mma(tkw.cast(slope, of_data), tkw.read(k), acc)
 
-        tkw.write(tkw.cast(total * tkw.rsqrt(tkw.scalar(D, of_sums)), of_data), dq)
+        tkw.write(tkw.cast(total * _factor(of_sums, scale), of_data), dq)
+
+    tiling = [tkw.TilingConstraint(N, BLOCK_N)]
+    if bias:
+
+        @tkw.wave(tiling)
+        def attention_query_gradient_with_bias(
+            q: Queries, k: Keys, v: Values, dout: Out, logs: Rows, along: Rows, bias: Scores, dq: Queries
+        ) -> None:
+            add_up(q, k, v, dout, logs, along, bias, dq)
+
+        return attention_query_gradient_with_bias.bound({BLOCK_N: tile})
+
+    @tkw.wave(tiling)
+    def attention_query_gradient(
+        q: Queries, k: Keys, v: Values, dout: Out, logs: Rows, along: Rows, dq: Queries
+    ) -> None:
+        add_up(q, k, v, dout, logs, along, None, dq)
 
     return attention_query_gradient.bound({BLOCK_N: tile})
 
 
-def attention_key_gradient(tile: int, dtype: DTypeLike = "f16", *, causal: bool = False) -> tkw.Kernel:
+def attention_key_gradient(
+    tile: int, dtype: DTypeLike = "f16", *, causal: bool = False, bias: bool = False, scale: float | None = None
+) -> tkw.Kernel:
     """Return a kernel that computes dk[B, H, N, D] and dv[B, H, N, E], the gradients of the loss by the arguments k and
-    v of `attention`, with the scale 1 / sqrt(D).
+    v of `attention`.
 
-    The arguments before dk and dv are those of `attention_query_gradient`: q, k, v, dout, logs, along. dv[n] is the sum
-    over queries m of weight[m, n] * dout[m]. dk[n] is the sum over m of g[m, n] * q[m] / sqrt(D), where g is the
-    gradient of the loss by the scaled scores. With `causal`, query m sees the keys n <= m. `tile` is the tile size
-    along the queries.
+    The arguments before dk and dv are those of `attention_query_gradient`: q, k, v, dout, logs, along, with `bias` the
+    bias. dv[n] is the sum over queries m of weight[m, n] * dout[m]. dk[n] is the sum over m of scale * g[m, n] * q[m],
+    where g is the gradient of the loss by the scores. The options are those of `attention_sums`, but `tile` is the tile
+    size along the queries.
     """
     of_data = element_type(dtype)
     of_sums = of_data.accumulator
-    Rows: Any = tkl.Memory[B, H, M, GLOBAL, of_sums]
+    Queries: Any = tkl.Memory[B, H, M, D, GLOBAL, of_data]
     Keys: Any = tkl.Memory[B, H, N, D, GLOBAL, of_data]
     Values: Any = tkl.Memory[B, H, N, E, GLOBAL, of_data]
+    Out: Any = tkl.Memory[B, H, M, E, GLOBAL, of_data]
+    Rows: Any = tkl.Memory[B, H, M, GLOBAL, of_sums]
+    Scores: Any = tkl.Memory[B, H, M, N, GLOBAL, of_sums]
 
-    @tkw.wave([tkw.TilingConstraint(M, BLOCK_M)])
-    def attention_key_gradient(
-        q: tkl.Memory[B, H, M, D, GLOBAL, of_data],
-        k: Keys,
-        v: Values,
-        dout: tkl.Memory[B, H, M, E, GLOBAL, of_data],
-        logs: Rows,
-        along: Rows,
-        dk: Keys,
-        dv: Values,
-    ) -> None:
+    def add_up(q: Any, k: Any, v: Any, dout: Any, logs: Any, along: Any, bias: Any, dk: Any, dv: Any) -> None:
         start = [tkl.Register[B, H, N, D, of_sums](0), tkl.Register[B, H, N, E, of_sums](0)]
 
         @tkw.iterate(M, init_args=start)
         def totals(of_keys: Any, of_values: Any) -> Any:
-            weights, slope = _weights_and_score_gradient(q, k, v, dout, logs, along, causal)
+            scores = _scores(q, k, bias, of_sums, causal, scale)
+            weights, slope = _weights_and_score_gradient(scores, v, dout, logs, along)
             of_keys = tkw.mma(tkw.cast(slope, of_data), tkw.read(q), of_keys)
             return of_keys, tkw.mma(tkw.cast(weights, of_data), tkw.read(dout), of_values)
 
         of_keys, of_values = totals
-        tkw.write(tkw.cast(of_keys * tkw.rsqrt(tkw.scalar(D, of_sums)), of_data), dk)
+        tkw.write(tkw.cast(of_keys * _factor(of_sums, scale), of_data), dk)
         tkw.write(tkw.cast(of_values, of_data), dv)
+
+    tiling = [tkw.TilingConstraint(M, BLOCK_M)]
+    if bias:
+
+        @tkw.wave(tiling)
+        def attention_key_gradient_with_bias(
+            q: Queries, k: Keys, v: Values, dout: Out, logs: Rows, along: Rows, bias: Scores, dk: Keys, dv: Values
+        ) -> None:
+            add_up(q, k, v, dout, logs, along, bias, dk, dv)
+
+        return attention_key_gradient_with_bias.bound({BLOCK_M: tile})
+
+    @tkw.wave(tiling)
+    def attention_key_gradient(
+        q: Queries, k: Keys, v: Values, dout: Out, logs: Rows, along: Rows, dk: Keys, dv: Values
+    ) -> None:
+        add_up(q, k, v, dout, logs, along, None, dk, dv)
 
     return attention_key_gradient.bound({BLOCK_M: tile})
 
 
-def _scores(q: Any, k: Any, of_sums: Any, causal: bool) -> Any:
-    """Emit the scores of the current tiles and return them: q k^T / sqrt(D), in type `of_sums`. `q` and `k` are memory.
-    With `causal`, scores of later keys (n > m) are -inf.
+def _factor(of_sums: Any, scale: float | None) -> Any:
+    """Return the factor of the scores: `scale`, or if it is None 1 / sqrt(D), emitted as a scalar of type `of_sums`."""
+    return tkw.rsqrt(tkw.scalar(D, of_sums)) if scale is None else scale
+
+
+def _scores(q: Any, k: Any, bias: Any, of_sums: Any, causal: bool, scale: float | None) -> Any:
+    """Emit the scores of the current tiles and return them: q k^T times the factor, plus the bias, in type `of_sums`.
+
+    `q`, `k` and `bias` are memory; `bias` may be None. With `causal`, scores of later keys (n > m) are -inf.
     """
-    scores = tkw.mma(tkw.read(q), tkw.read(k), tkl.Register[B, H, M, N, of_sums](0))
-    scores = scores * tkw.rsqrt(tkw.scalar(D, of_sums))
+    scores = tkw.mma(tkw.read(q), tkw.read(k), tkl.Register[B, H, M, N, of_sums](0)) * _factor(of_sums, scale)
+    if bias is not None:
+        scores = scores + tkw.read(bias)
     return tkw.select(tkw.self_index(N) <= tkw.self_index(M), scores, float("-inf")) if causal else scores
 
 
-def _weights_and_score_gradient(
-    q: Any, k: Any, v: Any, dout: Any, logs: Any, along: Any, causal: bool
-) -> tuple[Any, Any]:
-    """Emit the softmax weights and the gradient of the loss by the scores, for the current tiles of queries and keys;
-    return both as tiles.
+def _weights_and_score_gradient(scores: Any, v: Any, dout: Any, logs: Any, along: Any) -> tuple[Any, Any]:
+    """Emit, for the current tiles of queries and keys, (softmax weights, gradient of the loss by the scores), and
+    return both tiles.
 
-    All arguments but the flag `causal` are memory: `logs` has the log-sum-exp of each row of scores, `along` the sum
-    over e of out * dout. The gradient is weights * (dout v^T - along), without the factor 1 / sqrt(D).
+    `scores` is a tile, the others are memory: `logs` has the log-sum-exp of each row of scores, `along` the sum over e
+    of out * dout. The gradient is weights * (dout v^T - along), without the factor of the scores.
     """
     log_sum = tkw.read(logs)
-    of_sums = log_sum.type.dtype
-    weights = tkw.exp(_scores(q, k, of_sums, causal) - log_sum)
-    score_gradient = tkw.mma(tkw.read(dout), tkw.read(v), tkl.Register[B, H, M, N, of_sums](0))
+    weights = tkw.exp(scores - log_sum)
+    score_gradient = tkw.mma(tkw.read(dout), tkw.read(v), tkl.Register[B, H, M, N, log_sum.type.dtype](0))
     return weights, weights * (score_gradient - tkw.read(along))

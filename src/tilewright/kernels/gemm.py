@@ -35,10 +35,9 @@ def gemm(
     the activation, then c. `transposes` has a letter for a and one for b: a is [M, K] ("n") or [K, M] ("t"), b is [K,
     N] ("n") or [N, K] ("t").
 
-    `batched` True gives a, b and c a first dimension B; the bias still has N elements, but with `bias="batched"` it
-    has the batch dimensions of c too. As a list, `batched` has an
-    entry for each batch dimension B0, B1, ..., which says which of the operands "a" and "b" have it: with ("ab", "b"),
-    a[B0, M, K] times b[B0, B1, K, N] is c[B0, B1, M, N].
+    `batched` True gives a, b and c a first dimension B; the bias still has N elements, but with `bias="batched"` it has
+    the batch dimensions of c too. As a list, `batched` has an entry for each batch dimension B0, B1, ..., which says
+    which of the operands "a" and "b" have it: with ("ab", "b"), a[B0, M, K] times b[B0, B1, K, N] is c[B0, B1, M, N].
 
     a and b are of type `dtype`. The accumulator is f32 (f64 for f64; i32 for integers, i64 for i64); bias, residual and
     activation are computed in this type, and c has it unless `out_dtype` is given. `precision="tf32"` rounds f32

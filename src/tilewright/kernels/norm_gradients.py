@@ -1,4 +1,4 @@
-"""Gradients of softmax, layer norm and RMS norm over rows, from the arguments of the forward pass."""
+"""Gradients of softmax, layer norm, RMS norm and group norm, from the arguments of the forward pass."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import tilewright.wave as tkw
 from tilewright.ir.dtypes import DTypeLike, element_type
 
 M, N = tkl.sym.M, tkl.sym.N
+G, CG, S = tkl.sym.G, tkl.sym.CG, tkl.sym.S
 GLOBAL = tkl.GLOBAL_ADDRESS_SPACE
 
 
@@ -152,3 +153,71 @@ def rms_norm_weight_gradient(dtype: DTypeLike = "f32", epsilon: float = 1e-6) ->
         tkw.write(total, dweight)
 
     return rms_norm_weight_gradient
+
+
+def group_norm_gradient(dtype: DTypeLike = "f32", epsilon: float = 1e-5) -> tkw.Kernel:
+    """Return a kernel that computes dx[n, g, c, s], the gradient of `group_norm` by x: scale * (d - mean(d) - z *
+    mean(d * z)), with d = dy * weight.
+
+    Arguments: x[N, G, CG, S], weight[G, CG], dy[N, G, CG, S], then dx of x's shape, all of type `dtype`. Means are over
+    the CG channels and S pixels of group g of image n; z is the normalised group, (x - mean) * scale, and scale = 1 /
+    sqrt(variance + epsilon). Computed in f32 (f64 for f64), rounded once.
+
+    >>> import numpy as np, tilewright
+    >>> gradient = tilewright.compile(group_norm_gradient(epsilon=0.0), strict=True)
+    >>> x, weight, dy = (np.array(a, np.float32) for a in ([0, 0, 2, 2], [[1, 1]], [4, 0, 0, 0]))
+    >>> gradient(x.reshape(1, 1, 2, 2), weight, dy.reshape(1, 1, 2, 2)).ravel()
+    array([ 2., -2.,  0.,  0.], dtype=float32)
+    """
+    of_data = element_type(dtype)
+    of_sums = of_data.accumulator
+    Image: Any = tkl.Memory[N, G, CG, S, GLOBAL, of_data]
+
+    def mean(values: Any) -> Any:
+        return tkw.sum(tkw.sum(values, dim=S), dim=CG) / (CG * S)
+
+    @tkw.wave()
+    def group_norm_gradient(x: Image, weight: tkl.Memory[G, CG, GLOBAL, of_data], dy: Image, dx: Image) -> None:
+        group, slope = tkw.cast(tkw.read(x), of_sums), tkw.cast(tkw.read(dy), of_sums)
+        centred = group - mean(group)
+        scale = tkw.rsqrt(mean(centred * centred) + epsilon)
+        normal, slope = centred * scale, slope * tkw.cast(tkw.read(weight), of_sums)
+        tkw.write(tkw.cast(scale * (slope - mean(slope) - normal * mean(slope * normal)), of_data), dx)
+
+    return group_norm_gradient
+
+
+def group_norm_weight_gradient(dtype: DTypeLike = "f32", epsilon: float = 1e-5) -> tkw.Kernel:
+    """Return a kernel that computes the gradients of `group_norm` by its weight and bias: dweight[g, c] = sum over
+    images and pixels of dy * z, dbias[g, c] = sum over images and pixels of dy.
+
+    Arguments: x[N, G, CG, S], dy[N, G, CG, S] of type `dtype`, then dweight[G, CG], dbias[G, CG] in f32 (f64 for f64).
+    z is the normalised group, as in `group_norm_gradient`. Images are processed one by one.
+
+    >>> import numpy as np, tilewright
+    >>> gradient = tilewright.compile(group_norm_weight_gradient(epsilon=0.0), strict=True)
+    >>> x, dy = (np.array(a, np.float32).reshape(2, 1, 2, 1) for a in ([0, 2, 6, 4], [3, 5, 1, 1]))
+    >>> gradient(x, dy)
+    (array([[-2.,  4.]], dtype=float32), array([[4., 6.]], dtype=float32))
+    """
+    of_data = element_type(dtype)
+    of_sums = of_data.accumulator
+    Image: Any = tkl.Memory[N, G, CG, S, GLOBAL, of_data]
+    Channels: Any = tkl.Memory[G, CG, GLOBAL, of_sums]
+
+    @tkw.wave([tkw.TilingConstraint(N, 1)])
+    def group_norm_weight_gradient(x: Image, dy: Image, dweight: Channels, dbias: Channels) -> None:
+        @tkw.iterate(N, init_args=[tkl.Register[G, CG, of_sums](0), tkl.Register[G, CG, of_sums](0)])
+        def totals(of_weight: Any, of_bias: Any) -> Any:
+            group, slope = tkw.cast(tkw.read(x), of_sums), tkw.cast(tkw.read(dy), of_sums)
+            centred = group - tkw.sum(tkw.sum(group, dim=S), dim=CG) / (CG * S)
+            variance = tkw.sum(tkw.sum(centred * centred, dim=S), dim=CG) / (CG * S)
+            normal = centred * tkw.rsqrt(variance + epsilon)
+            by_weight, by_bias = tkw.sum(slope * normal, dim=S), tkw.sum(slope, dim=S)
+            return tkw.sum(by_weight, of_weight, dim=N), tkw.sum(by_bias, of_bias, dim=N)
+
+        of_weight, of_bias = totals
+        tkw.write(of_weight, dweight)
+        tkw.write(of_bias, dbias)
+
+    return group_norm_weight_gradient

@@ -1,15 +1,15 @@
-"""Attention, forward only: `torch.ops.tilewright.attention`, over any number of heads and batches."""
+"""Attention over any number of heads and batches: the operator `torch.ops.tilewright.attention`, with gradients."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
 import torch
 
 from tilewright.compiler.kernels import compile
-from tilewright.errors import ArgumentError
+from tilewright.errors import ArgumentError, MissingBackward
 from tilewright.kernels.attention import attention as attention_kernel
 from tilewright.torch.batching import expand_batch
 from tilewright.torch.checks import require_float, require_rank, require_same_device, require_same_dtype, torch_dtype_of
@@ -72,29 +72,63 @@ def _run(expected: Result, q: Any, k: Any, v: Any, bias: Any, is_causal: bool, s
         return result
     if not k.shape[2]:  # a mean of no values
         return result.zero_()
-    if not q.shape[3] and scale is None:  # sums of nothing are 0, and so are their multiples
-        scale = 1.0
-    kernel = _kernel(require_float(q, "q").name, is_causal, bias is not None, scale, q.device.type)
+    kernel = _kernel(require_float(q, "q").name, is_causal, bias is not None, kernel_scale(q, scale), q.device.type)
     tensors = [q, k, v] if bias is None else [q, k, v, bias]
     kernel(*map(as_kernel_argument, tensors), result)
     return result
 
 
-def _vmap_rule(
-    info: Any, in_dims: Sequence[int | None], q: Any, k: Any, v: Any, bias: Any, is_causal: bool, scale: float | None
-) -> tuple[Any, Any]:
-    """Return (attention of a batch under torch.vmap, 0), by one call; 0 is the result's vmap dimension.
+def kernel_scale(q: Any, scale: float | None) -> float | None:
+    """Return the option `scale` of attention's kernels for the queries `q` [batch, heads, rows, size].
 
-    The vmap dimension of each tensor is merged with its batch dimension; a tensor without a vmap dimension is broadcast
-    first. `in_dims` has the vmap dimension of each argument or None, `info` its extent. `bias` may be None; `is_causal`
-    and `scale` are passed on.
+    It is `scale`, but 1 instead of None, the inverse root of the size, if the size is 0: scores are sums of nothing
+    then, and so are their multiples.
     """
-    flat = [
-        None if t is None else expand_batch(t, d, info.batch_size).flatten(0, 1)
-        for t, d in zip((q, k, v, bias), in_dims[:4], strict=True)
-    ]
-    result = torch.ops.tilewright.attention(*flat, is_causal, scale)
-    return result.unflatten(0, (info.batch_size, -1)), 0
+    return 1.0 if scale is None and not q.shape[3] else scale
+
+
+def batch_rule(name: str) -> Callable[..., tuple[Any, Any]]:
+    """Return the rule for torch.vmap of the operator `name`, whose tensors all have a batch as first dimension."""
+
+    def rule(info: Any, in_dims: Sequence[int | None], *args: Any) -> tuple[Any, Any]:
+        """Return (results with the vmap dimension first, 0), by one call; both are tuples if there are several results.
+
+        The vmap dimension of each tensor is merged with its batch dimension; a tensor without a vmap dimension is
+        broadcast first. `in_dims` has the vmap dimension of each argument or None, `info` its extent.
+        """
+        size = info.batch_size
+        merged = [
+            expand_batch(a, d, size).flatten(0, 1) if isinstance(a, torch.Tensor) else a
+            for a, d in zip(args, in_dims, strict=True)
+        ]
+        results = getattr(torch.ops.tilewright, name)(*merged)
+        if isinstance(results, tuple):
+            return tuple(t.unflatten(0, (size, -1)) for t in results), (0,) * len(results)
+        return results.unflatten(0, (size, -1)), 0
+
+    return rule
+
+
+def _gradients(gradient: Any, inputs: tuple[Any, ...], output: Any, needed: Sequence[bool]) -> Sequence[Any]:
+    """Return (dq, dk, dv, None, None, None), the gradients of all arguments of the operator `attention`.
+
+    `inputs` are the arguments, `output` is the result, and `gradient` is with respect to it. `needed` says which need a
+    gradient; the others get None. The log-sum-exp of each row of scores is computed again. Raise MissingBackward if the
+    bias needs a gradient: it has the size of all scores, which the kernels never store.
+    """
+    q, k, v, bias, is_causal, scale = inputs
+    if needed[3]:
+        raise MissingBackward(
+            "torch.ops.tilewright.attention has no gradient by its bias: call "
+            "tilewright.torch.functional.scaled_dot_product_attention, which stores all weights if the mask needs one"
+        )
+    operators, options = torch.ops.tilewright, (bias, is_causal, scale)
+    logs = operators.attention_sums(q, k, *options)
+    along = (output.to(logs.dtype) * gradient.to(logs.dtype)).sum(-1)
+    tensors = (q, k, v, gradient, logs, along)
+    dq = operators.attention_query_gradient(*tensors, *options) if needed[0] else None
+    dk, dv = operators.attention_key_gradient(*tensors, *options) if needed[1] or needed[2] else (None, None)
+    return dq, dk if needed[1] else None, dv if needed[2] else None, None, None, None
 
 
 ATTENTION = define(
@@ -103,7 +137,9 @@ ATTENTION = define(
         "(Tensor q, Tensor k, Tensor v, Tensor? bias, bool is_causal, float? scale) -> Tensor",
         check,
         _run,
-        vmap=_vmap_rule,
+        _gradients,
+        keeps_output=True,
+        vmap=batch_rule("attention"),
         autocast="lower",
         uncast=("bias",),
     )

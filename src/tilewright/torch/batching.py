@@ -48,8 +48,10 @@ def loop_rule(name: str, operator: Any) -> Callable[..., tuple[Any, Any]]:
             BatchLoopWarning,
             stacklevel=2,
         )
+        # The entry of `in_dims` for a list of numbers is a list of None.
+        dims = [d if isinstance(a, torch.Tensor) else None for a, d in zip(args, in_dims, strict=True)]
         results = [
-            operator(*(a if d is None else a.select(d, member) for a, d in zip(args, in_dims, strict=True)))
+            operator(*(a if d is None else a.select(d, member) for a, d in zip(args, dims, strict=True)))
             for member in range(count)
         ]
         if isinstance(results[0], tuple | list):

@@ -323,7 +323,7 @@ def _max_pool(
 def adaptive_avg_pool1d(input: Any, output_size: Any) -> Any:
     """Return the mean of each channel of `input`, [n, c, w] or [c, w].
 
-    As `torch.nn.functional.adaptive_avg_pool1d`, but it has no gradient, and `output_size` must be 1 along each axis.
+    As `torch.nn.functional.adaptive_avg_pool1d`, but `output_size` must be 1 along each axis.
 
     >>> adaptive_avg_pool1d(torch.tensor([[[1.0, 5.0, 3.0]]]), 1)
     tensor([[[3.]]])
@@ -334,7 +334,7 @@ def adaptive_avg_pool1d(input: Any, output_size: Any) -> Any:
 def adaptive_avg_pool2d(input: Any, output_size: Any) -> Any:
     """Return the mean of each channel of `input`, [n, c, h, w] or [c, h, w].
 
-    As `torch.nn.functional.adaptive_avg_pool2d`, but it has no gradient, and `output_size` must be 1 along each axis.
+    As `torch.nn.functional.adaptive_avg_pool2d`, but `output_size` must be 1 along each axis.
 
     >>> adaptive_avg_pool2d(torch.arange(12.0).view(1, 2, 2, 3), (1, 1)).ravel()
     tensor([2.5000, 8.5000])
@@ -345,7 +345,7 @@ def adaptive_avg_pool2d(input: Any, output_size: Any) -> Any:
 def adaptive_avg_pool3d(input: Any, output_size: Any) -> Any:
     """Return the mean of each channel of `input`, [n, c, d, h, w] or [c, d, h, w].
 
-    As `torch.nn.functional.adaptive_avg_pool3d`, but it has no gradient, and `output_size` must be 1 along each axis.
+    As `torch.nn.functional.adaptive_avg_pool3d`, but `output_size` must be 1 along each axis.
 
     >>> adaptive_avg_pool3d(torch.arange(8.0).view(1, 1, 2, 2, 2), 1).shape
     torch.Size([1, 1, 1, 1, 1])
@@ -382,7 +382,7 @@ def layer_norm(
 ) -> Any:
     """Return `input` normalised over its last dimensions, whose extents are `normalized_shape`.
 
-    As `torch.nn.functional.layer_norm`, but it has no gradient. `weight` and `bias` scale and shift the result.
+    As `torch.nn.functional.layer_norm`. `weight` and `bias` scale and shift the result.
 
     >>> layer_norm(torch.tensor([[1.0, 3.0]]), (2,), eps=0.0)
     tensor([[-1.,  1.]])
@@ -399,8 +399,7 @@ def rms_norm(
 ) -> Any:
     """Return `input` divided by its root mean square over its last dimensions, whose extents are `normalized_shape`.
 
-    As `torch.nn.functional.rms_norm`, but it has no gradient. `weight` scales the result. `eps` None stands for
-    `torch.finfo(input.dtype).eps`.
+    As `torch.nn.functional.rms_norm`. `weight` scales the result. `eps` None stands for `torch.finfo(input.dtype).eps`.
 
     >>> rms_norm(torch.tensor([[1.0, 7.0]]), (2,), torch.tensor([5.0, 5.0]), eps=0.0)
     tensor([[1., 7.]])
@@ -419,7 +418,7 @@ def group_norm(
 ) -> Any:
     """Return `input` [n, c, ...] normalised over each of `num_groups` groups of channels, for each image alone.
 
-    As `torch.nn.functional.group_norm`, but it has no gradient. `weight` and `bias` scale and shift each channel.
+    As `torch.nn.functional.group_norm`. `weight` and `bias` scale and shift each channel.
 
     >>> group_norm(torch.tensor([[[1.0, 1.0], [3.0, 3.0]]]), 1, eps=0.0)
     tensor([[[-1., -1.],
@@ -430,7 +429,7 @@ def group_norm(
 
 
 def softmax(input: Any, dim: int, dtype: Any = None) -> Any:
-    """Return the softmax of `input` along dimension `dim`, as `torch.nn.functional.softmax`, but without a gradient.
+    """Return the softmax of `input` along dimension `dim`, as `torch.nn.functional.softmax`.
 
     If `dtype` is not None, the input is converted to it first, and the result has it.
 
@@ -455,11 +454,11 @@ def scaled_dot_product_attention(
 ) -> Any:
     """Return the attention of `query` [..., m, d], `key` [..., n, d] and `value` [..., n, e]: a tensor [..., m, e].
 
-    As `torch.nn.functional.scaled_dot_product_attention`, but it has no gradient. The leading dimensions are broadcast.
-    With `enable_gqa`, the heads (dimension -3) of `key` and `value` are repeated to the number of the query's heads. A
-    query whose keys are all masked gets 0. With `dropout_p`, all weights are computed in memory; torch's own dropout,
-    which follows torch's seed, drops some of them before the product with the values. Raise ArgumentError if the
-    arguments do not fit, or for a mask with `is_causal`.
+    As `torch.nn.functional.scaled_dot_product_attention`. The leading dimensions are broadcast. With `enable_gqa`, the
+    heads (dimension -3) of `key` and `value` are repeated to the number of the query's heads. A query whose keys are all
+    masked gets 0. With `dropout_p`, all weights are computed in memory; torch's own dropout, which follows torch's seed,
+    drops some of them before the product with the values. All weights are in memory too if a gradient of the mask may be
+    asked for. Raise ArgumentError if the arguments do not fit, or for a mask with `is_causal`.
 
     >>> q = k = torch.zeros(1, 1, 2, 4)
     >>> v = torch.tensor([[1.0], [3.0]]).expand(1, 1, 2, 1)
@@ -480,13 +479,13 @@ def scaled_dot_product_attention(
     batch = torch.broadcast_shapes(*(t.shape[:-2] for t in (query, key, value)))
     q, k, v = (_as_four_dimensions(t, batch) for t in (query, key, value))
     bias, has_visible_key = mask_as_bias(attn_mask, q, k, batch)
-    if dropout_p:
+    trains_mask = isinstance(attn_mask, torch.Tensor) and attn_mask.requires_grad and torch.is_grad_enabled()
+    if dropout_p or trains_mask:
         result, _ = attention_with_weights(q, k, v, bias, is_causal, scale, dropout_p)
     else:
         result = torch.ops.tilewright.attention(q, k, v, bias, is_causal, scale)
-    if has_visible_key is not None:
-        result = result.masked_fill(~has_visible_key, 0)
-    return result.reshape(*batch, *result.shape[-2:])
+    result = result.reshape(*batch, *result.shape[-2:])
+    return result if has_visible_key is None else result.masked_fill(~has_visible_key, 0)
 
 
 def _as_four_dimensions(tensor: Any, batch: Sequence[int]) -> Any:
@@ -507,18 +506,23 @@ def mask_as_bias(attn_mask: Any, q: Any, k: Any, batch: Sequence[int]) -> tuple[
 
     Without a mask, both are None. `q` and `k` are [b, h, m, d] and [b, h, n, d]; the mask is broadcast to the leading
     dimensions `batch` first. A bool mask is True for visible keys, as in torch's function. The bias is f32, or f64 for
-    f64 queries. Raise ArgumentError for a float64 mask with other queries than float64.
+    f64 queries. If gradients may be recorded, a query without a visible key gets 0 added instead of -inf, because its
+    weights would be NaN, and so would the gradients of all keys and values; the caller replaces its result. Raise
+    ArgumentError for a float64 mask with other queries than float64.
     """
     if attn_mask is None:
         return None, None
     score_type = torch.float64 if q.dtype is torch.float64 else torch.float32
     if attn_mask.dtype is torch.bool:
+        has_visible_key = attn_mask.any(-1, keepdim=True)
         zeros = torch.zeros(attn_mask.shape, dtype=score_type, device=attn_mask.device)
         added = zeros.masked_fill(~attn_mask, float("-inf"))
     elif attn_mask.dtype is torch.float64 and score_type is not torch.float64:
         raise ArgumentError("attn_mask holds torch.float64; it is added in float32: pass attn_mask.float()")
     else:
+        has_visible_key = (attn_mask != float("-inf")).any(-1, keepdim=True)
         added = attn_mask.to(score_type)
+    if torch.is_grad_enabled():
+        added = added.masked_fill(~has_visible_key, 0)
     expanded = added.expand(*batch, q.shape[-2], k.shape[-2])
-    bias = expanded.reshape(*q.shape[:3], k.shape[-2])
-    return bias, (bias != float("-inf")).any(-1, keepdim=True)
+    return expanded.reshape(*q.shape[:3], k.shape[-2]), has_visible_key

@@ -220,8 +220,12 @@ def _autograd_kernel(definition: Definition, operator: Any, calls: OperatorCalls
     """
 
     def forward(*args: Any) -> Any:
-        """Return the operator's result, computed below autograd: nothing is recorded in it."""
-        with torch._C._AutoDispatchBelowAutograd():
+        """Return the operator's result, computed below autograd: nothing is recorded in it.
+
+        torch disables both modes of differentiation in this function; outer levels of torch.func's transforms, which
+        call the operator again, need them.
+        """
+        with torch.enable_grad(), forward_ad._set_fwd_grad_enabled(True), torch._C._AutoDispatchBelowAutograd():
             return operator(*args)
 
     function = type(

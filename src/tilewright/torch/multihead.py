@@ -13,7 +13,7 @@ from tilewright.torch.weighting import attention_with_weights
 
 
 class MultiheadAttention(torch.nn.MultiheadAttention):
-    """`torch.nn.MultiheadAttention`, without a backward.
+    """`torch.nn.MultiheadAttention`.
 
     A query whose keys are all masked gets 0; torch's module gives NaN. `need_weights=False` is faster: the weights of
     attention are then never all in memory.

@@ -2,8 +2,7 @@
 
 Each derives from torch's module of the same name, but its forward calls Tilewright's kernels. If no gradient of the
 weights can be asked for, as under torch.no_grad(), weights are packed once, and again after each write that torch
-counts; it counts none through `tensor.data`. Norms, softmax, pooling and attention have no backward: asking for one
-raises.
+counts; it counts none through `tensor.data`. Max pooling has no backward: asking for one raises.
 """
 
 from __future__ import annotations
@@ -120,7 +119,7 @@ class Conv3d(_Convolution, torch.nn.Conv3d):
 
 
 class LayerNorm(torch.nn.LayerNorm):
-    """`torch.nn.LayerNorm`, without a backward."""
+    """`torch.nn.LayerNorm`."""
 
     def forward(self, input: Any) -> Any:
         """Return `input` normalised over its last dimensions, whose extents are the module's `normalized_shape`."""
@@ -128,7 +127,7 @@ class LayerNorm(torch.nn.LayerNorm):
 
 
 class RMSNorm(torch.nn.RMSNorm):
-    """`torch.nn.RMSNorm`, without a backward."""
+    """`torch.nn.RMSNorm`."""
 
     def forward(self, input: Any) -> Any:
         """Return `input` divided by its root mean square over its last dimensions, of extents `normalized_shape`, times
@@ -137,7 +136,7 @@ class RMSNorm(torch.nn.RMSNorm):
 
 
 class GroupNorm(torch.nn.GroupNorm):
-    """`torch.nn.GroupNorm`, without a backward."""
+    """`torch.nn.GroupNorm`."""
 
     def forward(self, input: Any) -> Any:
         """Return `input` [n, c, ...] normalised over each of the module's `num_groups` groups of channels."""
@@ -145,7 +144,7 @@ class GroupNorm(torch.nn.GroupNorm):
 
 
 class Softmax(torch.nn.Softmax):
-    """`torch.nn.Softmax`, without a backward; `dim` must be given."""
+    """`torch.nn.Softmax`; `dim` must be given."""
 
     def forward(self, input: Any) -> Any:
         """Return the softmax of `input` along the module's `dim`; if that is None, torch computes it and warns."""
@@ -209,13 +208,13 @@ class AdaptiveAvgPool:
 
 
 class AdaptiveAvgPool1d(AdaptiveAvgPool, torch.nn.AdaptiveAvgPool1d):
-    """`torch.nn.AdaptiveAvgPool1d` for the output size 1, without a backward."""
+    """`torch.nn.AdaptiveAvgPool1d` for the output size 1."""
 
     _function = staticmethod(functional.adaptive_avg_pool1d)
 
 
 class AdaptiveAvgPool2d(AdaptiveAvgPool, torch.nn.AdaptiveAvgPool2d):
-    """`torch.nn.AdaptiveAvgPool2d` for the output size 1, without a backward.
+    """`torch.nn.AdaptiveAvgPool2d` for the output size 1.
 
     >>> AdaptiveAvgPool2d(1)(torch.arange(6.0).view(1, 1, 2, 3)).ravel()
     tensor([2.5000])
@@ -225,15 +224,15 @@ class AdaptiveAvgPool2d(AdaptiveAvgPool, torch.nn.AdaptiveAvgPool2d):
 
 
 class AdaptiveAvgPool3d(AdaptiveAvgPool, torch.nn.AdaptiveAvgPool3d):
-    """`torch.nn.AdaptiveAvgPool3d` for the output size 1, without a backward."""
+    """`torch.nn.AdaptiveAvgPool3d` for the output size 1."""
 
     _function = staticmethod(functional.adaptive_avg_pool3d)
 
 
-_WITH_BACKWARD = (Linear, Conv1d, Conv2d, Conv3d)
 _NORMS = (LayerNorm, RMSNorm, GroupNorm, Softmax)
-_POOLS = (MaxPool1d, MaxPool2d, MaxPool3d, AdaptiveAvgPool1d, AdaptiveAvgPool2d, AdaptiveAvgPool3d)
-WITHOUT_BACKWARD = (*_NORMS, *_POOLS, MultiheadAttention)
+_MEANS = (AdaptiveAvgPool1d, AdaptiveAvgPool2d, AdaptiveAvgPool3d)
+_WITH_BACKWARD = (Linear, Conv1d, Conv2d, Conv3d, *_NORMS, *_MEANS, MultiheadAttention)
+WITHOUT_BACKWARD = (MaxPool1d, MaxPool2d, MaxPool3d)
 """Classes here that have no backward, and so cannot be trained."""
 SWAPS: dict[type, type] = {getattr(torch.nn, ours.__name__): ours for ours in (*_WITH_BACKWARD, *WITHOUT_BACKWARD)}
 """For each class of torch's modules, the class here that computes the same."""

@@ -1,14 +1,15 @@
-"""Pooling operators over one, two and three axes in torch's order of dimensions, [n, c, ...], forward only.
+"""Pooling operators over one, two and three axes in torch's order of dimensions, [n, c, ...].
 
-`max_pool1d` to `max_pool3d` take the largest element of each window, `adaptive_avg_pool1d` to `adaptive_avg_pool3d` the
-mean of each channel of an image. Results have the memory format of the image: channels last, or contiguous. Types are
-those of the image, also under autocast, as torch's are.
+`max_pool1d` to `max_pool3d` take the largest element of each window; they have no backward. `adaptive_avg_pool1d` to
+`adaptive_avg_pool3d` take the mean of each channel of an image. Results have the memory format of the image: channels
+last, or contiguous. Types are those of the image, also under autocast, as torch's are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache, partial
+from math import prod
 from typing import Any
 
 import torch
@@ -179,6 +180,15 @@ def _run_average_pool(expected: Result, x: Any, output_size: Numbers) -> Any:
     return result
 
 
+def _average_pool_gradients(gradient: Any, inputs: tuple[Any, ...], _: Any, __: Sequence[bool]) -> Sequence[Any]:
+    """Return (dx, None), the gradients of the arguments of the mean of images, `inputs`: each pixel has the same one.
+
+    `gradient` is with respect to the result. torch computes it, so that it has gradients itself.
+    """
+    x = inputs[0]
+    return (gradient / prod(x.shape[2:])).expand(x.shape), None
+
+
 ADAPTIVE_AVG_POOL = {
     rank: define(
         Definition(
@@ -186,6 +196,7 @@ ADAPTIVE_AVG_POOL = {
             "(Tensor x, int[] output_size) -> Tensor",
             partial(_check_average_pool, rank),
             _run_average_pool,
+            _average_pool_gradients,
             vmap=partial(_pool_vmap_rule, f"adaptive_avg_pool{rank}d"),
         )
     )

@@ -1,4 +1,4 @@
-"""Normalisation and softmax: `layer_norm`, `rms_norm`, `group_norm` and `softmax`, forward only."""
+"""Normalisation and softmax: the operators `layer_norm`, `rms_norm`, `group_norm` and `softmax`, with gradients."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from tilewright.torch.library import Definition, Result, define, is_channels_las
 
 
 @lru_cache(maxsize=512)
-def _norm_kernel(make: Callable[..., Any], kind: str, epsilon: float, target: str) -> Any:
+def norm_kernel(make: Callable[..., Any], kind: str, epsilon: float, target: str) -> Any:
     """Return the compiled kernel of a norm for the device type `target` ("cpu"), from a cache.
 
-    `make` is layer_norm, rms_norm or group_norm of `tilewright.kernels.norm`. `kind` is the element type ("f16", ...),
-    and `epsilon` is added to the variance or mean square.
+    `make` is a function of `tilewright.kernels.norm` or `norm_gradients`. `kind` is the element type ("f16", ...), and
+    `epsilon` is added to the variance or mean square.
     """
     return compile(make(kind, epsilon), strict=True, target=target)
 
@@ -35,7 +35,7 @@ def _softmax_kernel(kind: str, target: str) -> Any:
     return compile(softmax_kernel(kind), strict=True, target=target)
 
 
-def _reshaped_or_constant(tensor: Any, like: Any, shape: tuple[int, ...], value: float) -> Any:
+def reshaped_or_constant(tensor: Any, like: Any, shape: tuple[int, ...], value: float) -> Any:
     """Return the weight or bias `tensor` reshaped to `shape`; if it is None, a new tensor of that shape filled with
     `value`.
 
@@ -47,7 +47,7 @@ def _reshaped_or_constant(tensor: Any, like: Any, shape: tuple[int, ...], value:
 # -- layer norm and RMS norm ------------------------------------------------------------------------------
 
 
-def _check_rows(x: Any, normalized_shape: Sequence[Any], tensors: dict[str, Any]) -> Result:
+def check_rows(x: Any, normalized_shape: Sequence[Any], tensors: dict[str, Any]) -> Result:
     """Return the shape, dtype and device of `x` as a `Result`: those of its layer norm or RMS norm.
 
     `normalized_shape` has the last extents of `x`, one or more. `tensors` is {argument name: weight, bias or None};
@@ -70,7 +70,7 @@ def _check_layer_norm(x: Any, normalized_shape: Sequence[Any], weight: Any, bias
     `normalized_shape` has their extents; `weight` and `bias` of that shape may be None. Raise ArgumentError if the
     arguments do not fit. `eps` is not checked.
     """
-    return _check_rows(x, normalized_shape, {"weight": weight, "bias": bias})
+    return check_rows(x, normalized_shape, {"weight": weight, "bias": bias})
 
 
 def _run_layer_norm(
@@ -84,8 +84,8 @@ def _run_layer_norm(
     if not x.numel():
         return expected.empty()
     n = torch.Size(normalized_shape).numel()
-    kernel = _norm_kernel(norm.layer_norm, require_float(x, "x").name, eps, x.device.type)
-    scale, shift = _reshaped_or_constant(weight, x, (n,), 1), _reshaped_or_constant(bias, x, (n,), 0)
+    kernel = norm_kernel(norm.layer_norm, require_float(x, "x").name, eps, x.device.type)
+    scale, shift = reshaped_or_constant(weight, x, (n,), 1), reshaped_or_constant(bias, x, (n,), 0)
     return kernel(as_reshaped_argument(x, (-1, n)), scale, shift).view(x.shape)
 
 
@@ -104,12 +104,36 @@ def _layer_norm_vmap_rule(
     return torch.ops.tilewright.layer_norm(batch_first(x, in_dims[0]), shape, weight, bias, eps), 0
 
 
+def _layer_norm_gradients(gradient: Any, inputs: tuple[Any, ...], _: Any, needed: Sequence[bool]) -> Sequence[Any]:
+    """Return (dx, None, dweight, dbias, None), the gradients of all arguments of the operator `layer_norm`.
+
+    `gradient` is with respect to the result, `inputs` are all arguments. `needed` says which need a gradient; the
+    others get None. One kernel computes `dx`, another one both `dweight` and `dbias`.
+    """
+    x, shape, weight, bias, eps = inputs
+    operators = torch.ops.tilewright
+    dx = operators.layer_norm_gradient(x, weight, gradient, shape, eps) if needed[0] else None
+    if not (needed[2] or needed[3]):
+        return dx, None, None, None, None
+    sums = operators.layer_norm_weight_gradient(x, gradient, shape, eps)
+    return dx, None, *_gradients_of_weights(sums, (weight, bias), needed[2:4]), None
+
+
+def _gradients_of_weights(sums: Sequence[Any], weights: Sequence[Any], needed: Sequence[bool]) -> list[Any]:
+    """Return the gradient of each of `weights`, rounded to its dtype: the tensors `sums` have that of accumulators.
+
+    `needed` says which weights need a gradient; the others, which may be None, get None.
+    """
+    return [t.to(w.dtype) if is_needed else None for t, w, is_needed in zip(sums, weights, needed, strict=True)]
+
+
 LAYER_NORM = define(
     Definition(
         "layer_norm",
         "(Tensor x, SymInt[] normalized_shape, Tensor? weight, Tensor? bias, float eps) -> Tensor",
         _check_layer_norm,
         _run_layer_norm,
+        _layer_norm_gradients,
         vmap=_layer_norm_vmap_rule,
         autocast="f32",
     )
@@ -122,7 +146,7 @@ def _check_rms_norm(x: Any, normalized_shape: Sequence[Any], weight: Any, eps: f
     `normalized_shape` has their extents; a `weight` of that shape may be None. Raise ArgumentError if the arguments do
     not fit. `eps` is not checked.
     """
-    return _check_rows(x, normalized_shape, {"weight": weight})
+    return check_rows(x, normalized_shape, {"weight": weight})
 
 
 def _run_rms_norm(expected: Result, x: Any, normalized_shape: Sequence[int], weight: Any, eps: float) -> Any:
@@ -134,8 +158,8 @@ def _run_rms_norm(expected: Result, x: Any, normalized_shape: Sequence[int], wei
     if not x.numel():
         return expected.empty()
     n = torch.Size(normalized_shape).numel()
-    kernel = _norm_kernel(norm.rms_norm, require_float(x, "x").name, eps, x.device.type)
-    return kernel(as_reshaped_argument(x, (-1, n)), _reshaped_or_constant(weight, x, (n,), 1)).view(x.shape)
+    kernel = norm_kernel(norm.rms_norm, require_float(x, "x").name, eps, x.device.type)
+    return kernel(as_reshaped_argument(x, (-1, n)), reshaped_or_constant(weight, x, (n,), 1)).view(x.shape)
 
 
 def _rms_norm_vmap_rule(
@@ -151,12 +175,26 @@ def _rms_norm_vmap_rule(
     return torch.ops.tilewright.rms_norm(batch_first(x, in_dims[0]), shape, weight, eps), 0
 
 
+def _rms_norm_gradients(gradient: Any, inputs: tuple[Any, ...], _: Any, needed: Sequence[bool]) -> Sequence[Any]:
+    """Return (dx, None, dweight, None), the gradients of all arguments of the operator `rms_norm`, each by one kernel.
+
+    `gradient` is with respect to the result, `inputs` are all arguments. `needed` says which need a gradient; the
+    others get None.
+    """
+    x, shape, weight, eps = inputs
+    operators = torch.ops.tilewright
+    dx = operators.rms_norm_gradient(x, weight, gradient, shape, eps) if needed[0] else None
+    dw = operators.rms_norm_weight_gradient(x, gradient, shape, eps).to(weight.dtype) if needed[2] else None
+    return dx, None, dw, None
+
+
 RMS_NORM = define(
     Definition(
         "rms_norm",
         "(Tensor x, SymInt[] normalized_shape, Tensor? weight, float eps) -> Tensor",
         _check_rms_norm,
         _run_rms_norm,
+        _rms_norm_gradients,
         vmap=_rms_norm_vmap_rule,
         autocast="f32",
     )
@@ -166,7 +204,7 @@ RMS_NORM = define(
 # -- group norm -------------------------------------------------------------------------------------------
 
 
-def _check_group_norm(x: Any, num_groups: int, weight: Any, bias: Any, eps: float) -> Result:
+def check_group_norm(x: Any, num_groups: int, weight: Any, bias: Any, eps: float) -> Result:
     """Return the shape, dtype, device and memory format, as a `Result`, of the group norm of x[n, c, ...].
 
     `num_groups` divides the number of channels c. `weight` [c] and `bias` [c] may be None. Raise ArgumentError if the
@@ -195,10 +233,10 @@ def _run_group_norm(expected: Result, x: Any, num_groups: int, weight: Any, bias
         return result
     n, channels = x.shape[:2]
     channel_groups = (num_groups, channels // num_groups)
-    kernel = _norm_kernel(norm.group_norm, require_float(x, "x").name, eps, x.device.type)
+    kernel = norm_kernel(norm.group_norm, require_float(x, "x").name, eps, x.device.type)
     scale, shift = (
-        _reshaped_or_constant(weight, x, channel_groups, 1),
-        _reshaped_or_constant(bias, x, channel_groups, 0),
+        reshaped_or_constant(weight, x, channel_groups, 1),
+        reshaped_or_constant(bias, x, channel_groups, 0),
     )
     kernel(as_reshaped_argument(x, (n, *channel_groups, -1)), scale, shift, result.view(n, *channel_groups, -1))
     return result
@@ -221,12 +259,28 @@ def _group_norm_vmap_rule(
     return normalised.unflatten(0, images.shape[:2]), 0
 
 
+def _group_norm_gradients(gradient: Any, inputs: tuple[Any, ...], _: Any, needed: Sequence[bool]) -> Sequence[Any]:
+    """Return (dx, None, dweight, dbias, None), the gradients of all arguments of the operator `group_norm`.
+
+    `gradient` is with respect to the result, `inputs` are all arguments. `needed` says which need a gradient; the
+    others get None. One kernel computes `dx`, another one both `dweight` and `dbias`.
+    """
+    x, num_groups, weight, bias, eps = inputs
+    operators = torch.ops.tilewright
+    dx = operators.group_norm_gradient(x, weight, gradient, num_groups, eps) if needed[0] else None
+    if not (needed[2] or needed[3]):
+        return dx, None, None, None, None
+    sums = operators.group_norm_weight_gradient(x, gradient, num_groups, eps)
+    return dx, None, *_gradients_of_weights(sums, (weight, bias), needed[2:4]), None
+
+
 GROUP_NORM = define(
     Definition(
         "group_norm",
         "(Tensor x, int num_groups, Tensor? weight, Tensor? bias, float eps) -> Tensor",
-        _check_group_norm,
+        check_group_norm,
         _run_group_norm,
+        _group_norm_gradients,
         vmap=_group_norm_vmap_rule,
         autocast="f32",
     )
@@ -236,16 +290,16 @@ GROUP_NORM = define(
 # -- softmax ----------------------------------------------------------------------------------------------
 
 
-def _check_softmax(x: Any, dim: int) -> Result:
+def check_softmax(x: Any, dim: int, name: str = "x") -> Result:
     """Return the shape, dtype and device of `x`, as a `Result`: those of its softmax along `dim`.
 
-    Raise ArgumentError if `x` has no such dimension, or no float type.
+    Raise ArgumentError, which calls the tensor `name`, if it has no such dimension, or no float type.
     """
-    require_same_device({"x": x})
-    require_float(x, "x")
-    require_rank(x, "x", least=1)
+    require_same_device({name: x})
+    require_float(x, name)
+    require_rank(x, name, least=1)
     if not -x.dim() <= dim < x.dim():
-        raise ArgumentError(f"dim={dim}: x has {x.dim()} dimensions, from {-x.dim()} to {x.dim() - 1}")
+        raise ArgumentError(f"dim={dim}: {name} has {x.dim()} dimensions, from {-x.dim()} to {x.dim() - 1}")
     return Result(tuple(x.shape), x.dtype, x.device)
 
 
@@ -270,12 +324,22 @@ def _softmax_vmap_rule(info: Any, in_dims: Sequence[int | None], x: Any, dim: in
     return torch.ops.tilewright.softmax(batch_first(x, in_dims[0]), dim if dim < 0 else dim + 1), 0
 
 
+def _softmax_gradients(gradient: Any, inputs: tuple[Any, ...], output: Any, _: Sequence[bool]) -> Sequence[Any]:
+    """Return (dx, None), the gradients of the arguments of the operator `softmax`, `inputs`, by one kernel.
+
+    `output` is the operator's result, and `gradient` is with respect to it.
+    """
+    return torch.ops.tilewright.softmax_gradient(output, gradient, inputs[1]), None
+
+
 SOFTMAX = define(
     Definition(
         "softmax",
         "(Tensor x, int dim) -> Tensor",
-        _check_softmax,
+        check_softmax,
         _run_softmax,
+        _softmax_gradients,
+        keeps_output=True,
         vmap=_softmax_vmap_rule,
         autocast="f32",
     )

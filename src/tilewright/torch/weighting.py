@@ -21,8 +21,8 @@ def attention_with_weights(
 
     `bias` or None is added to the scores, `is_causal` applies the causal mask, `scale` multiplies the scores (None:
     1/sqrt(size)). `dropout_p` is the probability to drop a weight. Scores and weights are f32, or f64 for f64 tensors;
-    the result has the dtype of `q` and is rounded once. Rows whose scores are all -inf become NaN, which the caller
-    replaces. Raise ArgumentError if the tensors do not fit.
+    the result has the dtype of `q` and is rounded once. Gradients flow to all tensors, `bias` too. Rows whose scores
+    are all -inf become NaN. Raise ArgumentError if the tensors do not fit.
 
     >>> q, k, v = torch.zeros(1, 1, 2, 4), torch.zeros(1, 1, 64, 4), torch.ones(1, 1, 64, 1)
     >>> means, weights = attention_with_weights(q, k, v, None, False, None, 0.5)
