@@ -455,10 +455,10 @@ def scaled_dot_product_attention(
     """Return the attention of `query` [..., m, d], `key` [..., n, d] and `value` [..., n, e]: a tensor [..., m, e].
 
     As `torch.nn.functional.scaled_dot_product_attention`. The leading dimensions are broadcast. With `enable_gqa`, the
-    heads (dimension -3) of `key` and `value` are repeated to the number of the query's heads. A query whose keys are all
-    masked gets 0. With `dropout_p`, all weights are computed in memory; torch's own dropout, which follows torch's seed,
-    drops some of them before the product with the values. All weights are in memory too if a gradient of the mask may be
-    asked for. Raise ArgumentError if the arguments do not fit, or for a mask with `is_causal`.
+    heads (dimension -3) of `key` and `value` are repeated to the number of the query's heads. A query whose keys are
+    all masked gets 0. With `dropout_p`, all weights are computed in memory; torch's own dropout, which follows torch's
+    seed, drops some of them before the product with the values. All weights are in memory too if a gradient of the mask
+    may be asked for. Raise ArgumentError if the arguments do not fit, or for a mask with `is_causal`.
 
     >>> q = k = torch.zeros(1, 1, 2, 4)
     >>> v = torch.tensor([[1.0], [3.0]]).expand(1, 1, 2, 1)
