@@ -133,6 +133,15 @@ def test_a_layer_of_a_network_is_copied_and_one_of_one_tap_is_not() -> None:
     assert [axis.name for axis in one.plan.axes] == ["N", "F", "P_Q", "C"]
 
 
+def test_copies_of_images_and_filters_were_two_launches() -> None:
+    kernel, sizes = CASES["3x3"]
+    found = kernel_for(kernel, sizes, machine=HOPPER, plan=copied_plans(kernel, sizes)[0])
+    launches = [line.split()[1].split("(")[0] for line in found.text("host").splitlines() if " launch " in line]
+    assert launches[0] == "conv_nchw_rows"
+    assert not {"conv_nchw_x_rows", "conv_nchw_w_rows"} & set(launches)
+    require_exact(found, kernel)
+
+
 def test_weights_that_never_change_are_copied_when_they_are_bound() -> None:
     kernel, sizes = CASES["3x3"]
     (plan, *_) = every_plan(kernel, sizes, HOPPER, lambda plan: f": {K_ROWS}" in str(plan), constant=("w",))

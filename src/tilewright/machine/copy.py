@@ -70,6 +70,29 @@ class Instruction:
         return f"{self.atom.name}({', '.join(f'{name}={value}' for name, value in self.arguments.items())})"
 
 
+def cut_row(bytes_along: int, widths: tuple[int, ...], chunk: int) -> tuple[tuple[int, int], ...]:
+    """Cut a row of `bytes_along` bytes into pieces; return ((bytes of a piece, number of such pieces), ...) in their
+    order along the row.
+
+    Pieces of one width are the widest of `widths` that divides the row; `widths` has the widest first. If none does,
+    they are the widest pieces that fit, and narrower ones for the rest, down to one of `chunk` bytes. () if the row is
+    no multiple of a chunk, or shorter than all of `widths`.
+
+    >>> cut_row(192, (128, 64, 32), 16), cut_row(400, (128, 64, 32), 16), cut_row(40, (128, 64, 32), 16)
+    (((64, 3),), ((128, 3), (16, 1)), ())
+    """
+    even = next((n for n in widths if bytes_along % n == 0), None)
+    if even is not None:
+        return ((even, bytes_along // even),)
+    if not chunk or bytes_along % chunk or bytes_along < min(widths, default=0):
+        return ()
+    pieces, rest = [], bytes_along
+    for width in (*widths, chunk):
+        count, rest = divmod(rest, width)
+        pieces += [(width, count)] if count else []
+    return tuple(pieces)
+
+
 @dataclass(frozen=True)
 class CopyAtom:
     """One instruction that moves elements.
@@ -113,6 +136,10 @@ class CopyAtom:
     def asynchronous(self) -> bool:
         """True if the copy is asynchronous: the program must wait before the copied elements are visible."""
         return self.completes is not None
+
+    def row_pieces(self, bytes_along: int) -> tuple[tuple[int, int], ...]:
+        """Cut rows of `bytes_along` bytes into pieces that boxes in shared memory may have as rows; see `cut_row`."""
+        return cut_row(bytes_along, self.rows, self.chunk)
 
     def run(self, source: Array, target: Array, **arguments: Any) -> None:
         """Execute the instruction with these constant `arguments`: read `source`, write `target` in place.

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from functools import cached_property
 
 from tilewright.errors import TilewrightError
 from tilewright.machine.copy import CopyAtom
@@ -96,8 +97,9 @@ class Limits:
     `lone_shown`: exposed share of the shorter of MMAs and arithmetic with a single group. `least_step`: minimum cycles
     of an iteration, in which waves wait for a stage, multiply and release it; `group_step`: addition for each further
     group. `last_store`: factor on the L2 rate for results of the last task; `epilogue_latency`: the cycles of an
-    epilogue beside its arithmetic, stores and waits. `sharpness`: exponent of the p-norm that joins a kernel's own time
-    and that of its memory traffic (0: the longer of both).
+    epilogue beside its arithmetic, stores and waits. `sharpness`: exponent of the p-norm that joins the own time of a
+    chain of MMAs, or of a kernel with halo tiles, and that of its memory traffic (0: the longer of both, for all
+    kernels).
 
     Code. `placing`: simple operations needed to address an element by division; `lane_store`: to store a result from a
     lane. `prefetch_bytes`: distance ahead at which packed operands are prefetched (0: no prefetch). `instructions`: the
@@ -255,6 +257,12 @@ class Machine:
             return wanted == atom_space or (atom_space == "global" and wanted in atom.alike)
 
         return tuple(a for a in self.copies.values() if reaches(a, a.source, source) and reaches(a, a.target, target))
+
+    @cached_property
+    def bulk_store(self) -> CopyAtom | None:
+        """The first asynchronous bulk copy from shared to global memory in the machine's table; None if it has none."""
+        every = self.copies_between("shared", "global")
+        return next((a for a in every if a.asynchronous and a.rows), None)
 
 
 def spaces_of(shared: int | None, registers: int | None = None, alignment: int = 16) -> dict[str, Space]:

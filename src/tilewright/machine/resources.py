@@ -71,13 +71,11 @@ class SharedMemory:
 class BulkCopy:
     """Asynchronous bulk copies between global and shared memory (such as TMA).
 
-    One copy has at most `box_extent` elements along a dimension; rows of results are multiples of `row_bytes`. A stage
-    holds several filter taps if these have at most `taps_bytes` together. Window positions are counted over at most
-    `counted_dims` dimensions.
+    One copy has at most `box_extent` elements along a dimension. A stage holds several filter taps if these have at
+    most `taps_bytes` together. Window positions are counted over at most `counted_dims` dimensions.
     """
 
     box_extent: int = 0
-    row_bytes: int = 1
     taps_bytes: int = 0
     counted_dims: int = 1
 

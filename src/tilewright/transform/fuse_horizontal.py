@@ -12,6 +12,7 @@ take little longer together than the largest of them alone.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
 from tilewright.algebra.expr import Expr, Symbol
 from tilewright.algebra.expr_conditions import all_of
@@ -22,24 +23,24 @@ from tilewright.ir.block import BLOCK
 from tilewright.ir.core import Block, Op, Program, building
 from tilewright.ir.verifier import verify
 from tilewright.lower.block.lower import Lowered
+from tilewright.rewrite.operand_copies import digits
 
 
 def fuse_horizontally(name: str, parts: Sequence[Lowered]) -> Lowered | None:
     """Return one program named `name` that does the tasks of all programs in `parts` in one launch, one part after the
-    other. Its records, such as the number of waves, are those of the part with the most waves. Return None for fewer
-    than two parts, and if a part is not one loop over tasks numbered from 0, or has packing steps, earlier programs,
-    logs or run-time errors.
+    other. Its records, such as the number of waves, are those of the part with the most waves.
+
+    Return None for fewer than two parts, and if a part is not one loop over tasks, numbered from 0 along each range, or
+    has packing steps, earlier programs, logs or run-time errors.
     """
-    ranges = [_task_range(part) for part in parts]
-    if len(parts) < 2 or any(r is None for r in ranges):
+    ranges = [_task_ranges(part) for part in parts]
+    if len(parts) < 2 or not all(ranges):
         return None
+    counts = [prod(int(r.hi) for r in part_ranges) for part_ranges in ranges]
     with building():
-        total = sum(int(r.hi) for r in ranges if r is not None)
-        every, before, cases = Range.of("t", 0, total), 0, []
-        for part, task_range in zip(parts, ranges, strict=True):
-            assert task_range is not None
-            count = int(task_range.hi)
-            cases.append(_branch_of(part, task_range.symbol, every.symbol, before, count))
+        every, before, cases = Range.of("t", 0, sum(counts)), 0, []
+        for part, part_ranges, count in zip(parts, ranges, counts, strict=True):
+            cases.append(_branch_of(part, part_ranges, every.symbol, before, count))
             before += count
         tasks = Op(BLOCK.ops["tasks"], (), {"ranges": (every,)}, (), (Block((), cases),))
         args = tuple(arg for part in parts for arg in part.program.args)
@@ -49,32 +50,31 @@ def fuse_horizontally(name: str, parts: Sequence[Lowered]) -> Lowered | None:
     return Lowered(program, tuple(a for part in parts for a in part.arguments), first.logs, first.faults, first.lost)
 
 
-def _task_range(part: Lowered) -> Range | None:
-    """Return the Range of the task loop of `part`; None unless the program is one loop over tasks numbered 0, 1, 2, ...
-    with a constant count, without packing steps, earlier programs, logs or run-time errors.
+def _task_ranges(part: Lowered) -> tuple[Range, ...]:
+    """Return the Ranges of the task loop of `part`; () unless the program is one loop over tasks, each range of which
+    is 0, 1, 2, ... with a constant count, without packing steps, earlier programs, logs or run-time errors.
     """
     ops = part.program.body.ops
     if part.packs or part.logs or part.faults or part.before or len(ops) != 1 or ops[0].name != "tasks":
-        return None
+        return ()
     (tasks,) = ops
-    plain = len(tasks.attrs["ranges"]) == 1 and set(tasks.attrs) <= {"ranges"} and len(tasks.blocks) == 1
-    task_range: Range | None = tasks.attrs["ranges"][0] if plain else None
-    return (
-        task_range
-        if task_range is not None and task_range.rounds is not None and task_range.rounds == int(task_range.hi)
-        else None
-    )
+    ranges: tuple[Range, ...] = tasks.attrs["ranges"]
+    is_plain = set(tasks.attrs) <= {"ranges"} and len(tasks.blocks) == 1
+    return ranges if is_plain and all(r.rounds is not None and r.rounds == int(r.hi) for r in ranges) else ()
 
 
-def _branch_of(part: Lowered, task_of_part: Symbol, task: Symbol, before: int, count: int) -> Op:
+def _branch_of(part: Lowered, ranges: Sequence[Range], task: Symbol, before: int, count: int) -> Op:
     """Return an `if` operation that does the work of `part` when the symbol `task` is from `before` to `before` +
-    `count` - 1. Inside it `task_of_part`, the task symbol of `part`, is replaced by `task` - `before`.
+    `count` - 1. Inside it the task symbols of `part`, which go over `ranges`, are replaced by the digits of `task` -
+    `before`, the last range fastest.
     """
     clamped: Expr = minimum(
         maximum(task - before, 0), count - 1
     )  # equal to task - before inside the branch, and always in bounds
+    numbers = digits(clamped, [int(r.hi) for r in ranges])
     arguments = {a: a for a in part.program.args}
-    body = replaced(part.program.body.ops[0].blocks[0], {task_of_part: clamped}, arguments)
+    symbols = {r.symbol: number for r, number in zip(ranges, numbers, strict=True)}
+    body = replaced(part.program.body.ops[0].blocks[0], symbols, arguments)
     when = all_of(task >= before, task < before + count)
     return Op(BLOCK.ops["if"], (), {"when": when}, (), (body,))
 

@@ -290,6 +290,23 @@ def test_what_waves_tell_each_other_is_combined_by_who_stores_it(over: str, shap
     assert any(next(x for x in reversed(lines[:i]) if x.endswith("{")).startswith("if (w_") for i in told)
 
 
+@pytest.mark.parametrize("columns", [300, 1024])
+def test_lanes_loaded_an_element_once_for_each_of_the_values_that_use_it(columns: int) -> None:
+    """The scale of a row was loaded 8 times, where several lanes share the row."""
+
+    @tkw.wave()
+    def scaled(
+        x: tkl.Memory[M, N, GLOBAL, tkl.bf16], s: tkl.Memory[M, GLOBAL, tkl.f32], y: tkl.Memory[M, N, GLOBAL, tkl.f32]
+    ) -> None:
+        tkw.write(tkw.cast(tkw.read(x), tkl.f32) * tkw.broadcast(tkw.read(s), [M, N]), y)
+
+    found = compare(scaled, M=5, N=columns)
+    lines = str(lower_waves(parse_block(found.text("block")), HOPPER)).splitlines()
+    (load,) = (line.split() for line in lines if "= %s[" in line)
+    (register,) = (line for line in lines if f"{load[1]} = alloc" in line)
+    assert "fragment f32 (32, 1)" in register
+
+
 def test_what_all_lanes_need_is_loaded_in_vectors() -> None:
     text = kernel_for(kernels.softmax("f32"), {"M": 8192, "N": 8192}, target="gpu:hopper").text("ptx")
     assert text.count("ld.shared.v4.b32") == 2 * 16 // 4  # a maximum and a sum of 16 waves

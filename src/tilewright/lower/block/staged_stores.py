@@ -21,11 +21,6 @@ from tilewright.machine import CopyAtom, Machine
 from tilewright.plan.model import element_bytes
 
 
-def _store_atom(machine: Machine) -> CopyAtom | None:
-    """Return the machine's first asynchronous bulk copy from shared memory to global memory; None if it has none."""
-    return next((a for a in machine.copies_between("shared", "global") if a.asynchronous and a.rows), None)
-
-
 def through_shared(low: Lowering, write: Write) -> bool:
     """Emit the store of an accumulator in registers through shared memory, some columns at a time; return True. Return
     False if this is not possible.
@@ -35,8 +30,8 @@ def through_shared(low: Lowering, write: Write) -> bool:
     one.
 
     It is not possible in these cases: the formula loads no register tensor with M and N; the write has a further
-    dimension of extent above 1; the machine has no bulk store; no tile in shared memory divides the accumulator. Raise
-    a ProgramError if padding past the end of a dimension might be stored.
+    dimension of extent above 1; the machine has no bulk store; no tiles in shared memory cover the accumulator exactly.
+    Raise a ProgramError if padding past the end of a dimension might be stored.
     """
     _check_overhang(low.scope, write)
     sums = {each.tensor for each in loads(write.formula) if each.tensor in low.storage.sums}
@@ -52,7 +47,7 @@ def through_shared(low: Lowering, write: Write) -> bool:
     if len(low.storage.sums[held]) != 2:
         return False
     m, n = low.storage.sums[held]
-    atom = _store_atom(low.machine)
+    atom = low.machine.bulk_store
     if atom is None or any(write.parts[d][1] > 1 for d in set(write.dims) - {m, n}):
         return False
     last = write.access.at[-1].symbols if write.access.at else frozenset()
@@ -61,21 +56,14 @@ def through_shared(low: Lowering, write: Write) -> bool:
     return _in_rows(low, write, atom, held)
 
 
-def _row(atom: CopyAtom, bytes_along: int) -> int | None:
-    """Return the first of the row lengths of the bulk copy `atom`, in bytes, that divides `bytes_along`; None if none
-    does.
-
-    `atom.rows` has these lengths, in order of preference: of (128, 64, 32), 192 bytes give 64.
-    """
-    return next((n for n in atom.rows if bytes_along % n == 0), None)
-
-
-def swizzle_of(atom: CopyAtom, row: int, size: int, machine: Machine) -> Swizzle:
-    """Return the swizzle of a shared tile that the bulk copy `atom` reads.
+def swizzle_of(atom: CopyAtom, row: int, size: int, machine: Machine) -> Swizzle | None:
+    """Return the swizzle of a shared tile that the bulk copy `atom` reads; None if a row is one chunk.
 
     The tile has rows of `row` bytes, and elements of `size` bytes.
     """
     bits = (row // atom.chunk).bit_length() - 1
+    if bits == 0:
+        return None
     return Swizzle(bits, (atom.chunk // size).bit_length() - 1, machine.shared_memory.swizzle_bits)
 
 
@@ -84,29 +72,42 @@ def _in_rows(low: Lowering, write: Write, atom: CopyAtom, held: Value) -> bool:
     accumulator.
 
     `write` is the write of its elements. A shared tile has all rows and some columns; if several groups of waves split
-    the columns, it has some columns of each group. Return True; or False, with nothing emitted, if no row length of
-    `atom` divides the columns.
+    the columns, some of each group. Columns that no row length of `atom` divides go through several tiles, of different
+    widths. Return True; or False, with nothing emitted, if the columns are no multiple of the atom's chunk.
+    """
+    n = low.storage.sums[held][1]
+    groups_along_n = 1 if low.writer.home is None else low.writer.home.waves[1]
+    columns, size = most(write.parts[n][1]) // groups_along_n, element_bytes(write.dtype)
+    pieces, first = atom.row_pieces(columns * size), 0
+    for row, count in pieces:
+        _store_columns(low, write, atom, held, range(first, first + count * row // size, row // size))
+        first += count * row // size
+    return bool(pieces)
+
+
+def _store_columns(low: Lowering, write: Write, atom: CopyAtom, held: Value, places: range) -> None:
+    """Emit the store of some columns of the accumulator `held` by the bulk copy `atom`, through one shared tile.
+
+    The tile is stored once for each of `places`: the first of its columns, whose number is the step of `places`. If
+    several groups of waves split the accumulator's columns, the tile has these columns of each group. `write` is the
+    write of the accumulator's elements.
     """
     w = low.writer
     m, n = low.storage.sums[held]
     groups_along_n = 1 if w.home is None else w.home.waves[1]
     rows, columns, size = most(write.parts[m][1]), most(write.parts[n][1]) // groups_along_n, element_bytes(write.dtype)
-    row = _row(atom, columns * size)
-    if row is None:
-        return False
-    tile_columns = row // size
-    shape = (groups_along_n, rows, tile_columns)[groups_along_n == 1 :]
-    tile = w.alloc(write.dtype, shape, "result", swizzle_of(atom, row, size, low.machine))
-    with w.loop("j", columns // tile_columns, unroll=True) as j:
+    shape = (groups_along_n, rows, places.step)[groups_along_n == 1 :]
+    tile = w.alloc(write.dtype, shape, "result", swizzle_of(atom, places.step * size, size, low.machine))
+    with w.loop("j", len(places), unroll=True) as j:
         *group, i, c = over = w.axes(shape)
-        place = sum(columns * g for g in group) + tile_columns * j + c
+        first = places.start + places.step * j
+        place = sum(columns * g for g in group) + first + c
         part = load(w.columns(held, over, i, place), *over)
         w.map(tile, over, _with_loads_replaced(write.formula, held, part), _images(low.scope, write, {m: i, n: place}))
         with w.loop("g", groups_along_n, unroll=True) as side:
-            i, c = w.axes((rows, tile_columns))
-            images = _images(low.scope, write, {m: i, n: columns * side + tile_columns * j + c})
+            i, c = w.axes((rows, places.step))
+            images = _images(low.scope, write, {m: i, n: columns * side + first + c})
             _copy_out(low, write, (i, c), images, tile, [*([side] if group else []), i, c])
-    return True
 
 
 def _transposed(low: Lowering, write: Write, atom: CopyAtom, held: Value) -> bool:
@@ -120,7 +121,7 @@ def _transposed(low: Lowering, write: Write, atom: CopyAtom, held: Value) -> boo
     w = low.writer
     m, n = low.storage.sums[held]
     rows, columns, size = most(write.parts[m][1]), most(write.parts[n][1]), element_bytes(write.dtype)
-    row = _row(atom, rows * size)
+    row = next((x for x in atom.rows if rows * size % x == 0), None)
     if row is None:
         return False
     slab_rows = row // size

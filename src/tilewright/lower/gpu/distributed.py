@@ -241,18 +241,20 @@ def _coordinates(axes: tuple[Dim | None, ...], places: Mapping[Dim, tuple[Expr, 
 
 
 def _without_broadcast_dims(low: WaveLowering, memory: Any, axes: tuple[Dim | None, ...], window: Window) -> Window:
-    """Return `window` without the dimensions along which `memory` has the same element everywhere, so that it is loaded
-    once. Only dimensions that are not divided among lanes are left out. `axes` are the dimensions of the operation's
-    axes (None: extent 1).
+    """Return `window` without the dimensions along which `memory` has the same element everywhere, so that a lane loads
+    it once.
+
+    Only dimensions of which a lane has several elements are left out. They may be divided among lanes, which then load
+    the same element, and lanes past the end load it too. `axes` are the dimensions of the operation's axes (None:
+    extent 1).
     """
     lane, v = low.axes(window.values)
     places = window.coordinates(low, lane, v)
     address = memory.at(_coordinates(axes, places))
     kept_dims = []
     for d, full, turn in zip(window.dims, window.full_dims, window.first_vectors, strict=True):
-        is_local = full.threads == 1 and full.rounds > 1 and places[full][1] is None
         at_zero = {**places, full: (as_expr(0), None)}
-        address_at_zero = memory.at(_coordinates(axes, at_zero)) if is_local else None
+        address_at_zero = memory.at(_coordinates(axes, at_zero)) if held((d,)) > 1 else None
         if (
             address_at_zero is None
             or address_at_zero.offset is not address.offset

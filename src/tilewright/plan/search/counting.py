@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from math import ceil, gcd, prod
 
-from tilewright.machine import Machine
 from tilewright.plan.search.axes import COLUMNS, ROWS
 from tilewright.plan.search.cost import line_factor
 from tilewright.plan.search.lane_work import LaneCycles
@@ -91,13 +89,14 @@ def task_end(t: Tiling, last: MmaTile, result: ResultRows, lanes: float, blocks:
     accumulator tile for elementwise work after the MMA. `reduces` says that lanes reduce the result before it is
     stored.
     """
-    machine, limits, widths = t.machine, t.machine.limits, store_widths(t.machine)
+    machine, limits, store = t.machine, t.machine.limits, t.machine.bulk_store
     width = result.columns * result.bytes
     narrow, l2 = 0.0, 0.0
-    if widths:
-        row = next((w for w in widths if width % w == 0), widths[-1])
-        narrow = result.rows * (width / row - width / widths[0]) * last.row_bytes
-        lines = ceil(width / widths[0]) * line_factor(machine, min(width, widths[0]), result.pitch)
+    if store is not None:
+        widest, narrowest = store.rows[0], store.rows[-1]
+        pieces = sum(count for _, count in store.row_pieces(width)) or width / narrowest
+        narrow = result.rows * (pieces - width / widest) * last.row_bytes
+        lines = ceil(width / widest) * line_factor(machine, min(width, widest), result.pitch)
         misaligned = limits.askew if result.pitch % limits.sector_bytes else 1
         l2 = result.rows * lines * limits.leaving_row * misaligned
     outputs = t.batch * last.rows * last.columns
@@ -111,20 +110,10 @@ def _lane_store_cycles(t: Tiling, result: ResultRows, outputs: float) -> float:
     alignment of bulk copies. 0 also on a machine without bulk stores. `t` is the Tiling; a task is one workgroup's
     tile.
     """
-    machine = t.machine
-    pitches = [a.pitch for a in machine.copies_between("shared", "global") if a.asynchronous and a.rows]
-    if not pitches or result.pitch % min(pitches) == 0:
+    machine, store = t.machine, t.machine.bulk_store
+    if store is None or result.pitch % store.pitch == 0:
         return 0.0
     return outputs * machine.limits.lane_store / machine.limits.lane_rate
-
-
-@lru_cache
-def store_widths(machine: Machine) -> tuple[int, ...]:
-    """Return the widths of tile rows (bytes, widest first) that asynchronous bulk stores to global memory can write.
-
-    () if the machine has no such stores. The result is cached.
-    """
-    return next((a.rows for a in machine.copies_between("shared", "global") if a.asynchronous and a.rows), ())
 
 
 def _phase_work(

@@ -109,14 +109,15 @@ def candidates_of_tiling(t: Tiling, ranking: Ranking, best: float) -> Iterator[t
 def _can_store_rows(t: Tiling, mmas: tuple[MmaTile, ...], live: Liveness) -> bool:
     """True if a workgroup can store its rows of the result, by bulk copies or by lanes.
 
-    Bulk copies can if the bytes of a row are a multiple of the machine's row bytes. Lanes can under two conditions: the
+    Bulk copies can if they can cut a row into pieces. Lanes can under two conditions: the
     tile has exactly all columns; and elements past the last column would be in bounds of memory, so that padding could
     not be dropped. `t` (a Tiling) has the tile sizes, `mmas` are the MMA tiles; the last MMA in `live.results` computes
     the result.
     """
     last = next(m for m in mmas if m.node == live.results[-1])
     result = result_rows(t, last)
-    if result.columns * result.bytes % t.machine.bulk_copy.row_bytes == 0:
+    store = t.machine.bulk_store
+    if store is None or store.row_pieces(result.columns * result.bytes):
         return True
     columns = [(c, tile) for c, tile in t.pairs() if set(c.dims) & last.oriented.columns]
     return all(tile.size == c.extent and not can_pad(t.facts, c.dims[0]) for c, tile in columns)

@@ -10,6 +10,7 @@ from math import ceil
 
 from tilewright.machine import Machine, MultiplyAtom
 from tilewright.plan.schedule import Pipeline
+from tilewright.plan.search.counting import result_rows
 from tilewright.plan.search.liveness import Liveness, operand_registers
 from tilewright.plan.search.placement import HaloTile, OperandPlacement, halo_taps
 from tilewright.plan.search.ranking import ENOUGH_STAGES, Ranking
@@ -146,6 +147,7 @@ def _fit_stages(
     assert space.bytes is not None
     room = space.bytes - regions * space.alignment - placed.between - _exchange_bytes(t, mmas[0])
     result = last.rows * last.row_bytes * (_result_bytes_per_operand_byte(t, last) * t.across if chained else 1)
+    result += last.rows * _narrow_piece_bytes(t, last)
     stage = max(1.0, placed.staged)
     resident = placed.resident
     computes_a = any(m.oriented.a_in_registers and m.oriented.a.reads and not m.oriented.a.products for m in mmas)
@@ -166,6 +168,17 @@ def _fit_stages(
     return Pipeline(
         *waves, stages, pick[1], pingpong=pingpong, resident_stages=pick[0], per_group_store=chained and t.down > 1
     )
+
+
+def _narrow_piece_bytes(t: Tiling, last: MmaTile) -> int:
+    """Return the bytes of shared memory, for each row of results, of the pieces that are narrower than the first.
+
+    Rows of results that the machine's bulk store cannot cut into equal pieces have such pieces; others have none: 0.
+    `last` is the tile of the MMA that computes the result, `t` the Tiling.
+    """
+    store, result = t.machine.bulk_store, result_rows(t, last)
+    pieces = () if store is None else store.row_pieces(result.columns * result.bytes)
+    return sum(width for width, _ in pieces[1:])
 
 
 def _result_bytes_per_operand_byte(t: Tiling, last: MmaTile) -> float:

@@ -109,8 +109,7 @@ def _k_row_copies(
             word = gcd(machine.lane_access.vector_bytes // place.bytes, place.shape[-1])
             copies.append(RowCopy(before.place.memory, prod(before.place.shape), place.elements, place.bytes, word))
     rewrite = Rewrite(what, forms=tuple((c.memory, K_ROWS) for c in copies))
-    # each is a launch of its own: tasks of a transpose are not one flat range
-    yield Repacked(rewrite, repacked, sum(copy_cycles(machine, [c]) for c in copies if c.memory not in facts.constant))
+    yield Repacked(rewrite, repacked, copy_cycles(machine, [c for c in copies if c.memory not in facts.constant]))
 
 
 def _is_faster_on_k_rows(facts: Facts, p: ProductFacts, reads: list[ValueFacts], machine: Machine) -> bool:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import ceil, prod
+from math import ceil, gcd, prod
 
 from tilewright.machine import Machine
 from tilewright.plan.boxes import numbers_of
 from tilewright.plan.kept_rows import RowRead, reused_reads
 from tilewright.plan.search.single_lane_scans import single_lane_cycles
+from tilewright.plan.search.tiles import filled_box
 from tilewright.plan.search.uniform_kernel import UniformKernelSchedule
 from tilewright.plan.search.work import Work
 
@@ -24,7 +25,7 @@ def with_resident_tasks(kernel: UniformKernelSchedule, work: Work) -> Work:
 
     - workgroups per core at a time, and cycles to exchange partial reductions between waves;
     - bytes moved again: spills, and rows that are read again;
-    - shared memory traffic of rows and windows, and cycles for partly used cache lines;
+    - shared memory traffic of rows and windows, loads of windows, and cycles for partly used cache lines;
     - waits of scans by one lane;
     - arithmetic that overlaps nothing, if all workgroups of a core run at once.
 
@@ -46,7 +47,9 @@ def with_resident_tasks(kernel: UniformKernelSchedule, work: Work) -> Work:
     again += work.tasks * _bytes_read_again(machine, reads, min(work.tasks, at_a_time * (machine.limits.cores or 1)))
     shared = _row_bytes(kernel, reads, lanes) + _window_bytes(kernel) / work.tasks
     (phase,) = work.phases
-    phase = replace(phase, shared=phase.shared + shared, gather=_line_cycles(kernel, work.tasks, reads))
+    lanes_of_windows = _window_loads(kernel) * machine.limits.gather_cycles / machine.limits.lane_rate
+    phase = replace(phase, lanes=phase.lanes + lanes_of_windows, shared=phase.shared + shared)
+    phase = replace(phase, gather=_line_cycles(kernel, work.tasks, reads))
     exchange = len(reductions) * costs.exchange if _do_waves_share_rows(kernel, padded_rows) else 0.0
     core_tasks, waits = ceil(work.tasks / (machine.limits.cores or 1)), work.waits
     # if all tasks of a core run at once, none loads while the others compute
@@ -132,6 +135,27 @@ def _window_bytes(kernel: UniformKernelSchedule) -> float:
         if any(slides):
             total += facts.size(n.dims) * (max(word, n.place.bytes) if slides[-1] else n.place.bytes)
     return total
+
+
+def _window_loads(kernel: UniformKernelSchedule) -> float:
+    """Return the number of loads of lanes with which one workgroup copies the inputs of its sliding windows to shared
+    memory; 0 if no read has a sliding window.
+
+    A load is a vector if the rows of the inputs begin at multiples of one, else one element.
+    """
+    facts, vector_bytes, loads = kernel.facts, kernel.machine.lane_access.vector_bytes, 0.0
+    widths = dict[str, int]()
+    for d in kernel.widths:
+        digits = tuple(name for name in facts.digit_names(d) if name in facts.extents)
+        widths |= filled_box(facts, digits, kernel.width(d), up=True)
+    for place in (n.place for n in facts.reads):
+        if not any(len(form) > 1 and any(d not in widths for d, _ in form) for form in place.coords):
+            continue
+        spans = [1 + sum(abs(c) * (widths.get(d, facts.extents[d]) - 1) for d, c in form) for form in place.coords]
+        begins = place.offsets[-1] if place.offsets else 0
+        vector = gcd(vector_bytes // place.bytes, place.shape[-1], spans[-1], begins if isinstance(begins, int) else 1)
+        loads += prod(spans) / vector
+    return loads
 
 
 def _do_waves_share_rows(kernel: UniformKernelSchedule, padded_rows: int) -> bool:

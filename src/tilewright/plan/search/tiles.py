@@ -203,12 +203,13 @@ def _covering_widths(o: Orientation, c: DimClass, columns: tuple[int, ...]) -> l
     """Return up to two of the atom extents `columns` that cover all of `c`, the dimensions of N; [] if none covers it.
 
     `columns` are the extents of atoms along N, ascending. The first result is the narrowest that covers `c`. The
-    second, if it differs, is the narrowest of those whose rows of the result bulk copies can store. `o` (an
+    second, if it differs, is the narrowest of those whose rows of the result bulk copies store in equal pieces. `o` (an
     Orientation) has the program and the machine.
     """
     element = max(w.bytes for w in o.facts.writes)
-    covering, least = [n for n in columns if n >= c.extent], o.machine.bulk_copy.row_bytes
-    return list(dict.fromkeys([*covering[:1], *[n for n in covering if n * element % least == 0][:1]]))
+    covering, store = [n for n in columns if n >= c.extent], o.machine.bulk_store
+    even = [n for n in covering if store is None or len(store.row_pieces(n * element)) == 1]
+    return list(dict.fromkeys([*covering[:1], *even[:1]]))
 
 
 def _tiles_of_unsplit_n(o: Orientation, c: DimClass, columns: tuple[int, ...]) -> Iterator[AxisTile]:

@@ -22,7 +22,7 @@ _REGISTERS = replace(
 )
 _SHARED = replace(SHARED, atom_rows=8, atoms_in_flight=3)  # wgmma reads matrices of eight rows of 16 bytes
 # a tensor map's boxes, its narrowest swizzle, and the dimensions beside channels of an im2col map
-_BULK = BulkCopy(box_extent=256, row_bytes=32, taps_bytes=24 << 10, counted_dims=4)
+_BULK = BulkCopy(box_extent=256, taps_bytes=24 << 10, counted_dims=4)
 
 
 def _row(name: str, features: frozenset[str], shared: int, limits: Limits, sync: float = SYNC) -> Machine:
