@@ -13,15 +13,19 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class VectorCosts:
-    """Costs of GEMM kernels for a SIMD unit with vectors along N, in cycles.
+    """Costs of kernels for a SIMD unit with vectors along N, in cycles.
 
     `block` is the cost of a register tile of the accumulator beside its multiply-adds, `task` that of a task beside its
     tiles. `shown` is the exposed share of the shorter of two times: multiply-adds, and the loads that feed them.
+    Two fields are no times, but numbers of cache lines, for tasks that read a piece of every row: `piece` is the
+    longest piece, `ahead` what is fetched in vain after each piece.
     """
 
     block: float = 0
     task: float = 0
     shown: float = 0
+    piece: int = 1
+    ahead: float = 0
 
 
 @dataclass(frozen=True)
