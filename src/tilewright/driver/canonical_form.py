@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tilewright.driver.request import Request, SizedProgram
-from tilewright.ir.core import Program
-from tilewright.plan.general import dims_of
+from tilewright.ir.core import Op, Program
+from tilewright.plan.general import WHOLE, dims_of, only_adds, tiling_attrs
 from tilewright.plan.schedule import Schedule
 from tilewright.rewrite.dim_order import in_dim_order
 from tilewright.rewrite.join_reads import with_equal_reads_once
@@ -15,6 +15,7 @@ from tilewright.rewrite.mask_values import with_mask_values_in_loops
 from tilewright.rewrite.merge_dims import Sized, least_rows, merged
 from tilewright.rewrite.phases import in_phases
 from tilewright.rewrite.softmax_loop import with_softmax_loops
+from tilewright.rewrite.unit_loops import without_unit_loops
 from tilewright.rewrite.unit_taps import without_unit_taps
 
 
@@ -31,7 +32,9 @@ def canonical(request: Request) -> Request:
     if request.logs or request.workgroups is not None:
         return request
     request = request.rewritten(*with_equal_reads_once(request.program, request.free))
-    if request.machine.lanes is not None:
+    if request.machine.lanes is None:
+        request = request.rewritten(*without_unit_loops(request.program, request.free, lambda op: _trips(request, op)))
+    else:
         request = request.rewritten(*with_softmax_loops(request.program, request.free))
     request = request.rewritten(*with_mask_values_in_loops(request.program, request.free))
     is_sized = not request.opened and request.longer() is None
@@ -51,6 +54,28 @@ def canonical(request: Request) -> Request:
     if request.pinned is not None and _names_dims(request.pinned, request.program, form.program):
         return request
     return replace(request, sized=SizedProgram(form.program, form.sizes, form.shapes, form.free))
+
+
+def _trips(request: Request, loop: Op) -> int | None:
+    """Return the number of iterations of `loop` on a CPU; None if it is not known, or if the author's plan chooses it.
+
+    A loop without a stated tile size has one iteration if each plan takes its axis whole. Loops that only add products
+    may be cut by plans.
+    """
+    axis, size = loop.attrs["axis"], request.size
+    stated = tiling_attrs(request.program, axis)
+    is_known = axis.symbols <= request.sizes.keys() and axis.symbols.isdisjoint(request.open_extents)
+    if loop.attrs.get("start") or not is_known or {"start", "iters"} & stated.keys():
+        return None
+    planned = None if request.pinned is None else next((a for a in request.pinned.axes if a.name == str(axis)), None)
+    split = None if planned is None else planned.split("loop")
+    if split is not None and split.size < size(axis):
+        return None
+    if "tile" in stated:
+        return -(-size(axis) // size(stated["tile"])) if stated["tile"].symbols <= request.sizes.keys() else None
+    if loop not in request.free and not loop.attrs.get("any_tile"):
+        return None
+    return 1 if 1 <= size(axis) <= WHOLE and not only_adds(loop) else None
 
 
 def _in_phases(request: Request) -> Request:

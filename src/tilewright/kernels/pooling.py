@@ -14,12 +14,10 @@ from tilewright.errors import ArgumentError
 from tilewright.ir.dtypes import DType, DTypeLike, element_type
 from tilewright.kernels.conv import FILTER, IMAGE, OUTPUT, PerAxis, per_axis
 
-N, W, C, BLOCK_W = tkl.sym.N, tkl.sym.W, tkl.sym.C, tkl.sym.BLOCK_W
+N, W, C = tkl.sym.N, tkl.sym.W, tkl.sym.C
 GLOBAL = tkl.GLOBAL_ADDRESS_SPACE
 LAYOUTS = {1: ("NWC", "NCW"), 2: ("NHWC", "NCHW"), 3: ("NDHWC", "NCDHW")}
 """The names of both layouts, channels last and channels second, for each number of axes."""
-PIXELS = 256
-"""The pixels of a tile of `image_mean`."""
 
 
 def pooling(
@@ -90,8 +88,7 @@ def image_mean(dtype: DTypeLike = "f32", layout: str = "NWC") -> tkw.Kernel:
     """Return a kernel that computes y[n, c], the mean over w of x[n, w, c]: of each channel of each image.
 
     W counts the pixels of an image along all its axes. x and y are of type `dtype`; the mean is computed in its
-    accumulator type: f32 for smaller floats, f64 for f64. `layout` is that of x, "NWC" or "NCW". In the layout "NWC",
-    images of a type that is narrower than the accumulator are summed in tiles of 256 pixels, one after another.
+    accumulator type: f32 for smaller floats, f64 for f64. `layout` is that of x, "NWC" or "NCW".
 
     >>> import numpy as np, tilewright
     >>> x = np.array([[1, 2], [3, 5], [5, 5]], np.float32).reshape(1, 3, 2)
@@ -108,17 +105,7 @@ def image_mean(dtype: DTypeLike = "f32", layout: str = "NWC") -> tkw.Kernel:
         total = tkw.sum(tkw.cast(tkw.read(x), of_sums), dim=W)
         tkw.write(tkw.cast(total / W, of_data), y)
 
-    @tkw.wave([tkw.TilingConstraint(W, BLOCK_W)])
-    def image_mean_by_tiles(x: Image, y: Result) -> None:
-        @tkw.iterate(W, init_args=[tkl.Register[N, C, of_sums](0)])
-        def total(before: Any) -> Any:
-            return tkw.sum(tkw.cast(tkw.read(x), of_sums), before, dim=W)
-
-        tkw.write(tkw.cast(total / W, of_data), y)
-
-    # Without tiles, a sum over rows of cast elements is planned column by column, with a stride between its elements.
-    by_tiles = channels_last and of_sums is not of_data
-    return image_mean_by_tiles.bound({BLOCK_W: PIXELS}) if by_tiles else image_mean
+    return image_mean
 
 
 def _is_channels_last(layout: str | None, rank: int) -> bool:

@@ -13,13 +13,16 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class VectorCosts:
-    """Costs of GEMM kernels for a SIMD unit with vectors along N, in cycles.
+    """Costs of kernels for a SIMD unit with vectors along N, in cycles.
 
     `block` is the cost of a register tile of the accumulator beside its multiply-adds, `task` that of a task beside its
     tiles. `shown` is the exposed share of the shorter of two times: multiply-adds, and the loads that feed them.
     `scattered` is the cost of a cache line of the result, or of an operand of the epilogue, that is accessed away from
     its neighbours. `sharpness` is the exponent of the p-norm that joins multiply-adds with reads of operands from
     caches and memory (0: the longer of both).
+
+    Two fields are no times, but numbers of cache lines, for tasks that read a piece of every row: `piece` is the
+    longest piece, `ahead` what is fetched in vain after each piece.
     """
 
     block: float = 0
@@ -27,6 +30,8 @@ class VectorCosts:
     shown: float = 0
     scattered: float = 0
     sharpness: float = 0
+    piece: int = 1
+    ahead: float = 0
 
 
 @dataclass(frozen=True)

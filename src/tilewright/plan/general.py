@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from tilewright.algebra.expr import Expr, Symbol
 from tilewright.ir.core import Op, Program, TileType
@@ -82,6 +83,16 @@ def only_adds(loop: Op) -> bool:
     """True if a loop is a plain K loop: its body has only reads, MMAs and the yield (end of an iteration)."""
     (body,) = loop.blocks
     return all(inner.name in ("read", "mma", "yield") for inner in body.ops)
+
+
+def tiling_attrs(program: Program, axis: Expr) -> dict[str, Any]:
+    """Return {name: value} of the program's tiling constraints on `axis`: "tile", "start", "iters" (number of
+    iterations).
+
+    The first of several constraints decides. {} if there is none.
+    """
+    tilings = [r.attrs for r in program.records if r.name == "tiling" and r.attrs["dim"] is axis]
+    return {name: value for attrs in reversed(tilings) for name, value in attrs.items()}
 
 
 def dims_of(program: Program) -> list[Expr]:

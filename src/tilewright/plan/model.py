@@ -153,6 +153,14 @@ def line_bytes(machine: Machine) -> int:
     return machine.limits.line_bytes if machine.lanes is None else machine.lane_access.line_bytes
 
 
+def piece_of_row(machine: Machine, element_bytes: int) -> int:
+    """Return the elements of a row that a CPU core reads before it goes on to the next row, if it reduces over rows.
+
+    Longer pieces are not clearly faster, and leave L1 room for fewer rows.
+    """
+    return machine.costs.vectors.piece * machine.limits.line_bytes // element_bytes
+
+
 def moving_cycles(machine: Machine, moved_bytes: float, *, from_memory: bool = False) -> float:
     """Return the cycles that all cores together take to move `moved_bytes` between memory and cores.
 

@@ -29,6 +29,7 @@
 | split_reduction    | a long reduction as two programs                                            |
 | tile_between_gemms | a loop over the dimension between chained MMAs                              |
 | unit_rows          | a dimension of extent 1 for MMAs with an operand that lacks M or N          |
+| unit_loops         | loops of one iteration: the body takes the place of the loop                |
 | unit_taps          | windows of one element: coordinates without the index of a summed dimension |
 | vector_products    | sums instead of matrix-vector products, on GPUs                             |
 """

@@ -124,10 +124,11 @@ def rewritten(
     return Formula(formula.name, tuple(rewritten(p, images, loaded) for p in formula.parts), value)
 
 
-_DEAR = {
+DEAR = {
     *("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "rsqrt", "reciprocal", "tanh", "erf"),
     *("sigmoid", "sin", "cos", "sinh", "cosh", "cbrt", "powf", "atan2", "remf", "div", "floordiv", "mod"),
 }
+"""Functions that cost as much as several simple instructions."""
 
 
 def weight(formula: Formula) -> int:
@@ -138,7 +139,7 @@ def weight(formula: Formula) -> int:
     """
     total = 0
     for node in formula.walk():
-        total += 8 if node.name in _DEAR else 0 if node.name == "number" else 1
+        total += 8 if node.name in DEAR else 0 if node.name == "number" else 1
     return total
 
 

@@ -35,7 +35,7 @@ from tilewright.lower.block.mma.accumulator import room_for_sums
 from tilewright.lower.block.storage import Storage
 from tilewright.machine import Machine
 from tilewright.plan.accumulator_type import accumulator_type
-from tilewright.plan.general import CHOSEN, WHOLE, only_adds
+from tilewright.plan.general import CHOSEN, WHOLE, only_adds, tiling_attrs
 
 
 def iterate(low: Lowering, op: Op) -> tuple[Tile, ...]:
@@ -143,23 +143,12 @@ def _finite(limit: Any) -> int:
     return limit
 
 
-def _tiling(program: Program, axis: Expr) -> dict[str, Any]:
-    """Return the attributes {name: value} of the program's tiling constraints on `axis`, such as "tile", "start" and
-    "iters" (number of iterations).
-
-    The attributes of several constraints are merged; if two have the same attribute, the first one's value is taken. {}
-    if there is no constraint.
-    """
-    tilings = [r.attrs for r in program.records if r.name == "tiling" and r.attrs["dim"] is axis]
-    return {name: value for attrs in reversed(tilings) for name, value in attrs.items()}
-
-
 def _limits(program: Program, op: Op) -> dict[str, Expr]:
     """Return {"start": first index, "iters": number of iterations} as tiling constraints state them for the loop `op`.
 
     An entry that no constraint states is missing.
     """
-    return {name: e for name, e in _tiling(program, op.attrs["axis"]).items() if name in ("start", "iters")}
+    return {name: e for name, e in tiling_attrs(program, op.attrs["axis"]).items() if name in ("start", "iters")}
 
 
 def _results(storage: Storage, op: Op, carried: list[Carried]) -> tuple[Tile, ...]:
@@ -190,7 +179,7 @@ def _tile(low: Lowering, op: Op, axis: Expr, length: Size) -> Size:
     allows any tile size; else raise a ProgramError.
     """
     if op in low.free:
-        tile = _tiling(low.program, axis).get("tile")
+        tile = tiling_attrs(low.program, axis).get("tile")
         if isinstance(length, Expr) and only_adds(op) and (tile is None or not low.scope.is_known(tile)):
             return length
         return low.bound.tiles.get(op) or (_least_one(length) if most(length) <= WHOLE else CHOSEN)
@@ -209,7 +198,7 @@ def _least_one(length: Size) -> Size:
 
 def _stated(low: Lowering, axis: Expr) -> int | None:
     """Return the tile size that a constraint states for the loop over `axis`; None if there is none."""
-    tile = _tiling(low.program, axis).get("tile")
+    tile = tiling_attrs(low.program, axis).get("tile")
     return None if tile is None else low.scope.number(tile)
 
 

@@ -17,7 +17,17 @@ from tilewright.ir.block import BLOCK
 from tilewright.ir.core import Block, MemoryType, Op, Program, Value, building, walk_block
 from tilewright.ir.tile import ELEMENTWISE, REDUCTIONS, SCANS
 from tilewright.ir.verifier import verify
-from tilewright.lower.block import elementwise, grid, loops, masks, memory, reduce, row_fusion, scans
+from tilewright.lower.block import (
+    elementwise,
+    grid,
+    loops,
+    masks,
+    memory,
+    reduce,
+    row_fusion,
+    scans,
+    streamed_reductions,
+)
 from tilewright.lower.block.arguments import ArgumentTensors
 from tilewright.lower.block.lazy_tiles import Tile, load
 from tilewright.lower.block.lowering import CurrentTask, Lowering, Rule, Rules
@@ -108,6 +118,9 @@ def _block(low: Lowering, block: Block) -> tuple[Tile, ...]:
         low.writer.loc = None
         if isinstance(step, row_fusion.FusedRows):
             row_fusion.write(low, step)
+            continue
+        if isinstance(step, streamed_reductions.StreamedReductions):
+            streamed_reductions.write(low, step)
             continue
         if step.name == "yield":
             return tuple(env[v] for v in step.operands)

@@ -15,11 +15,12 @@ from typing import TypeAlias
 from tilewright.algebra.expr import Const, Expr, Symbol
 from tilewright.analysis.flat_memory import Size
 from tilewright.errors import ExpressionError, ProgramError
-from tilewright.ir.core import Block, Op, Program
+from tilewright.ir.core import Block, Op, Program, Value
 from tilewright.ir.printer import op_text
 from tilewright.lower.block.arguments import ArgumentTensors
 from tilewright.lower.block.lazy_tiles import Load, Tile
 from tilewright.lower.block.mma.registers import TaskRegisters
+from tilewright.lower.block.packed_orders import BlockOrder
 from tilewright.lower.block.reports import Reports
 from tilewright.lower.block.scope import TileScope
 from tilewright.lower.block.storage import Storage
@@ -61,6 +62,8 @@ class CurrentTask:
     """Operations that run once, before the first task."""
     registers: dict[Op, TaskRegisters] = field(default_factory=dict)
     """{MMA in tile registers: the registers that the task holds for it, for all of its blocks}."""
+    packed: dict[Op, tuple[Value, BlockOrder]] = field(default_factory=dict)
+    """{MMA: its operand B, packed before the loop over the blocks that share it, and its order}."""
     operands: dict[Op, Load | None] = field(default_factory=dict)
     """{read of operand A of an MMA in `registers`: Load of an element of the staged rows; None: read in place}."""
 

@@ -47,20 +47,35 @@ def reduce(low: Lowering, op: Op) -> tuple[Tile, ...]:
     accumulator operand; without one, raise an ExecutionError. Inside one conditional on data, emit code instead that
     reports this error where the condition holds.
     """
-    tiles = [low.storage.env[v] for v in op.operands]
-    carried = tiles.pop() if op.attrs.get("acc") else None
-    kind: TileType = op.results[0].type
-    dim, step = op.attrs["dim"], STEPS[op.name]
-    parts = common_parts(tiles)
-    dtype = kind.dtype
+    parts = common_parts([low.storage.env[v] for v in operands(op)])
+    return (result(low, op, parts, reduced_operands(low, op)),)
+
+
+def accumulation(op: Op) -> tuple[DType, str]:
+    """Return (element type of the accumulator, combining function) of the reduction `op`: (f32, "add") for a sum of
+    bf16. Bools are combined as i32, by maximum or minimum.
+    """
+    dtype, step = op.results[0].type.dtype, STEPS[op.name]
     if dtype is dtypes.bool_:
-        wide, step = dtypes.i32, {"add": "maximum", "mul": "minimum"}.get(step, step)
-    else:
-        wide = dtype.accumulator
+        return dtypes.i32, {"add": "maximum", "mul": "minimum"}.get(step, step)
+    return dtype.accumulator, step
+
+
+def operands(op: Op) -> tuple[Value, ...]:
+    """Return the operands that the reduction `op` reduces: all but the accumulator operand."""
+    return op.operands[:-1] if op.attrs.get("acc") else op.operands
+
+
+def reduced_operands(low: Lowering, op: Op) -> Formula | None:
+    """Emit the reduction of the operands of `op` over the current part of its dimension, without the accumulator
+    operand. Return the formula of the result in the type of the accumulator; None if a max or min has no elements.
+    """
+    tiles = [low.storage.env[v] for v in operands(op)]
+    dim, (wide, step) = op.attrs["dim"], accumulation(op)
+    parts = common_parts(tiles)
     total: Formula | None = None
-    inner = {d: parts[d] for d in kind.dims}
     if low.plan.waves > 1:  # rows that are used again stay in the workgroup's memory
-        tiles = [near(low, v) for v in op.operands[: len(tiles)]]
+        tiles = [near(low, v) for v in operands(op)]
     for tile in tiles:
         cut = dynamic_bounds.neutral(
             low, tile.over(tile.dims, parts), (dim,), dynamic_bounds.identity(op.name, tile.dtype)
@@ -74,17 +89,26 @@ def reduce(low: Lowering, op: Op) -> tuple[Tile, ...]:
         else:
             combined = _reduced(low, cut, dim, step, wide)
         total = combined if total is None else call(step, total, combined)
+    return total
+
+
+def result(low: Lowering, op: Op, parts: Parts, total: Formula | None) -> Tile:
+    """Return the result tile of the reduction `op` over `parts`, {dimension: (first index, extent)}: `total`, the
+    formula that `reduced_operands` returns, combined with the accumulator operand if there is one, and rounded.
+    """
+    kind: TileType = op.results[0].type
+    wide, step = accumulation(op)
+    carried = low.storage.env[op.operands[-1]] if op.attrs.get("acc") else None
     if carried is not None:
         start = converted(carried.accumulated[1], carried.accumulated[0], wide)
         total = start if total is None else call(step, total, start)
-        inner |= {d: carried.parts[d] for d in kind.dims if d not in inner}
     if total is None:
-        message = f"{op.name} over {dim}: there is nothing to combine"
+        message = f"{op.name} over {op.attrs['dim']}: there is nothing to combine"
         if len(low.scope.masks) != 1:
             raise ExecutionError(message, op.loc)
         low.reports.report(low.scope.masks[0], message, op)  # an error only where the condition holds
         total = formulas.number(0, wide)
-    return (rounded(dtype, kind.dims, inner, wide, total),)
+    return rounded(kind.dtype, kind.dims, {d: parts[d] for d in kind.dims}, wide, total)
 
 
 def _reduced(low: Lowering, tile: Tile, dim: Expr, step: str, wide: DType) -> Formula:

@@ -23,6 +23,7 @@ from tilewright.lower.block.lazy_tiles import Part, Parts, Tile, loads
 from tilewright.lower.block.lowering import Lowering
 from tilewright.lower.block.materialise import kept
 from tilewright.lower.block.storage import Storage
+from tilewright.lower.block.streamed_reductions import StreamedReductions, dims_of_vectors, streamed
 from tilewright.plan.model import element_bytes, l1
 from tilewright.rewrite.rewriter import within
 
@@ -46,6 +47,8 @@ class FusedRows:
     """Results of all operations of the same block."""
     later: frozenset[Value]
     """Values that operations after the group use."""
+    exceeds_l1: bool = False
+    """True if L1 does not hold the values of `at_once` rows: fewer would be less than a vector."""
 
     @property
     def given(self) -> list[Value]:
@@ -54,15 +57,20 @@ class FusedRows:
         return [v for v in dict.fromkeys(v for op in self.ops for v in op.operands) if v not in results]
 
 
-def steps(low: Lowering, ops: Sequence[Op]) -> Iterator[Op | FusedRows]:
+def steps(low: Lowering, ops: Sequence[Op]) -> Iterator[Op | FusedRows | StreamedReductions]:
     """Yield the operations `ops` of a block, in an order that keeps dependences. Operations that are fused into one
-    loop over rows are yielded as one FusedRows, each other one as it is.
+    loop are yielded as one StreamedReductions or FusedRows, each other one as it is.
     """
     rest, around = list(ops), frozenset(r for op in ops for r in op.results)
     while rest:
         early, chosen, left = _candidates(rest)
-        group = _group(low, chosen, left, around)
-        if group is None:
+        group = _group(low, early, chosen, left, around)
+        reductions = streamed(low, early, chosen, left) if group is None or group.exceeds_l1 else None
+        if reductions is not None:
+            yield from early
+            yield reductions
+            rest = [*reductions.left(chosen, left), *left]
+        elif group is None:
             yield rest.pop(0)
         else:
             yield from early
@@ -100,13 +108,17 @@ def _is_cast_to_same_type(op: Op) -> bool:
     return op.name == "cast" and op.operands[0].type.dtype is op.results[0].type.dtype
 
 
-def _group(low: Lowering, ops: list[Op], after: list[Op], around: frozenset[Value]) -> FusedRows | None:
+def _group(
+    low: Lowering, early: list[Op], ops: list[Op], after: list[Op], around: frozenset[Value]
+) -> FusedRows | None:
     """Return `ops` as one FusedRows (one loop over rows); None if they are not to be fused.
 
     They are fused if the L1 cache cannot hold their values for all rows at once. Further conditions: the machine is a
     CPU; they are in no conditional, while loop or loop with data-dependent limits; there is a reduction, and each
     accumulates in its result's own type; all sizes are numbers other than 0; and all share a dimension that none
-    reduces, the rows. `after` are the operations behind them, `around` the results of all operations of the block.
+    reduces, the rows. If memory is contiguous from row to row, and L1 holds less than a vector of rows, an iteration
+    has the rows of a cache line. `early` are the operations in front of them, `after` those behind them, `around` the
+    results of all operations of the block.
     """
     scope = low.scope
     machine, reductions = low.machine, [op for op in ops if op.name in REDUCTIONS]
@@ -136,11 +148,16 @@ def _group(low: Lowering, ops: list[Op], after: list[Op], around: frozenset[Valu
 
     largest = sum(sorted(held(v.type) for op in ops for v in op.results)[-3:])
     fitting = int(wide[row] * l1(machine.limits) / largest)
-    if fitting >= wide[row]:
+    results = {r for op in ops for r in op.results}
+    given = [v for op in ops for v in op.operands if v not in results and not reduced.isdisjoint(v.type.dims)]
+    adjacent = [v for v in given if row in dims_of_vectors(low, v, early)]
+    line = max((machine.limits.line_bytes // element_bytes(v.type.dtype) for v in adjacent), default=1)
+    vector = min(line, (machine.limits.vector_bytes or 0) // max(element_bytes(v.type.dtype) for v in results))
+    at_once = line if fitting < vector else 1 << fitting.bit_length() - 1 if fitting else 1
+    if max(fitting, at_once) >= wide[row]:
         return None
-    at_once = max(1, 1 << fitting.bit_length() - 1) if fitting else 1
     later = frozenset(v for other in after for x in (other, *within(other)) for v in x.operands)
-    return FusedRows(tuple(ops), row, at_once, later & {r for op in ops for r in op.results}, around, later)
+    return FusedRows(tuple(ops), row, at_once, later & results, around, later, fitting < vector)
 
 
 def write(low: Lowering, group: FusedRows) -> None:

@@ -21,6 +21,7 @@ from tilewright.lower.block import in_place
 from tilewright.lower.block.grid import Workgroups
 from tilewright.lower.block.lazy_tiles import Part, divided, most, pieces
 from tilewright.lower.block.lowering import Lowering
+from tilewright.lower.block.mma.shared import with_shared_operands
 from tilewright.lower.block.mma.task import TiledTask
 from tilewright.plan.boxes import WRITES
 from tilewright.plan.schedule import REVERSED
@@ -250,9 +251,8 @@ class Tasks:
         """Emit the operations of a task in nested loops over blocks of the dimensions `dims`; a smaller last block has
         code of its own.
 
-        `ops` are the operations; None: those of the program. With a pipeline, operations that do not depend on the
-        blocks come before the loops. If the block's index decides which elements of an operand are in bounds, the first
-        and last block are peeled, or emitted separately if their operations differ from those of inner blocks.
+        `ops` are the operations; None: those of the program. Operands B that blocks share, and in a pipeline all
+        operations that do not depend on the blocks, come before the loops.
         """
         low = self.low
         task_ops = low.program.body.ops if ops is None else ops
@@ -270,6 +270,19 @@ class Tasks:
                 low.block(Block((), hoisted))
                 self.pieces(dims, [op for op in task_ops if op not in hoisted])
             return
+        if most(low.scope.part(dim)[1]) <= self.bound.blocks[dim]:
+            self._blocks(dim, rest, task_ops)
+            return
+        with low.nested():
+            self._blocks(dim, rest, with_shared_operands(low, task_ops, dims))
+
+    def _blocks(self, dim: Expr, rest: list[Expr], task_ops: list[Op]) -> None:
+        """Emit the operations `task_ops` of a task in loops over blocks of `dim`, and of the dimensions `rest` inside.
+
+        If the block's index decides which elements of an operand are in bounds, the first and last block are peeled, or
+        emitted separately if their operations differ from those of inner blocks.
+        """
+        low = self.low
         width, outer_edge = self.bound.blocks[dim], self.task.edge
         first, length = low.scope.part(dim)
         full, tail = self._count_blocks(dim, length)

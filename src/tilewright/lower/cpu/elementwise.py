@@ -77,8 +77,9 @@ def map_(low: LoopLowering, op: Op) -> None:
     """Lower `map` on a CPU: emit loops that compute the formula for each element. Operands in tile registers go through
     memory.
     """
-    handles = [_without_tiles(low, low.handles[v]) for v in op.operands]
     target = low.handles[op.operands[0]]
+    result = low.scratch(target.dtype, target.shape, "tile") if isinstance(target, Tiles) else target
+    handles = [result, *(_without_tiles(low, low.handles[v]) for v in op.operands[1:])]
     run(low, job_of_map(low, op, handles))
     if isinstance(target, Tiles):
         _copy_tiles(low, handles[0], target, None, False)

@@ -10,10 +10,10 @@ from math import ceil, log2, prod
 
 from tilewright.algebra.expr import Expr
 from tilewright.ir.core import TileType
-from tilewright.plan.facts import ValueFacts
+from tilewright.plan.facts import Facts, ValueFacts
 from tilewright.plan.facts.graph import SCANS
 from tilewright.plan.kept_rows import reduced_and_used_again
-from tilewright.plan.model import l1, missing_share
+from tilewright.plan.model import l1, missing_share, piece_of_row
 from tilewright.plan.search.core_reads import cycles_beyond_l1
 from tilewright.plan.search.single_lane_scans import TOPK
 from tilewright.plan.search.uniform_kernel import UniformKernelSchedule
@@ -94,3 +94,30 @@ def again_cycles(kernel: UniformKernelSchedule) -> float:
             rows = 2 * task_bytes(n.source.operands[0].type.dims, n.bytes)
             again, between = again + rows, between + rows
     return cycles_beyond_l1(limits, again * missing_share(between, l1(limits)), between)
+
+
+def bytes_fetched_in_vain(kernel: UniformKernelSchedule) -> float:
+    """Return the bytes that CPU cores fetch from memory without using them, because tasks read pieces of rows.
+
+    A task that reduces over another dimension than the contiguous one reads a piece of every row, and then perhaps the
+    next piece of every row. Caches fetch some lines after each piece, and lose them before they are used. Short rows
+    that a task reads whole are contiguous: nothing is fetched in vain.
+    """
+    facts, costs = kernel.facts, kernel.machine.costs.vectors
+    lines, widths = 0.0, {str(d): n for d, n in kernel.widths.items()}
+    for n in strided_reads(facts):
+        row = facts.extents[n.place.contiguous or ""]
+        piece = min(widths.get(n.place.contiguous or "", row), piece_of_row(kernel.machine, n.place.bytes))
+        if piece < row:
+            lines += costs.ahead * facts.size(n.dims & n.place.dims) / piece
+    return lines * kernel.machine.limits.line_bytes
+
+
+def strided_reads(facts: Facts) -> list[ValueFacts]:
+    """Return the reads whose elements are reduced along another dimension than the one that is contiguous in memory."""
+    reduced = {d for n in facts.nodes for d in n.reduces}
+    return [
+        n
+        for n in facts.reads
+        if n.place.contiguous is not None and n.place.contiguous not in reduced and not reduced.isdisjoint(n.place.dims)
+    ]

@@ -20,6 +20,7 @@ from tilewright.plan.general import blocks_of, room_of
 from tilewright.plan.microkernel import Microkernel, axes_in
 from tilewright.plan.model import Size, element_bytes, l2
 from tilewright.plan.rows import tasks_of
+from tilewright.plan.search.core_rows import strided_reads
 from tilewright.plan.search.product_tasks import task_widths
 from tilewright.plan.search.ranking import PlanCandidate, Ranking
 from tilewright.plan.search.uniform import loop_tiles, microkernels, uniform_candidate
@@ -112,10 +113,10 @@ def _task_widths(
 
     The first follows from goals for the number and size of tasks. If MMAs have atoms, more follow: powers of two times
     the accumulator tile along M and N. They have at least cores / 2 tasks, and at most TASKS_PER_CORE (32) times the
-    number of cores or of tasks in the first choice, whichever is larger. There is only the first choice if a size is
-    known only at the call, if the program logs, or if elements are computed in order. Widths that the author states are
-    in all choices. `products` maps each MMA to its microkernel, `loops` each looped dimension to elements per
-    iteration.
+    number of cores or of tasks in the first choice, whichever is larger. Without MMAs, tasks with longer pieces of rows
+    follow, if tasks reduce over another dimension than that of rows. There is only the first choice if a size is known
+    only at the call, if the program logs, or if elements are computed in order. Widths that the author states are in
+    all choices. `products` maps each MMA to its microkernel, `loops` each looped dimension to elements per iteration.
     """
     size = numbers_of(facts.sizes)
     stated = {d: min(n, size(d)) for d in facts.cut if (n := facts.stated_tasks.get(str(d))) is not None}
@@ -126,6 +127,9 @@ def _task_widths(
         widths = {d: chosen.get(d, size(d)) for d in facts.cut} | stated
     yield widths
     if facts.opened or facts.logs or facts.in_order:
+        return
+    if not facts.products:
+        yield from _with_longer_pieces_of_rows(facts, widths)
         return
     tiles = _accumulator_tiles(products, size)
     cores = machine.limits.cores or 1
@@ -163,6 +167,23 @@ def _accumulator_tiles(products: Mapping[Op, Microkernel | None], size: Size) ->
             for d, n in ((axes.m, microkernel.rows), (axes.n, microkernel.columns)):
                 tiles.setdefault(d, set()).add(n)
     return tiles
+
+
+def _with_longer_pieces_of_rows(facts: Facts, widths: Mapping[Expr, int]) -> Iterator[dict[Expr, int]]:
+    """Yield copies of `widths`, elements per task of a program without MMAs, in which a task has longer pieces of rows.
+
+    Rows are contiguous in memory, and tasks reduce over another dimension. Pieces are divisors of a row, at least twice
+    as long each time, and whole rows. Widths that the author states stay.
+    """
+    size, rows = numbers_of(facts.sizes), {n.place.contiguous for n in strided_reads(facts)}
+    for d, width in widths.items():
+        if str(d) not in rows or str(d) in facts.stated_tasks:
+            continue
+        longer = (n for n in range(width + 1, size(d) + 1) if size(d) % n == 0)
+        for n in longer:
+            if n >= 2 * width or n == size(d):
+                width = n
+                yield {**widths, d: n}
 
 
 def keeps_cores_busy(candidate: PlanCandidate | None, machine: Machine) -> bool:

@@ -27,7 +27,7 @@ from tilewright.plan.search.core_reads import (
     task_read_cycles,
     task_value_cycles,
 )
-from tilewright.plan.search.core_rows import again_cycles, vector_cycles
+from tilewright.plan.search.core_rows import again_cycles, bytes_fetched_in_vain, vector_cycles
 from tilewright.plan.search.cost import SAME_WAVES, kernel_time
 from tilewright.plan.search.kernel import Parts
 from tilewright.plan.search.ranking import PlanCandidate
@@ -128,6 +128,8 @@ def count_uniform_work(kernel: UniformKernelSchedule) -> Work:
         mma, lanes = (cycles * slower / max(1, tasks) for cycles in (mma, lanes))
         phase = Phase(1, mma, lanes, shared=2 * copied, copied=copied)  # written to shared memory, and read
     moved = touched_bytes(facts, machine) + (0 if machine.lanes is None else 2 * sum(packed))
+    if machine.lanes is None and not kernel.products:
+        moved += bytes_fetched_in_vain(kernel)
     work = Work(max(1, tasks), (phase,), moved=moved, waits=waits, starts=start_cycles(machine, tasks, 1))
     return work if kernel.products else with_resident_tasks(kernel, work)
 

@@ -15,7 +15,7 @@ FUNCTIONS: Mapping[str, float] = {
 """Instructions per f32 element of each function, counted in the generated vector code, one lane each."""
 
 COSTS = Costs(
-    vectors=VectorCosts(block=30, task=100, shown=0.2),
+    vectors=VectorCosts(block=30, task=100, shown=0.2, piece=8, ahead=2),
     lanes=LaneCosts(
         product=0.5, integer_product=1.5, load=0.5, conversion=1.0, apart=16, parted=1.5, task=50, end=12, turn=3
     ),

@@ -14,6 +14,7 @@
 | source       | the interface of operand sources                                                  |
 | in_place     | an operand that is read in place                                                  |
 | packed       | panels of A, packed B                                                             |
+| shared       | computed operands B that several accumulator tiles share, packed once           |
 | staged       | K steps of an operand in shared memory                                            |
 | in_registers | A in registers for all of K                                                       |
 | computed     | A computed in registers, one K step at a time                                     |

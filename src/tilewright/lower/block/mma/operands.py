@@ -152,6 +152,8 @@ def _right(p: AtomProduct, b: Tile) -> OperandSource:
     if is_direct and source is not None and _is_near(p, source):
         return InPlace(p, source)
     outer = [d for d in (*axes.around, *axes.deep) if d in b.dims]
+    if p.packed is not None:
+        return Packed(p, *p.packed, outer, dict.fromkeys((*outer, axes.k, axes.n), as_expr(0)))
     packed_before_program = pack_before(p.low, b, p.parts, axes, outer, kernel)
     if packed_before_program is not None:
         return Packed(p, *packed_before_program, outer, {d: p.parts[d][0] for d in (*outer, axes.k, axes.n)})

@@ -7,8 +7,10 @@ from math import prod
 from tilewright.algebra.expr import ONE, Expr, symbol
 from tilewright.algebra.expr_use import Substitution
 from tilewright.analysis.flat_memory import Size
+from tilewright.ir.core import Value
 from tilewright.lower.block.lazy_tiles import Load, Parts, most
 from tilewright.lower.block.lowering import Lowering
+from tilewright.lower.block.packed_orders import BlockOrder
 from tilewright.plan.microkernel import Axes, Microkernel
 from tilewright.plan.tile_register_tasks import ReductionLoop
 
@@ -53,6 +55,8 @@ class AtomProduct(MatrixProduct):
         self.how = how
         self.masks: tuple[tuple[Expr, tuple[Expr, ...]], ...] = ()
         """Masks, as conditions on coordinates: where one is false, the MMA adds nothing (`masked`)."""
+        self.packed: tuple[Value, BlockOrder] | None = None
+        """Operand B, packed before this MMA for several accumulator tiles, and its order; None: it is not."""
 
     @property
     def taps(self) -> dict[Expr, int]:

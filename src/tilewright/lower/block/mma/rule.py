@@ -163,6 +163,7 @@ def _with_atom(
     storage.carried_tensors[request.op.results[0]] = total
     product = AtomProduct(low, kernel, axes, request.parts, c)
     product.masks = masks_on_product(low, request.op)
+    product.packed = low.task.packed.get(request.op)
     accumulator = WholeSums(total) if total in storage.sums else TiledSums(product, total, is_zero)
     return by_atom(product, a, b, accumulator), total
 

@@ -1,0 +1,84 @@
+"""Operands that several accumulator tiles of a task share: computed and packed once, before the loop over the tiles.
+
+for b_N in 0..16 {                     for b_N in 0..16 {
+  for b_M in 0..4 {                      map %v = bf16(%w_view)*%s_view       widened weights: no index of M
+    map %v = bf16(%w_view)*%s_view       copy %v_view -> %packed
+    copy %v_view -> %packed              for b_M in 0..4 {
+    ... mma                                ... mma
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tilewright.algebra.expr import Expr
+from tilewright.ir.core import Block, Op, TileType, Value
+from tilewright.ir.tile import ELEMENTWISE
+from tilewright.lower.block.lazy_tiles import Parts, most
+from tilewright.lower.block.lowering import Lowering
+from tilewright.lower.block.packing import pack_here
+from tilewright.plan.boxes import WRITES
+from tilewright.plan.microkernel import Axes, axes_of
+
+_POINTWISE = {*ELEMENTWISE, "select", "cast", "read", "fill", "scalar", "self_index", "broadcast", "permute", "apply"}
+
+
+def with_shared_operands(low: Lowering, ops: Sequence[Op], dims: Sequence[Expr]) -> list[Op]:
+    """Emit the computation and the packing of operands B that all blocks along `dims` share; return the operations of
+    `ops` that are left to be emitted for each block.
+
+    `low.task.packed` gets the packed operands of MMAs in `ops`. B must be computed, and have none of `dims`.
+    """
+    scope = low.scope
+    if low.machine.lanes is not None or scope.masks or scope.bases or scope.ends or scope.past:
+        return list(ops)
+    makers = {r: op for op in ops for r in op.results}
+    written = {op.operands[1] for op in low.program.walk() if op.name in WRITES}
+    shared: dict[Op, tuple[Axes, Value]] = {}
+    inside = set[Op]()
+    for op in ops:
+        axes = _axes(low, op)
+        if axes is None:
+            continue
+        right = op.operands[0 if axes.swapped else 1]
+        needed = _needed(right, makers)
+        is_computed = right in makers and makers[right].name != "read"
+        is_pure = all(x.name in _POINTWISE and not written.intersection(x.operands) for x in needed)
+        if is_computed and is_pure and not any(d in v.type.dims for x in needed for v in x.results for d in dims):
+            shared[op] = axes, right
+            inside |= needed
+    if not shared:
+        return list(ops)
+    low.block(Block((), [op for op in ops if op in inside]))
+    for op, (axes, right) in shared.items():
+        kernel, b = low.bound.products[op], low.storage.env[right]
+        assert kernel is not None
+        outer = [d for d in (*axes.around, *axes.deep) if d in b.dims]
+        low.task.packed[op] = pack_here(low.storage, b, _parts(low, op), axes, outer, kernel)
+    return [op for op in ops if op not in inside]
+
+
+def _axes(low: Lowering, op: Op) -> Axes | None:
+    """Return the Axes (M, N, K) of the MMA `op` as its atom sees them; None if it is no MMA, or has no atom."""
+    kernel = low.bound.products.get(op) if op.name == "mma" else None
+    if kernel is None or op.attrs.get("blocks", 1) != 1 or op in low.task.registers:
+        return None
+    a, b = (v.type.dims for v in op.operands[:2])
+    axes = axes_of(a, b, op.results[0].type.dims, lambda d: most(low.scope.part(d)[1]))
+    return None if isinstance(axes, str) else kernel.oriented(axes)
+
+
+def _parts(low: Lowering, op: Op) -> Parts:
+    """Return {dimension: its current part} for the dimensions of the MMA `op`."""
+    return {d: low.scope.part(d) for v in op.operands if isinstance(v.type, TileType) for d in v.type.dims}
+
+
+def _needed(value: Value, makers: dict[Value, Op]) -> set[Op]:
+    """Return the operations on whose results `value` depends. `makers` is {value: the operation that computes it}."""
+    needed, pending = set[Op](), [value]
+    while pending:
+        op = makers.get(pending.pop())
+        if op is not None and op not in needed:
+            needed.add(op)
+            pending += op.operands
+    return needed
