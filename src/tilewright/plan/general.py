@@ -86,10 +86,11 @@ def only_adds(loop: Op) -> bool:
 
 
 def tiling_attrs(program: Program, axis: Expr) -> dict[str, Any]:
-    """Return {name: value} of the program's tiling constraints on `axis`: "tile", "start", "iters" (number of
-    iterations).
+    """Return the attributes {name: value} of the program's tiling constraints on `axis`, such as "tile", "start" and
+    "iters" (number of iterations).
 
-    The first of several constraints decides. {} if there is none.
+    The attributes of several constraints are merged; if two have the same attribute, the first one's value is taken. {}
+    if there is no constraint.
     """
     tilings = [r.attrs for r in program.records if r.name == "tiling" and r.attrs["dim"] is axis]
     return {name: value for attrs in reversed(tilings) for name, value in attrs.items()}
