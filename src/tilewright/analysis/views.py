@@ -126,11 +126,12 @@ class Places:
         return numbers_held[numbers_held >= 0].reshape(len(numbers_held), -1)
 
     def view(self, value: Value, axes: tuple[Symbol, ...], machine: Machine) -> MemoryView:
-        """Return `value` as a MemoryView, as an atom needs it: the tensor below, and coordinates in it as expressions.
+        """Return `value`, a tensor or a view of one, as the MemoryView that describes it to an atom.
 
-        The expressions are of the symbols `axes`, one per dimension of `value`. The MemoryView also says which
-        coordinates may be out of bounds, and within which limits; a stage of a channel has the stage number as its
-        first coordinate.
+        The MemoryView has the tensor that the view is of, after following views of views, and the coordinates in that
+        tensor as expressions of the symbols `axes`: one symbol for each dimension of `value`. It says which coordinates
+        may be out of bounds, and has the bounds that views on the way add (see `ends_within`). For a stage of a
+        channel, the first coordinate is the stage number. `machine` gives the alignment of the memory space.
         """
         coordinates: tuple[Expr, ...] = axes
         masked: tuple[bool, ...] = (False,) * len(axes)

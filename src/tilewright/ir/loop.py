@@ -210,10 +210,11 @@ def _shuffle(op: Op) -> tuple[Any, ...]:
 
 
 def _transpose(op: Op) -> tuple[Any, ...]:
-    """Check `op`, a `transpose`, and return (), since it has no results. Its operands are the rows of a matrix.
+    """Check `op`, a `transpose`, and return (), since it has no results.
 
-    Raise ProgramError unless the operands are different vectors of one type, their number is a power of two from 2 on,
-    and each holds an even number of units of `unit` elements, an attribute.
+    Its operands are the rows of a matrix, which is transposed in units of `unit` elements (an attribute). Raise
+    ProgramError unless the operands are different vectors of one type, their number is a power of two from 2 on, and
+    each holds an even number of units.
     """
     kinds = [_register_operand(op, n) for n in range(len(op.operands))]
     count, unit = len(kinds), int(op.attrs["unit"])

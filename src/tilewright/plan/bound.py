@@ -338,11 +338,15 @@ class BoundKernel:
         return 0 if step is None else rows_in_k_step(self.axes[axes.k], step, size(axes.k), self.statements[op], row)
 
     def _k_step_taps(self, op: Op, atom: MultiplyAtom) -> tuple[int, ...]:
-        """Return the extents of a K step along reduction dimensions other than K, such as filter taps; () if all are 1.
+        """Return the extents of a K step along the reduction dimensions other than K, such as filter taps; () if all
+        are 1.
 
-        An extent is the loop tile that the plan's axis states; all of the dimension if the axis states none; 1 if the
-        plan has no axis of it. Raise an ArgumentError if an extent does not divide its dimension. Raise one too, which
-        quotes the plan's line for the mma `op`, if an extent is above 1 and `atom` can read only one tap at a time.
+        An extent is the loop tile that the plan's axis states. It is the whole dimension if the axis states none, and 1
+        if the plan has no axis of the dimension. Raise an ArgumentError if an extent does not divide its dimension.
+
+        Some MMAs do only one tap at a time: an `op` of several diagonal blocks, and every MMA whose `atom` takes A from
+        registers and B from shared memory. Raise an ArgumentError, which quotes the plan's line for `op`, if such an
+        MMA has an extent above 1.
         """
         taps = []
         for d in self.mma_axes[op].deep:

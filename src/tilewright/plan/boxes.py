@@ -78,10 +78,10 @@ def choose_task_widths(
 def cut_dims(program: Program, size: Size, logs: bool = False, opened: Opened = NOTHING) -> tuple[Expr, ...]:
     """Return the dimensions that the grid may split, in the order of the first write; () if there are none.
 
-    The program is pointwise along each (no operation mixes elements, all writes are separate), as `pointwise_dims`
-    finds. With `logs`, results of debug_log count as writes, and a debug_log with explicit coordinates forbids all
-    splits. `opened` are sizes known only at the call; no proof relies on their numbers. `size(d)` evaluates the extent
-    of a dimension d.
+    A dimension may be split if no operation mixes elements along it and all writes along it are separate: see
+    `pointwise_dims`. `logs` says that debug_log is on: its results then count as writes, and a debug_log with explicit
+    coordinates forbids all splits. `opened` are sizes known only at the call; no proof relies on their numbers.
+    `size(d)` evaluates the extent of a dimension d.
     """
     dims = pointwise_dims(program, size, opened)
     for op in program.walk() if logs else ():

@@ -201,12 +201,12 @@ def _waves_beside_others(machine: Machine, row_bytes: int, waves: int) -> int:
 
 
 def _elements_per_wave(machine: Machine, row_elements: int, element_size: int, written_bytes: int) -> int:
-    """Return the number of elements that the lanes of one wave (warp) together hold in registers at a time.
+    """Return the number of elements that all lanes of one wave (warp) together hold in registers at a time.
 
-    It is bounded by the machine's elements per lane and bytes per lane. A row has `row_elements` elements;
-    `element_size` is the number of bytes of the smallest element. Usually an element takes `element_size` bytes. It
-    takes a whole register if elements are loaded one by one: that is so if the program writes (`written_bytes` is not
-    0), and a row has several elements, but not a whole number of registers.
+    The number per lane is limited twice: by the machine's elements per lane, and by its bytes per lane. An element
+    counts as `element_size` bytes, the size of the smallest element, or as a whole register if elements are loaded one
+    by one. They are loaded so if the program writes (`written_bytes` is not 0), and a row of `row_elements` elements
+    has more than one element, but not a whole number of registers.
     """
     tasks, word = machine.row_tasks, machine.register_file.word_bytes
     register_bytes = word if written_bytes and row_elements > 1 and row_elements * element_size % word else element_size

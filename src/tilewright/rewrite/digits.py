@@ -160,8 +160,8 @@ class _Digits(Regrouped):
 
         Digits are mixed-radix parts of a dimension: with k of 12 divided by 4, k//4 and k%4 become dimensions of
         extents 3 and 4. The second result has the extents of the digits, and of all dimensions that the rewrite was
-        given. The third has the loops of `self.free` (loops whose result does not depend on the tile size) that the new
-        program still has.
+        given. The third has those loops of the new program that come from `self.free`: loops whose result does not
+        depend on the tile size.
         """
         rewritten = replace(self.program, body=self.body(self.program.body))
         return rewritten, self.sizes, {self.kept[op] for op in self.free if op in self.kept}

@@ -71,8 +71,8 @@ def in_a_loop(program: Program, dim: Expr, tile: int) -> Program | str:
 
 
 def has_only_tile(program: Program, dim: Expr) -> bool:
-    """True if the constraints of `program` on the loop over `dim` state at most its tile size: not its start or number
-    of iterations. True if there are none.
+    """True if the constraints of `program` on the loop over `dim` state its tile size and nothing else. True also if
+    they state nothing.
     """
     stated = {name for r in program.records if r.name == "tiling" and r.attrs["dim"] is dim for name in r.attrs}
     return stated <= {"dim", "tile"}

@@ -274,9 +274,10 @@ class TensorWindow:
         return bottom, places, in_bounds
 
     def has_places_apart(self, coordinates: tuple[Any, ...]) -> bool:
-        """True if a cached pattern shows that the elements at `coordinates` have different places in the buffer.
+        """True if the elements at `coordinates` are known to have different addresses in the buffer.
 
-        False means that it is not known.
+        It is known if a `Pattern`, the table of their element numbers that is computed once and kept, says so. False
+        means that it is not known: there is no pattern, or the pattern has an address twice.
         """
         if type(coordinates) is not Coordinates or type(self.base) is not TensorMemory:
             return False

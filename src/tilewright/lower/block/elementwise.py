@@ -47,9 +47,9 @@ def elementwise(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """Lower an elementwise function; return (result tile,), whose formula applies the function to the operands'
     formulas.
 
-    If the result is rounded coarsely anyway, exp becomes exp2, and a division by one value per row becomes a
-    multiplication by its reciprocal, which is stored. Operands are stored first if the formula uses them several times,
-    or repeats them.
+    Two functions are approximated if the low bits of their f32 result do not matter (see `_is_coarse`). exp becomes
+    exp2. A division by one value per row becomes a multiplication by its reciprocal; the reciprocals are computed
+    first, and kept in a tensor. Operands that the formula uses several times, or repeats, are also computed first.
     """
     kind: TileType = op.results[0].type
     dtype = op.operands[0].type.dtype

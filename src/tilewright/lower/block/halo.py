@@ -117,11 +117,13 @@ def windowed(
     dtype: DType,
     otherwise: float,
 ) -> Formula:
-    """Emit the copy of what all lanes read to one shared tensor, which has a box of memory (a window) for each lane.
-    Return the formula that loads an element of the read from it.
+    """Emit the copy of the memory that a SIMT tile reads to one tensor of the worker, and return the formula that loads
+    an element from there.
 
-    `access` has the memory coordinates of the read; `box` is the box of one lane, whose first coordinate depends on the
-    lane. `parts` maps the tile's dimensions `dims` to (first index, extent); `otherwise` is the value out of bounds.
+    Some of the tile's dimensions `dims` are split over lanes; along the others, one lane computes a box of results and
+    reads a window (a box of memory) for it. The new tensor has the windows of all indices along the first kind of
+    dimensions. `box` is the window of one such index. `access` has the memory coordinates of the read. `parts` maps
+    `dims` to (first index, extent). `dtype` is the element type, and `otherwise` the value out of bounds.
     """
     lane_dims = [d for d in dims if not is_in_window(low.bound, d)]
     longer = [n for n, width in enumerate(box.widths) if width > 1]

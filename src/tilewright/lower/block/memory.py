@@ -220,8 +220,9 @@ def write(low: Lowering, op: Op) -> tuple[Tile, ...]:
 def is_ordered(program: Program) -> bool:
     """True if the program must run as one task, in the program's order of operations.
 
-    That is so in three cases: something uses the old values of an atomic; machines have no atomic for its type; an
-    argument is read, and changed at other coordinates or by an atomic.
+    That is so in three cases: the old values of an atomic are used; an atomic has an element type for which no machine
+    has an atomic instruction (floats of at most 8 bits, and i4); or an argument is read, and also changed at other
+    coordinates or by an atomic.
     """
     users = program.users()
     return is_aliased(program) or any(op.name in _STEPS and _is_loop_over_elements(users, op) for op in program.walk())

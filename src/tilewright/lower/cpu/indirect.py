@@ -80,9 +80,12 @@ def scatter(low: LoopLowering, op: Op) -> None:
 
 
 def atomic(low: LoopLowering, op: Op) -> None:
-    """Lower `atomic` on a CPU: emit loops that combine each element of the first operand, by an atomic operation, with
-    the element of the second one at the coordinates that index tensors give. Elements out of bounds are skipped. The
-    attribute `how` names the operation (such as add).
+    """Lower `atomic` on a CPU: emit loops over the elements of operand 0, a register tensor. Each iteration changes one
+    element of operand 1, a tensor in memory: it becomes the result of an atomic operation on its old value and the
+    element of operand 0.
+
+    Index tensors, the other operands, give the coordinates in memory. Elements out of bounds are skipped. The attribute
+    `how` names the operation (such as add).
     """
     memory = in_memory(low, low.handles[op.operands[0]])
     value: Value = low.register(memory.dtype)

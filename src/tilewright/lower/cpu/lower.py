@@ -165,9 +165,10 @@ def _registers(low: LoopLowering, kind: RegisterType, result: Value) -> Handle:
 
 
 def _tiles(low: LoopLowering, kind: RegisterType, tile: Any, shape: tuple[int, ...], name: str) -> Tiles:
-    """Emit the allocation of tile registers for a matrix of type `kind` and this shape, and return them as `Tiles`.
-    Each register holds a matrix of the size that `tile`, an operand of an MMA atom, has; `name` is the start of its
-    name.
+    """Emit the allocation of tile registers for a matrix of `shape` elements, and return them as `Tiles`.
+
+    `kind` has the element type. `tile` is an operand of an MMA atom: each register holds a matrix of its size. `name`
+    is the beginning of the registers' names.
     """
     rows, columns = shape[0] // tile.rows, shape[1] // tile.columns
     registers = {

@@ -223,7 +223,9 @@ class WaveLowering(LoopLowering):
             self.dirty.add(allocation)
 
     def copied_out_channels(self) -> set[Value]:
-        """Return the channels from whose stages bulk copies in the current role read."""
+        """Return the channels whose stages are sources of bulk copies in the current role; in the whole program if it
+        has no roles.
+        """
         ops = next((list(walk_block(op.blocks[0])) for op in self.roles if op.attrs["name"] == self.role), None)
         channels = set()
         for op in self.program.walk() if ops is None else ops:

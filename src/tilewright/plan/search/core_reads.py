@@ -213,10 +213,12 @@ def value_bytes(kernel: UniformKernelSchedule) -> float:
 
 
 def _value_bytes_of(kernel: UniformKernelSchedule, op: Op) -> float:
-    """Return the bytes of scratch memory for the accumulator, computed and transposed operands of the MMA `op`, per
-    iteration.
+    """Return the bytes of scratch memory that the MMA `op` uses per iteration: for its accumulator, its computed
+    operands, and a B that the task transposes.
 
-    If a task loops over accumulator tiles, it is the bytes of one tile.
+    All elements are counted with the accumulator's element size, except those of B, which are counted per task and only
+    for atoms that take one element of K at a time. If a task loops over accumulator tiles, the accumulator and the
+    operands are those of one tile.
     """
     values = {*op.results, *(v for v in op.operands[:2] if _argument(kernel, v) is None)}
     elements = sum(prod(kernel.blocks.get(d) or kernel.width(d) for d in v.type.dims) for v in values)

@@ -259,9 +259,11 @@ def _share_read_alone(kernel: KernelSchedule) -> float:
 
 
 def _l2_cycles_of_b(kernel: KernelSchedule, placed: OperandPlacement) -> float:
-    """Return the L2 cycles of one core to copy all of operand B once, for a kernel that loads A as halo tiles.
+    """Return the L2 cycles of one core to copy the part of operand B that one task reads, for a kernel that loads A as
+    halo tiles.
 
-    A halo tile is an input patch; `placed` must have one.
+    The part has all filter taps and input channels, and the columns of the task's tile. A halo tile is an input patch;
+    `placed` must have one.
     """
     t, m, halo = kernel.tiling, kernel.mmas[0], placed.halo
     assert halo is not None

@@ -282,10 +282,10 @@ def with_box_dims(
 
 
 def _box_kernel(program: SimtProgram, terms: SimtProduct, box: dict[str, int]) -> SimtKernelSchedule:
-    """Return the SIMT kernel in which each lane computes one box (rectangle) of results, each a vector of the batch.
+    """Return the schedule of a SIMT kernel in which each lane computes one box (rectangle) of output positions.
 
-    `program` is the MMA, `terms` says how lanes compute it. `box` maps each digit (mixed-radix part of M) to the box's
-    extent. Task widths and waves follow from the box.
+    `program` is the MMA, and `terms` says how lanes compute it. `box` maps each digit (mixed-radix part of M) to the
+    box's extent along it. The numbers of boxes and batch vectors per task, and of waves, are chosen here.
     """
     terms, outer, inner = with_box_dims(program, terms, box)
     count = prod(ceil(program.facts.extents[d] / n) for d, n in box.items())

@@ -452,7 +452,9 @@ class Emitter:
             self.put(value, i, literal(number, dtype) if fresh is None else fresh)
 
     def _read(self, op: Op) -> None:
-        """Make the integer in the operand register, converted to i32, the value of the operation's symbol."""
+        """Emit `read`, which gives an integer register a symbol's name: convert the register to i32, and let the symbol
+        of `op` stand for it.
+        """
         value = op.operands[0]
         text, kind = self.get(value), value.type.dtype
         if kind.bits < 32:

@@ -42,10 +42,12 @@ def sources_of(product: AtomProduct, a: Tile, b: Tile, in_task: bool) -> tuple[O
 
 
 def _staged_sources(product: AtomProduct, a: Tile, b: Tile) -> tuple[OperandSource, OperandSource]:
-    """Return (source of A, source of B) for an atom that reads shared memory: K steps are copied there.
+    """Return (source of A, source of B) for an atom that reads operands from shared memory.
 
-    An A that the atom takes from registers, and that is no plain argument, is computed there: one K step at a time if
-    it is computed from arguments only, else all of K at once.
+    K steps of B are copied to shared memory. So are K steps of A if the atom reads A from shared memory, or if A is an
+    argument that the program only reads, of the atom's element type. Otherwise A is computed in registers. It is
+    computed one K step at a time if all its loads are from arguments that the program only reads, and the plan does not
+    do all of K at once. In the other cases it is computed for all of K at once.
     """
     kernel, axes = product.how, product.axes
     left: OperandSource
