@@ -35,12 +35,12 @@ def needless(program: Program, chain: Places, dealt: Collection[Value]) -> set[O
 
 
 class _Meetings:
-    """The search for needless barriers in one task; they are added to `found`."""
+    """The search for needless barriers in one task; they are added to `removable`."""
 
-    def __init__(self, task: Block, chain: Places, dealt: Collection[Value], found: set[Op]):
-        self._chain, self._dealt, self.found = chain, dealt, found
+    def __init__(self, task: Block, chain: Places, dealt: Collection[Value], removable: set[Op]):
+        self._chain, self._dealt, self.removable = chain, dealt, removable
         self._writing = [v for op in walk_block(task) for v in {chain.root(v) for v in written(op)}]
-        self._brought = self._loaded_once_first(task)
+        self._loaded_first = self._loaded_once_first(task)
 
     def _loaded_once_first(self, block: Block) -> set[Value]:
         """Return the tensors that `block` loads first: one operation writes them, and a barrier follows directly.
@@ -66,7 +66,7 @@ class _Meetings:
         return loaded_first
 
     def visit(self, block: Block, unmet: bool, *, is_task: bool = False) -> bool:
-        """Add the barriers of `block` that are not needed to `self.found`; return True if a barrier directly after
+        """Add the barriers of `block` that are not needed to `self.removable`; return True if a barrier directly after
         `block` is needed.
 
         Protected memory is memory that another wave may write. A barrier is needed if protected memory was accessed
@@ -81,19 +81,19 @@ class _Meetings:
         for op in block.ops:
             if op.name == "barrier":
                 if not unmet:
-                    self.found.add(op)
+                    self.removable.add(op)
                 unmet = accessed = False
                 waiting.clear()
             elif any(self._touches(each) for each in (op, *_nested_ops(op))):
-                self.found -= waiting
+                self.removable -= waiting
                 for inner_block in op.blocks:
                     self.visit(inner_block, True)
                 unmet = accessed = True
             else:
                 barriers = {nested for nested in _nested_ops(op) if nested.name == "barrier"}
-                self.found |= barriers
+                self.removable |= barriers
                 waiting |= barriers if accessed else set()
-        self.found -= waiting
+        self.removable -= waiting
         return unmet
 
     def _touches(self, op: Op) -> bool:
@@ -111,7 +111,7 @@ class _Meetings:
             if (
                 value not in self._dealt
                 and not is_read_only
-                and (value in written_tensors or value not in self._brought)
+                and (value in written_tensors or value not in self._loaded_first)
             ):
                 return True
         return False

@@ -99,7 +99,7 @@ class LoadedKernel(ABC):
         the arguments determines.
         """
         bound = self._checked(args, params, named)
-        if bound.made:
+        if bound.allocated:
             raise ArgumentError(f"{self.name}: bind takes all arguments, outputs too")
         return (lambda: None) if bound.is_empty else self.launch(bound, self._sizes(bound, params), passing=False)
 

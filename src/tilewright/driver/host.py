@@ -34,7 +34,7 @@ from tilewright.ir.core import Program, Value
 from tilewright.ir.dtypes import DType, i32
 from tilewright.ir.formula import Formula
 from tilewright.ir.host import HOST
-from tilewright.ir.module import Module, named_apart
+from tilewright.ir.module import Module, with_free_name
 from tilewright.ir.tensors import TensorType
 from tilewright.limits import ELEMENTS
 from tilewright.lower.block.lower import Lowered
@@ -193,7 +193,7 @@ class _Host:
         the program's open parameters.
         """
         if program is not self.main:
-            program = named_apart(program, (self.name, self.main.name, *(p.name for p in self.programs)))
+            program = with_free_name(program, (self.name, self.main.name, *(p.name for p in self.programs)))
         self.programs.append(program)
         if all(op.name == "tasks" for op in program.walk()):
             return

@@ -41,7 +41,7 @@ from tilewright.ir.core import Level, Op, OpSpec, Program
 from tilewright.ir.dtypes import dtype
 from tilewright.ir.loop_types import BarrierType, FragmentType, VectorType
 from tilewright.ir.parser import Reader, parse_program
-from tilewright.ir.tensors import TensorType, made
+from tilewright.ir.tensors import TensorType, parsed
 from tilewright.ir.tensors import read_type as read_tensor_type
 from tilewright.limits import TABLE
 
@@ -68,7 +68,7 @@ def read_type(reader: Reader) -> VectorType | Any:
     start = reader.at
     shape = reader.exprs(reader.enclosed(")"), start)
     kind = VectorType if word == "vector" else FragmentType
-    return made(reader, start, lambda: kind(element, shape))
+    return parsed(reader, start, lambda: kind(element, shape))
 
 
 def _register_operand(op: Op, index: int) -> VectorType:

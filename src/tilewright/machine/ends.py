@@ -111,7 +111,7 @@ def _with_bound(view: MemoryView, end: Expr, d: int, axes: tuple[Symbol, ...]) -
         coordinates=(block, *_with_entry(view.coordinates, d, within_block)),
         shape=((extent - 1 - constant) // period + 1, *_with_entry(view.shape, d, const(constant + 1))),
         strides=(period * view.strides[d], *view.strides),
-        loose=(False, *_with_entry(view.loose, d, True)),
+        may_leave=(False, *_with_entry(view.may_leave, d, True)),
     )
 
 

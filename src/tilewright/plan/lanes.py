@@ -231,7 +231,7 @@ def block_cycles(contraction: Contraction, blocking: Blocking, machine: Machine,
     )  # there are too few accumulators to hide it
     step = linear_form(contraction.out.coordinates[-1], contraction.batch)
     is_strided = step is not None and any(isinstance(x, Const) and x.value > 1 for x in step[0].values())
-    stores = rows * vectors * (costs.apart if is_strided else 1)
+    stores = rows * vectors * (costs.lane_store if is_strided else 1)
     return (
         contraction.extent(contraction.depth) / unrolled_taps * (max(tap_cycles, exposed_latency) + costs.turn)
         + costs.end

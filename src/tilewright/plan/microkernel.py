@@ -384,7 +384,7 @@ def atoms_for(
     Two kinds of atoms are left out: an atom that rounds operands, unless `precision` names its rounding; and an atom
     that reads A and B from shared memory, unless K is contiguous there or `any_rows` is set.
     """
-    fitting = [x for x in _usable_atoms(machine, any_rows) if x.rounds in (None, precision)]
+    fitting = [x for x in _usable_atoms(machine, any_rows) if x.rounds_to in (None, precision)]
     same = [x for x in fitting if (x.a.dtype, x.b.dtype, x.c.dtype) == (a, b, c)]
     if same or not (c.holds(a) and c.holds(b)):
         return same
@@ -432,7 +432,7 @@ def shared_atoms(
     """
     of_types = (x for x in machine.multiply.values() if (x.a.dtype, x.b.dtype, x.c.dtype) == types)
     candidates = [
-        Microkernel(x, *x.shape[:2]) for x in of_types if x.slab is not None and x.rounds in (None, precision)
+        Microkernel(x, *x.shape[:2]) for x in of_types if x.slab is not None and x.rounds_to in (None, precision)
     ]
     return tuple(
         candidate.atom

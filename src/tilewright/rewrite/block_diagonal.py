@@ -82,7 +82,7 @@ def diagonal(
         if (long := count * deep) * groups.a.bytes % pitch:
             return f"rows of {long} elements of {groups.a.source.name} are no multiple of {pitch} bytes"
         try:
-            return _Diagonal(program, sizes, shapes, groups, count, deep).made(free, pitch)
+            return _Diagonal(program, sizes, shapes, groups, count, deep).rewritten(free, pitch)
         except _Refused as why:
             return str(why)
 
@@ -113,7 +113,7 @@ class _Diagonal:
         n, _ = of.size
         self.extents = {of.d: of.count // count, of.n: count * n, of.k: count * deep}
 
-    def made(self, free: Collection[Op], pitch: int) -> Copied:
+    def rewritten(self, free: Collection[Op], pitch: int) -> Copied:
         """Return a Copied: the rewritten program, the program that copies B to diagonal blocks, and, if K is padded,
         the program that copies A. Raise _Refused if it cannot be rewritten.
 

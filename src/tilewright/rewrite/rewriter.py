@@ -95,10 +95,10 @@ class Rewriter:
 
 @dataclass(frozen=True)
 class DimensionGroup:
-    """Dimensions that are neighbours in every tile, and the new dimensions `made` that replace them."""
+    """Dimensions that are neighbours in every tile, and the new dimensions `new_dims` that replace them."""
 
     dims: tuple[Expr, ...]
-    made: tuple[Symbol, ...]
+    new_dims: tuple[Symbol, ...]
     over: tuple[Symbol, ...]
     """Iterators along the new dimensions."""
     at: Mapping[Expr, Expr]
@@ -123,7 +123,9 @@ class Regrouped(Rewriter):
         """Return `dims` with each group of them replaced by the group's new dimensions. A group takes the position of
         its first dimension.
         """
-        return tuple(x for d in dims for x in (self.groups[d].made if d in self.groups else (d,)) if self._is_first(d))
+        return tuple(
+            x for d in dims for x in (self.groups[d].new_dims if d in self.groups else (d,)) if self._is_first(d)
+        )
 
     def _is_first(self, dim: Expr) -> bool:
         """True if the dimension `dim` is in no group, or is the first of its group."""
@@ -239,8 +241,8 @@ class Replacement:
 
 def own_name(program: Program, name: str) -> str:
     """Return `name`; if an argument of `program` has that name, with underscores behind it until no argument has it."""
-    taken = {a.name for a in program.args}
-    while name in taken:
+    used_names = {a.name for a in program.args}
+    while name in used_names:
         name += "_"
     return name
 

@@ -60,7 +60,7 @@ def _task_ranges(part: Lowered) -> tuple[Range, ...]:
     (tasks,) = ops
     ranges: tuple[Range, ...] = tasks.attrs["ranges"]
     is_plain = set(tasks.attrs) <= {"ranges"} and len(tasks.blocks) == 1
-    return ranges if is_plain and all(r.rounds is not None and r.rounds == int(r.hi) for r in ranges) else ()
+    return ranges if is_plain and all(r.trip_count is not None and r.trip_count == int(r.hi) for r in ranges) else ()
 
 
 def _branch_of(part: Lowered, ranges: Sequence[Range], task: Symbol, before: int, count: int) -> Op:

@@ -154,7 +154,7 @@ class _Ordering:
         """Return (iterators, coordinates) of the view `value`: `coordinates` are those in the tensor below all views,
         as expressions of `iterators`. Return ((), ()) if `value` is no view.
         """
-        op = self._chain.made.get(value)
+        op = self._chain.makers.get(value)
         if op is None or op.name not in ("view", "bitcast"):
             return (), ()
         if op.name == "bitcast":

@@ -111,19 +111,19 @@ def _masked_end(low: Lowering, tile: Tile, dim: Expr, number: float) -> Tile:
     return tile
 
 
-def identity(how: str, dtype: DType) -> float:
-    """Return the neutral element of the reduction `how` in the type `dtype`, a number.
+def identity(reduction: str, dtype: DType) -> float:
+    """Return the neutral element of the reduction `reduction` in the type `dtype`, a number.
 
     For "sum" it is 0, for "prod" 1, for "max" the smallest value of the type (-inf for floats), for "min" the largest.
     """
-    if how in ("sum", "prod"):
-        return 0 if how == "sum" else 1
+    if reduction in ("sum", "prod"):
+        return 0 if reduction == "sum" else 1
     if dtype is dtypes.bool_:
-        return 0 if how == "max" else 1
+        return 0 if reduction == "max" else 1
     if dtype.is_float:
-        return -inf if how == "max" else inf
+        return -inf if reduction == "max" else inf
     limits = np.iinfo(dtype.numpy)
-    return int(limits.min if how == "max" else limits.max)
+    return int(limits.min if reduction == "max" else limits.max)
 
 
 def squeezed(low: Lowering, tile: Tile, dims: tuple[Expr, ...], what: str, op: Op) -> Tile:

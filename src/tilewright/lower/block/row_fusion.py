@@ -236,18 +236,18 @@ def _holds_alike(storage: Storage, tensor: Value, holds: Value, kind: TileType, 
     return as_value.formula == storage.env[holds].formula and storage.room_of(tensor) == shape
 
 
-def _result_tensor(storage: Storage, group: FusedRows, op: Op, all_parts: Parts, taken: list[Value]) -> Value:
+def _result_tensor(storage: Storage, group: FusedRows, op: Op, all_parts: Parts, used: list[Value]) -> Value:
     """Return a tensor for the result of `op`, which operations outside the group use: that of an operand, or a new one.
 
     An operand's tensor is overwritten if it fits, no outer loop carries it, nothing uses it later, and `op` is no
-    reduction; otherwise an allocation is emitted. `taken` are tensors that other results have; `all_parts` maps
+    reduction; otherwise an allocation is emitted. `used` are tensors that other results have; `all_parts` maps
     dimensions to the (first index, extent) of all rows.
     """
     (value,) = op.results
     kind: TileType = value.type
     for before in group.given if op.name not in REDUCTIONS else ():
         tensor = storage.carried_tensors.get(before)
-        if tensor is None or tensor in taken or not _holds_alike(storage, tensor, before, kind, all_parts):
+        if tensor is None or tensor in used or not _holds_alike(storage, tensor, before, kind, all_parts):
             continue
         is_local = all(
             v in group.around for v, held in storage.carried_tensors.items() if held is tensor
@@ -258,10 +258,10 @@ def _result_tensor(storage: Storage, group: FusedRows, op: Op, all_parts: Parts,
     return storage.writer.alloc(kind.dtype, shape, value.name if value.name and not value.name.isdigit() else "v")
 
 
-def _is_used_later(storage: Storage, group: FusedRows, made: Op, tensor: Value, holds: Value) -> bool:
-    """True if the operation `made` must not overwrite `tensor`, which holds the value `holds`, with its result.
+def _is_used_later(storage: Storage, group: FusedRows, writer: Op, tensor: Value, holds: Value) -> bool:
+    """True if the operation `writer` must not overwrite `tensor`, which holds the value `holds`, with its result.
 
-    That is so if an operation behind `made` still reads the tensor: in the `group`, or after it. It is also so if a
+    That is so if an operation behind `writer` still reads the tensor: in the `group`, or after it. It is also so if a
     value that the group uses reads the tensor at other coordinates than `holds`.
     """
     load, readers = storage.env[holds].formula.value, set[Value]()
@@ -278,7 +278,7 @@ def _is_used_later(storage: Storage, group: FusedRows, made: Op, tensor: Value, 
         reads_tensor = not readers.isdisjoint(op.operands)
         if after and reads_tensor:
             return True
-        if reads_tensor and op.name not in REDUCTIONS and op is not made:  # a lazy result: its users read the tensor
+        if reads_tensor and op.name not in REDUCTIONS and op is not writer:  # a lazy result: its users read the tensor
             readers |= set(op.results)
-        after = after or op is made
+        after = after or op is writer
     return False

@@ -282,14 +282,14 @@ class BlockWriter:
             yield
 
     def combine(
-        self, name: str, source: Value, target: Value, along: int, how: str, *, accumulate: bool = False
+        self, name: str, source: Value, target: Value, along: int, function: str, *, accumulate: bool = False
     ) -> None:
         """Emit the operation `name` ("reduce" or "scan") of `source` along dimension number `along`, into `target`.
 
-        `how` is the combining function, such as "sum". With `accumulate`, elements of `target` are combined with the
-        result; otherwise they are overwritten.
+        `function` is the combining function, such as "sum". With `accumulate`, elements of `target` are combined with
+        the result; otherwise they are overwritten.
         """
-        attrs: dict[str, Any] = {"along": along, "with": how, "accumulate": accumulate or None}
+        attrs: dict[str, Any] = {"along": along, "with": function, "accumulate": accumulate or None}
         self.emit(name, (source, target), (), **attrs)
 
     def axes(self, sizes: Sequence[Size]) -> tuple[Symbol, ...]:

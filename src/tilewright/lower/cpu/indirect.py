@@ -38,9 +38,9 @@ def _for_each_element(low: LoopLowering, op: Op, body: Callable[[tuple[Expr, ...
             meanings[name] = index_value
         images = Substitution({**low.meaning, **meanings})
         memory_coordinates, conditions = [], []
-        for (formula, loose), size in zip(op.attrs["at"], memory.shape, strict=True):
+        for (formula, may_leave), size in zip(op.attrs["at"], memory.shape, strict=True):
             coordinate = images(formula)
-            if loose:
+            if may_leave:
                 conditions += [coordinate >= 0, coordinate < size]
             memory_coordinates.append(coordinate)
         inner = memory.at(tuple(memory_coordinates))

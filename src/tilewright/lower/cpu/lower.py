@@ -200,7 +200,7 @@ def _view(low: LoopLowering, op: Op) -> None:
     shape = sizes(low.expr(e) for e in op.results[0].type.shape)
     over = tuple(low.axis(s.name, n) for s, n in zip(op.attrs["over"], shape, strict=True))
     with low.means(dict(zip(op.attrs["over"], over, strict=True))):
-        places = tuple((low.expr(e), loose) for e, loose in op.attrs["at"])
+        places = tuple((low.expr(e), may_leave) for e, may_leave in op.attrs["at"])
     low.handles[op.results[0]] = PlacedView(base, base.dtype, shape, over, places)
 
 

@@ -325,8 +325,8 @@ class _Reduce(_Walk):
                 for n, total in enumerate(accumulators):
                     combined(self.low, self.op, [total], [part(chains * r + n)])
 
-            rounds = (0 if isinstance(count, Expr) else 1, count // chains)
-            accumulate(self.low, [(self.op, total) for total in totals], rounds, step)
+            limits = (0 if isinstance(count, Expr) else 1, count // chains)
+            accumulate(self.low, [(self.op, total) for total in totals], limits, step)
         if not isinstance(count, Expr):
             for n in range(count % chains):
                 combined(self.low, self.op, [totals[n]], [part(count - count % chains + n)])

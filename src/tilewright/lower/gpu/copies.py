@@ -110,7 +110,7 @@ def view(low: WaveLowering, op: Op) -> None:
         return
     over = tuple(low.axis(s.name, n) for s, n in zip(op.attrs["over"], shape, strict=True))
     with low.means(dict(zip(op.attrs["over"], over, strict=True))):
-        places = tuple((low.expr(e), loose) for e, loose in op.attrs["at"])
+        places = tuple((low.expr(e), may_leave) for e, may_leave in op.attrs["at"])
     low.handles[op.results[0]] = PlacedView(base, base.dtype, shape, over, places)
 
 
@@ -505,8 +505,10 @@ def _coordinates(memory: InMemory, axes: tuple[Expr, ...]) -> tuple[tuple[tuple[
     while isinstance(memory, PlacedView):
         images = Substitution({s: e for s, (e, _) in zip(memory.over, coordinates, strict=True)})
         symbols_out_of_bounds = {s for s, (_, may_leave) in zip(memory.over, coordinates, strict=True) if may_leave}
-        coordinates = tuple((images(e), bool(loose or e.symbols & symbols_out_of_bounds)) for e, loose in memory.places)
+        coordinates = tuple(
+            (images(e), bool(may_leave or e.symbols & symbols_out_of_bounds)) for e, may_leave in memory.places
+        )
         checked = zip(coordinates, memory.base.shape, memory.places, strict=True)
-        ends += [end for (e, _), n, (_, loose) in checked if loose for end in both_ends(e, as_expr(n))]
+        ends += [end for (e, _), n, (_, may_leave) in checked if may_leave for end in both_ends(e, as_expr(n))]
         memory = memory.base
     return coordinates, ends_within(ends, [e for e, _ in coordinates], map(as_expr, memory.shape))

@@ -321,9 +321,9 @@ def _for_each_indexed_element(
             meanings[name] = number
         images = Substitution({**low.meaning, **meanings})
         coordinates, conditions = [], []
-        for (formula, loose), size in zip(op.attrs["at"], memory.shape, strict=True):
+        for (formula, may_leave), size in zip(op.attrs["at"], memory.shape, strict=True):
             coordinate = images(formula)
-            if loose:
+            if may_leave:
                 conditions += [coordinate >= 0, coordinate < size]
             coordinates.append(coordinate)
         where = memory.at(tuple(coordinates))

@@ -38,8 +38,8 @@ def before_mma(low: WaveLowering, product: Op) -> None:
     """
     turns = low.turns
     if turns is not None and product is turns.products[0]:
-        count = low.read_counter(turns.rounds, "round")
-        group = low.group.wave // turns.together
+        count = low.read_counter(turns.iterations, "round")
+        group = low.group.wave // turns.waves_per_group
         low.emit("await", (turns.order,), at=(group,), phase=count - (group < 1))
 
 
@@ -49,8 +49,8 @@ def after_mma(low: WaveLowering, product: Op) -> None:
     """
     turns = low.turns
     if turns is not None and product is turns.products[-1]:
-        low.add_to_counter(turns.rounds, as_expr(1))
-        following = (low.group.wave // turns.together + 1) % (low.group.waves // turns.together)
+        low.add_to_counter(turns.iterations, as_expr(1))
+        following = (low.group.wave // turns.waves_per_group + 1) % (low.group.waves // turns.waves_per_group)
         low.emit("arrive", (turns.order,), at=(following,))
 
 

@@ -59,7 +59,7 @@ def _operands_to_check(op: Op) -> tuple[Value, ...]:
 
 def _is_in_stage(low: WaveLowering, value: Value, channel: Op) -> bool:
     """True if `value` is a stage of the channel that the operation `channel` makes, or a view of such a stage."""
-    maker = low.chain.made.get(low.chain.root(value))
+    maker = low.chain.makers.get(low.chain.root(value))
     return maker is not None and maker.name in ("acquire", "wait") and maker.operands[0] is channel.results[0]
 
 
@@ -92,13 +92,13 @@ def _has_constant_coordinates(low: WaveLowering, value: Value, constant_symbols:
     """True if the coordinates of the view `value`, and of the views below it, depend only on the views' own axes and on
     `constant_symbols`.
     """
-    op = low.chain.made.get(value)
+    op = low.chain.makers.get(value)
     while op is not None and op.name in ("view", "bitcast"):
         if op.name == "view" and any(
             low.expr(e).symbols - constant_symbols - {*op.attrs["over"]} for e, _ in op.attrs["at"]
         ):
             return False
-        op = low.chain.made.get(op.operands[0])
+        op = low.chain.makers.get(op.operands[0])
     return True
 
 

@@ -83,7 +83,7 @@ class TransposeTile:
     @property
     def may_overrun(self) -> bool:
         """True if the last tiles along an axis extend past its end."""
-        return any(d.rounds % n for d, n in zip((self.slow, self.fast), self.vectors, strict=True))
+        return any(d.vectors % n for d, n in zip((self.slow, self.fast), self.vectors, strict=True))
 
     @property
     def values(self) -> int:

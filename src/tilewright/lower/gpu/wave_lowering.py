@@ -230,7 +230,7 @@ class WaveLowering(LoopLowering):
         channels = set()
         for op in self.program.walk() if ops is None else ops:
             if op.name == "copy" and "by" in op.attrs and is_bulk_copy(self.target, op.attrs["by"]):
-                maker = self.chain.made.get(self.chain.root(op.operands[0]))
+                maker = self.chain.makers.get(self.chain.root(op.operands[0]))
                 if maker is not None and maker.name == "wait":
                     channels.add(maker.operands[0])
         return channels

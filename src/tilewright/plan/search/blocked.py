@@ -86,7 +86,7 @@ def product_space(facts: Facts, machine: Machine) -> Contraction | str:
     space = contraction_of(facts, machine)
     if isinstance(space, str):
         return space
-    if (space.a.loose and space.a.otherwise != 0) or space.b.loose or space.out.loose:
+    if (space.a.checked_dims and space.a.otherwise != 0) or space.b.checked_dims or space.out.checked_dims:
         return "an access of an operand or the result may be out of bounds, where nothing, or no zero, is read"
     return merge_columns(space)
 

@@ -61,7 +61,7 @@ def slower_rows(machine: Machine, atom: MultiplyAtom, rows: int, stride: int, *,
         return 1.0
     costs, limits = machine.costs.tile_loads, machine.limits
     conflict = not stays_in_l1(limits, rows, limits.line_bytes, stride)
-    return costs.apart * (costs.conflict if conflict else 1.0) * (costs.bypass if streams else 1.0)
+    return costs.strided * (costs.conflict if conflict else 1.0) * (costs.bypass if streams else 1.0)
 
 
 def operand_cycles(limits: Limits, reads: OperandReads, held: float = 0.0) -> float:

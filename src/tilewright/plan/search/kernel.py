@@ -180,11 +180,11 @@ def _least_tasks_per_core(t: Tiling) -> float:
         return 0.0
     if facts.masked_product is not None:
         return t.tasks / cores * facts.masked_product.share(t.size)
-    rounds = t.tasks / cores * prod(facts.unmasked_shares.values())
+    tasks_per_core = t.tasks / cores * prod(facts.unmasked_shares.values())
     if (kept := kept_rounds(t)[0]) < 1:
-        return rounds * kept
+        return tasks_per_core * kept
     may_split = not facts.opened and t.tasks <= 2 * CROWDED * cores and not why_not_split(facts)
-    return rounds if facts.loops or may_split else ceil(rounds)
+    return tasks_per_core if facts.loops or may_split else ceil(tasks_per_core)
 
 
 def work_of(kernel: KernelSchedule) -> Work | None:

@@ -82,8 +82,8 @@ def _parts(kernel: UniformKernelSchedule, loop: Op, tile: int) -> Iterator[Parts
     fewest_tasks = tasks_of(across or kernel.widths, size)
     is_ragged = neutral_values(loop) is not None
     counts = set[int]()
-    for rounds in (1,) if is_cpu else (0.5, 1, CROWDED):
-        width = ceil(extent / max(2, int(rounds * cores / fewest_tasks)) / tile) * tile
+    for tasks_per_core in (1,) if is_cpu else (0.5, 1, CROWDED):
+        width = ceil(extent / max(2, int(tasks_per_core * cores / fewest_tasks)) / tile) * tile
         count = ceil(extent / width)
         if count > 1 and count not in counts and (is_ragged or count * width == extent):
             counts.add(count)

@@ -201,9 +201,9 @@ def _packed_access(facts: Facts, v: ValueFacts) -> AccessFacts:
     coords = tuple(tuple((n, facts.size(names[i + 1 :])) for i, n in enumerate(names)) for names in runs)
     shape = tuple(facts.size(names) for names in runs)
     strides = tuple(prod(shape[n + 1 :]) for n in range(len(shape)))
-    taken = {arg.name for arg in facts.program.args} | {n.place.memory for n in (*facts.reads, *facts.writes)}
+    used_names = {arg.name for arg in facts.program.args} | {n.place.memory for n in (*facts.reads, *facts.writes)}
     name = BETWEEN
-    while name in taken:  # a value of another split may have the name
+    while name in used_names:  # a value of another split may have the name
         name += "_"
     return AccessFacts(name, v.bytes, coords, shape, strides, False)
 

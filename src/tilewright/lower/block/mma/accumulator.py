@@ -93,7 +93,7 @@ class TiledSums:
         If C starts from zero, the registers are filled with zeros instead. At the end, the store of the registers to
         memory is emitted.
         """
-        p, w, atom = self.product, self.product.w, self.product.how.atom
+        p, w, atom = self.product, self.product.w, self.product.microkernel.atom
         sums = w.registers(atom.c.dtype, (tile.rows, tile.columns), f"{atom.name}.c", "sums")
         i, j = w.axes((tile.rows, tile.columns))
         is_padded = self.total in p.low.storage.padded

@@ -36,7 +36,7 @@ def sources_of(product: AtomProduct, a: Tile, b: Tile, in_task: bool) -> tuple[O
     """
     if product.low.bound.halo_taps is not None:
         return halo_sources(product, a, b, product.low.bound.halo_taps)
-    if product.how.slab is not None:
+    if product.microkernel.slab is not None:
         return _staged_sources(product, a, b)
     return (_left_of_task(product, a) if in_task else _left(product, a)), _right(product, b)
 
@@ -49,7 +49,7 @@ def _staged_sources(product: AtomProduct, a: Tile, b: Tile) -> tuple[OperandSour
     computed one K step at a time if all its loads are from arguments that the program only reads, and the plan does not
     do all of K at once. In the other cases it is computed for all of K at once.
     """
-    kernel, axes = product.how, product.axes
+    kernel, axes = product.microkernel, product.axes
     left: OperandSource
     if not kernel.a_in_registers or is_given(a, kernel.atom.a.dtype):
         left = Staged.of(product, a, axes.m)
@@ -71,7 +71,7 @@ def _left_of_task(product: AtomProduct, a: Tile) -> OperandSource:
 
     In the last two cases, raise a ProgramError if A is an argument and K is not whole atoms.
     """
-    low, kernel = product.low, product.how
+    low, kernel = product.low, product.microkernel
     source = only_load(a.formula) if a.dtype is kernel.atom.a.dtype else None
     staged_tensors = {rows.tensor for rows in low.task.operands.values() if rows is not None}
     if source is None or not (source.is_given or source.tensor in staged_tensors):
@@ -90,7 +90,7 @@ def _left(p: AtomProduct, a: Tile) -> OperandSource:
     In place, A must have the atom's type, whole atoms of K and of rows, and be contiguous along K. The panel has K
     contiguous, and is padded with zeros to whole atoms.
     """
-    kernel, axes = p.how, p.axes
+    kernel, axes = p.microkernel, p.axes
     m, _, k = kernel.atom.shape
     source = only_load(a.formula) if a.dtype is kernel.atom.a.dtype else None
     has_whole_atoms = source is not None and p.width(axes.k) % k in (0, ZERO) and _has_rows(p, source, a.dims, m)
@@ -146,7 +146,7 @@ def _right(p: AtomProduct, b: Tile) -> OperandSource:
     It is in place if the atom can read it so and caches hold it well; else packed before, if B is an argument that
     several tasks or iterations read; else in place if possible; else packed here.
     """
-    kernel, axes = p.how, p.axes
+    kernel, axes = p.microkernel, p.axes
     n = kernel.atom.shape[1]
     source = only_load(b.formula) if b.dtype is kernel.atom.b.dtype else None
     is_unpacked = kernel.k_pack == 1 and not p.low.bound.packed
@@ -192,7 +192,7 @@ def _is_near(p: AtomProduct, source: Load) -> bool:
     low, m = p.low, p.axes.m
     if not m.symbols.isdisjoint(low.scope.bound):
         return True
-    if most(low.scope.size(m)) <= p.how.rows:
+    if most(low.scope.size(m)) <= p.microkernel.rows:
         return True
     stride, k_stride = 1, 0
     for e, n in reversed(list(zip(source.at, source.tensor.type.shape, strict=True))):
@@ -203,5 +203,5 @@ def _is_near(p: AtomProduct, source: Load) -> bool:
     limits, each, rows = low.machine.limits, element_bytes(source.tensor.type.dtype), most(p.width(p.axes.k))
     if k_stride * rows * each > l2(limits) / NEAR:
         return False
-    row = p.how.columns * each
+    row = p.microkernel.columns * each
     return stays_in_l1(limits, rows, row, k_stride * each) or not stays_in_l1(limits, rows, row, row)

@@ -143,9 +143,9 @@ class TiledTask:
         final_products = set(self.plans) - self.between
         return not any(needed(op, self.makers) & self.between for op in makers_of_inputs - final_products)
 
-    def _blocks(self, rounds: dict[Expr, Rounds]) -> None:
-        """Emit the loop over the blocks in `rounds`, {dimension: range of blocks}; its body is the MMAs, then their
-        epilogue. A single block has no loop.
+    def _blocks(self, block_ranges: dict[Expr, Rounds]) -> None:
+        """Emit the loop over the blocks in `block_ranges`, {dimension: range of blocks}; its body is the MMAs, then
+        their epilogue. A single block has no loop.
 
         If the plan delays stores, the epilogue of a block runs during the next block. It does not if a block is ragged,
         or if the epilogue reads the result of an MMA that another MMA needs, since the next block overwrites that.
@@ -153,14 +153,14 @@ class TiledTask:
         low, w = self.low, self.low.writer
         ranges: list[Range] = []
         before = dict(low.scope.parts)
-        for dim, blocks in rounds.items():
+        for dim, blocks in block_ranges.items():
             number = as_expr(blocks.first)
             if blocks.end - number is not ONE:
                 ranges.append(Range.of(w.fresh(f"b_{dim}"), blocks.first, blocks.end))
                 number = ranges[-1].symbol
             width = low.bound.blocks[dim]
             low.scope.parts[dim] = low.scope.part(dim)[0] + width * number, width
-        low.task.overhanging = {d for d, blocks in rounds.items() if blocks.past}
+        low.task.overhanging = {d for d, blocks in block_ranges.items() if blocks.past}
         late = low.plan.overlap == "delayed store" and bool(ranges) and not low.task.overhanging
         late = late and self._can_be_late()
         low.task.registers |= {op: replace(registers, late=late) for op, registers in self.registers.items()}
