@@ -74,8 +74,8 @@ GROUPS = {
     },
     "Corrections of memory times": {
         "crossing": "factor on L2 reads of rows that do not start at a multiple of their width",
-        "askew": "factor on rows whose stride is no multiple of an L2 sector",
-        "askew_partial": "factor on the last piece of a row that ends within an L2 sector",
+        "misaligned_row": "factor on rows whose stride is no multiple of an L2 sector",
+        "misaligned_row_tail": "factor on the last piece of a row that ends within an L2 sector",
         "overlapping": "factor on rows that begin within the previous row",
         "leaving_row": "cycles to store one row of a result",
         "outside_row": "cycles that a TMA box copy takes for each row out of bounds",

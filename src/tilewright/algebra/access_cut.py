@@ -4,7 +4,7 @@ A cut replaces an axis q by size*q_o + q_i. No cut brings a // or % into the acc
 extents do not divide each other, `how` says what is done about it:
 
 - "box": the tile is a box over the digits; the last tile is smaller (`domain` says where it ends).
-- "extend": a digit's radix is enlarged until the tile fits; the surplus points are outside the domain.
+- "extend": a digit's radix is enlarged until the tile fits; the points added thus are outside the domain.
 - "table": the fused axis is cut as one flat index, and what depends on it is decoded once a task into
   table columns: symbols whose definitions hold the divisions.
 """

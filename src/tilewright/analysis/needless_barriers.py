@@ -20,25 +20,25 @@ NAMING = ("alloc", "view", "bitcast", "let", "barrier")
 """Operations that access no element."""
 
 
-def needless(program: Program, chain: Places, dealt: Collection[Value]) -> set[Op]:
+def needless(program: Program, chain: Places, distributed: Collection[Value]) -> set[Op]:
     """Return the barriers of `program` that may be left out: no wave waits there for another one's memory accesses.
 
-    Between such a barrier and the one before, no memory is accessed that another wave may write. `dealt` are the
+    Between such a barrier and the one before, no memory is accessed that another wave may write. `distributed` are the
     tensors that are distributed over registers: each lane has its own elements, which need no barriers. `chain`
     resolves a view to its tensor.
     """
     removable: set[Op] = set()
     for op in program.body.ops:
         if op.name == "tasks":
-            _Meetings(op.blocks[0], chain, dealt, removable).visit(op.blocks[0], True, is_task=True)
+            _BarrierSearch(op.blocks[0], chain, distributed, removable).visit(op.blocks[0], True, is_task=True)
     return removable
 
 
-class _Meetings:
+class _BarrierSearch:
     """The search for needless barriers in one task; they are added to `removable`."""
 
-    def __init__(self, task: Block, chain: Places, dealt: Collection[Value], removable: set[Op]):
-        self._chain, self._dealt, self.removable = chain, dealt, removable
+    def __init__(self, task: Block, chain: Places, distributed: Collection[Value], removable: set[Op]):
+        self._chain, self._distributed, self.removable = chain, distributed, removable
         self._writing = [v for op in walk_block(task) for v in {chain.root(v) for v in written(op)}]
         self._loaded_first = self._loaded_once_first(task)
 
@@ -109,7 +109,7 @@ class _Meetings:
         for value in {self._chain.root(v) for v in op.operands}:
             is_read_only = isinstance(value.type, TensorType) and value.type.role == "in"
             if (
-                value not in self._dealt
+                value not in self._distributed
                 and not is_read_only
                 and (value in written_tensors or value not in self._loaded_first)
             ):

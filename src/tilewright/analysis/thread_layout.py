@@ -141,7 +141,7 @@ class Frames:
         """For each tensor in registers, its dimensions; None for a dimension of extent 1."""
         self.axes: dict[Op, tuple[Dim | None, ...]] = {}
         """For each operation on registers, the dimension of each axis that it iterates over; None for extent 1."""
-        self.turned: dict[Op, Turn] = {}
+        self.transposes: dict[Op, Turn] = {}
         """Operations from memory to memory whose source is transposed on the way."""
         self.followed: set[Op] = set()
         """Reductions over several waves that need no barrier between iterations: another reduction has one."""
@@ -158,8 +158,8 @@ class Frames:
     def _assign_registers(self, program: Program) -> None:
         """Decide which tensors of `program` lie in registers, and how each operation's axes are distributed over lanes.
 
-        Nothing is returned; the fields of this object are set: `tensors`, `axes`, `turned`, `followed`, `stored` and
-        `has_private_memory`.
+        Nothing is returned; the fields of this object are set: `tensors`, `axes`, `transposes`, `followed`, `stored`
+        and `has_private_memory`.
         """
         as_bits = {self._chain.root(op.operands[0]) for op in program.walk() if op.name == "bitcast"}
         plain_tensors = [
@@ -174,9 +174,9 @@ class Frames:
                 root = self._chain.root(value)
                 if root in candidates and not self._can_hold_operand(op, number):
                     del candidates[root]
-        framed = [op for op in ops if is_framed(op)]
-        classes, dims = self._distribute(program, framed, candidates)
-        for op in framed:
+        distributable = [op for op in ops if is_framed(op)]
+        classes, dims = self._distribute(program, distributable, candidates)
+        for op in distributable:
             axes = tuple(dims.get(classes.find((op, i))) for i in range(len(box(op))))
             uses_registers = any(self._chain.root(v) in self.tensors for v in op.operands)
             if op.name == "scan":
@@ -185,11 +185,11 @@ class Frames:
                 continue
             if op.name == "reduce" and not uses_registers:
                 result_dims = tuple(d for i, d in enumerate(axes) if d is not None and i != op.attrs["along"])
-                if held(result_dims) > self.registers.lane_values:  # no lane has registers for so many results
+                if held(result_dims) > self.registers.lane_values:  # no lane has registers for that number of results
                     continue
             turn = None if uses_registers or op.name not in ("map", "copy") else self._find_transpose(op)
             if turn is not None:
-                self.turned[op] = turn
+                self.transposes[op] = turn
             elif op.name == "reduce" or uses_registers or classes.is_together(op, axes):
                 self.axes[op] = axes
 
@@ -198,20 +198,20 @@ class Frames:
         self._collect_followed(program.body)
 
     def _distribute(
-        self, program: Program, framed: list[Op], candidates: dict[Value, None]
+        self, program: Program, distributable: list[Op], candidates: dict[Value, None]
     ) -> tuple[_Classes, dict[Node, Dim]]:
         """Distribute tensors over lanes; return (classes of axes that are distributed equally, {class: its Dim}).
 
-        `candidates` are the tensors to distribute, `framed` the operations that may work on registers. Both are
+        `candidates` are the tensors to distribute, `distributable` the operations that may work on registers. Both are
         changed: tensors that cannot be distributed, and windows that do not fit registers, are removed from
-        `candidates`; an operation with two axes in one class is removed from `framed`. The field `tensors` of this
-        object is set.
+        `candidates`; an operation with two axes in one class is removed from `distributable`. The field `tensors` of
+        this object is set.
         """
         while True:
-            classes = _Classes(self, framed, candidates)
+            classes = _Classes(self, distributable, candidates)
             conflict, dropped = classes.conflict(), classes.windows_across_lanes()
             if conflict is not None:
-                framed.remove(conflict)
+                distributable.remove(conflict)
                 dropped = {self._chain.root(v) for v in conflict.operands}
             elif not dropped:
                 dims = classes.dims()

@@ -643,7 +643,7 @@ def _extents_of(arg: Value) -> list[Expr]:
     """Return the extents of the memory of the argument `arg` as expressions, in the order of its dimensions; [] for a
     scalar.
 
-    Where the argument's type leaves an extent open, it is the symbol of the dimension.
+    If the argument's type leaves an extent open, the extent is the symbol of the dimension.
     """
     if not isinstance(arg.type, MemoryType):
         return []

@@ -23,7 +23,7 @@ from tilewright.plan.blocking import (
     single_digits,
 )
 from tilewright.plan.contraction import Contraction, size
-from tilewright.plan.fixed import Fixed
+from tilewright.plan.fixed import StatedTiles
 from tilewright.plan.model import element_bytes, l1
 from tilewright.plan.schedule import Split
 
@@ -54,7 +54,7 @@ class BlockUnit:
         return isinstance(self.atom, LaneUnit)
 
 
-def blockings(space: Contraction, unit: BlockUnit, machine: Machine, fixed: Fixed) -> Iterator[Blocking]:
+def blockings(space: Contraction, unit: BlockUnit, machine: Machine, fixed: StatedTiles) -> Iterator[Blocking]:
     """Yield each Blocking (tile sizes, loop order, staging) to try for a contraction; not all of them are legal.
 
     `space` is the contraction, `unit` the atom with the accumulator tiles and task counts to try. All blockings follow
@@ -87,7 +87,7 @@ def _orders(unit: BlockUnit, is_single: bool) -> tuple[tuple[str, ...], ...]:
     return ORDERS[:1] if is_single else ORDERS
 
 
-def _row_extents(space: Contraction, unit: BlockUnit, block_rows: int, stage: str, fixed: Fixed) -> list[int]:
+def _row_extents(space: Contraction, unit: BlockUnit, block_rows: int, stage: str, fixed: StatedTiles) -> list[int]:
     """Return the extents of a task (one core's tile) along M to try; [] if the author's extent does not fit.
 
     Extents are in image lines if M has several digits (mixed-radix parts) and tasks span lines, else in rows. If
@@ -113,7 +113,7 @@ def _row_extents(space: Contraction, unit: BlockUnit, block_rows: int, stage: st
     return sorted(extents)
 
 
-def _column_extents(space: Contraction, unit: BlockUnit, block_columns: int, fixed: Fixed) -> list[int]:
+def _column_extents(space: Contraction, unit: BlockUnit, block_columns: int, fixed: StatedTiles) -> list[int]:
     """Return the extents of a task (one core's tile) along N to try, in columns; [] if the author's does not fit.
 
     If `fixed` has the author's extent along N, it is the only one, and must be whole accumulator tiles of

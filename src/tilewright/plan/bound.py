@@ -140,7 +140,7 @@ class BoundKernel:
         those in `loop_tiles` are listed; the lowering chooses the tile sizes of the others.
         """
         loops = {op: d for op, d in self.kernel.loops.items() if op in self.kernel.free}
-        if self.plan.pipeline is not None:  # K loops go over all of K: their tile is the K step of an MMA
+        if self.plan.pipeline is not None:  # K loops cover all of K: their tile is the K step of an MMA
             return {op: self.loop_tiles.get(d) or self.kernel.size(d) for op, d in loops.items()}
         return {op: self.loop_tiles[d] for op, d in loops.items() if d in self.loop_tiles}
 
@@ -313,7 +313,7 @@ class BoundKernel:
     def k_step_rows(self, op: Op, atom: MultiplyAtom) -> int:
         """Return the length of a K step of the mma `op`, in rows of shared memory; 0 if `op` has no K loop of its own.
 
-        A row is `atom.slab` elements of K side by side, as the atom reads them. 0 means that all of K is in shared
+        A row is `atom.slab` contiguous elements of K. 0 means that all of K is in shared
         memory at once, or all of its tile in a loop around the MMAs. Otherwise the K step is the loop tile that K's
         axis states. There are three special cases:
 

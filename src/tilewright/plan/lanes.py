@@ -1,8 +1,8 @@
 """SIMD along a dimension that A, B and the result share, such as channels of a depthwise convolution.
 
-Such a product has no columns (N) to fill a vector with, but has neighbouring channels. A line is the last digit
-(mixed-radix part) of M, such as the positions of an image row. A block is `rows` positions of a line by some vectors of
-channels: the accumulators that stay in registers.
+A depthwise convolution has no columns (N) to fill a vector with, but has neighbouring channels. A line is the last
+digit (mixed-radix part) of M, such as the positions of an image row. A block is `rows` positions of a line by some
+vectors of channels: the accumulators that stay in registers.
 """
 
 from __future__ import annotations

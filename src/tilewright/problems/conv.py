@@ -192,7 +192,7 @@ class ConvProblem:
         return 2 * self.macs
 
     def canonical(self) -> str:
-        """Return the problem in oneDNN's notation with every key written out, also those with default values.
+        """Return the problem in oneDNN's notation with every key, also those with default values.
 
         The group key g is left out if the weights have no group axis. A padding below 0 is left out, since the notation
         has no sign.

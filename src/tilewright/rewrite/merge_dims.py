@@ -160,9 +160,9 @@ class _Runs:
         """True if the program uses the run (tuple of neighbouring dimensions) like one dimension, and merging it helps.
 
         Each tile must have all of it or none, except tiles computed from indices alone; successive reductions must
-        reduce exactly the run or none of it; at most one loop may go over it. Merging helps if the run is M, N or K of
-        an MMA and no batch. In a program without MMAs it helps if the run is reduced, or is contiguous in memory and
-        another dimension is reduced.
+        reduce exactly the run or none of it; at most one loop may iterate over it. Merging helps if the run is M, N or
+        K of an MMA and no batch. In a program without MMAs it helps if the run is reduced, or is contiguous in memory
+        and another dimension is reduced.
         """
         chains = [chain for chain in self.chains if not {op.attrs["dim"] for op in chain}.isdisjoint(run)]
         at_once = all({op.attrs["dim"] for op in chain} == set(run) for chain in chains)
@@ -487,8 +487,8 @@ class _Merging(Regrouped):
         return self.of(self.inner[value]) if value in self.inner else super().of(value)
 
     def op(self, op: Op) -> Op:
-        """Return the rewritten operation `op`. A loop over one of the merged dimensions, or a reduction of one, goes
-        over the new dimension.
+        """Return the rewritten operation `op`. A loop over one of the merged dimensions, or a reduction of one,
+        iterates over the new dimension.
         """
         rewritten = super().op(op)
         for name in ("axis", "dim"):

@@ -347,16 +347,16 @@ class _Phases(Rewriter):
     def run(self) -> InPhases:
         """Return (rewritten program, {dimension: extent}, loops of the new program).
 
-        The program goes over phases (residues of the result's index), each with the filter taps that are not multiplied
-        with zeros. The loops are those of `self.free` (loops whose result does not depend on the tile size) that the
-        new program still has.
+        The program iterates over phases (residues of the result's index), each with the filter taps that are not
+        multiplied with zeros. The loops are those of `self.free` (loops whose result does not depend on the tile size)
+        that the new program still has.
         """
         rewritten = replace(self.program, body=without_unused(self.body(self.program.body)))
         verify(rewritten)
         return rewritten, self.sizes, {self.kept[op] for op in self.free if op in self.kept}
 
     def is_removed(self, op: Op) -> bool:
-        """True if the loop `op` goes over the filter taps. It is removed, so that its body takes its place: the MMA
+        """True if the loop `op` iterates over the filter taps. It is removed, so that its body takes its place: the MMA
         then sums over taps itself.
         """
         return op.attrs["axis"] is self.congruence.summed

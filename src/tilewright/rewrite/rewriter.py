@@ -207,7 +207,7 @@ def without_unused(block: Block, must_stay: Callable[[Op], bool] = must_stay) ->
 
 
 @dataclass(frozen=True)
-class Halves:
+class TwoPrograms:
     """Two programs made from one, the memories that the first writes and the second reads, and the sizes of new
     dimensions.
 
@@ -262,9 +262,9 @@ def two_programs(
     sizes: Mapping[Symbol, int],
     new: dict[Symbol, int],
     parts: int = 1,
-) -> Halves | str:
-    """Return a Halves: `program` as two programs, of which the second reads what the first writes. Or return text: why
-    the operations cannot run first.
+) -> TwoPrograms | str:
+    """Return TwoPrograms: `program` as two programs, of which the second reads what the first writes. Or return text:
+    why the operations cannot run first.
 
     `first` is (suffix of the first program's name, its operations). `stored` is {value of the first: memory that it is
     written to}. In the second, the operations of `rest`, which read these memories, replace `rest.cut`.
@@ -285,7 +285,7 @@ def two_programs(
     verify(two)
     numbers = Substitution({**sizes, **new})
     shapes = {memory: tuple(int(numbers(d)) for d in memory.type.dims) for memory in memories}
-    return Halves(one, two, shapes, new, parts)
+    return TwoPrograms(one, two, shapes, new, parts)
 
 
 def _why_not_first(program: Program, ops: list[Op]) -> str | None:

@@ -27,9 +27,9 @@ from tilewright.plan.computed import computed_factor
 from tilewright.plan.microkernel import axes_in, mmas_by_name
 from tilewright.rewrite.rewriter import (
     DimensionGroup,
-    Halves,
     Regrouped,
     Replacement,
+    TwoPrograms,
     memory_between,
     places,
     two_programs,
@@ -151,8 +151,8 @@ def _unit_of(whole_sum: WholeSum, sizes: Mapping[Symbol, int], axis: Expr, step:
 
 def halves(
     program: Program, sizes: Mapping[Symbol, int], free: Collection[Op], axis: Expr, count: int, step: int
-) -> Halves | str:
-    """Return a Halves: the program by split-K. The first program computes partial sums over `count` parts of the
+) -> TwoPrograms | str:
+    """Return TwoPrograms: the program by split-K. The first program computes partial sums over `count` parts of the
     dimension `axis`, the second adds them and does the rest. Or return text: why it cannot be split.
 
     There may be fewer parts than `count`, and the last may be shorter, if zeros are read past the end. Along K of the

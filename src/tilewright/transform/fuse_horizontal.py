@@ -65,7 +65,7 @@ def _task_ranges(part: Lowered) -> tuple[Range, ...]:
 
 def _branch_of(part: Lowered, ranges: Sequence[Range], task: Symbol, before: int, count: int) -> Op:
     """Return an `if` operation that does the work of `part` when the symbol `task` is from `before` to `before` +
-    `count` - 1. Inside it the task symbols of `part`, which go over `ranges`, are replaced by the digits of `task` -
+    `count` - 1. Inside it the task symbols of `part`, which run over `ranges`, are replaced by the digits of `task` -
     `before`, the last range fastest.
     """
     clamped: Expr = minimum(

@@ -61,7 +61,7 @@ def place(scope: TileScope, dim: Expr) -> Formula:
     return relative if base is None else call("add", relative, base.formula)
 
 
-def counts(scope: TileScope, dim: Expr) -> Formula | None:
+def in_range(scope: TileScope, dim: Expr) -> Formula | None:
     """Return a formula (type bool): true if the index along `dim` is before the dimension's data-dependent end. None if
     the end does not depend on data.
     """
@@ -81,7 +81,7 @@ def neutral(low: Lowering, tile: Tile, dims: tuple[Expr, ...], number: float) ->
     for d in dims:
         if d in low.scope.past and d not in low.scope.unseen:
             tile = _masked_end(low, tile, d, number)
-        inside = counts(low.scope, d)
+        inside = in_range(low.scope, d)
         if inside is not None:
             other = formulas.number(number, tile.dtype)
             tile = replace(tile, formula=call("select", inside, tile.formula, other), wide=None)

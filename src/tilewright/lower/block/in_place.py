@@ -150,7 +150,7 @@ def slides(low: Lowering, dim: Expr) -> bool:
     return False
 
 
-def are_alike(low: Lowering, dim: Expr) -> bool:
+def edge_blocks_match_interior(low: Lowering, dim: Expr) -> bool:
     """True if blocks at the edges of `dim` run the same operations as interior blocks, apart from predicates.
 
     That needs two things. Each coordinate that depends on `dim` may contain, besides it, only unrolled dimensions

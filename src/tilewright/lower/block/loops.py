@@ -57,13 +57,18 @@ def iterate(low: Lowering, op: Op) -> tuple[Tile, ...]:
     carried = _all_carried(low, op, op.operands)
     begin, iterations, rests = _full_tiles(low, op, first, length, tile)
     has_open_end = isinstance(length, Expr) and not _limits(low.program, op)
-    if low.writer.home is not None and rests and isinstance(tile, int) and (isinstance(length, int) or has_open_end):
+    if (
+        low.writer.fragment_layout is not None
+        and rests
+        and isinstance(tile, int)
+        and (isinstance(length, int) or has_open_end)
+    ):
         # one body for all tiles: the last one is padded
         iterations, rests = as_expr(pieces(length, tile)) if has_open_end else iterations + 1, []
         scope.past[axis] = scope.size(axis)
         masks.hide_end(low, op)
     start, keep_loop = as_expr(0), False
-    if low.writer.home is not None and isinstance(tile, int) and not rests:
+    if low.writer.fragment_layout is not None and isinstance(tile, int) and not rests:
         keep_loop = iterations is not as_expr(1)  # keep the loop: its copies are other stages than those before it
         start, iterations = masks.unmasked_iterations(low, op, begin, tile, iterations)
     if iterations is not as_expr(0):

@@ -50,7 +50,7 @@ class CurrentTask:
     """Dimensions that run along image lines (strips) which a task stages in shared memory."""
     shared: list[Expr]
     """Dimensions that tasks split: operands without such a dimension are loaded by several tasks."""
-    dealt: dict[Expr, tuple[Symbol, int, Size]] = field(default_factory=dict)
+    task_splits: dict[Expr, tuple[Symbol, int, Size]] = field(default_factory=dict)
     """{dimension whose blocks are distributed to tasks: (index of the task, blocks of each, number of tasks)}."""
     begins: dict[Expr, Expr] = field(default_factory=dict)
     """{dimension along image lines: first position of the task}."""

@@ -119,7 +119,7 @@ def _reduced(low: Lowering, tile: Tile, dim: Expr, step: str, wide: DType) -> Fo
     """
     storage, w = low.storage, low.writer
     inner, scale = scale_of(tile.formula)
-    if w.home is not None and step in ("maximum", "minimum") and 0 < scale != 1 and tile.dtype is wide:
+    if w.fragment_layout is not None and step in ("maximum", "minimum") and 0 < scale != 1 and tile.dtype is wide:
         # a positive factor keeps the order, also after rounding: scale the largest element only
         largest = _reduced(low, Tile(wide, tile.dims, tile.parts, inner), dim, step, wide)
         return call("mul", largest, formulas.number(scale, wide))
@@ -130,8 +130,8 @@ def _reduced(low: Lowering, tile: Tile, dim: Expr, step: str, wide: DType) -> Fo
     if only_load(source.formula) is None and not fits(low, source.sizes, low.machine.row_tasks.values):
         return storage.held(_in_parts(low, source, dim, outer, name), outer, source.parts).formula
     source, source_load = storage.load_of(source)
-    home = w.home
-    if home is not None and storage.sums.get(source_load.tensor) == (home.row, dim):
+    layout = w.fragment_layout
+    if layout is not None and storage.sums.get(source_load.tensor) == (layout.row, dim):
         total = storage.room(wide, outer, source.parts, "total")
         w.combine("reduce", source_load.tensor, total, 1, name)
         return storage.held(total, outer, source.parts).formula

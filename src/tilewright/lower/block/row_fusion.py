@@ -5,7 +5,7 @@
 %3 = exp %2                           map %v_view = exp(%0_view - %max_view)
 %4 = sum %3 dim=(N)                 }
 
-Between two MMAs a program often goes over all scores several times: scale, maximum, exponentials, sum, another type.
+Between two MMAs a program often reads all scores several times: scale, maximum, exponentials, sum, another type.
 Values that only these operations use need only a few rows of memory. A value that is used after them is written to a
 tensor of its own, or over the value that it is computed from, if nothing uses that again.
 """

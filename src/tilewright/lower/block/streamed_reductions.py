@@ -36,8 +36,8 @@ from tilewright.plan.model import element_bytes, l1, piece_of_row
 class StreamedReductions:
     """The reductions `last` over the dimension `dim`, emitted in one loop over parts of it.
 
-    `inside` are the operations that compute what they reduce, in order. `at_once` are the elements of a part, along
-    the dimensions that are cut into pieces first, and along `dim`: loops go over them in this order, outermost first.
+    `inside` are the operations that compute what they reduce, in order. `at_once` are the elements of a part, along the
+    dimensions that are cut into pieces first, and along `dim`: loops iterate over them in this order, outermost first.
     """
 
     inside: tuple[Op, ...]

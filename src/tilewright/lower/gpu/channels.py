@@ -225,7 +225,7 @@ def release(low: WaveLowering, op: Op) -> None:
             low.emit("arrive", (ring.empty,), at=(ring.barrier(place),), everywhere=ring.cluster_wide or None)
         ring.has_copy_out = False
 
-    low.flying.release(ring, release_stage, ring.stages > 1 and not ring.has_copy_out)
+    low.mmas_in_flight.release(ring, release_stage, ring.stages > 1 and not ring.has_copy_out)
 
 
 def wait_for_copies_out(low: WaveLowering) -> None:

@@ -155,7 +155,7 @@ def values_of(low: WaveLowering, piece: RegisterValues) -> Value:
     If the piece is a whole fragment, that is the fragment itself; otherwise a shuffle to a new one is emitted. A wait
     for MMAs that still write the fragment is emitted first.
     """
-    low.flying.wait_for_registers(read=(piece.fragment,))
+    low.mmas_in_flight.wait_for_registers(read=(piece.fragment,))
     if piece.whole:
         return piece.fragment
     picked = low.fragment(piece.fragment.type.dtype, len(piece.columns), piece.fragment.name)
@@ -220,7 +220,7 @@ def load(low: WaveLowering, memory: InMemory, target: Value, piece: RegisterValu
     """Emit the load of the fragment `target` from memory, at the coordinates that `piece` gives for each lane's values.
     Elements out of bounds become `otherwise` (None: 0). A wait for MMAs that use the fragment comes first.
     """
-    low.flying.wait_for_registers(written=(target,))
+    low.mmas_in_flight.wait_for_registers(written=(target,))
     lane, v = low.axes(len(piece.columns))
     _, where = _addresses(low, memory, piece, lane, v)
     condition = conjunction(where.conditions)
@@ -312,9 +312,9 @@ def fill(low: WaveLowering, op: Op) -> None:
     if isinstance(target, RegisterTensor):
         for piece in target.pieces:
             _check_whole(piece)
-            low.flying.wait_for_registers(written=(piece.fragment,))
+            low.mmas_in_flight.wait_for_registers(written=(piece.fragment,))
             if value == 0:  # an MMA that follows starts from zero itself
-                low.flying.cleared[piece.fragment] = None
+                low.mmas_in_flight.cleared[piece.fragment] = None
             else:
                 low.emit("fill", (piece.fragment,), value=value)
         return
@@ -393,7 +393,7 @@ def copy(low: WaveLowering, op: Op) -> None:
             _check_whole(piece)
             if isinstance(source, RegisterTensor):
                 values = in_layout_of(low, source, piece, target.shape)
-                low.flying.wait_for_registers(written=(piece.fragment,))
+                low.mmas_in_flight.wait_for_registers(written=(piece.fragment,))
                 shuffle(low, piece.fragment, values, np.arange(len(piece.columns)))
             else:
                 load(low, source, piece.fragment, piece, otherwise)

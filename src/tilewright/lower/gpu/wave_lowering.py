@@ -47,7 +47,7 @@ class WaveLowering(LoopLowering):
         self.top = Block(())
         self.head = Block(())
         self.hoisted: dict[Any, Value] = {}
-        self.flying = InFlightMmas(self)
+        self.mmas_in_flight = InFlightMmas(self)
         self.turns: OrderedGroups | None = None
         self.between_lanes = WaveSync(self)
         self.dirty: set[Value] = set()

@@ -35,7 +35,9 @@ def block_cost(space: Contraction, blocking: Blocking, machine: Machine) -> Cost
     storing = shape.repeats * _task_storing_cycles(space, blocking, machine, shape)
     sharpness = _sharpness(blocking, machine)
     ragged, ragged_reading = 0.0, 0.0
-    if shape.last_tail:  # the last task along M also has a ragged tile of so many rows, for which B is read again
+    if (
+        shape.last_tail
+    ):  # the last task along M also has a ragged tile of this number of rows, for which B is read again
         last_tasks = ceil(shape.column_tasks * shape.around / workers)
         products = shape.across * _tile_cycles(space, blocking, machine, shape.last_tail, blocking.vectors)
         _, b = _operand_reads(space, blocking, machine, shape)

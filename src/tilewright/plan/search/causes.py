@@ -357,7 +357,7 @@ def _short_runs(kernel: CandidateKernel, facts: Facts, machine: Machine) -> Caus
 def _read_again(kernel: CandidateKernel, facts: Facts, work: Work) -> Cause:
     """Return a Cause (text, advice, operation) for a kernel that reads rows of an input several times.
 
-    Such rows are too long to keep in registers or shared memory. `facts` is the analysed program; `work` has the bytes
+    These rows are too long to keep in registers or shared memory. `facts` is the analysed program; `work` has the bytes
     that are read again.
     """
     reduced = [n for n in facts.nodes if n.reduces and n.source is not None and n.op != "mma"]

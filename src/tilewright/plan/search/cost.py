@@ -115,9 +115,13 @@ def row_cycles(machine: Machine, k: int, slab: int, element_bytes: int, pitch: i
     """
     limits, row = machine.limits, slab * element_bytes
     whole, rest = divmod(k, slab)
-    misaligned = limits.askew if pitch % limits.sector_bytes else 1.0
+    misaligned = limits.misaligned_row if pitch % limits.sector_bytes else 1.0
     tail = rest * element_bytes
-    last = limits.askew_partial if pitch and tail > limits.sector_bytes and tail % limits.sector_bytes else misaligned
+    last = (
+        limits.misaligned_row_tail
+        if pitch and tail > limits.sector_bytes and tail % limits.sector_bytes
+        else misaligned
+    )
     factor = line_factor(machine, row, pitch) / limits.l2_rate
     return row * factor * (whole * misaligned + (last if rest else 0))
 

@@ -97,7 +97,7 @@ def task_end(t: Tiling, last: MmaTile, result: ResultRows, lanes: float, blocks:
         pieces = sum(count for _, count in store.row_pieces(width)) or width / narrowest
         narrow = result.rows * (pieces - width / widest) * last.row_bytes
         lines = ceil(width / widest) * line_factor(machine, min(width, widest), result.pitch)
-        misaligned = limits.askew if result.pitch % limits.sector_bytes else 1
+        misaligned = limits.misaligned_row if result.pitch % limits.sector_bytes else 1
         l2 = result.rows * lines * limits.leaving_row * misaligned
     outputs = t.batch * last.rows * last.columns
     return TaskEnd(outputs * blocks, lanes * blocks, l2 * blocks, narrow * blocks, blocks, reduces)

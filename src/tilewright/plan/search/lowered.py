@@ -149,7 +149,7 @@ def _why_not_step_size(o: Orientation, c: DimClass, tile: AxisTile) -> str:
     past = [d for d, n in tile.box if n > 1 and facts.extents[d] % tile.size]
     digits = next((x for x in facts.digits.values() if len(x) > 1 and set(c.dims) <= set(x)), ())
     if digits and tile.fold == RUN and not any(r.place.contiguous in digits for r in facts.reads):
-        # steps go over digits of one dimension, which ends where the first digit does
+        # steps cover digits of one dimension, which ends where the first digit does
         past = [d for d in digits if d in facts.extents][:1] if c.extent % tile.size else []
     for d in past:
         shared = [

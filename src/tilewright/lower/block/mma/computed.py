@@ -125,7 +125,7 @@ class Computed(OperandSource):
         p, w = self.product, self.product.w
         dtype, name = each.tensor.type.dtype, f"{each.tensor.name}_part"
         with w.before(places):
-            row_registers = w.dealt(dtype, shape[:1], name)
+            row_registers = w.distributed(dtype, shape[:1], name)
             view = w.view(each.tensor, (i,), marked(places, each.tensor.type.shape))
             w.emit("copy", (view, row_registers), otherwise=0)
             repeated = w.registers(

@@ -60,7 +60,7 @@ class OperandSource:
     def limits(self, dim: Expr) -> tuple[Expr, Expr, bool]:
         """Return (first, end, unrolled) of the loop over `dim`, a reduction dimension beside K such as a filter tap.
 
-        Here it goes over all indices, and `unrolled` is False. Subclasses override it to leave out indices out of
+        Here the loop covers all indices, and `unrolled` is False. Subclasses override it to leave out indices out of
         bounds.
         """
         return as_expr(0), as_expr(self.product.width(dim)), False

@@ -123,7 +123,7 @@ class TiledTask:
         full, tail = divided(low.scope.part(dim)[1], width)
         if dim not in self.in_place:
             full, tail = pieces(low.scope.part(dim)[1], width), 0
-        task, blocks_per_task, count = low.task.dealt.get(dim, (as_expr(0), full, 1))
+        task, blocks_per_task, count = low.task.task_splits.get(dim, (as_expr(0), full, 1))
         if full != 0:
             end = blocks_per_task * (task + 1)
             yield Rounds(blocks_per_task * task, end if full % blocks_per_task == 0 else minimum(end, full))
