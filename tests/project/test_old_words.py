@@ -27,7 +27,7 @@ def _set(words: str) -> frozenset[str]:
 
 NAMES = _set(
     "found made own there said told gone brought apart together taken loose how rounds settle askew twins meant"
-    " dealt surplus flying framed turned"
+    " dealt surplus flying framed turned bring"
 )
 """Names that do not say what they hold: of variables, parameters, attributes, functions."""
 WITHIN = _set("apart brought gone said told askew twins there")

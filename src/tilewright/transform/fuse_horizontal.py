@@ -47,7 +47,9 @@ def fuse_horizontally(name: str, parts: Sequence[Lowered]) -> Lowered | None:
         program = Program(BLOCK, name, args, Block((), [tasks]), _records(parts))
         verify(program)
     first = parts[0]
-    return Lowered(program, tuple(a for part in parts for a in part.arguments), first.logs, first.faults, first.lost)
+    return Lowered(
+        program, tuple(a for part in parts for a in part.arguments), first.logs, first.faults, first.fallback_mmas
+    )
 
 
 def _task_ranges(part: Lowered) -> tuple[Range, ...]:

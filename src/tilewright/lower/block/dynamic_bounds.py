@@ -37,11 +37,12 @@ from tilewright.lower.block.storage import Storage
 
 
 def coordinate(storage: Storage, dim: Expr, data: dict[Symbol, Load]) -> Expr:
-    """Return the memory coordinate of `dim`: the symbol of its index. In a loop with data-dependent limits, that index
-    counts from the start of the loop's current tile, and the result is index + start.
+    """Return the memory coordinate of the index along `dim`, as an expression.
 
-    The start is read from memory: it is a new symbol s, and `data[s]` is set to the Load that gives it. In a while loop
-    the result is s alone, the loop's current index.
+    Usually it is the symbol of the index. In a loop with data-dependent limits, that symbol counts from the start of
+    the loop's current tile, so that the start is added. In a while loop over `dim` the coordinate is the loop's current
+    index alone. The start and the current index are in memory: each is a new symbol s here, and `data[s]` is set to the
+    Load of its value.
     """
     in_while_loop = dim in storage.scope.walking
     base = storage.scope.bound[dim] if in_while_loop and isinstance(dim, Symbol) else storage.scope.bases.get(dim)

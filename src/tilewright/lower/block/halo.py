@@ -82,12 +82,12 @@ def image_of(at: Sequence[Expr], over: Sequence[Symbol]) -> Box | None:
 
 
 def window_of(low: Lowering, access: TileAccess, dims: tuple[Expr, ...], parts: Parts) -> Box | None:
-    """Return the Box of memory that one lane reads for its box of results, if it has fewer elements than the lane's
-    reads.
+    """Return the window of a SIMT read: the Box of memory that one lane reads for its box of results.
 
-    The box's first coordinate depends on the lane. `access` has the memory coordinates; `parts` maps the tile's
-    dimensions `dims` to (first index, extent). None if the box has no fewer elements, if the plan unrolls no terms, or
-    if an extent is known only at the call.
+    The Box's first coordinate depends on the lane. `access` has the memory coordinates; `parts` maps the tile's
+    dimensions `dims` to (first index, extent). None if the Box has no fewer elements than the lane's reads, so that a
+    copy of it saves nothing; if coordinates are not linear; if the plan unrolls no terms; or if an extent is known only
+    at the call.
     """
     lane_dims = [d for d in dims if is_in_window(low.bound, d)]
     sizes = [width for d in lane_dims if isinstance(width := parts[d][1], int)]

@@ -286,9 +286,10 @@ def _hoist_reads(low: Lowering, op: Op, axis: Expr, part: Part, once: bool) -> N
     """Emit some reads of the loop `op` in front of it, for all of its iterations; record {read: its Tile} in
     `low.storage.early`.
 
-    A read is hoisted if it has the loop's axis, is smaller than the largest of these reads, and has at most as many
-    elements as the machine allows. `part` is the (first index, extent) of the `axis`. If the loop has one iteration
+    Reads with the loop's axis are compared by their number of elements for all iterations. A read is hoisted if it has
+    fewer elements than the largest of them, and at most as many as the machine allows. If the loop has one iteration
     (`once`) and lanes have boxes of results, the largest is hoisted too, so that its load overlaps with the others.
+    `part` is the (first index, extent) of the `axis`.
     """
     reads = [inner for inner in op.blocks[0].ops if inner.name == "read" and axis in inner.result.type.dims]
     with low.scope.at(axis, part):

@@ -57,7 +57,7 @@ class Lowered:
     """Tensors of debug_log: arguments after those of `packs`, to be filled with NaN (integers: 0) before a run."""
     faults: tuple[Fault, ...]
     """Run-time errors; the last argument has a number for each, which is not 0 after the error occurred."""
-    lost: Mapping[Op, str]
+    fallback_mmas: Mapping[Op, str]
     """{MMA that is done by scalar loops, without an atom: the reason}."""
     packs: tuple[Pack, ...] = ()
     """Programs that pack arguments before each run; the packed tensors follow the arguments of the tile program."""
@@ -242,4 +242,4 @@ def _lowered(low: Lowering, tasks: Tasks, waves: int) -> Lowered:
     verify(program)
     logs = tuple(log for log, _ in (reports.logs or {}).values())
     copies = dict(low.storage.shared_loads), frozenset(low.storage.shared_stores)
-    return Lowered(program, tuple(used_arguments), logs, tuple(reports.faults), low.lost, packs, *copies)
+    return Lowered(program, tuple(used_arguments), logs, tuple(reports.faults), low.fallback_mmas, packs, *copies)

@@ -85,7 +85,7 @@ class Lowering:
     arguments: ArgumentTensors
     reports: Reports
     task: CurrentTask
-    lost: dict[Op, str] = field(default_factory=dict)
+    fallback_mmas: dict[Op, str] = field(default_factory=dict)
     """{MMA that is done by scalar loops, without an atom: the reason}."""
 
     def __post_init__(self) -> None:

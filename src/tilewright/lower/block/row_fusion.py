@@ -81,9 +81,10 @@ def steps(low: Lowering, ops: Sequence[Op]) -> Iterator[Op | FusedRows | Streame
 def _candidates(ops: list[Op]) -> tuple[list[Op], list[Op], list[Op]]:
     """Divide `ops` into (early, candidates, rest), to find the next group of operations to fuse.
 
-    Candidates are elementwise operations, reductions, selects and casts. Early ones run before the group: reads,
-    constants and broadcasts that use no candidate's result. The first operation that is neither ends the group: it and
-    all behind it are the rest. Casts to the same type are also in the rest; an operation that uses one ends the group.
+    Candidates are elementwise operations, reductions, selects and casts to another type. Early operations are reads,
+    constants and broadcasts that use no candidate's result; they run before the group. The rest is the first operation
+    that is neither, and all operations behind it. A cast to the same type belongs to the rest too; an operation that
+    uses its result ends the group.
     """
     early: list[Op] = []
     chosen: list[Op] = []
@@ -113,12 +114,17 @@ def _group(
 ) -> FusedRows | None:
     """Return `ops` as one FusedRows (one loop over rows); None if they are not to be fused.
 
-    They are fused if the L1 cache cannot hold their values for all rows at once. Further conditions: the machine is a
-    CPU; they are in no conditional, while loop or loop with data-dependent limits; there is a reduction, and each
-    accumulates in its result's own type; all sizes are numbers other than 0; and all share a dimension that none
-    reduces, the rows. If memory is contiguous from row to row, and L1 holds less than a vector of rows, an iteration
-    has the rows of a cache line. `early` are the operations in front of them, `after` those behind them, `around` the
-    results of all operations of the block.
+    They are fused if the L1 cache cannot hold their values for all rows at once. There are further conditions:
+
+    - the machine is a CPU;
+    - the operations are in no conditional, while loop or loop with data-dependent limits;
+    - there is a reduction, and each reduction accumulates in its result's own type;
+    - all sizes are numbers other than 0;
+    - all operations share a dimension that none reduces: the rows.
+
+    If memory is contiguous from row to row, and L1 holds less than a vector of rows, an iteration has the rows of a
+    cache line. `early` are the operations in front of them, `after` those behind them, `around` the results of all
+    operations of the block.
     """
     scope = low.scope
     machine, reductions = low.machine, [op for op in ops if op.name in REDUCTIONS]

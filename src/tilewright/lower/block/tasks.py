@@ -163,13 +163,13 @@ class Tasks:
         return [r for r in ranges if r.hi is not as_expr(1)]
 
     def _longest_first(self, counts: Mapping[Expr, Size], places: dict[Expr, Expr]) -> list[Range]:
-        """Return the ranges of task indices, outermost first: dimensions before the rows (batch dimensions), rows from
-        last to first, then the other dimensions. The last rows come first because their loops are the longest (causal
-        masks).
+        """Return the ranges of task indices, outermost first, such that tasks with long loops come first: with a causal
+        mask, those are the last rows.
 
-        `counts` is {dimension: number of tasks along it}; `places` gets {dimension: index of the current task along
-        it}. A raster group is a number of tasks along the batch dimensions that run together: they become ranges right
-        after the rows.
+        The order is: dimensions before the rows (batch dimensions), rows from last to first, then the other dimensions.
+        A raster group is a number of tasks along the batch dimensions that run together; its dimensions come right
+        after the rows. `counts` is {dimension: number of tasks along it}; `places` gets {dimension: index of the
+        current task along it}.
         """
         assert self.w.fragment_layout is not None
         row, dims, ranges = self.w.fragment_layout.row, list(counts), list[Range]()

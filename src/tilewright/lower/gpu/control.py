@@ -272,9 +272,11 @@ def _lower_epilogue(low: WaveLowering, op: Op) -> None:
 
 
 def _pingpong_task(low: WaveLowering, op: Op) -> Skipped:
-    """Emit the first block of a task for one half of a ping-pong role, between a wait for its turn and the arrival that
-    gives the turn to the other half. Fills of registers come before the wait; the arrival comes as soon as the last MMA
-    is started if MMAs read only registers and stages of channels.
+    """Emit the first block of a task for one half of a ping-pong role: a wait for the half's turn, the block, and the
+    arrival that gives the turn to the other half.
+
+    Operations at the beginning of the block that touch registers only come before the wait. If MMAs read only registers
+    and stages of channels, the arrival comes as soon as the last MMA is started, else after all are done.
 
     Afterwards `low.group` is this half. Return pairs (position in a ring of stages, number of stages that a task uses).
     Raise a ProgramError for an odd number of waves, or if the number of stages depends on a condition.

@@ -199,8 +199,8 @@ def in_layout_of(
 
 
 def can_shuffle_to(handle: RegisterTensor, piece: RegisterValues, shape: tuple[int, ...]) -> bool:
-    """True if one fragment of the register tensor `handle`, of this shape, has in every lane the elements at the
-    coordinates that `piece` gives. They can then be shuffled within lanes.
+    """True if the elements at the coordinates that `piece` gives can be shuffled, within lanes, from one fragment of
+    the register tensor `handle` of this `shape`: in every lane, that fragment has all of the lane's elements.
     """
     wanted = piece.ids(shape)
     return any(matching_columns(wanted, handle.ids(source)) is not None for source in handle.pieces)

@@ -17,9 +17,11 @@ from tilewright.lower.gpu.wave_lowering import WaveLowering
 
 
 def turns_of(low: WaveLowering, loop: Op) -> OrderedGroups | None:
-    """Return the OrderedGroups by which groups of waves start the MMAs of `loop` one after the other in each iteration;
-    a group is the waves that do one MMA. Allocate its barriers and counter. Return None if the loop has no MMAs or
-    lacks the attribute `overlap turns`, if all waves are one group, or if its MMAs take different numbers of waves.
+    """Return the OrderedGroups by which groups of waves start the MMAs of `loop` one after the other in each iteration,
+    and allocate its barriers and counter. A group is the waves that do one MMA.
+
+    Return None if the loop has no MMAs or lacks the attribute `overlap turns`; if all waves are one group, or are no
+    whole number of groups; or if its MMAs take different numbers of waves.
     """
     products = tuple(_mmas_of(low, loop.blocks[0]))
     if loop.attrs.get("overlap") != "turns" or not products:

@@ -20,9 +20,11 @@ from tilewright.lower.gpu.wave_lowering import WaveLowering
 
 
 def groups_are_independent(low: WaveLowering, channel: Op, groups: int) -> bool:
-    """True if the role's waves, in `groups` equal groups, can each hand over a part of the stages of `channel` without
-    waiting for each other: copies out of a stage, split along their first dimension, read only elements that one group
-    wrote. `channel` is the operation that makes it.
+    """True if each of `groups` equal groups of the role's waves can hand over its own part of the stages of a channel,
+    without waiting for the other groups.
+
+    `channel` is the operation that makes the channel. A stage is split along its first dimension into one part for each
+    group. Each copy out of the part must read only elements that the same group wrote.
     """
     role = next((op for op in low.roles if op.attrs["name"] == low.role), None)
     if role is None or channel in low.program.body.ops or low.group.halves > 1 or low.group.waves % groups:

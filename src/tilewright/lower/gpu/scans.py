@@ -35,8 +35,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class Scan:
-    """A scan of a distributed tensor. Its fragments have one value per row and round (vector of a lane along the
-    dimension).
+    """A scan of a tensor that is distributed over lanes. A fragment of totals has one value for each row and each
+    vector that a lane has along the scanned dimension.
     """
 
     def __init__(self, low: WaveLowering, op: Op):
@@ -208,11 +208,11 @@ class Scan:
         low.sync_waves()
 
     def _earlier(self, total: Value, round_of: Array, vectors: int) -> Value:
-        """Emit, for each value of the fragment `total`, the combination of the row's values with smaller round numbers;
-        return the fragment of these.
+        """Emit, for each value of the fragment `total`, the combination of the values of the same row with smaller
+        vector numbers; return the fragment of these.
 
-        A lane takes the vectors of a row in rounds; round_of[i] is the round of value i, from 0 to `vectors` - 1. A
-        value of round 0 gets the neutral element.
+        A lane has `vectors` vectors of each row. round_of[i] is the number, from 0 to `vectors` - 1, of the vector to
+        which value i belongs. A value of vector 0 gets the neutral element.
         """
         count = len(round_of)
         earlier = self._filled(count)

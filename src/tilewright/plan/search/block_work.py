@@ -240,13 +240,17 @@ def _task_staging_cycles(space: Contraction, blocking: Blocking, machine: Machin
 
 
 def _task_storing_cycles(space: Contraction, blocking: Blocking, machine: Machine, shape: TaskShape) -> float:
-    """Return one core's cycles to store results of one task and batch element that overlap nothing.
+    """Return one core's cycles to store the results of one task and batch element that do not overlap other work.
 
     A task is one core's tile; `shape` has its numbers of accumulator tiles. With tile registers, the result is the sum
-    of up to three terms. Stores take cycles per element, unless they are delayed: delayed stores overlap with the next
-    accumulator tile. Two terms count per cache line of the result: one if a task writes its rows in several pieces, one
-    if several tasks write parts of the same row. With vector registers, only rows in several pieces count: those of the
-    result, and those of the epilogue's operands, which are then read in pieces too.
+    of up to three terms:
+
+    - cycles per element, unless stores are delayed and so overlap the next accumulator tile;
+    - cycles per cache line of the result, if a task writes its rows in several pieces;
+    - cycles per cache line of the result, if several tasks write parts of the same row.
+
+    With vector registers, only rows in several pieces take cycles. Then the operands of the epilogue, which are read in
+    pieces too, count like the result.
     """
     in_pieces = not blocking.stage and blocking.order[0] == COLUMNS and shape.across > 1
     if not blocking.in_tiles:

@@ -35,12 +35,11 @@ def cycles_beyond_l1(limits: Limits, moved: float, needed: float, slower: float 
 
 @dataclass(frozen=True)
 class OperandReads:
-    """The bytes that one task reads of an operand: `first` for the first time, `again` for all further times.
+    """The bytes of one operand that one task reads: `first` for the first time, `again` all further times.
 
-    `core` is the number of bytes of the operand's tensor that a core reads in all its tasks. `between` is the number of
-    bytes that the task reads from one read of a byte of this operand to the next read of the same byte, this operand's
-    own bytes included. A cache of that size still holds the byte. Reads from L2 take `slower` times as long as at L2's
-    rate.
+    `core` is the number of bytes of the operand's tensor that a core reads in all its tasks. `between` is a cache size:
+    if a cache holds that number of bytes, it still holds an element of the operand when the task reads the element
+    again. Reads from L2 take `slower` times as long as at L2's rate.
     """
 
     first: float

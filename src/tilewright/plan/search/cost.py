@@ -66,9 +66,10 @@ def copy_rate(machine: Machine, w: Work) -> CopyRate:
 
 @dataclass(frozen=True)
 class KernelTime:
-    """The predicted cycles of a kernel: `cycles` in all, and `unbounded` without the bound of memory bandwidth.
+    """The predicted cycles of a kernel: `cycles` is the prediction, `unbounded` the cycles if memory had infinite
+    bandwidth.
 
-    `unbounded` has a plain launch, `cycles` the shortest launch that the machine has.
+    `cycles` includes the shortest launch that the machine has, `unbounded` a plain launch.
     """
 
     cycles: float

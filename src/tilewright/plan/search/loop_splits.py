@@ -25,11 +25,13 @@ WHAT = "a loop in parts"
 def loops_in_parts(whole: PlanCandidate, ranking: Ranking) -> Iterator[PlanCandidate]:
     """Yield at most one candidate: the kernel of `whole` with its loop split over more workgroups.
 
-    Each workgroup does a part of the iterations, and a second kernel merges the partial results. The number of parts
-    and the tile size are those with the fewest predicted cycles, among those whose values fit the registers of lanes;
-    if none fits, the first that is tried. The kernel of `whole` must be a UniformKernelSchedule (without a pipeline).
-    Yields nothing if the program has no loop that can be split (see `_loop_to_split`), or if `whole` has workgroups for
-    more than half of the cores. If the loop is too short, `ranking` (the search's result) gets that as the reason.
+    Each workgroup does a part of the iterations, and a second kernel merges the partial results. Several numbers of
+    parts and tile sizes are tried. The one with the best sort key is yielded, among those whose values fit the
+    registers of lanes; if none fits, the first one. The kernel of `whole` must be a UniformKernelSchedule (without a
+    pipeline).
+
+    Nothing is yielded if the program has no loop that can be split (see `_loop_to_split`), or if `whole` has workgroups
+    for more than half of the cores. If the loop is too short, `ranking` (the search's result) gets that as the reason.
     """
     kernel = whole.kernel
     assert isinstance(kernel, UniformKernelSchedule)

@@ -119,12 +119,12 @@ def _reduced_bytes(t: Tiling) -> float:
 
 @lru_cache
 def _joint_loops(o: Orientation, node: int) -> tuple[Op, ...] | None:
-    """Return a key of the MMA with the node number `node`: MMAs with equal keys share copies of the operands that they
+    """Return the loops around the MMA with node number `node`: MMAs with equal loops share copies of operands that they
     have in common.
 
-    The key is the tuple of the author's loops around the MMA, without K loops that only add to accumulators. It is None
-    (nothing is shared) if an MMA in the same loops has a computed operand, or if lanes, not bulk copies, load operands.
-    `o` (an Orientation) has the program's MMAs. The result is cached.
+    The result is the tuple of the author's loops, without K loops that only add to accumulators. None means that copies
+    are not shared: an MMA in the same loops has a computed operand, or lanes, not bulk copies, load operands. `o` (an
+    Orientation) has the program's MMAs. The result is cached.
     """
     facts = o.facts
     around = loops_around(facts.program)

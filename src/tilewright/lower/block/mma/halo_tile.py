@@ -104,7 +104,7 @@ class HaloOfA(HaloSource):
     def __post_init__(self) -> None:
         self.held: tuple[Value, Box] | None = None
 
-    def bring(self, dim: Expr) -> None:
+    def copy_for(self, dim: Expr) -> None:
         """If `dim` is K, emit the copy of the halo tile for the current K step, and record its tensor, of which the
         method `rows` then returns views. Otherwise do nothing.
 
@@ -242,7 +242,7 @@ class TapsOfB(BesideHalo):
         """
         return tuple(d for d in self.product.axes.deep if d not in self.last)
 
-    def bring(self, dim: Expr) -> None:
+    def copy_for(self, dim: Expr) -> None:
         """If `dim` is the innermost loop on which the copy of B depends, emit the copy to a new shared tile, and record
         the tile, of which the method `columns` then returns views. Otherwise do nothing.
         """

@@ -61,15 +61,16 @@ def _staged_sources(product: AtomProduct, a: Tile, b: Tile) -> tuple[OperandSour
 
 
 def _left_of_task(product: AtomProduct, a: Tile) -> OperandSource:
-    """Return the source of operand A of the MMA `product`, in a task that keeps accumulators in tile registers. It is:
+    """Return the source of operand A of the MMA `product`, in a task that keeps accumulators in tile registers.
 
-    - if A is neither an argument nor staged rows (input rows copied to the worker's memory), or has not the atom's
-      type: in place if the atom can read it so, else a panel (a zero-padded copy, contiguous along K, that is emitted
-      here);
-    - else, if elements of A may be out of bounds: a buffer to which one K step at a time is copied, with zeros;
-    - else: A in place.
+    A is usable if it is an argument, or staged rows (input rows copied to the worker's memory), and has the atom's
+    type. The source is:
 
-    In the last two cases, raise a ProgramError if A is an argument and K is not whole atoms.
+    - for any other A: in place if the atom can read it so, else a panel (a zero-padded copy, contiguous along K, that
+    is emitted here); - for a usable A with elements that may be out of bounds: a buffer to which one K step at a time
+    is copied, with zeros; - for any other usable A: in place.
+
+    Raise a ProgramError if A is a usable argument, and K is not whole atoms.
     """
     low, kernel = product.low, product.microkernel
     source = only_load(a.formula) if a.dtype is kernel.atom.a.dtype else None
@@ -141,10 +142,12 @@ def _panel(
 
 
 def _right(p: AtomProduct, b: Tile) -> OperandSource:
-    """Return the source of operand B: in place, packed by a program that runs before, or packed here by emitted code.
+    """Return the source of operand B. The first that applies is chosen:
 
-    It is in place if the atom can read it so and caches hold it well; else packed before, if B is an argument that
-    several tasks or iterations read; else in place if possible; else packed here.
+    - in place, if the atom can read it so and caches hold it well;
+    - packed by a program that runs before, if B is an argument that several tasks or iterations read;
+    - in place, if the atom can read it so;
+    - packed here, by emitted code.
     """
     kernel, axes = p.microkernel, p.axes
     n = kernel.atom.shape[1]

@@ -175,18 +175,18 @@ def _microkernel_with_operands(
     the operands.
 
     A and B are `a` and `b`, swapped if the atom's rows run along N. `c` are the dimensions of the result. Return None
-    if the MMA has no M, N and K, or if the plan has no atom for it. `low.lost` then records the reason, except for a
-    plan that unrolls scalar products instead of an atom.
+    if the MMA has no M, N and K, or if the plan has no atom for it. `low.fallback_mmas` then records the reason, except
+    for a plan that unrolls scalar products instead of an atom.
     """
     known = {**a.parts, **b.parts}
     axes = axes_of(a.dims, b.dims, c, lambda d: most(known[d][1]))
     if isinstance(axes, str):
-        low.lost[op] = axes
+        low.fallback_mmas[op] = axes
         return None
     kernel = low.bound.products.get(op)
     if kernel is None:
         if low.bound.unrolled_terms is None:
-            low.lost[op] = "its plan says loops"
+            low.fallback_mmas[op] = "its plan says loops"
         return None
     axes = kernel.oriented(axes)
     return kernel, axes, *((b, a) if axes.swapped else (a, b))

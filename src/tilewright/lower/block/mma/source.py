@@ -43,7 +43,7 @@ class OperandSource:
         Subclasses with state override it.
         """
 
-    def bring(self, dim: Expr) -> None:
+    def copy_for(self, dim: Expr) -> None:
         """Emit the copies that this operand needs at the start of each iteration of the K loop over `dim`; by default
         none.
 
