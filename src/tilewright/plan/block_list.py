@@ -140,9 +140,10 @@ def _streamed_operand(
 ) -> str:
     """Return "a" or "b": the operand whose loads bypass the L1 cache; "" if the unit's loads have no such hint.
 
-    The inner loop over accumulator tiles keeps one operand (a tile's columns of B, or its rows of A) and changes the
-    other. If L1 holds the operand that is kept, the other one bypasses L1. Otherwise the one that is kept does. `order`
-    are the loops, outermost first. `tile` is (rows, columns) of an accumulator tile, `space` the contraction.
+    The inner loop over accumulator tiles reads one operand again in each iteration (a tile's columns of B, or its rows
+    of A), and another part of the other operand each time. If L1 holds the operand that is read again, the other one
+    bypasses L1; else the one that is read again does. `order` are the loops, outermost first. `tile` is (rows, columns)
+    of an accumulator tile, `space` the contraction.
     """
     if not is_tile_atom(unit.atom):
         return ""

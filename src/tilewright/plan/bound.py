@@ -182,8 +182,8 @@ class BoundKernel:
         """True if the loop number `number` over the dimension `d` is a K loop of an MMA, not a loop over accumulator
         tiles.
 
-        `number` is 1 for the first loop over `d` in the plan. A first loop is over accumulator tiles if an accumulator
-        has the dimension `d`; all other loops are K loops. Only accumulators of MMAs with packed B count.
+        Loops over `d` are numbered from 1 on, in the order of the plan. The first one is over accumulator tiles if the
+        accumulator of an MMA with packed B has the dimension `d`. All other loops are K loops.
         """
         return number > 1 or not any(d in op.operands[2].type.dims for op in self.packed_b)
 
@@ -313,14 +313,13 @@ class BoundKernel:
     def k_step_rows(self, op: Op, atom: MultiplyAtom) -> int:
         """Return the length of a K step of the mma `op`, in rows of shared memory; 0 if `op` has no K loop of its own.
 
-        A row is `atom.slab` contiguous elements of K. 0 means that all of K is in shared
-        memory at once, or all of its tile in a loop around the MMAs. Otherwise the K step is the loop tile that K's
-        axis states. There are three special cases:
+        A row is `atom.slab` contiguous elements of K. 0 means that all of K is in shared memory at once, or all of its
+        tile in a loop around the MMAs. Otherwise the K step is the loop tile that K's axis states. There are three
+        special cases:
 
         - the axis states no loop tile: the result is 0; but with filter taps as further reduction dimensions, the step
-          is all of K;
-        - the axis states all of K, inside a loop and without filter taps: the result is 0;
-        - the plan has no axis of K: the step is one row.
+        is all of K; - the axis states all of K, inside a loop and without filter taps: the result is 0; - the plan has
+        no axis of K: the step is one row.
 
         Raise an ArgumentError, which quotes the plan, if the K step is no whole number of rows or is longer than K.
         """
@@ -441,12 +440,14 @@ class BoundKernel:
 
     @cached_property
     def halo_taps(self) -> int | None:
-        """The number of filter taps of operand B that one copy to shared memory brings; None if A is not a halo tile.
+        """The number of filter taps of operand B in one copy to shared memory; None if A is not a halo tile.
 
-        A halo tile is an input tile with its surroundings; the plan must then place B as a panel. 0 means that all of B
-        is copied once, before the first task. Otherwise the plan's statement on B says when it is copied. At each step
-        of the innermost loop, a copy brings 1 tap (also if that loop has no axis). At an outer loop, it brings all taps
-        of the innermost loop: the padded extent of its axis.
+        A halo tile is an input tile with its surroundings; the plan must then place B as a panel. The plan's statement
+        on B says when B is copied:
+
+        - `at start`, once before the first task: the number is 0, and the copy has all of B; - at each step of the
+        innermost loop: a copy has 1 tap; - at each step of an outer loop: a copy has all taps of the innermost loop,
+        the padded extent of its axis; 1 if that loop has no axis.
         """
         if not self.has_halo:
             return None

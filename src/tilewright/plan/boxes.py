@@ -418,8 +418,8 @@ def _widths_without_products(program: Program, dims: tuple[Expr, ...], size: Siz
 def width_choices(extent: int, radices: Collection[int]) -> list[int]:
     """Return the extents of a task (tile of the grid) to try along a dimension of `extent` elements, largest first.
 
-    The first is `extent`, the last is 1, and each is a quarter to a half of the one before. Which number it is there
-    depends on four preferences, the strongest first: it keeps the digits (such as i//56, i%56) of the dimension's index
+    The first is `extent`, the last is 1, and each is a quarter to a half of the one before. In that range an extent is
+    chosen by four preferences, the strongest first: it keeps the digits (such as i//56, i%56) of the dimension's index
     i whole; it is a multiple of ROWS (16) or far above it; it divides `extent`; it is large. `radices` are the numbers
     by which accesses divide i.
 

@@ -42,12 +42,12 @@ def groups_of(
     """Return the number of consumer wave groups that compute one task (workgroup's tile).
 
     The machine must have lanes (a GPU). A wave group is the waves (warps) that one atom spans; with ping-pong, half of
-    the consumer groups compute a task.
-    `mma_statement` is the plan's statement for the MMA. `linked`: an operand of an MMA is computed from another MMA.
-    Raise an ArgumentError, which quotes the statements, if
-    - the consumer waves are no whole groups, or the producer waves neither 1 nor one group,
-    - all waves together are too many for a workgroup,
-    - ping-pong has a synchronous atom, several producer waves or an MMA that waits for another,
+    the consumer groups compute a task. `mma_statement` is the plan's statement for the MMA. `linked` says that an
+    operand of an MMA is computed from another MMA. Raise an ArgumentError, which quotes the statements, in these cases:
+
+    - the consumer waves are no whole groups, or the producer waves neither 1 nor one group;
+    - all waves together are too many for a workgroup;
+    - ping-pong has a synchronous atom, several producer waves or an MMA that waits for another;
     - a synchronous atom has one consumer group only: a second must multiply while one loads.
     """
     assert machine.lanes is not None

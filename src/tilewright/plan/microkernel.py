@@ -536,9 +536,9 @@ def mma_cycles(
 ) -> float:
     """Return the predicted cycles of one core for a whole MMA: all accumulator tiles, plus the packing of B.
 
-    `sizes` are the extents M, N and K, `row_stride` is the number of bytes between rows of A. If N is a part of a
-    longer dimension (`is_part`) and no whole number of tiles, B is packed once for every row of tiles. Otherwise B is
-    packed once if the atom reads several neighbours along K of one column as one run, else not at all.
+    `sizes` are the extents M, N and K, `row_stride` is the number of bytes between rows of A. B is packed once for
+    every row of tiles if N is a part of a longer dimension (`is_part`) and no whole number of tiles. Otherwise B is
+    packed once if the atom reads several neighbours along K as one run, else not at all.
     """
     m, n, k = sizes
     packings = -(-m // microkernel.rows) if is_part and n % microkernel.columns else int(microkernel.k_pack > 1)

@@ -186,13 +186,12 @@ def contiguous_row_widths(
 
 
 def _waves_beside_others(machine: Machine, row_bytes: int, waves: int) -> int:
-    """Return the number of waves per task (at most `waves`) with which a core can run as many tasks as it has room for
-    rows.
+    """Return the number of waves per task, at most `waves`, with which a core can run several tasks at a time.
 
-    The row of a task has `row_bytes` bytes and stays in shared memory. A core keeps a few such rows and runs one task
-    for each, so that some load while others compute. `waves` is halved while that would be more lanes than a core runs
-    at a time, but not below the machine's smaller number of waves per task. It is returned unchanged on a machine
-    without figures of what a core runs at a time.
+    A task's row has `row_bytes` bytes and stays in shared memory. A core has room for some rows, and should run one
+    task for each, so that some tasks load while others compute. `waves` is halved while the waves of these tasks would
+    be more than a core runs at a time, but not below the machine's smaller number of waves per task. It is returned
+    unchanged on a machine without figures of what a core runs at a time.
     """
     at_a_time, shared = machine.costs.resident.lanes // (machine.lanes or 1), machine.spaces["shared"].bytes or 0
     while at_a_time and waves > machine.row_tasks.fewer_waves and waves * (shared // row_bytes) > at_a_time:

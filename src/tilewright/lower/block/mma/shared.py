@@ -27,7 +27,7 @@ def with_shared_operands(low: Lowering, ops: Sequence[Op], dims: Sequence[Expr])
     """Emit, once for all blocks along `dims`, the computation and the packing of operands B of MMAs in `ops` that do
     not depend on the block. Return the operations of `ops` that are left to be emitted for each block.
 
-    Such an operand must be computed, not read, and have none of the dimensions `dims`. `low.task.packed` gets the
+    An operand is shared if it is computed, not read, and has none of the dimensions `dims`. `low.task.packed` gets the
     packed operands.
     """
     scope = low.scope
