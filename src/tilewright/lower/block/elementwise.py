@@ -105,6 +105,9 @@ def _ends_coarse(users_of: Mapping[Value, Sequence[Op]], value: Value) -> bool:
     users = users_of.get(value, ())
 
     def coarse(user: Op) -> bool:
+        """True if `user` casts to a float of at most 16 bits, or is a sum, product or quotient whose result only ends
+        in these.
+        """
         if user.name == "cast":
             return bool(user.attrs["dtype"].is_float and user.attrs["dtype"].bits <= COARSE)
         return user.name in ("sum", "mul", "div") and len(user.results) == 1 and _ends_coarse(users_of, user.results[0])
@@ -248,6 +251,7 @@ def _as_f4_pairs(storage: Storage, tile: Tile, op: Op) -> Tile:
     byte = Formula.cast(dtypes.i32, rewritten(tile.formula, Substitution({storage.scope.coordinate(before): c // 2})))
 
     def number(n: float) -> Formula:
+        """Return the formula of the number `n`, as an i32."""
         return formulas.number(n, dtypes.i32)
 
     code = call("and_", call("shr", byte, formulas.index(c % 2 * 4, dtypes.i32)), number(15))

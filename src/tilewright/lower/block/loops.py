@@ -356,6 +356,7 @@ def _data_dependent_loop(low: Lowering, op: Op) -> tuple[Tile, ...]:
     carried, required = _all_carried(low, op, op.operands), set(low.reports.required)
 
     def emit_iteration() -> None:
+        """Emit the body for the current tile, and the step of the current index to the next tile."""
         with low.nested():
             scope.bases[axis], scope.ends[axis] = current, Tile(dtypes.i64, (), {}, end)
             with scope.at(axis, (as_expr(0), tile)):
@@ -376,6 +377,7 @@ def _emit_while(storage: Storage, truth: Callable[[], Formula], one: Callable[[]
     is_true = storage.writer.register(dtypes.i32, "going")
 
     def emit_condition() -> None:
+        """Emit the computation of the condition into the register that the loop tests."""
         storage.put(is_true, (), {}, Formula.cast(dtypes.i32, truth()))
 
     emit_condition()
@@ -425,6 +427,7 @@ def _while(low: Lowering, op: Op) -> tuple[Tile, ...]:
         return formulas.of_expr(e, data)
 
     def emit_iteration() -> None:
+        """Emit the body, and the store of the index that it sets."""
         with low.nested():
             _body(low, op, carried)
             following = scope.bound[axis].formula

@@ -247,6 +247,7 @@ def conditions_of(low: Lowering, condition: Value) -> list[tuple[Expr, tuple[Exp
     makers = low.program.makers()
 
     def formula(value: Value) -> Formula:
+        """Return the formula of `value` over coordinates; an unknown argument in it stands for anything else."""
         inner = makers.get(value)
         if inner is not None and inner.name == "self_index":
             return Formula("index", (), low.scope.coordinate(inner.attrs["dim"]))

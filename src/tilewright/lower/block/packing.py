@@ -46,6 +46,7 @@ def pack_here(
     packed = storage.writer.part(storage.writer.alloc(tile.dtype, order.shape, "packed"), order.shape)
 
     def images(indices: Sequence[Expr]) -> Substitution:
+        """Return the substitution of B's coordinates by `indices`, which count from the start of each part."""
         return Substitution(
             {storage.scope.coordinate(d): parts[d][0] + at for d, at in zip(dims, indices, strict=True)}
         )
@@ -149,6 +150,7 @@ def _program(low: Lowering, element: Load, source: Value, coordinates: list[Symb
     inner, body = Block(()), Block(())
 
     def images(places: Sequence[Expr]) -> Substitution:
+        """Return the substitution of B's coordinates by the expressions `places`."""
         return Substitution(dict(zip(coordinates, places, strict=True)))
 
     def copy(block: Expr, shape: tuple[Size, ...], first: Expr) -> None:

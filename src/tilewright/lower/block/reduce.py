@@ -221,6 +221,7 @@ def _masked_tail(storage: Storage, tile: Tile, dim: Expr, count: int, number: fl
     over, _ = storage.axes(tile.dims, tile.parts)
 
     def from_copy(each: Load) -> Formula:
+        """Return the formula of the load `each` from a copy of its first elements; the load itself if it lacks `dim`."""
         if not any(coordinate in e.symbols for e in each.at):
             return load(each.tensor, *each.at)
         view = storage.viewed(each, tile.dims, {**tile.parts, dim: (first, count)})
@@ -247,6 +248,7 @@ def combine_by_blocks(
     kind, outer = "scan" if dim in dims else "reduce", [d for d in tile.dims if d is not dim]
 
     def emit_block(place: Expr, width: Size) -> None:
+        """Emit the reduction or scan of `width` indices of the last outer dimension, from `place` on."""
         parts = dict(tile.parts)
         if outer:
             parts[outer[-1]] = (parts[outer[-1]][0] + place, width)

@@ -183,6 +183,7 @@ def write(low: Lowering, group: FusedRows) -> None:
     first, length = all_parts[group.row]
 
     def emit_rows(part: Part) -> None:
+        """Emit all operations of the group for the rows in `part`, (first index, extent)."""
         with low.scope.at(group.row, part), low.nested():
             for value in group.given:
                 storage.env[value] = _cut(storage.env[value], group.row, part)

@@ -251,6 +251,7 @@ def _write_parts(low: Lowering, group: StreamedReductions, totals: Mapping[Op, T
     (first, length), width = low.scope.part(dim), group.at_once[dim]
 
     def emit(part: Part) -> None:
+        """Emit the inner loops for `part`, (first index, extent), of the dimension."""
         with low.scope.at(dim, part), low.nested():
             for value in group.given:
                 tile = storage.env[value]

@@ -31,6 +31,7 @@ def read_asynchronously(program: Program, chain: Places, machine: Machine) -> se
     roots = set()
 
     def note(value: Value) -> None:
+        """Add the tensor below `value` to the result; for a stage of a channel, the allocation of all its stages."""
         root = chain.root(value)
         maker = chain.makers.get(root)
         if maker is not None and maker.name in ("acquire", "wait"):

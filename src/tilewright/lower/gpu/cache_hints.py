@@ -86,6 +86,7 @@ def _uses(body: Block) -> Iterator[_Use]:
     pauses = 0
 
     def within(block: Block, when: tuple[Expr, ...], times: int | None) -> Iterator[_Use]:
+        """Yield the uses in `block`, which runs `times` times (None: unknown) under the conditions `when`."""
         nonlocal pauses
         for op in block.ops:
             lanes = _product([s.upper + 1 for s in op.attrs.get("over", ())])

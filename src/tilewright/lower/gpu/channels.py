@@ -212,6 +212,9 @@ def release(low: WaveLowering, op: Op) -> None:
     ring: BarrierRing = low.handles[op.operands[0]]
 
     def release_stage() -> None:
+        """Emit the end of the group of bulk copies out of the stage, if there are any, and the arrivals at its `empty`
+        barrier that are not delayed.
+        """
         place = _take_fill(low, op, "release", ring)
         if ring.has_copy_out and ring.delays_release:
             with low.one_wave(ring.groups):

@@ -55,33 +55,36 @@ def for_(low: WaveLowering, op: Op) -> None:
     is_first = sum(((r.symbol - r.lo) for r in loops), as_expr(0)) <= 0
     meanings = {r.symbol: n.symbol for r, n in zip(ranges, loops, strict=True)}
 
-    def lower_body(in_flight: list[Group], settles: bool) -> tuple[Block, list[Group]]:
+    def lower_body(in_flight: list[Group], waits: bool) -> tuple[Block, list[Group]]:
+        """Return (the lowered body, the groups of MMAs in flight at its end); `in_flight` are those at its start. With
+        `waits`, the body ends with a wait for all MMAs.
+        """
         inner = Block(())
         low.mmas_in_flight.groups = list(in_flight)
         with low.writing(inner), low.means(meanings):
             _body(low, op)
             low.mmas_in_flight.clear()
-            if settles:
+            if waits:
                 low.mmas_in_flight.wait_for_all()
         left_in_flight, low.mmas_in_flight.groups = low.mmas_in_flight.groups, []
         return inner, left_in_flight
 
     touched_before, low.mmas_in_flight.touched = low.mmas_in_flight.touched, set()
-    inner, left_in_flight = lower_body([], settles=False)
+    inner, left_in_flight = lower_body([], waits=False)
     # assemblers do not track accumulators across iterations that other operations touch
     if any(not low.mmas_in_flight.touched.isdisjoint(g.accumulators) for g in left_in_flight):
-        inner, left_in_flight = lower_body([], settles=True)
+        inner, left_in_flight = lower_body([], waits=True)
     low.mmas_in_flight.touched |= touched_before
     if left_in_flight:  # the next iteration begins with the MMAs that this one leaves in flight
         carried = [
             replace(g, started_if=~is_first, releases=list(g.releases), released=list(g.released))
             for g in left_in_flight
         ]
-        inner, in_flight_again = lower_body(carried, settles=False)
+        inner, in_flight_again = lower_body(carried, waits=False)
         if len(in_flight_again) != len(left_in_flight) or not all(
             x.is_same_group(y) for x, y in zip(in_flight_again, left_in_flight, strict=True)
         ):
-            inner, left_in_flight = lower_body([], settles=True)
+            inner, left_in_flight = lower_body([], waits=True)
         else:
             left_in_flight = in_flight_again
     low.turns = outer_turns
@@ -228,12 +231,14 @@ def _from_table(low: WaveLowering, op: Op) -> None:
     task_counter = low.new_counter("dealt") if is_pingpong else None
 
     def lower_task() -> None:
+        """Lower one task; its MMAs are done at the end, and the waves synchronise if necessary."""
         _body(low, op)
         low.mmas_in_flight.wait_for_all()
         if synchronises:
             low.sync_waves()
 
     def lower_pingpong_task() -> None:
+        """Lower one task for both halves of a ping-pong role: one half does it, and the other skips its stages."""
         assert task_counter is not None
         count = low.read_counter(task_counter, "dealt")
         low.add_to_counter(task_counter, as_expr(1))

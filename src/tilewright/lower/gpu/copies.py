@@ -320,6 +320,7 @@ def fill(low: WaveLowering, op: Op) -> None:
         return
 
     def body(lane: Symbol, v: Symbol, at: tuple[Expr, ...], in_bounds: Expr | None) -> None:
+        """Emit the fill of the elements at `at` in memory."""
         register = low.fragment(target.dtype, int(v.hi) + 1)
         low.emit("fill", (register,), value=value)
         store_at(low, register, target, lane, v, at, in_bounds)
@@ -403,6 +404,7 @@ def copy(low: WaveLowering, op: Op) -> None:
     else:
 
         def body(lane: Symbol, v: Symbol, at: tuple[Expr, ...], in_bounds: Expr | None) -> None:
+            """Emit the copy of the elements at `at`, from memory to memory."""
             store_at(low, load_at(low, source, lane, v, at, in_bounds, otherwise), target, lane, v, at, in_bounds)
 
         distribute_over_lanes(low, target.shape, target.dtype.numpy.itemsize, body)
@@ -479,6 +481,7 @@ def lane_copies(low: WaveLowering, op: Op, source: InMemory, target: InMemory) -
     order = [*(d for d in range(len(shape)) if d != contiguous_dim), *([contiguous_dim] if shape else [])]
 
     def body(lane: Symbol, v: Symbol, at: tuple[Expr, ...], in_bounds: Expr | None) -> None:
+        """Emit one asynchronous copy by each lane, of the elements at `at`."""
         coordinates = tuple(at[order.index(d)] for d in range(len(shape)))
         from_, to = source.at(coordinates), target.at(coordinates)
         conditions: dict[str, Any] = {"inside": conjunction(from_.conditions), "when": in_bounds}

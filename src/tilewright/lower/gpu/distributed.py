@@ -126,6 +126,7 @@ def map_(low: WaveLowering, op: Op) -> None:
     )
 
     def emit_part(window: Window) -> None:
+        """Emit the operation for one window of elements."""
         _emit_window(low, op, axes, window)
 
     loads_in_flight, word_bytes = low.target.lane_access.loads_in_flight, low.target.register_file.word_bytes
@@ -141,6 +142,7 @@ def _in_parts(
     """
 
     def split(window_now: Window, free_dims: list[Dim]) -> None:
+        """Emit parts of `window_now`, split along the first of `free_dims` if it has too many values."""
         at_once, others = 0, 1
         if free_dims:
             others = window_now.values // (free_dims[0].vectors * free_dims[0].width)
@@ -151,6 +153,7 @@ def _in_parts(
         first, *rest = free_dims
 
         def emit_loop_body(vectors: int, turn: Expr) -> None:
+            """Emit the part with `vectors` vectors of the split dimension, from vector number `turn` on."""
             shorter = replace(first, extent=vectors * first.width * first.threads)
             changed = [
                 (shorter, turn) if full is first else (d, t)
@@ -291,6 +294,7 @@ def _from_shifted(
     shifted: dict[tuple[Dim, bool], Any] = {}
 
     def along(d: Dim) -> Any:
+        """Return a table of the coordinates of a lane's elements along `d`, relative to the lane's first."""
         return places[d, False] * d.width + places.get((d, True), 0)
 
     for d, axis_or_shift in zip(handle.dims, through, strict=True):
@@ -432,6 +436,7 @@ def _lane_totals(
         low.emit("fill", (total,), value=neutral)
 
     def emit_part(window: Window) -> None:
+        """Emit the combination of a lane's values in `window` with the totals so far."""
         values = cast(low, load_window(low, op, source, axes, window), kind)
         if reduced is not None:
             values = masked(low, values, window, reduced, neutral)

@@ -84,6 +84,7 @@ def _map_in_memory(low: WaveLowering, op: Op, handles: list[Any]) -> None:
     target = handles[0]
 
     def body(lane: Symbol, v: Symbol, at: tuple[Expr, ...], in_bounds: Expr | None) -> None:
+        """Emit the loads, the formula and the store for the elements at `at`."""
         operands = [copies.load_at(low, h, lane, v, at, in_bounds, 0) for h in handles[1:]]
         result = low.fragment(target.dtype, int(v.hi) + 1)
         _compute(low, op, result, operands, lane, v, at)

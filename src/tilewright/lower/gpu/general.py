@@ -110,6 +110,7 @@ class Rows:
         copy = scratch(low, (op, number, "before"), source.dtype, source.extents)
 
         def body(lane: Symbol, v: Symbol, at: tuple[Expr, ...], in_bounds: Expr | None) -> None:
+            """Emit the copy of the elements at `at` to scratch memory."""
             copies.store_at(low, copies.load_at(low, source, lane, v, at, in_bounds, 0), copy, lane, v, at, in_bounds)
 
         copies.distribute_over_lanes(low, source.extents, source.dtype.numpy.itemsize, body)
@@ -205,6 +206,7 @@ class Rows:
         if self.length != first:
 
             def step(i: Expr, accumulators: list[Value]) -> None:
+                """Emit the combination of element `i` of the row into `accumulators`."""
                 self.combine(accumulators, self.items(lane, v, self.source_coordinates(at, i), in_bounds))
 
             accumulate(low, [(op, total) for total in totals], (first, self.length), step)
@@ -226,6 +228,7 @@ class Rows:
         low.emit("fill", (first,), value=neutral(function, self.kinds[0]))
 
         def step(i: Expr, bases: Sequence[Value | None], totals: list[Value]) -> None:
+            """Emit the combination of element `i` into `totals`, and the store of that element's result."""
             items = self.items(lane, v, self.source_coordinates(at, i), in_bounds)
             if self.op.attrs.get("exclusive"):
                 self.write(self._with_base(bases[0], totals), lane, v, self.source_coordinates(at, i), in_bounds)
@@ -284,6 +287,7 @@ def broadcast(low: WaveLowering, op: Op) -> None:
     axis = op.attrs["along"]
 
     def body(lane: Symbol, v: Symbol, at: tuple[Expr, ...], in_bounds: Expr | None) -> None:
+        """Emit the load of the source's element and its store to the target's elements at `at`."""
         element = copies.load_at(low, source, lane, v, (*at[:axis], *at[axis + 1 :]), in_bounds, 0)
         copies.store_at(low, element, target, lane, v, at, in_bounds)
 
@@ -310,6 +314,7 @@ def _for_each_indexed_element(
     shape = sizes(low.expr(s.upper + 1) for s in op.attrs["over"])
 
     def lower_element(lane: Symbol, v: Symbol, at: tuple[Expr, ...], in_bounds: Expr | None) -> None:
+        """Emit the reads of the indices of the element at `at`, then the work of `body` on it."""
         meanings: dict[Symbol, Expr] = dict(zip(op.attrs["over"], at, strict=True))
         for (name, index_coordinates), source in zip(op.attrs.get("where", ()), indices, strict=True):
             images = Substitution({**low.meaning, **meanings})
@@ -354,6 +359,7 @@ def gather(low: WaveLowering, op: Op) -> None:
     memory, tile = in_memory(low, op, 1), in_memory(low, op, 0, filled=False)
 
     def body(lane: Symbol, v: Symbol, at: tuple[Expr, ...], in_bounds: Expr | None, where: TensorAddress) -> None:
+        """Emit the load of the element at the address `where` and its store to the tile at `at`."""
         element = _scalar_fragment(low, tile.dtype)
         attrs = _condition_attrs(where, in_bounds, op.attrs.get("otherwise", 0))
         low.emit("load", (element, where.buffer), over=(lane, v), at=(where.offset,), **attrs)
@@ -371,6 +377,7 @@ def scatter(low: WaveLowering, op: Op) -> None:
     memory, tile = in_memory(low, op, 1), in_memory(low, op, 0)
 
     def body(lane: Symbol, v: Symbol, at: tuple[Expr, ...], in_bounds: Expr | None, where: TensorAddress) -> None:
+        """Emit the load of the tile's element at `at` and its store to the address `where`."""
         element = copies.load_at(low, tile, lane, v, at, in_bounds, 0)
         attrs = _condition_attrs(where, in_bounds)
         low.emit("store", (element, where.buffer), over=(lane, v), at=(where.offset,), **attrs)
@@ -388,6 +395,7 @@ def atomic(low: WaveLowering, op: Op) -> None:
     memory, tile = in_memory(low, op, 1), in_memory(low, op, 0)
 
     def body(lane: Symbol, v: Symbol, at: tuple[Expr, ...], in_bounds: Expr | None, where: TensorAddress) -> None:
+        """Emit the load of the tile's element at `at` and the atomic operation at the address `where`."""
         element = copies.load_at(low, tile, lane, v, at, in_bounds, 0)
         low.emit(
             "atomic",

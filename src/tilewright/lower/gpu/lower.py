@@ -115,6 +115,7 @@ def _distributed(rule: Rule) -> Rule:
     """
 
     def lower_op(low: WaveLowering, op: Op) -> None:
+        """Lower `op` as a transposing copy, as an operation on distributed axes, or by `rule`."""
         if op in low.frames.transposes:
             transposing.lower_transposed(low, op)
         else:

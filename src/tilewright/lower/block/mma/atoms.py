@@ -47,6 +47,7 @@ def by_atom(
     operand_registers, is_late = (None, False) if task is None else (task.operands, task.late)
 
     def loops() -> list[KLoop]:
+        """Return the K loops: those that operand B or A needs, else those of the plan or the default ones."""
         order = right.loops() or left.loops() or (_order(product, left) if task is None else product.depth)
         return _loops(product, left, order, is_late)
 

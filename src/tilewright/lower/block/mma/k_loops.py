@@ -74,6 +74,7 @@ def over_taps(product: TileProduct, source: OperandSource, dim: Expr, unrolled: 
     """
 
     def runs() -> list[KRun]:
+        """Return the loop's iterations as a list of one KRun."""
         first, end, unroll = (as_expr(0), as_expr(product.width(dim)), True) if unrolled else source.limits(dim)
         return [KRun(end if taps == 1 else end // taps, taps, first, unroll=unroll)]
 
@@ -96,6 +97,7 @@ def write_nest(
     outer_index, outer_step = product.at.get(loop.dim), product.steps.get(loop.dim)
 
     def enter(run: KRun, number: Expr) -> None:
+        """Emit iteration `number` of `run`: the operands' copies, then the inner loops."""
         index = run.base + run.step * number
         product.at[loop.dim], product.steps[loop.dim] = index if outer_index is None else outer_index + index, run.step
         for source in sources:
