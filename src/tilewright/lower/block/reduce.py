@@ -221,7 +221,9 @@ def _masked_tail(storage: Storage, tile: Tile, dim: Expr, count: int, number: fl
     over, _ = storage.axes(tile.dims, tile.parts)
 
     def from_copy(each: Load) -> Formula:
-        """Return the formula of the load `each` from a copy of its first elements; the load itself if it lacks `dim`."""
+        """Return the formula of the load `each` from a copy of its first elements; the load itself if it does not
+        depend on `dim`.
+        """
         if not any(coordinate in e.symbols for e in each.at):
             return load(each.tensor, *each.at)
         view = storage.viewed(each, tile.dims, {**tile.parts, dim: (first, count)})
