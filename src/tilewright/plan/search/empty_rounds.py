@@ -12,7 +12,7 @@ from tilewright.plan.search.tiling import Tiling
 from tilewright.plan.search.work import Phase
 
 
-@lru_cache(maxsize=4)  # bounds of a tiling and all its pipelines ask for it, one after the other
+@lru_cache  # bounds of a tiling and all its pipelines ask for it, one after the other
 def kept_rounds(t: Tiling) -> tuple[float, float]:
     """Return (mean fraction of K iterations that a task does not skip, the largest such fraction of any task).
 
