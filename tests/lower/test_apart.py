@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from every_plan import every_plan
+from every_plan import plans_from_the_best
 
 import tilewright
 import tilewright.lang as tkl
@@ -123,7 +123,9 @@ def ran(made, low=-1, high=2):
 )
 def test_a_value_goes_through_memory_in_its_own_type_and_results_are_exact(kernel, sizes, through):
     soon = row_of("hopper", launch_cycles=0)  # two launches cost nothing
-    plan = every_plan(kernel, sizes, soon, lambda p: p.split_after == "mma" and p.then.split_after is None)[0]
+    plan = next(
+        plans_from_the_best(kernel, sizes, soon, lambda p: p.split_after == "mma" and p.then.split_after is None)
+    )
     made = kernel_for(kernel, sizes, machine=soon, plan=plan)
     assert f"%between: in global {through}" in made.text("block")
     again = kernel_for(kernel, sizes, machine=soon, plan=made.text("plan"))

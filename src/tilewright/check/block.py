@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.algebra import ComposedLayout
+from tilewright.algebra.expr import Const
 from tilewright.analysis.distribution import Placement, operand_layout, placed, placement
 from tilewright.analysis.thread_layout import frames_of
 from tilewright.analysis.views import Places, written
@@ -26,7 +27,7 @@ from tilewright.ir.core import Block, Op, Program, Value, walk_block
 from tilewright.ir.printer import op_text
 from tilewright.ir.tensors import RegisterType, TensorType, numbers
 from tilewright.ir.verifier import verify
-from tilewright.machine import Condition, Machine, MemoryOperand, MultiplyAtom, RegisterOperand
+from tilewright.machine import Condition, Machine, MemoryOperand, MultiplyAtom, RegisterOperand, Space
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -395,16 +396,33 @@ def past_shared_memory(program: Program, machine: Machine) -> ProgramError | Non
     space, total = machine.spaces["shared"], 0
     if space.bytes is None:
         return None
+    allocations = [pair for pair in _allocations(program.body, 1) if isinstance(pair[0].attrs["type"], TensorType)]
+    if _surely_fits(allocations, space):
+        return None
     in_registers = frames_of(program, Places(program, program.makers()), machine).tensors
-    for op, copies in _allocations(program.body, 1):
-        kind = op.attrs["type"]
-        if isinstance(kind, TensorType) and op.results[0] not in in_registers:
-            size = kind.cosize() * kind.dtype.numpy.itemsize
-            total += copies * (-(-size // space.alignment) * space.alignment)
+    for op, copies in allocations:
+        if op.results[0] not in in_registers:
+            total += copies * _aligned_bytes(op, space)
             if total > space.bytes:
                 needed = f"{total} bytes are needed up to {op_text(op)}; {machine.name} has {space.bytes}"
                 return ProgramError(f"shared memory: {needed}", op.loc)
     return None
+
+
+def _surely_fits(allocations: list[tuple[Op, int]], space: Space) -> bool:
+    """True if tensors fit in `space` (shared memory) even if none of them is kept in registers.
+
+    `allocations` are pairs (`alloc` operation, number of copies). It is False if an extent is known only at the call.
+    """
+    if not all(isinstance(e, Const) for op, _ in allocations for e in op.attrs["type"].expressions()):
+        return False
+    return sum(copies * _aligned_bytes(op, space) for op, copies in allocations) <= (space.bytes or 0)
+
+
+def _aligned_bytes(op: Op, space: Space) -> int:
+    """Return the bytes that the tensor of the `alloc` operation `op` takes in `space`, rounded up to its alignment."""
+    kind: TensorType = op.attrs["type"]
+    return -(-kind.cosize() * kind.dtype.numpy.itemsize // space.alignment) * space.alignment
 
 
 def _allocations(block: Block, factor: int) -> Iterator[tuple[Op, int]]:
