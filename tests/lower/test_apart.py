@@ -263,13 +263,14 @@ def test_plans_of_two_programs_are_refused_by_their_line():
     )
 
 
-def test_what_lies_between_two_programs_is_not_much_more_than_their_arguments():
-    """The scores of long sequences are 64 times as large as the queries: there may be no room for them."""
+def test_a_split_names_its_bytes_relative_to_those_that_the_program_moves_and_not_to_its_arguments():
+    """The scores of long sequences are 64 times as large as queries, keys, values and result together."""
     sizes = {"B": 1, "H": 16, "M": 16384, "N": 16384, "D": 64, "E": 64}
     made = kernel_for(kernels.attention(64, "f32"), sizes, machine=machine("hopper"))
     assert made.plan.split_after is None
     assert (
-        "refused  two kernels, split after mma: 16384 MiB lie between them, 64 times their arguments" in made.explain()
+        "refused  two kernels, split after mma: 16384 MiB lie between them, 64 times the bytes that the program moves"
+        in made.explain()
     )
 
 

@@ -80,7 +80,7 @@ class _Checker:
             except ProgramError as fault:
                 raise type(fault)(fault.what, fault.location or op.loc) from None
         self._check_memory()
-        self._check_channels(names)
+        self._check_channels()
         check_cluster(self.program, self.machine, self.places)
         self._check_copy_atoms()
 
@@ -211,7 +211,7 @@ class _Checker:
         }
         why = misarranged(atom, held) if "c" in held else None
         is_arrangement = "c" in held and why is None
-        waves = self._wave_arrangement(c, atom)
+        waves = _wave_arrangement(c)
         for value, name in ((c, "c"), (a, "a"), (b, "b")):
             unit = getattr(atom, name)
             if isinstance(value.type, RegisterType):
@@ -221,15 +221,6 @@ class _Checker:
                 self._check_addressed(value, name, unit, atom)
             elif self.machine.waves != 1:
                 raise ProgramError(f"mma: {atom.name} takes {name} from registers; copy it there first")
-
-    def _wave_arrangement(self, c: Value, atom: MultiplyAtom) -> tuple[int, ...]:
-        """Return (waves along rows, waves along columns): the grid of waves over which the accumulator `c` is
-        distributed; (1, 1) if its type states none. `atom` is not used.
-        """
-        distribution = c.type.distribution
-        if distribution is not None and distribution.waves is not None:
-            return numbers(distribution.waves, "waves")
-        return (1, 1)
 
     def _check_fragment(
         self, value: Value, name: str, atom: MultiplyAtom, waves: tuple[int, ...], why: str | None
@@ -354,11 +345,11 @@ class _Checker:
                         inner.loc,
                     )
 
-    def _check_channels(self, role_names: list[str]) -> None:
+    def _check_channels(self) -> None:
         """Raise a ProgramError if a channel has no acquire, no commit or no wait. Raise one too if it has no release
         and one worker that does all tasks would acquire it more often than it has stages.
 
-        Channels that no operation uses are skipped. `role_names` is not used.
+        Channels that no operation uses are skipped.
         """
         used: dict[Value, set[str]] = {}
         for op in self.program.walk():
@@ -457,6 +448,16 @@ def _count_acquires(block: Block, channel: Value, rounds: int) -> int:
         for inner_block in op.blocks:
             total += _count_acquires(inner_block, channel, inner_rounds)
     return total
+
+
+def _wave_arrangement(c: Value) -> tuple[int, ...]:
+    """Return (waves along rows, waves along columns): the grid of waves over which the accumulator `c` is distributed;
+    (1, 1) if its type states none.
+    """
+    distribution = c.type.distribution
+    if distribution is not None and distribution.waves is not None:
+        return numbers(distribution.waves, "waves")
+    return (1, 1)
 
 
 def _raise_first_difference(mine: Placement, other: Placement, name: str, wanted: str) -> None:

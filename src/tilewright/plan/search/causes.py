@@ -128,7 +128,7 @@ def _described(what: str, kernel: CandidateKernel, work: Work, machine: Machine)
     if what == "gather":
         return _short_runs(kernel, facts, machine)
     if what == "waits" and products and isinstance(kernel, UniformKernelSchedule):
-        return _many_steps(kernel, facts)
+        return _many_steps(kernel)
     if what == "again":
         return _read_again(kernel, facts, work)
     if what == "latency" and isinstance(kernel, UniformKernelSchedule):
@@ -282,10 +282,10 @@ def _slow_operands(what: str, kernel: CandidateKernel, facts: Facts, work: Work)
     )
 
 
-def _many_steps(kernel: UniformKernelSchedule, facts: Facts) -> Cause:
+def _many_steps(kernel: UniformKernelSchedule) -> Cause:
     """Return a Cause (text, advice, operation) for a kernel whose waves wait for operands in every K step of an MMA.
 
-    It names the MMA with the most K steps. If no MMA runs on an atom, it says that lanes multiply. `facts` is not used.
+    It names the MMA with the most K steps. If no MMA runs on an atom, it says that lanes multiply.
     """
     waits: dict[Op, tuple[int, str]] = {}
     for op, microkernel in kernel.products.items():
