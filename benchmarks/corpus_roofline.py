@@ -64,7 +64,7 @@ def _cycles(op: Op, machine: Machine) -> float:
     """The cycles of a core for one product of two numbers, by the fastest atom of their types, or by lanes."""
     types = [operand.type.dtype for operand in op.operands[:2]]
     rounds = op.attrs.get("precision")
-    fit = (a for a in machine.multiply.values() if [a.a.dtype, a.b.dtype] == types and a.rounds in (None, rounds))
+    fit = (a for a in machine.multiply.values() if [a.a.dtype, a.b.dtype] == types and a.rounds_to in (None, rounds))
     by_atom = min((a.cycles / prod(a.shape) for a in fit), default=inf)
     lanes = machine.limits.lane_rate if machine.lanes is not None else (machine.limits.vector_bytes or 16) / 2
     return min(by_atom, max(4, types[0].numpy.itemsize) / 4 / lanes)

@@ -69,8 +69,8 @@ FAULTS = [
     Fault(
         "lane map: ldmatrix is given the rows of the neighbour",
         f"{NVIDIA}/eights.py",
-        "lane: row // 2 if turned else 4 * row,",
-        "lane: row // 2 if turned else 4 * (row ^ 1),",
+        "lane: row // 2 if is_transposed else 4 * row,",
+        "lane: row // 2 if is_transposed else 4 * (row ^ 1),",
         PRODUCTS,
     ),
     Fault(

@@ -74,8 +74,8 @@ GROUPS = {
     },
     "Corrections of memory times": {
         "crossing": "factor on L2 reads of rows that do not start at a multiple of their width",
-        "askew": "factor on rows whose stride is no multiple of an L2 sector",
-        "askew_partial": "factor on the last piece of a row that ends within an L2 sector",
+        "misaligned_row": "factor on rows whose stride is no multiple of an L2 sector",
+        "misaligned_row_tail": "factor on the last piece of a row that ends within an L2 sector",
         "overlapping": "factor on rows that begin within the previous row",
         "leaving_row": "cycles to store one row of a result",
         "outside_row": "cycles that a TMA box copy takes for each row out of bounds",
@@ -229,7 +229,7 @@ def _atoms(page: str, title: str, names: tuple[str, ...], described: dict[str, M
     copies = [copy for row in machines for copy in row.copies.values()]
     is_gpu = any(row.lanes for row in machines)
     hints = [said for hint, said in HINTS.items() if any(copy.hint == hint for copy in copies)]
-    rounded = '; "truncated to tf32": the atom first truncates A and B' if any(a.rounds for a in atoms) else ""
+    rounded = '; "truncated to tf32": the atom first truncates A and B' if any(a.rounds_to for a in atoms) else ""
     has_boxes = any(copy.bytes_moved is None for copy in copies)
     boxes = '; "a box": a box of a tensor, whose size the program states' if has_boxes else ""
     spaces = "global memory; `shared`: shared memory" if is_gpu else "memory"
@@ -392,7 +392,7 @@ def _multiply(row: Machine, before: Machine | None, left_out: Collection[str]) -
         lanes = row.lanes and first.c.lanes // row.lanes
         by = "a core" if not lanes else "1 wave" if lanes == 1 else f"{lanes} waves"
         asynchronous = "yes" if first.asynchronous else "-"
-        rounds = f", truncated to {first.rounds}" if first.rounds else ""
+        rounds = f", truncated to {first.rounds_to}" if first.rounds_to else ""
         lines.append(
             (
                 f"`{family}`",

@@ -70,8 +70,8 @@ def _unfit(r: Reading, mine: MultiplyAtom, product: ProductShape, text: str) -> 
         return (
             f"it multiplies {' by '.join(takes)} in {mine.c.dtype}, here are {' by '.join(types)} in {product.types[2]}"
         )
-    if mine.rounds not in (None, product.precision):
-        return f"it rounds to {mine.rounds}, and nobody asks for that"
+    if mine.rounds_to not in (None, product.precision):
+        return f"it rounds to {mine.rounds_to}, and nobody asks for that"
     if r.plan.pipeline is None and mine.slab is not None and isinstance(mine.a, RegisterOperand):
         return "without roles A is read from shared memory"
     for operand, form, place in ((a, mine.forms[0], mine.a), (b, mine.forms[1], mine.b)):

@@ -104,9 +104,9 @@ def integer(text: str) -> int:
 
     A text that is no integer raises ValueError.
     """
-    if len(text) > 160 or abs(found := int(text)) > INTEGER.most:
+    if len(text) > 160 or abs(number := int(text)) > INTEGER.most:
         raise LimitExceeded(f"{shown(text)}: {INTEGER.rule}")
-    return found
+    return number
 
 
 def did_you_mean(word: str, known: Iterable[str], most: int = 1) -> str:

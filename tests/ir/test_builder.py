@@ -66,7 +66,7 @@ def test_operations_go_to_a_block_that_is_made_elsewhere():
     other = Block()
     with builder.into(other):
         builder.emit("fill", (x,), {"value": 1})
-    held = builder.made("fill", (x,), {"value": 2})
+    held = builder.create("fill", (x,), {"value": 2})
     assert [op.attrs["value"] for op in other.ops] == [1]
     assert builder.blocks[0].ops == []
     assert held.attrs["value"] == 2

@@ -11,7 +11,7 @@ from tilewright.errors import ParseError, ProgramError
 from tilewright.interpret.executor import execute
 from tilewright.ir import dtypes
 from tilewright.ir.core import Block, MemoryType, Op, Program, TileType, Value
-from tilewright.ir.tile import TILE, loose, parse_tile
+from tilewright.ir.tile import TILE, mismatched_dims, parse_tile
 from tilewright.ir.verifier import verify
 
 M, N, K = (symbol(name, 0) for name in "MNK")
@@ -144,7 +144,7 @@ def test_iterate_must_return_what_it_carries():
     block = Block((arg,), [wrong, op("yield", [wrong.result])])
     loop = op("iterate", [start.result], {"axis": K}, [tile], (block,))
     verify(program_of(start, loop))  # whether M and N are one wide, the constraints say
-    dims, message = loose(loop)
+    dims, message = mismatched_dims(loop)
     assert dims == {M, N}
     assert "starts as" in message
 

@@ -233,7 +233,7 @@ class _Normaliser:
         before, self.scope = self.scope, f"{self.scope}, {op.name}"
         known, ranges = dict(images.by_symbol), []
         if op.name == "tasks":
-            counts = [int(r.rounds or 0) for r in op.attrs["ranges"]]
+            counts = [int(r.trip_count or 0) for r in op.attrs["ranges"]]
             flat = symbol("t", 0, prod(counts) - 1) if prod(counts) > 1 else as_expr(0)
             for n, r in enumerate(op.attrs["ranges"]):
                 known[r.symbol] = r.lo + r.step * (flat // prod(counts[n + 1 :]) % counts[n])

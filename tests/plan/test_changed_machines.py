@@ -167,7 +167,7 @@ def test_rows_that_begin_off_a_line_are_read_by_fewer_tasks():
         rows, columns = tile(planned((PRODUCT, {"M": 1000, "N": 1000, "K": k}), row))
         return -(-1000 // rows) * -(-1000 // columns) * (rows + columns)
 
-    even = replace(HOPPER, limits=replace(HOPPER.limits, crossing=1.0, askew=1.0, askew_partial=1.0))
+    even = replace(HOPPER, limits=replace(HOPPER.limits, crossing=1.0, misaligned_row=1.0, misaligned_row_tail=1.0))
     assert brought(1008, HOPPER) < brought(1024, HOPPER)
     assert brought(1008, even) == brought(1024, even) == brought(1024, HOPPER)
 

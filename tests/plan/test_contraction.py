@@ -95,10 +95,10 @@ def test_convolutions(p):
 
 
 def test_only_padding_makes_coordinates_loose():
-    assert conv_contraction(CONVOLUTIONS[2]).a.loose == frozenset()
-    assert conv_contraction(CONVOLUTIONS[4]).a.loose == frozenset()
-    assert conv_contraction(CONVOLUTIONS[0]).a.loose == {1, 2}
-    assert conv_contraction(CONVOLUTIONS[1]).a.loose == {2}
+    assert conv_contraction(CONVOLUTIONS[2]).a.checked_dims == frozenset()
+    assert conv_contraction(CONVOLUTIONS[4]).a.checked_dims == frozenset()
+    assert conv_contraction(CONVOLUTIONS[0]).a.checked_dims == {1, 2}
+    assert conv_contraction(CONVOLUTIONS[1]).a.checked_dims == {2}
     assert all(not conv_contraction(p).out.conditions for p in CONVOLUTIONS)
 
 

@@ -20,7 +20,7 @@ from tilewright.errors import ArgumentError
 from tilewright.ops import Conv2d
 from tilewright.plan.block_list import blockings
 from tilewright.plan.blocking import plan_of
-from tilewright.plan.fixed import FREE, Fixed
+from tilewright.plan.fixed import FREE, StatedTiles
 from tilewright.plan.lanes import default_steps, input_window, lane_block_unit, out_of_bounds_blocks, why_no_lanes
 from tilewright.plan.search.block_choice import choose
 from tilewright.plan.search.ranked_blocks import compare_blocks
@@ -228,8 +228,8 @@ def test_blocks_whose_taps_fall_outside_are_at_the_ends():
 
 def test_what_is_fixed_holds():
     c = workload(SMALL).contraction
-    lines = [x.blocking for x in choose(c, AMX, fixed=Fixed(rows=9, columns=1)).candidates if x.blocking.by_lanes]
-    parts = [x.blocking for x in choose(c, AMX, fixed=Fixed(rows=4)).candidates]
+    lines = [x.blocking for x in choose(c, AMX, fixed=StatedTiles(rows=9, columns=1)).candidates if x.blocking.by_lanes]
+    parts = [x.blocking for x in choose(c, AMX, fixed=StatedTiles(rows=4)).candidates]
     assert lines
     assert parts
     assert {form.strip for form in lines} == {9}

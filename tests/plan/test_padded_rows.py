@@ -19,7 +19,7 @@ from tilewright.rewrite.align_rows import Reading
 from tilewright.targets.registry import machine
 
 HOPPER = machine("hopper")
-SLOW = replace(HOPPER, limits=replace(HOPPER.limits, askew=1e3, askew_partial=1e3))
+SLOW = replace(HOPPER, limits=replace(HOPPER.limits, misaligned_row=1e3, misaligned_row_tail=1e3))
 """A machine that reads rows which lie askew so slowly that they are always padded first."""
 
 

@@ -66,6 +66,7 @@ ALLOWED = {
     "plan/search/pipeline.py: HALO_STAGES": _SEARCH,
     "plan/search/pipeline.py: HALO_PIPELINES": "pipelines that a kernel with halo tiles has",
     "plan/search/pipeline.py: STORED": _SEARCH,
+    "plan/search/ranked_blocks.py: CLOSE": _SHARE,
     "plan/search/ranked_blocks.py: CLEARLY": _SHARE,
     "plan/search/ranked_blocks.py: CLOSE": _SHARE,
     "plan/search/ranked_blocks.py: SHOWN": _SHOWN,

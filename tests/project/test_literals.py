@@ -43,7 +43,7 @@ REASONS = {
     "plan/tile_registers.py: tile_unit": "parts of the rows worth a thought",
     "plan/vectors.py: _row_choices": "blocks of a line worth a thought beyond the fewest",
     "plan/vectors.py: vector_unit": "parts of the rows worth a thought: workers times powers of two",
-    "lower/cpu/reduce.py: _Walk": "totals that do not wait for each other",
+    "lower/cpu/reduce.py: _ReduceLoops": "totals that do not wait for each other",
     "lower/cpu/delayed_epilogue.py: woven": "an end is spread a twelfth of the body ahead of where it is even",
     "lower/cpu/elementwise.py: _Loops.run": "rounds that are written out",
     "lower/cpu/elementwise.py: _Loops._vectors": "vectors that are written out",

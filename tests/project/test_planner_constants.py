@@ -50,7 +50,15 @@ def test_a_row_says_what_it_is_planned_by(name: str) -> None:
     rates = ["clock_ghz", "l2_rate", "far_rate", "l1_bytes", "l2_bytes", "cores", "launch_cycles", "line_bytes"]
     if row.lanes is not None:
         rates += ["shared_rate", "copy_latency", "lane_rate", "function_rate", "working_registers", "start_cycles"]
-        rates += ["far_alone", "warm", "sector_bytes", "askew", "askew_partial", "leaving_row", "placing"]
+        rates += [
+            "far_alone",
+            "warm",
+            "sector_bytes",
+            "misaligned_row",
+            "misaligned_row_tail",
+            "leaving_row",
+            "placing",
+        ]
         for group in OF_WAVES:
             assert getattr(row, group) != type(getattr(row, group))(), group
     assert [r for r in rates if getattr(row.limits, r) == getattr(plain, r)] == []

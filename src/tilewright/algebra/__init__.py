@@ -1,6 +1,6 @@
 """Index algebra: layouts, integer expressions, coordinate transforms and accesses.
 
-Eager, in plain Python, and usable without the compiler. Where to look:
+Eager, in plain Python, and usable without the compiler. The subjects of the files:
 
 | file              | subject                                                                |
 |-------------------|------------------------------------------------------------------------|

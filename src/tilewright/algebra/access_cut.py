@@ -4,7 +4,7 @@ A cut replaces an axis q by size*q_o + q_i. No cut brings a // or % into the acc
 extents do not divide each other, `how` says what is done about it:
 
 - "box": the tile is a box over the digits; the last tile is smaller (`domain` says where it ends).
-- "extend": a digit's radix is enlarged until the tile fits; the surplus points are outside the domain.
+- "extend": a digit's radix is enlarged until the tile fits; the points added thus are outside the domain.
 - "table": the fused axis is cut as one flat index, and what depends on it is decoded once a task into
   table columns: symbols whose definitions hold the divisions.
 """
@@ -259,7 +259,7 @@ def _cut_table(access: Access, digits: list[Symbol], size: Expr) -> Access:
         strides=(ONE,),
         bounds=conjuncts(columns.gather_condition(b) for b in access.bounds),
         domain=conjuncts([*(columns.gather_condition(d) for d in access.domain), *ragged]),
-        columns=tuple(columns.made),
+        columns=tuple(columns.columns),
         general=None,
     )
 
@@ -268,16 +268,16 @@ class _TableColumns:
     """The table columns of one cut: one for each distinct sum of terms that depends on the fused axes only.
 
     `name` begins the columns' names, `digits` are the fused axes, `decoded` replaces them by expressions of the flat
-    index, and `made` holds the columns so far.
+    index, and `columns` holds the columns so far.
     """
 
-    def __init__(self, name: str, digits: set[Symbol], decoded: Substitution, made: list[Symbol]):
-        self.name, self.digits, self.decoded, self.made = name, digits, decoded, made
+    def __init__(self, name: str, digits: set[Symbol], decoded: Substitution, columns: list[Symbol]):
+        self.name, self.digits, self.decoded, self.columns = name, digits, decoded, columns
 
     def gather(self, e: Expr) -> Expr:
         """Return the expression `e` with one table column in place of the sum of its terms in the fused axes.
 
-        A table column is a symbol whose value is looked up by the fused axes' flat index. If `made` has no column of
+        A table column is a symbol whose value is looked up by the fused axes' flat index. If `columns` has no column of
         this sum yet, a new one is added to it. Raise AccessError if such a term also depends on another axis.
         """
         constant, terms = linear(e)
@@ -297,7 +297,7 @@ class _TableColumns:
 
     def gather_condition(self, condition: Expr) -> Expr:
         """Return the condition with its terms in the fused axes replaced by table columns; new columns are added to
-        `made`.
+        `columns`.
 
         A condition without fused axes keeps its form. Raise AccessError if a condition with them is neither e >= 0 nor
         e == 0.
@@ -318,7 +318,7 @@ class _TableColumns:
         """Return the condition x % s == 0 with one table column in place of the terms of x that depend on the fused
         axes.
 
-        A table column is a symbol whose value is looked up by the fused axes' flat index. If `made` has no column of
+        A table column is a symbol whose value is looked up by the fused axes' flat index. If `columns` has no column of
         these terms yet, a new one is added to it. Raise AccessError if the condition does not have this form, or if one
         of the terms also depends on another axis.
         """
@@ -331,18 +331,18 @@ class _TableColumns:
         """Return the table column whose value is `part`, an expression of the fused axes; or -column, if a column has
         the negative value.
 
-        If `made` has no column of either kind, a new one is added to it. A column is a symbol; its definition is the
+        If `columns` has no column of either kind, a new one is added to it. A column is a symbol; its definition is the
         expression in terms of the flat index.
         """
         definition = self.decoded(part)
         opposite = scale(definition, -1)
-        for known in self.made:
+        for known in self.columns:
             if known.definition is definition:
                 return known
             if known.definition is opposite:
                 return scale(known, -1)
-        column = symbol(f"{self.name}_t{len(self.made)}", definition=definition)
-        self.made.append(column)
+        column = symbol(f"{self.name}_t{len(self.columns)}", definition=definition)
+        self.columns.append(column)
         return column
 
 

@@ -276,10 +276,10 @@ def _matching_swizzle(access: Access, target: Expr, source: Expr) -> Swizzle | N
     """Return the swizzle of the offset that has the same effect as target ^ source in place of the axis `target`; None
     if there is none.
 
-    `access` has the axis `target` where the author wrote the xor, and `source` is another of its axes. There is a
-    swizzle only if all extents and strides are powers of two, no two axes share a bit of the offset, the bits of
-    `source` fit into those of `target` without overlapping them, and the offset's constant is a multiple of the
-    swizzle's period.
+    `access` has the axis `target` where the author wrote the xor. There is a swizzle only under these conditions. All
+    extents and strides are powers of two, so that each axis takes a range of the offset's bits. No two axes share a
+    bit. `source` is one axis, times 1 and plus 0, and has no more bits than `target`. The offset's constant is a
+    multiple of 2**n, where n is above all bits of both axes.
     """
     if not isinstance(target, Symbol) or target not in access.axes:
         return None

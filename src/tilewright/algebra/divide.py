@@ -76,7 +76,7 @@ def zipped_divide(layout: Any, tiler: Any) -> Any:
 
     `tiler` is as for `logical_divide`: an int or layout for one mode, or a tuple with one for each mode.
 
-    Where the tiler is None, the tile is 1:0 and all of that mode is rest.
+    If an entry of the tiler is None, the tile is 1:0 along that mode, and all of the mode is rest.
 
     Post-condition, for the result R and the layout L: if `tiler` is a layout or an int, R[0] == composition(L, tiler);
     if it is a tuple, R[0][i] == composition(L[i], tiler[i]) for each entry that is not None. Trailing modes of one

@@ -79,9 +79,10 @@ def ne(a: _e.ExprLike, b: _e.ExprLike) -> Expr:
 
 
 def negate(condition: Expr) -> Expr:
-    """Return the negated condition, simplified: 1 (true) where `condition` is 0, and 0 (false) where it is 1.
+    """Return the negated condition, simplified: 1 (true) where `condition` is 0 (false), and 0 where it is 1.
 
-    Raise ExpressionError if the expression can take other values.
+    Raise ExpressionError for an expression that can take other values. A constant is an exception: any constant c gives
+    1 - c.
     """
     if type(condition) is Const:
         return const(1 - condition.value)

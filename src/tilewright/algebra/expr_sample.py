@@ -34,8 +34,8 @@ def samples(e: Expr) -> Samples:
 
 
 def _sum_values(e: Sum) -> Samples:
-    """Return the values of a sum at all sample points, added up term by term; an entry is None if a term has no value
-    there.
+    """Return the values of a sum at all sample points: the sum of its terms' values there. An entry is None if a term
+    has no value there.
     """
     totals: list[int | None] = [e.constant] * COUNT
     for t, c in e.terms:

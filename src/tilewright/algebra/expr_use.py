@@ -1,4 +1,4 @@
-"""What expressions are used for: evaluation, substitution, and the linear form in chosen symbols."""
+"""Uses of expressions: evaluation, substitution, and the linear form in chosen symbols."""
 
 from __future__ import annotations
 

@@ -185,7 +185,8 @@ def max_common_vector(a: Any, b: Any) -> int:
     """Return the number of consecutive offsets, from 0 on, that both layouts take at the same indices: a copy can move
     these elements as one vector.
 
-    A width for all vectors of the copy must also divide the contiguous runs of both layouts.
+    Only the first vector is checked. To copy everything by vectors of this width, the caller must check that the width
+    also divides the contiguous runs of both layouts.
 
     Post-condition: the result equals size(max_common_layout(a, b)).
 

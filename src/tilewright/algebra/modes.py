@@ -97,8 +97,8 @@ def take(x: Any, begin: int, end: int) -> Any:
     """
     if not 0 <= begin < end <= rank(x):
         raise LayoutError(f"take of modes {begin} to {end} of {x}: it has {rank(x)} modes")
-    taken = list(range(begin, end))
-    return make_layout([x[m] for m in taken]) if isinstance(x, Layout) else tuple(_as_modes(x)[m] for m in taken)
+    modes = list(range(begin, end))
+    return make_layout([x[m] for m in modes]) if isinstance(x, Layout) else tuple(_as_modes(x)[m] for m in modes)
 
 
 @inside_composed

@@ -69,10 +69,12 @@ class Swizzle(TupleValue):
         return offset ^ ((offset & (ones << self.base)) << -self.shift)
 
     def upcast(self, count: int) -> Swizzle:
-        """Return the swizzle that does the same to the bytes, for offsets that count elements `count` times as large.
+        """Return the swizzle that moves larger elements as this one moves their parts: a larger element is `count`
+        elements.
 
-        Raise LayoutError if `count` is no power of two, or if the swizzle moves parts of a larger element to different
-        places.
+        If the swizzle also exchanges the parts of a larger element with each other, that exchange is dropped. Raise
+        LayoutError if `count` is no power of two, or if the swizzle would move parts of one larger element to different
+        larger elements.
 
         Post-condition, for the result R and this swizzle S: R(o // count) == S(o) // count.
 

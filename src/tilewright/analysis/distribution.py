@@ -26,7 +26,6 @@ class Placement:
     Raise a LayoutError unless `layout` has the two modes (thread, value) and holds each element of `shape`, and only
     those.
 
-
     >>> p = Placement(Layout((4, 2), (2, 1)), (8,))
     >>> p.elements
     array([[0, 1],
@@ -214,10 +213,12 @@ def _layout_of_modes(*pairs: list[tuple[int, int]]) -> Layout:
 
 
 def _restrided(mode: Layout, rows: int, new_rows: int) -> list[tuple[int, int]]:
-    """Return the (size, stride) pairs of a layout's `mode` for a matrix with another number of rows.
+    """Return the (size, stride) pairs of a layout's `mode`, restated for a matrix with `new_rows` rows instead of
+    `rows`.
 
-    Elements are numbered column by column. `mode` is for a matrix of `rows` rows: a step to the next column changes
-    from `rows` to `new_rows`. Raises a LayoutError if a pair runs over the end of a column.
+    Elements are numbered column by column, so one column further is `rows` numbers further in the old matrix, and
+    `new_rows` in the new one. A pair whose stride is a number of whole columns gets a new stride; a pair that stays
+    within one column is kept. Raise a LayoutError if a pair runs over the end of an old column.
     """
     pairs = []
     for size, stride in zip(leaves(mode.shape), leaves(mode.stride), strict=True):

@@ -99,9 +99,9 @@ class PlacedView:
         """
         images = Substitution(dict(zip(self.over, coordinates, strict=True)))
         base_coordinates, conditions = [], []
-        for (formula, loose), size in zip(self.places, self.base.shape, strict=True):
+        for (formula, may_leave), size in zip(self.places, self.base.shape, strict=True):
             coordinate = images(formula)
-            if loose:
+            if may_leave:
                 conditions += [coordinate >= 0, coordinate < size]
             base_coordinates.append(coordinate)
         false_condition = next(
@@ -136,11 +136,11 @@ def nearest(tensor: PlacedMemory | PlacedView, coordinates: Coordinates) -> Tens
         return tensor.at(coordinates)
     images = Substitution(dict(zip(tensor.over, coordinates, strict=True)))
     clamped = []
-    for (formula, loose), size in zip(tensor.places, tensor.base.shape, strict=True):
-        if loose and as_expr(size).lo < 1:
+    for (formula, may_leave), size in zip(tensor.places, tensor.base.shape, strict=True):
+        if may_leave and as_expr(size).lo < 1:
             return None
         coordinate = images(formula)
-        clamped.append(maximum(minimum(coordinate, size - 1), 0) if loose else coordinate)
+        clamped.append(maximum(minimum(coordinate, size - 1), 0) if may_leave else coordinate)
     return nearest(tensor.base, tuple(clamped))
 
 

@@ -20,27 +20,27 @@ NAMING = ("alloc", "view", "bitcast", "let", "barrier")
 """Operations that access no element."""
 
 
-def needless(program: Program, chain: Places, dealt: Collection[Value]) -> set[Op]:
+def needless(program: Program, chain: Places, distributed: Collection[Value]) -> set[Op]:
     """Return the barriers of `program` that may be left out: no wave waits there for another one's memory accesses.
 
-    Between such a barrier and the one before, no memory is accessed that another wave may write. `dealt` are the
+    Between such a barrier and the one before, no memory is accessed that another wave may write. `distributed` are the
     tensors that are distributed over registers: each lane has its own elements, which need no barriers. `chain`
     resolves a view to its tensor.
     """
     removable: set[Op] = set()
     for op in program.body.ops:
         if op.name == "tasks":
-            _Meetings(op.blocks[0], chain, dealt, removable).visit(op.blocks[0], True, is_task=True)
+            _BarrierSearch(op.blocks[0], chain, distributed, removable).visit(op.blocks[0], True, is_task=True)
     return removable
 
 
-class _Meetings:
-    """The search for needless barriers in one task; they are added to `found`."""
+class _BarrierSearch:
+    """The search for needless barriers in one task; they are added to `removable`."""
 
-    def __init__(self, task: Block, chain: Places, dealt: Collection[Value], found: set[Op]):
-        self._chain, self._dealt, self.found = chain, dealt, found
+    def __init__(self, task: Block, chain: Places, distributed: Collection[Value], removable: set[Op]):
+        self._chain, self._distributed, self.removable = chain, distributed, removable
         self._writing = [v for op in walk_block(task) for v in {chain.root(v) for v in written(op)}]
-        self._brought = self._loaded_once_first(task)
+        self._loaded_first = self._loaded_once_first(task)
 
     def _loaded_once_first(self, block: Block) -> set[Value]:
         """Return the tensors that `block` loads first: one operation writes them, and a barrier follows directly.
@@ -66,7 +66,7 @@ class _Meetings:
         return loaded_first
 
     def visit(self, block: Block, unmet: bool, *, is_task: bool = False) -> bool:
-        """Add the barriers of `block` that are not needed to `self.found`; return True if a barrier directly after
+        """Add the barriers of `block` that are not needed to `self.removable`; return True if a barrier directly after
         `block` is needed.
 
         Protected memory is memory that another wave may write. A barrier is needed if protected memory was accessed
@@ -81,19 +81,19 @@ class _Meetings:
         for op in block.ops:
             if op.name == "barrier":
                 if not unmet:
-                    self.found.add(op)
+                    self.removable.add(op)
                 unmet = accessed = False
                 waiting.clear()
             elif any(self._touches(each) for each in (op, *_nested_ops(op))):
-                self.found -= waiting
+                self.removable -= waiting
                 for inner_block in op.blocks:
                     self.visit(inner_block, True)
                 unmet = accessed = True
             else:
                 barriers = {nested for nested in _nested_ops(op) if nested.name == "barrier"}
-                self.found |= barriers
+                self.removable |= barriers
                 waiting |= barriers if accessed else set()
-        self.found -= waiting
+        self.removable -= waiting
         return unmet
 
     def _touches(self, op: Op) -> bool:
@@ -109,9 +109,9 @@ class _Meetings:
         for value in {self._chain.root(v) for v in op.operands}:
             is_read_only = isinstance(value.type, TensorType) and value.type.role == "in"
             if (
-                value not in self._dealt
+                value not in self._distributed
                 and not is_read_only
-                and (value in written_tensors or value not in self._brought)
+                and (value in written_tensors or value not in self._loaded_first)
             ):
                 return True
         return False

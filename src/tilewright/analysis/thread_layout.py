@@ -53,7 +53,7 @@ class Dim:
     stride: int
 
     @property
-    def rounds(self) -> int:
+    def vectors(self) -> int:
         """The number of vectors of this dimension that each lane has, rounded up."""
         return -(-self.extent // (self.width * self.threads))
 
@@ -83,7 +83,7 @@ Dims = tuple[Dim, ...]
 
 def held(dims: Dims) -> int:
     """Return the number of values that a lane has of a tensor whose dimensions are distributed as `dims`."""
-    return prod(d.rounds * d.width for d in dims)
+    return prod(d.vectors * d.width for d in dims)
 
 
 def digits(dims: Dims) -> list[tuple[Dim, bool, int]]:
@@ -92,7 +92,7 @@ def digits(dims: Dims) -> list[tuple[Dim, bool, int]]:
     A triple is (dimension, False for vectors or True for elements within a vector, number of them). The vectors of all
     dimensions come before the elements.
     """
-    return [*((d, False, d.rounds) for d in dims), *((d, True, d.width) for d in dims if d.width > 1)]
+    return [*((d, False, d.vectors) for d in dims), *((d, True, d.width) for d in dims if d.width > 1)]
 
 
 def columns(dims: Dims, of: Dims) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
@@ -141,7 +141,7 @@ class Frames:
         """For each tensor in registers, its dimensions; None for a dimension of extent 1."""
         self.axes: dict[Op, tuple[Dim | None, ...]] = {}
         """For each operation on registers, the dimension of each axis that it iterates over; None for extent 1."""
-        self.turned: dict[Op, Turn] = {}
+        self.transposes: dict[Op, Turn] = {}
         """Operations from memory to memory whose source is transposed on the way."""
         self.followed: set[Op] = set()
         """Reductions over several waves that need no barrier between iterations: another reduction has one."""
@@ -158,8 +158,8 @@ class Frames:
     def _assign_registers(self, program: Program) -> None:
         """Decide which tensors of `program` lie in registers, and how each operation's axes are distributed over lanes.
 
-        Nothing is returned; the fields of this object are set: `tensors`, `axes`, `turned`, `followed`, `stored` and
-        `has_private_memory`.
+        Nothing is returned; the fields of this object are set: `tensors`, `axes`, `transposes`, `followed`, `stored`
+        and `has_private_memory`.
         """
         as_bits = {self._chain.root(op.operands[0]) for op in program.walk() if op.name == "bitcast"}
         plain_tensors = [
@@ -174,9 +174,9 @@ class Frames:
                 root = self._chain.root(value)
                 if root in candidates and not self._can_hold_operand(op, number):
                     del candidates[root]
-        framed = [op for op in ops if is_framed(op)]
-        classes, dims = self._distribute(program, framed, candidates)
-        for op in framed:
+        distributable = [op for op in ops if is_framed(op)]
+        classes, dims = self._distribute(program, distributable, candidates)
+        for op in distributable:
             axes = tuple(dims.get(classes.find((op, i))) for i in range(len(box(op))))
             uses_registers = any(self._chain.root(v) in self.tensors for v in op.operands)
             if op.name == "scan":
@@ -185,11 +185,11 @@ class Frames:
                 continue
             if op.name == "reduce" and not uses_registers:
                 result_dims = tuple(d for i, d in enumerate(axes) if d is not None and i != op.attrs["along"])
-                if held(result_dims) > self.registers.lane_values:  # no lane has registers for so many results
+                if held(result_dims) > self.registers.lane_values:  # no lane has registers for that number of results
                     continue
             turn = None if uses_registers or op.name not in ("map", "copy") else self._find_transpose(op)
             if turn is not None:
-                self.turned[op] = turn
+                self.transposes[op] = turn
             elif op.name == "reduce" or uses_registers or classes.is_together(op, axes):
                 self.axes[op] = axes
 
@@ -198,20 +198,20 @@ class Frames:
         self._collect_followed(program.body)
 
     def _distribute(
-        self, program: Program, framed: list[Op], candidates: dict[Value, None]
+        self, program: Program, distributable: list[Op], candidates: dict[Value, None]
     ) -> tuple[_Classes, dict[Node, Dim]]:
         """Distribute tensors over lanes; return (classes of axes that are distributed equally, {class: its Dim}).
 
-        `candidates` are the tensors to distribute, `framed` the operations that may work on registers. Both are
+        `candidates` are the tensors to distribute, `distributable` the operations that may work on registers. Both are
         changed: tensors that cannot be distributed, and windows that do not fit registers, are removed from
-        `candidates`; an operation with two axes in one class is removed from `framed`. The field `tensors` of this
-        object is set.
+        `candidates`; an operation with two axes in one class is removed from `distributable`. The field `tensors` of
+        this object is set.
         """
         while True:
-            classes = _Classes(self, framed, candidates)
+            classes = _Classes(self, distributable, candidates)
             conflict, dropped = classes.conflict(), classes.windows_across_lanes()
             if conflict is not None:
-                framed.remove(conflict)
+                distributable.remove(conflict)
                 dropped = {self._chain.root(v) for v in conflict.operands}
             elif not dropped:
                 dims = classes.dims()
@@ -337,7 +337,7 @@ class Frames:
 
     def is_argument(self, value: Value) -> bool:
         """True if `value` is an argument of the program, or a view of one."""
-        return self._chain.made.get(self._chain.root(value)) is None
+        return self._chain.makers.get(self._chain.root(value)) is None
 
     def root(self, value: Value) -> Value:
         """Return the tensor of which `value` is a view, directly or through others; `value` itself if it is no view."""
@@ -351,7 +351,7 @@ class Frames:
         result is None if a dimension is accessed in any other form, or if a bitcast lies between `value` and the
         tensor.
         """
-        op = self._chain.made.get(value)
+        op = self._chain.makers.get(value)
         if op is None or op.name not in ("view", "bitcast"):
             return tuple(range(len(value.type.shape)))
         below = self.through(op.operands[0]) if op.name == "view" else None
@@ -359,12 +359,12 @@ class Frames:
             return None
         over, shape, base = op.attrs["over"], value.type.shape, op.operands[0].type.shape
         seen: list[Seen] = []
-        for (e, loose), size in zip(op.attrs["at"], base, strict=True):
-            if isinstance(e, Symbol) and e in over and not loose and shape[over.index(e)] is size:
+        for (e, may_leave), size in zip(op.attrs["at"], base, strict=True):
+            if isinstance(e, Symbol) and e in over and not may_leave and shape[over.index(e)] is size:
                 seen.append(over.index(e))
             elif isinstance(e, Const) and e.value == 0 and size is as_expr(1):
                 seen.append(None)
-            elif not loose and (shift := shifted_of(e, over)) is not None:
+            elif not may_leave and (shift := shifted_of(e, over)) is not None:
                 seen.append(shift)
             else:
                 return None
@@ -423,12 +423,12 @@ class Frames:
         extents. For any other tensor, and for one of rank 0, the second result is None.
         """
         coordinates: tuple[Expr, ...] = tuple(axes)
-        op = self._chain.made.get(value)
+        op = self._chain.makers.get(value)
         while op is not None and op.name == "view":
             images = Substitution(dict(zip(op.attrs["over"], coordinates, strict=True)))
             coordinates = tuple(images(self._chain.expanded(e)) for e, _ in op.attrs["at"])
             value = op.operands[0]
-            op = self._chain.made.get(value)
+            op = self._chain.makers.get(value)
         is_memory = op is None or (shared and op.name == "alloc" and _is_plain(value.type))
         return coordinates, value if is_memory and coordinates and value.type.strides is None else None
 
@@ -562,7 +562,7 @@ class _Classes:
                         elif seen is not None:
                             self.windows.add(root)
                             undistributed |= {(root, i), *((op, axes[axis]) for axis, _ in seen.steps)}
-        self._own = {self.find(node) for node in undistributed}
+        self._undistributed = {self.find(node) for node in undistributed}
         """The classes that are not distributed: every lane has all their elements."""
 
     def find(self, node: Node) -> Node:
@@ -613,8 +613,8 @@ class _Classes:
         """
         votes, extents = self._contiguity(), self._extents()
         own_bytes, distances = self._frames.access.own_bytes, self._lane_distances()
-        too_large = {c for c in self._own if c in votes and extents.get(c, 1) * votes[c].least > own_bytes}
-        too_large |= {c for c in self._own if distances.get(c, 0) > own_bytes}
+        too_large = {c for c in self._undistributed if c in votes and extents.get(c, 1) * votes[c].least > own_bytes}
+        too_large |= {c for c in self._undistributed if distances.get(c, 0) > own_bytes}
         exceeding = {self._frames.root(v) for op in self._ops if self._exceeds_a_lane(op, extents) for v in op.operands}
         return {
             tensor
@@ -627,7 +627,7 @@ class _Classes:
 
         Every lane has all elements along such axes. `extents` is {class of axes: extent}.
         """
-        own_axes = [c for c in self._classes_of(op) if c in self._own]
+        own_axes = [c for c in self._classes_of(op) if c in self._undistributed]
         return prod(extents.get(c, 1) for c in own_axes) * self._frames.lanes > VECTOR.most
 
     def _lane_distances(self) -> dict[Node, int]:
@@ -716,22 +716,22 @@ class _Classes:
         self,
         group: list[Node],
         extents: Mapping[Node, int],
-        together: Mapping[Node, set[Node]],
+        neighbours_of: Mapping[Node, set[Node]],
         votes: Mapping[Node, _Vote],
     ) -> dict[Node, Dim]:
         """Return {class: its Dim, the distribution over lanes} for the classes in `group`.
 
         These are all classes that meet in operations, directly or through others. Classes that never meet in one
-        operation share threads. `extents` is {class: extent}, `together` is {class: classes that meet it in an
+        operation share threads. `extents` is {class: extent}, `neighbours_of` is {class: classes that meet it in an
         operation}, `votes` is {class: data that is contiguous along it}.
         """
         vector = self._frames.access.vector_bytes
-        undistributed_widths = {c: _width(extents[c], votes.get(c), vector) for c in group if c in self._own}
+        undistributed_widths = {c: _width(extents[c], votes.get(c), vector) for c in group if c in self._undistributed}
         distributions = {c: Dim(extents[c], width, 1, 1) for c, width in undistributed_widths.items()}
         group = [c for c in group if c not in distributions]
         slots: list[list[Node]] = []
         for c in group:
-            shareable = [s for s in slots if together[c].isdisjoint(s)]
+            shareable = [s for s in slots if neighbours_of[c].isdisjoint(s)]
             shareable.sort(key=lambda s: extents[s[0]] != extents[c])
             if shareable:
                 shareable[0].append(c)
@@ -823,10 +823,10 @@ def _threads_per_slot(threads: int, vectors: list[int], combined: bool, line: in
     return counts
 
 
-def _components(nodes: Iterable[Node], together: Mapping[Node, set[Node]]) -> list[list[Node]]:
+def _components(nodes: Iterable[Node], neighbours_of: Mapping[Node, set[Node]]) -> list[list[Node]]:
     """Return the connected components of a graph, as lists of nodes in the order of `nodes`.
 
-    `together` is {node: its neighbours}.
+    `neighbours_of` is {node: its neighbours}.
     """
     components: list[list[Node]] = []
     visited: set[Node] = set()
@@ -838,7 +838,7 @@ def _components(nodes: Iterable[Node], together: Mapping[Node, set[Node]]) -> li
         while open_:
             node = open_.pop()
             group.append(node)
-            neighbours = [n for n in nodes if n in together[node] and n not in visited]
+            neighbours = [n for n in nodes if n in neighbours_of[node] and n not in visited]
             visited.update(neighbours)
             open_ += neighbours
         components.append([n for n in nodes if n in group])

@@ -23,39 +23,39 @@ Array = np.ndarray[Any, np.dtype[Any]]
 class Places:
     """Resolves values of a program to the allocation, argument or channel stage of which they are views."""
 
-    def __init__(self, program: Program, made: Mapping[Value, Op]):
-        self.made = made
+    def __init__(self, program: Program, makers: Mapping[Value, Op]):
+        self.makers = makers
         # the first value of each loop variable and the least of each open parameter, at which offsets are evaluated
         self.values: dict[str, int] = {s.name: int(s.lo) for s in open_parameters(program)}
         # loop variables with a step, as lo + iteration * step
-        self.rounds: dict[Symbol, Expr] = {}
+        self.by_iteration: dict[Symbol, Expr] = {}
         for op in program.walk():
             for loop in op.attrs.get("ranges", ()):
                 self.values[loop.symbol.name] = int(evaluate(loop.lo, self.values))
                 if loop.step != 1 and (loop.hi - loop.lo).hi > 0:
-                    rounds = index(loop.symbol.name, ceildiv(loop.hi - loop.lo, loop.step))
-                    self.rounds[loop.symbol] = loop.lo + rounds * loop.step
+                    iteration = index(loop.symbol.name, ceildiv(loop.hi - loop.lo, loop.step))
+                    self.by_iteration[loop.symbol] = loop.lo + iteration * loop.step
 
     def root(self, value: Value) -> Value:
         """Return the tensor below all views and bitcasts of `value`; `value` itself if it is neither."""
-        op = self.made.get(value)
+        op = self.makers.get(value)
         while op is not None and op.name in ("view", "bitcast"):
             value = op.operands[0]
-            op = self.made.get(value)
+            op = self.makers.get(value)
         return value
 
     def in_stage(self, value: Value) -> bool:
         """True if `value` is a stage of a channel, or a view of one."""
-        op = self.made.get(self.root(value))
+        op = self.makers.get(self.root(value))
         return op is not None and op.name in ("acquire", "wait")
 
     def may_lie_outside(self, value: Value) -> bool:
         """True if a view between `value` and its tensor has a coordinate that may be out of bounds (marked with ?)."""
-        op = self.made.get(value)
+        op = self.makers.get(value)
         while op is not None and op.name in ("view", "bitcast"):
             if op.name == "view" and any(masked for _, masked in op.attrs["at"]):
                 return True
-            op = self.made.get(op.operands[0])
+            op = self.makers.get(op.operands[0])
         return False
 
     def offsets(self, value: Value, coordinates: tuple[Any, ...]) -> tuple[TensorType, Array]:
@@ -68,7 +68,7 @@ class Places:
         stage. Offsets are those before the swizzle, in the first iteration of all loops and for the least values of
         open parameters.
         """
-        op = self.made.get(value)
+        op = self.makers.get(value)
         if op is not None and op.name == "bitcast":
             return self.offsets(op.operands[0], coordinates)
         if op is not None and op.name == "view":
@@ -78,7 +78,7 @@ class Places:
             return self.offsets(op.operands[0], base_coordinates)
         tensor_type: TensorType = value.type
         if op is not None and op.name in ("acquire", "wait"):
-            channel = self.made[op.operands[0]]
+            channel = self.makers[op.operands[0]]
             channel_type: TensorType = channel.operands[op.results.index(value)].type
             tensor_type = TensorType(
                 channel_type.space,
@@ -103,7 +103,7 @@ class Places:
         """
         shape = numbers(value.type.shape, value.type)
         coordinates: tuple[Any, ...] = tuple(np.indices(shape))
-        op = self.made.get(value)
+        op = self.makers.get(value)
         while op is not None and op.name in ("view", "bitcast"):
             if op.name == "view":
                 names = [s.name for s in op.attrs["over"]]
@@ -112,7 +112,7 @@ class Places:
                     np.broadcast_to(evaluate(self.expanded(e), values), shape) for e, _ in op.attrs["at"]
                 )
             value = op.operands[0]
-            op = self.made.get(value)
+            op = self.makers.get(value)
         distribution = placement(value.type, machine)
         number_in_view = np.full(int(np.prod(distribution.shape)), -1)
         size = int(np.prod(shape))
@@ -126,16 +126,17 @@ class Places:
         return numbers_held[numbers_held >= 0].reshape(len(numbers_held), -1)
 
     def view(self, value: Value, axes: tuple[Symbol, ...], machine: Machine) -> MemoryView:
-        """Return `value` as a MemoryView, as an atom needs it: the tensor below, and coordinates in it as expressions.
+        """Return `value`, a tensor or a view of one, as the MemoryView that describes it to an atom.
 
-        The expressions are of the symbols `axes`, one per dimension of `value`. The MemoryView also says which
-        coordinates may be out of bounds, and within which limits; a stage of a channel has the stage number as its
-        first coordinate.
+        The MemoryView has the tensor that the view is of, after following views of views, and the coordinates in that
+        tensor as expressions of the symbols `axes`: one symbol for each dimension of `value`. It says which coordinates
+        may be out of bounds, and has the bounds that views on the way add (see `ends_within`). For a stage of a
+        channel, the first coordinate is the stage number. `machine` gives the alignment of the memory space.
         """
         coordinates: tuple[Expr, ...] = axes
         masked: tuple[bool, ...] = (False,) * len(axes)
         limits: list[Expr] = []
-        op = self.made.get(value)
+        op = self.makers.get(value)
         while op is not None and op.name in ("view", "bitcast"):
             if op.name == "view":
                 images = dict(zip(op.attrs["over"], coordinates, strict=True))
@@ -152,10 +153,10 @@ class Places:
                     for limit in both_ends(coordinate, extent)
                 ]
             value = op.operands[0]
-            op = self.made.get(value)
+            op = self.makers.get(value)
         tensor_type: TensorType = value.type
         if op is not None and op.name in ("acquire", "wait"):
-            channel = self.made[op.operands[0]]
+            channel = self.makers[op.operands[0]]
             tensor_type = channel.operands[op.results.index(value)].type
             coordinates, masked = (index("stage", tensor_type.shape[0]), *coordinates), (False, *masked)
         shape, strides = tuple(map(self.expanded, tensor_type.shape)), tuple(map(self.expanded, tensor_type.steps))
@@ -182,8 +183,8 @@ class Places:
         for s in e.symbols:
             if s.definition is not None:
                 images[s] = self.expanded(s.definition)
-            elif s in self.rounds:
-                images[s] = self.rounds[s]
+            elif s in self.by_iteration:
+                images[s] = self.by_iteration[s]
         return Substitution(images)(e) if images else e
 
 

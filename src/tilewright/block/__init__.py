@@ -12,7 +12,7 @@ an interpreter finds wrong, points there. docs/block.md is the tutorial.
 | computing  | `map`, `reduce`, `scan`                                                      |
 | formulas   | operators and functions, element by element                                  |
 | mma        | `Mma`: an atom and an arrangement of waves; `blockwise_copy`                 |
-| partition  | `partition`: a tile dealt out to threads                                     |
+| partition  | `partition`: a tile distributed over threads                                 |
 | control    | `tasks`, `steps`, `if_`, `role`, `ring`, `barrier`, `let`                    |
 | integers   | `cdiv`, `min`, `max` of sizes and loop variables                             |
 | tracing    | the program as it grows                                                      |

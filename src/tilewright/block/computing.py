@@ -87,21 +87,21 @@ def scan(
     _combine("scan", source, target, {"along": along, "exclusive": exclusive or None}, how)
 
 
-def _combine(name: str, source: Any, target: Any, attrs: dict[str, Any], how: Any) -> None:
+def _combine(name: str, source: Any, target: Any, attrs: dict[str, Any], function: Any) -> None:
     """Emit the operation `name` ("reduce" or "scan") with the attributes `attrs`, from `source` to `target`, each one
     tensor or a sequence.
 
-    `how` is the name of a combination, such as "sum", or a Python function of elements. The function is called here,
-    once, and gives one formula for each tensor.
+    `function` is the name of a combination, such as "sum", or a Python function of elements. The function is called
+    here, once, and gives one formula for each tensor.
     """
     sources, targets = (tuple(x) if isinstance(x, tuple | list) else (x,) for x in (source, target))
     operands = [tensor_of(tensor, name) for tensor in (*sources, *targets)]
-    if not isinstance(how, str):
+    if not isinstance(function, str):
         args = [argument(f"{side}{i}") for side in "ab" for i in range(len(sources))]
-        results = how(*args)
+        results = function(*args)
         formulas = results if isinstance(results, tuple) else (results,)
-        how = tuple(element_of(f, name).formula(_no_operand) for f in formulas)
-    trace(name).emit(name, operands, {**attrs, "with": how})
+        function = tuple(element_of(f, name).formula(_no_operand) for f in formulas)
+    trace(name).emit(name, operands, {**attrs, "with": function})
 
 
 def _no_operand(value: Value) -> int:

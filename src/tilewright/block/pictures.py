@@ -61,12 +61,12 @@ class TensorPicture:
 class _Offsets:
     """A table of offsets that can be called with coordinates, like a layout."""
 
-    def __init__(self, found: Any):
-        self.found = found
-        self.shape = found.shape
+    def __init__(self, table: Any):
+        self.table = table
+        self.shape = table.shape
 
     def __call__(self, *coordinate: Any) -> int:
-        return int(self.found[tuple(int(c) for c in coordinate)])
+        return int(self.table[tuple(int(c) for c in coordinate)])
 
 
 def picture_in(program: Program, name: str, machine: Machine | None) -> TensorPicture:

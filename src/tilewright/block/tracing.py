@@ -189,9 +189,9 @@ class Trace:
 
     def free(self, name: str) -> str:
         """Return `name`, with a number appended if a symbol in scope has that name: m, m_2, m_3."""
-        taken = {variable.name for scope in self.known for variable in scope}
+        used = {variable.name for scope in self.known for variable in scope}
         candidate, count = name, 1
-        while candidate in taken:
+        while candidate in used:
             count += 1
             candidate = f"{name}_{count}"
         return candidate

@@ -51,8 +51,8 @@ class _Checker:
 
     def __init__(self, program: Program, machine: Machine | None):
         self.program, self.machine = program, machine
-        self.made = program.makers()
-        self.places = Places(program, self.made)
+        self.makers = program.makers()
+        self.places = Places(program, self.makers)
         self.conditions: list[Condition] = []
 
     def run(self) -> None:
@@ -134,7 +134,7 @@ class _Checker:
                         raise ProgramError(f"channel: there is no role {op.attrs[side]}; there are {', '.join(names)}")
             case "acquire" | "commit" | "wait" | "release" if role:
                 side = "producer" if op.name in ("acquire", "commit") else "consumer"
-                expected_role = self.made[op.operands[0]].attrs[side]
+                expected_role = self.makers[op.operands[0]].attrs[side]
                 if expected_role != role:
                     raise ProgramError(f"{op.name} in role {role}: the {side} of this channel is {expected_role}")
 
@@ -355,7 +355,7 @@ class _Checker:
         for op in self.program.walk():
             if op.name in ("acquire", "commit", "wait", "release"):
                 used.setdefault(op.operands[0], set()).add(op.name)
-        for value, op in self.made.items():
+        for value, op in self.makers.items():
             if op.name != "channel":
                 continue
             operations = used.get(value)
@@ -430,23 +430,23 @@ def _allocations(block: Block, factor: int) -> Iterator[tuple[Op, int]]:
             yield from _allocations(inner_block, inner_factor)
 
 
-def _count_acquires(block: Block, channel: Value, rounds: int) -> int:
+def _count_acquires(block: Block, channel: Value, runs: int) -> int:
     """Return the least number of times that `block` acquires `channel`, if one workgroup executes all tasks.
 
-    `rounds` is the number of times that `block` itself runs. Blocks of `if` and `while`, and loops whose iteration
+    `runs` is the number of times that `block` itself runs. Blocks of `if` and `while`, and loops whose iteration
     count is unknown, count as never run.
     """
     total = 0
     for op in block.ops:
         if op.name == "acquire" and op.operands[0] is channel:
-            total += rounds
+            total += runs
         if op.name in ("if", "while"):
             continue
-        inner_rounds = rounds
+        inner_runs = runs
         for loop_range in op.attrs.get("ranges", ()):
-            inner_rounds *= loop_range.rounds or 0
+            inner_runs *= loop_range.trip_count or 0
         for inner_block in op.blocks:
-            total += _count_acquires(inner_block, channel, inner_rounds)
+            total += _count_acquires(inner_block, channel, inner_runs)
     return total
 
 

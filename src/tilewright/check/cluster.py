@@ -87,7 +87,7 @@ def _check_multicast(op: Op, count: int, machine: Machine | None, places: Places
     `count` parts of the first dimension, so that its extent must be a multiple of `count`, the number of workgroups of
     a cluster. `places` finds the tensor of a view.
     """
-    maker = places.made.get(places.root(op.operands[1]))
+    maker = places.makers.get(places.root(op.operands[1]))
     atom = op.attrs.get("by")
     is_bulk = atom is not None and machine is not None and machine.copy_atom(atom).bytes_moved is None
     if not is_bulk or maker is None or maker.name != "acquire":

@@ -82,7 +82,7 @@ def _targets_and_sources(op: Op) -> list[tuple[Value, tuple[Value, ...] | None]]
 
 def _is_view(value: Value, places: Places) -> bool:
     """True if `value` is the result of a `view` operation. `places` maps values to the operations that make them."""
-    maker = places.made.get(value)
+    maker = places.makers.get(value)
     return maker is not None and maker.name == "view"
 
 
@@ -93,7 +93,7 @@ def _distinct_axes(value: Value, places: Places) -> tuple[bool, ...]:
     Axes of extent 1 count as True. So do all axes of a tensor that is no view, and those of a bitcast that changes the
     number of axes. `places` maps values to the operations that make them.
     """
-    op = places.made.get(value)
+    op = places.makers.get(value)
     rank = len(value.type.shape)
     if op is None or op.name not in ("view", "bitcast"):
         return (True,) * rank
@@ -171,12 +171,12 @@ def _has_separate_axes(value: Value, places: Places) -> bool:
     In each of these views, every axis of an extent above 1 must have a coordinate of its own: the index along the axis,
     plus terms without the other axes. `places` maps values to the operations that make them.
     """
-    op = places.made.get(value)
+    op = places.makers.get(value)
     while op is not None and op.name in ("view", "bitcast"):
         if op.name == "view":
             axes = {s for s in op.attrs["over"] if s.hi != 0}
             separate = {s for e, _ in op.attrs["at"] for s in e.symbols & axes if not (e - s).symbols & axes}
             if separate != axes:
                 return False
-        op = places.made.get(op.operands[0])
+        op = places.makers.get(op.operands[0])
     return True

@@ -67,7 +67,7 @@ def bench(
 
     On a CPU, weights are packed beforehand on both sides. Both run in turn. A sample counts if a probe of the machine's
     peak was fast before and after it and no thread waited for a core: others may use the machine, too. The shortest
-    sample that counts is the time. Where none counts after --seconds, the shortest of all is, and the row is marked
+    sample that counts is the time. If none counts after --seconds, the shortest of all is, and the row is marked
     "busy". The peer is the fastest of PyTorch's calls with prepacked weights; its primitive is what oneDNN itself says
     it took. ratio = peer / ours: above 1, ours is faster. Rows are printed as they come, and written to --json worst
     first. It needs PyTorch: the extra `bench`.

@@ -57,7 +57,7 @@ def floor_of(work: Workload, machine: Machine) -> Floor:
 
     operand_type = element_type(work.names[0], "--dt")
     candidates = [
-        a for a in machine.multiply.values() if a.a.dtype is operand_type and a.rounds in (None, work.precision)
+        a for a in machine.multiply.values() if a.a.dtype is operand_type and a.rounds_to in (None, work.precision)
     ]
     if not candidates:
         raise ArgumentError(f"no atom of {machine.name} multiplies {operand_type}: there is no peak to compare with")

@@ -1,4 +1,4 @@
-"""What the commands print: tables that fit a terminal, or plain text columns elsewhere; and errors."""
+"""The output of the commands: tables that fit a terminal, or plain text columns elsewhere; and errors."""
 
 from __future__ import annotations
 

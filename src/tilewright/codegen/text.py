@@ -87,7 +87,7 @@ class Writer:
     bits. `defined` are the names of functions and tables that the module has already.
     """
 
-    own: Callable[[str, list[str]], str | None] | None = None
+    instruction: Callable[[str, list[str]], str | None] | None = None
     """Emits a function of single f32 numbers, by name and operands, as an instruction; returns None without one."""
 
     def __init__(

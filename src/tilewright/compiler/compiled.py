@@ -257,13 +257,13 @@ class Compiled:
         """
         return [np.empty(log.shape, log.dtype.numpy) for log in self.logs]
 
-    def report_logs(self, made: Sequence[Array], logs: dict[str, Any]) -> None:
+    def report_logs(self, arrays: Sequence[Array], logs: dict[str, Any]) -> None:
         """Set `logs[label]["value"]` to the array of each log.
 
         If a log has an entry for each iteration of loops, `logs[label]["iteration_dimensions"]` is set to the loops'
-        axes. `made` are the arrays of `made_logs`, which a launch has filled.
+        axes. `arrays` are the arrays of `made_logs`, which a launch has filled.
         """
-        for log, array in zip(self.logs, made, strict=True):
+        for log, array in zip(self.logs, arrays, strict=True):
             logs[log.label] = {"value": array}
             if log.names:
                 logs[log.label]["iteration_dimensions"] = list(log.names)

@@ -122,7 +122,7 @@ class NativeProgram:
         if self.conditions:
             names = [a.name or "" for a in self.program.args]
             sizes_of(self.program, dict(zip(names, arrays, strict=False)), params, self.conditions)
-        values, _ = self.kernel.taken(arrays, params)
+        values, _ = self.kernel.sizes_and_types(arrays, params)
         return values
 
     @property

@@ -76,7 +76,7 @@ def keep(key: str, planned: PlannedKernel, program: Program) -> None:
     """
     request, executor = planned.request, planned.executor
     realised = planned.realised
-    if request.opened or request.logs or realised.lowered.lost or realised.choice.slow is not None:
+    if request.opened or request.logs or realised.lowered.fallback_mmas or realised.choice.slow is not None:
         return
     member = planned.member
     if member is None:

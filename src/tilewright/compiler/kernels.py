@@ -571,7 +571,7 @@ class Executable:
         """
         bound = Arguments(self.program, self.outputs, self.known, args, self.lenient)
         if bound.in_place:
-            return self._aliased_executable(bound)._run(bound.apart, logs)
+            return self._aliased_executable(bound)._run(bound.without_aliases, logs)
         if logs is None and self.program.hooks:
             logs = {}
         if not bound.is_empty:

@@ -396,10 +396,10 @@ class NativeExecutable(Executable):
         """
         arguments = self._by_position(args, named)
         bound = Arguments(self.program, self.outputs, self.known, arguments, self.lenient, self._memory_of_gpu())
-        if bound.made:
+        if bound.allocated:
             raise ArgumentError(f"{self.name}: bind takes all arguments, outputs too")
         if bound.in_place:
-            return self._aliased_executable(bound).bind(*bound.apart)
+            return self._aliased_executable(bound).bind(*bound.without_aliases)
         if bound.is_empty:
             return lambda: None
         launch, _ = self._bind_kernel(bound, self.compiled(self._sizes_of_call(bound), self._shapes_of_call(bound)), [])
@@ -515,7 +515,7 @@ class NativeExecutable(Executable):
                 kernel.report_logs(logged, logs)
             else:
                 called_executable, call_arguments = caller or (self, bound)
-                called_executable._remember(call_arguments, bound.made, launch, whole)
+                called_executable._remember(call_arguments, bound.allocated, launch, whole)
         self._finish_logs(bound, logs)
         return bound.finish()
 
@@ -526,19 +526,19 @@ class NativeExecutable(Executable):
         `bound` are the checked arguments; `logs` receives what debug_log records.
         """
         alias = self._aliased_executable(bound)
-        results = alias._repeat_remembered(bound.apart) if logs is None else UNLIKE
+        results = alias._repeat_remembered(bound.without_aliases) if logs is None else UNLIKE
         if results is UNLIKE:
-            results = alias._run(bound.apart, logs, None if is_gpu(self.target) else (self, bound))
+            results = alias._run(bound.without_aliases, logs, None if is_gpu(self.target) else (self, bound))
         self._last = alias._last
         return results
 
-    def _remember(self, bound: Arguments, made: Sequence[Any], launch: Any, whole: Whole | None) -> None:
+    def _remember(self, bound: Arguments, allocated: Sequence[Any], launch: Any, whole: Whole | None) -> None:
         """Remember a successful call in the launch cache of its device, so that later calls of the same form repeat its
         launch.
 
-        `bound` are its checked arguments, `made` the outputs that it allocated, `launch` the function that it called.
-        `whole` describes its launches. Nothing is remembered if the call cannot be repeated, for example if it left out
-        some outputs but not all.
+        `bound` are its checked arguments, `allocated` the outputs that it allocated, `launch` the function that it
+        called. `whole` describes its launches. Nothing is remembered if the call cannot be repeated, for example if it
+        left out some outputs but not all.
         """
         args = self.program.args
         passed = [v for v, argument in zip(args, bound.given, strict=True) if argument is not None]
@@ -546,10 +546,10 @@ class NativeExecutable(Executable):
         passed_arguments = [argument for argument in bound.given if argument is not None]
         if is_gpu(self.target):
             if left_out == list(args[len(passed) :]):
-                self._on_gpu.learn(tuple(passed_arguments), [getattr(a, "given", a) for a in made], launch)
+                self._on_gpu.learn(tuple(passed_arguments), [getattr(a, "given", a) for a in allocated], launch)
         elif whole is not None and not bound.warned and (not left_out or left_out == list(self.outputs)):
             index_of = {v.name: n for n, v in enumerate([*passed, *left_out])}
-            outputs = [(a, v not in self._fully_written) for v, a in zip(left_out, made, strict=True)]
+            outputs = [(a, v not in self._fully_written) for v, a in zip(left_out, allocated, strict=True)]
             self._on_host.learn(passed_arguments, outputs, whole, [index_of[name] for name in whole.names])
 
     def _with_program(self, program: Program) -> Self:
@@ -643,7 +643,7 @@ def _extents_of(arg: Value) -> list[Expr]:
     """Return the extents of the memory of the argument `arg` as expressions, in the order of its dimensions; [] for a
     scalar.
 
-    Where the argument's type leaves an extent open, it is the symbol of the dimension.
+    If the argument's type leaves an extent open, the extent is the symbol of the dimension.
     """
     if not isinstance(arg.type, MemoryType):
         return []

@@ -25,22 +25,23 @@ def report_plan(program: Program, realised: Realised, machine: Machine, required
     `warned` that it lacks: atoms come before speed. Return True if there was a warning.
     """
     has_warned = _report_missing_atoms(
-        program, realised.lowered.lost, machine, required, warns=Required.ATOMS in warned
+        program, realised.lowered.fallback_mmas, machine, required, warns=Required.ATOMS in warned
     )
     warns = Required.FAST in warned and not has_warned  # missing atoms already explain the slowness
     return _report_slow_plan(program, realised, required, warns=warns) or has_warned
 
 
 def _report_missing_atoms(
-    program: Program, lost: Mapping[Op, str], machine: Machine, required: Required, *, warns: bool
+    program: Program, fallback_mmas: Mapping[Op, str], machine: Machine, required: Required, *, warns: bool
 ) -> bool:
-    """Warn of the first contraction in `lost` for whose types the machine has atoms. Return True if there was a
-    warning.
+    """Warn of the first contraction in `fallback_mmas` for whose types the machine has atoms. Return True if there was
+    a warning.
 
-    `lost` is {contraction that runs without atoms: reason}. If `warns` is False, there is no warning. If `required` has
-    ATOMS, NoAtoms is raised for the first contraction in `lost`, whether the machine has atoms for it or not.
+    `fallback_mmas` is {contraction that runs without atoms: reason}. If `warns` is False, there is no warning. If
+    `required` has ATOMS, NoAtoms is raised for the first contraction in `fallback_mmas`, whether the machine has atoms
+    for it or not.
     """
-    for product, reason in lost.items():
+    for product, reason in fallback_mmas.items():
         atoms = atoms_for(product, machine)
         if Required.ATOMS in required:
             missing = (

@@ -11,18 +11,18 @@ from tilewright.algebra.expr import ONE, Expr, Symbol
 from tilewright.algebra.expr_use import Substitution
 from tilewright.errors import DimensionMismatch
 from tilewright.ir.core import Block, Op, Program, TileType, Value
-from tilewright.ir.tile import TILE, loose
+from tilewright.ir.tile import TILE, mismatched_dims
 
 
 def with_whole_writes(program: Program, known: Mapping[Symbol, Expr]) -> Program:
     """Return the program with a broadcast before each write of a tile that lacks dimensions of its memory.
 
     There is no broadcast along a dimension that constraints tile to a single coordinate: the write is at that
-    coordinate. Raise DimensionMismatch for any other operation with a dimension on one side only (as `loose` finds it),
-    unless constraints tile this dimension to a single coordinate. `known` is {symbol: value}. The program itself is
-    returned if nothing is to be added.
+    coordinate. Raise DimensionMismatch for any other operation with a dimension on one side only (as `mismatched_dims`
+    finds it), unless constraints tile this dimension to a single coordinate. `known` is {symbol: value}. The program
+    itself is returned if nothing is to be added.
     """
-    if all(loose(op) is None for op in program.walk()):
+    if all(mismatched_dims(op) is None for op in program.walk()):
         return program
     tasks, loops = (_single_coordinate_dims(program, known, name) for name in ("workgroup", "tiling"))
     walked = {op.attrs["axis"] for op in program.walk() if op.name == "iterate" and op.attrs.get("start")}
@@ -48,11 +48,11 @@ def _with_broadcasts(block: Block, single: set[Expr], loops: set[Expr]) -> Block
 
     Dimensions in `single` have a single coordinate here, and are not broadcast; those in `loops` have a single
     coordinate inside a loop over them. Raise DimensionMismatch for an operation other than a write that has a dimension
-    on one side only (as `loose` finds it).
+    on one side only (as `mismatched_dims` finds it).
     """
     ops: list[Op] = []
     for op in block.ops:
-        missing = loose(op)
+        missing = mismatched_dims(op)
         single_inside = single | ({op.attrs["axis"]} & loops if op.name == "iterate" else set())
         if missing is None or missing[0] <= single_inside:
             ops.append(_with_nested_broadcasts(op, single_inside, loops))

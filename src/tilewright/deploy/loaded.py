@@ -91,14 +91,15 @@ class LoadedKernel(ABC):
 
     @eager
     def bind(self, *args: Any, params: Mapping[str, int] | None = None, **named: Any) -> Call:
-        """Return a function that runs the kernel on these arguments, outputs too, with the contents they have at each
-        call.
+        """Return a function without parameters that runs the kernel on these arguments. Each call reads what the arrays
+        hold then.
 
-        Work on constant arguments (the C function `NAME_bind`) is done now. `params` is {name: value} of sizes that no
-        shape of the arguments determines. Raise ArgumentError if an output is left out.
+        `args` and `named` must have all arguments, outputs too: raise ArgumentError if an output is left out. Work on
+        constant arguments (the C function `NAME_bind`) is done now. `params` is {name: value} of sizes that no shape of
+        the arguments determines.
         """
         bound = self._checked(args, params, named)
-        if bound.made:
+        if bound.allocated:
             raise ArgumentError(f"{self.name}: bind takes all arguments, outputs too")
         return (lambda: None) if bound.is_empty else self.launch(bound, self._sizes(bound, params), passing=False)
 

@@ -10,7 +10,7 @@ from tilewright.plan.general import WHOLE, dims_of, only_adds, tiling_attrs
 from tilewright.plan.schedule import Schedule
 from tilewright.rewrite.dim_order import in_dim_order
 from tilewright.rewrite.join_reads import with_equal_reads_once
-from tilewright.rewrite.loop_fission import with_sums_apart
+from tilewright.rewrite.loop_fission import with_separate_accumulators
 from tilewright.rewrite.mask_values import with_mask_values_in_loops
 from tilewright.rewrite.merge_dims import Sized, least_rows, merged
 from tilewright.rewrite.phases import in_phases
@@ -43,7 +43,7 @@ def canonical(request: Request) -> Request:
     along = request.machine.lanes is None  # vectors go along the last dimension of a tile
     request = request.rewritten(*in_dim_order(request.program, request.free, taps_first=along))
     if request.machine.lanes is not None:
-        request = request.rewritten(*with_sums_apart(request.program, request.free))
+        request = request.rewritten(*with_separate_accumulators(request.program, request.free))
         request = request.rewritten(*without_unit_taps(request.program, request.sized.extents, request.free))
     if not is_sized:
         return request

@@ -34,7 +34,7 @@ from tilewright.ir.core import Program, Value
 from tilewright.ir.dtypes import DType, i32
 from tilewright.ir.formula import Formula
 from tilewright.ir.host import HOST
-from tilewright.ir.module import Module, named_apart
+from tilewright.ir.module import Module, with_free_name
 from tilewright.ir.tensors import TensorType
 from tilewright.limits import ELEMENTS
 from tilewright.lower.block.lower import Lowered
@@ -74,7 +74,7 @@ class _Host:
         self.b, self.main, self.programs = Builder(HOST), main, list[Program]()
         self.name = f"{main.name}_host"
         self.cores = request.machine.limits.cores or 1
-        self.written_out = request.opened.written_out
+        self.in_parameters = request.opened.in_parameters
         self.args: dict[str, Value] = {}
         self.bound = False
         """True while operations are emitted that run when arguments are bound, not at every launch."""
@@ -83,7 +83,7 @@ class _Host:
             for that in require_whole_quotients(request):
                 self.b.record("require", {"that": that})
         for arg in request.program.args:
-            name, shape = arg.name or "", tuple(self.written_out(as_expr(n)) for n in request.sized.shapes[arg])
+            name, shape = arg.name or "", tuple(self.in_parameters(as_expr(n)) for n in request.sized.shapes[arg])
             kind = TensorType("global", arg.type.dtype, shape, role=roles.get(name, "in"))
             self.args[name] = self.b.argument(name, kind)
         self.of_caller = frozenset(self.args)
@@ -97,7 +97,7 @@ class _Host:
         known = self.args.get(name)
         if known is None or name in self.of_caller or kind.role != "out":
             return known is None
-        room = [prod(map(self.written_out, shape), start=as_expr(1)) for shape in (known.type.shape, kind.shape)]
+        room = [prod(map(self.in_parameters, shape), start=as_expr(1)) for shape in (known.type.shape, kind.shape)]
         return room[0] is not room[1] or known.type.dtype is not kind.dtype
 
     def workspace(self, dtype: DType, shape: Sequence[Any], name: str) -> Value:
@@ -105,12 +105,12 @@ class _Host:
 
         `dtype` and `shape` are the tensor's element type and extents, `name` its name.
         """
-        kind = TensorType("global", dtype, tuple(self.written_out(as_expr(e)) for e in shape))
+        kind = TensorType("global", dtype, tuple(self.in_parameters(as_expr(e)) for e in shape))
         return self.b.emit("workspace", attrs={"type": kind}, names=(name,)).result
 
     def shaped(self, value: Value, shape: Sequence[Any]) -> Value:
         """Emit a reshape of the tensor `value` to `shape`; return the result, or `value` if it has this shape."""
-        extents = tuple(self.written_out(as_expr(e)) for e in shape)
+        extents = tuple(self.in_parameters(as_expr(e)) for e in shape)
         if value.type.shape == extents:
             return value
         return self.b.emit("reshape", (value,), {"shape": extents}, names=(f"{value.name}_shaped_",)).result
@@ -130,7 +130,7 @@ class _Host:
         if argument.type.dtype is kind.dtype:
             return self.shaped(argument, kind.shape)
         wide = self.workspace(kind.dtype, kind.shape, f"{name}_wide_")
-        rows, columns = self._as_rows([self.written_out(e) for e in kind.shape])
+        rows, columns = self._as_rows([self.in_parameters(e) for e in kind.shape])
         flat = [self.shaped(value, (rows, columns)) for value in (argument, wide)]
         self.launch(_widening(name, argument.type.dtype, kind.dtype, rows, columns), flat, ROWS=rows, COLUMNS=columns)
         return wide
@@ -150,7 +150,7 @@ class _Host:
         `kind` is the type that a block program takes: there the argument is padded with zeros. None if both have
         equally many elements, perhaps in another shape, or if `kind` has strides.
         """
-        before, after = argument_type.shape, tuple(map(self.written_out, kind.shape))
+        before, after = argument_type.shape, tuple(map(self.in_parameters, kind.shape))
         if kind.strides is not None or prod(before, start=as_expr(1)) is prod(after, start=as_expr(1)):
             return None
         return next(-1 - n for n, (a, b) in enumerate(zip(before[::-1], after[::-1], strict=False)) if a is not b)
@@ -161,7 +161,7 @@ class _Host:
         The padding is along dimension `dim`, counted from the last (-1). `name` is the argument's name.
         """
         padded = self.workspace(kind.dtype, kind.shape, f"{name}_padded_")
-        outer, inner = ([self.written_out(e) for e in part] for part in (kind.shape[:dim], kind.shape[dim:][1:]))
+        outer, inner = ([self.in_parameters(e) for e in part] for part in (kind.shape[:dim], kind.shape[dim:][1:]))
         rows, columns = self._as_rows(outer)
         inner_size = prod(inner, start=as_expr(1))
         short, long = argument.type.shape[dim], kind.shape[dim]
@@ -193,7 +193,7 @@ class _Host:
         the program's open parameters.
         """
         if program is not self.main:
-            program = named_apart(program, (self.name, self.main.name, *(p.name for p in self.programs)))
+            program = with_free_name(program, (self.name, self.main.name, *(p.name for p in self.programs)))
         self.programs.append(program)
         if all(op.name == "tasks" for op in program.walk()):
             return
@@ -288,7 +288,7 @@ def _workers(host: _Host, request: Request, program: Program, cycles: float | No
     tells, typical numbers are taken. None: it is not known. `host` is the host program that launches it.
     """
     task_loop = next(op for op in program.walk() if op.name == "tasks")
-    tasks = host.written_out(prod((r.hi for r in task_loop.attrs["ranges"]), start=as_expr(1)))
+    tasks = host.in_parameters(prod((r.hi for r in task_loop.attrs["ranges"]), start=as_expr(1)))
     workers = minimum(tasks, host.cores)
     if request.machine.lanes is not None or cycles is None:
         return workers

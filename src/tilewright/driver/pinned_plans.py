@@ -121,7 +121,8 @@ def lower_pinned(bound: BoundPlan, unpinned: Callable[[], BoundPlan], lower: Low
 def _is_chosen_plan(pinned: Schedule, unpinned: Callable[[], BoundPlan], lower: LowerPlan) -> bool:
     """True if an author's plan equals the plan that is chosen and lowered without it; `unpinned()` returns that choice.
 
-    Such a plan is lowered even if shared memory overflows, because no other plan needs less. `lower` lowers the choice.
+    An equal plan is lowered even if shared memory overflows, because no other plan needs less. `lower` lowers the
+    choice.
     """
     chosen, _ = lower(unpinned())
     return chosen.plan == pinned

@@ -52,11 +52,14 @@ def present(request: Request) -> Request:
 def give_rows(request: Request) -> Request:
     """Return the request with MMAs rewritten that have no M or no N, such as matrix-vector products.
 
-    There are two rewrites. An elementwise product and a sum replace the MMAs if every MMA of the program lacks M or N;
-    on a CPU only if each of them also reads its matrix, which must not be constant, along K. Otherwise the MMAs get a
-    dimension of extent 1 as their M or N, so that an atom fits. The second rewrite is also used in these cases: the
-    author's plan names atoms; sizes are known only at the call; an MMA is in a loop that does more than add MMAs; the
-    program logs, has constraints, or is a grid program. A program without such MMAs is returned unchanged.
+    There are two rewrites. The first replaces the MMAs by an elementwise product and a sum. It is chosen if every MMA
+    of the program lacks M or N; on a CPU, where a dimension of extent 1 counts as lacking, each of them must also read
+    its matrix along K, and the matrix must not be constant. The second gives the MMAs a dimension of extent 1 as their
+    M or N, so that an atom fits.
+
+    The second is used where the first is not chosen, and always in these cases: the author's plan names atoms; sizes
+    are known only at the call; an MMA is in a loop that does more than add MMAs; the program logs, has constraints, or
+    is a grid program. A program without such MMAs is returned unchanged.
     """
     as_written = request.opened or request.logs or request.workgroups is not None
     if not _names_atoms(request.pinned) and not as_written:

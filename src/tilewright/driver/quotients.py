@@ -30,8 +30,8 @@ def require_whole_quotients(request: Request) -> list[Expr]:
         if is_whole is as_expr(0):
             raise ProgramError(f"{e}: {a} / {b} is no integer for any size; write // to round down", op.loc)
         conditions[is_whole] = None
-    written_out = map(request.opened.written_out, conditions)
-    return [e for e in written_out if not isinstance(e, Const) and e.symbols <= sizes]
+    in_parameters = map(request.opened.in_parameters, conditions)
+    return [e for e in in_parameters if not isinstance(e, Const) and e.symbols <= sizes]
 
 
 def _quotients(program: Program) -> Iterator[tuple[Op, Exact]]:

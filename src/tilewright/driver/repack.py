@@ -16,12 +16,12 @@ from tilewright.machine import CopyAtom, Machine, MultiplyAtom
 from tilewright.plan.microkernel import can_multiply_blocks
 from tilewright.plan.refusals import refused
 from tilewright.plan.schedule import DIAGONAL, K_ROWS, LAUNCH, PADDED, Schedule, ValuePlacement
-from tilewright.rewrite.adjacent_gemms import neighbours
+from tilewright.rewrite.adjacent_gemms import find_groupable_gemms
 from tilewright.rewrite.align_rows import Reading, aligned
-from tilewright.rewrite.block_diagonal import diagonal
+from tilewright.rewrite.block_diagonal import group_block_diagonal
 from tilewright.rewrite.k_last import with_tiles_k_last
 from tilewright.rewrite.merge_dims import Sized, least_rows, merged
-from tilewright.rewrite.operand_copies import Copied
+from tilewright.rewrite.operand_copies import RepackedProgram
 
 NOT_COPIED = "its operands are not copied first: sizes are open, or it is a part of another program"
 """Why a program's operands are not repacked."""
@@ -93,7 +93,7 @@ def repacked(request: Request, pinned: Schedule | None, form: str) -> Repacking 
     return Repacking(copies, Request(main, machine, pinned=pinned), placed, tuple(map(str, copied.copies)))
 
 
-def _main_program(copied: Copied, machine: Machine, form: str) -> SizedProgram:
+def _main_program(copied: RepackedProgram, machine: Machine, form: str) -> SizedProgram:
     """Return the program on repacked operands, with its sizes; `copied` has it as the rewrite made it.
 
     If `form` is K_ROWS (K is the last dimension of the copies), K also becomes the last dimension of tiles, and
@@ -106,22 +106,24 @@ def _main_program(copied: Copied, machine: Machine, form: str) -> SizedProgram:
     return SizedProgram(sized.program, sized.sizes, sized.shapes, sized.free)
 
 
-def _block_diagonal(request: Request, count: int, pitch: int) -> Copied | str:
-    """Rewrite `count` adjacent GEMMs as one MMA with a block-diagonal B; return the Copied program, or text: why that
-    is impossible.
+def _block_diagonal(request: Request, count: int, pitch: int) -> RepackedProgram | str:
+    """Rewrite `count` adjacent GEMMs as one MMA with a block-diagonal B; return the RepackedProgram program, or text:
+    why that is impossible.
 
-    The Copied has the rewritten program and the kernels that repack its operands. `pitch` is the alignment of rows in
-    bytes that bulk copies need. It is impossible if the program has no adjacent GEMMs, or if no atom can multiply the
-    blocks.
+    The RepackedProgram has the rewritten program and the kernels that repack its operands. `pitch` is the alignment of
+    rows in bytes that bulk copies need. It is impossible if the program has no adjacent GEMMs, or if no atom can
+    multiply the blocks.
     """
-    groups = neighbours(request.program, request.sizes, _shapes_of(request))
+    groups = find_groupable_gemms(request.program, request.sizes, _shapes_of(request))
     if isinstance(groups, str):
         return groups
     atoms, (n, k) = _atoms_from_shared(request.machine, groups.product), groups.size
     block_k = _block_depth(atoms, k)
     if not any(can_multiply_blocks(atom, count, count * n, count * block_k) for atom in atoms):
         return f"no atom multiplies blocks of {n}x{k} by themselves, and an infinite element would reach its neighbours"
-    return diagonal(request.program, request.sizes, _shapes_of(request), request.free, count, block_k, pitch)
+    return group_block_diagonal(
+        request.program, request.sizes, _shapes_of(request), request.free, count, block_k, pitch
+    )
 
 
 def _bulk_loads(machine: Machine) -> list[CopyAtom]:

@@ -16,11 +16,11 @@ from tilewright.plan.choice import Choice
 from tilewright.plan.general import only_adds
 from tilewright.plan.refusals import refused
 from tilewright.plan.schedule import LAUNCH, Schedule
-from tilewright.rewrite.rewriter import Halves
+from tilewright.rewrite.rewriter import TwoPrograms
 from tilewright.rewrite.split_kernel import split_after_mma, split_before_mma
 
 
-def part_of(request: Request, halves: Halves, program: Program, pinned: Schedule | None = None) -> Request:
+def part_of(request: Request, halves: TwoPrograms, program: Program, pinned: Schedule | None = None) -> Request:
     """Return the request for `program`, one of the two kernels into which the program of `request` was split.
 
     `halves` has the extents of new dimensions, and the memory that the first kernel writes and the second reads.

@@ -20,7 +20,7 @@ from tilewright.interpret.tiles import (
 )
 from tilewright.ir import dtypes
 from tilewright.ir.core import Op, TileType
-from tilewright.ir.tile import SCANS, loose, require_elements
+from tilewright.ir.tile import SCANS, mismatched_dims, require_elements
 
 _COMBINE: dict[str, Any] = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
 
@@ -36,7 +36,7 @@ def mma(run: Run, op: Op) -> tuple[TileValue, ...]:
     """
     a, b, acc = run.tiles(op)
     parts = common_parts([a, b, acc])
-    for d in (loose(op) or (set(),))[0]:
+    for d in (mismatched_dims(op) or (set(),))[0]:
         if parts[d][1] - parts[d][0] != 1:
             raise ExecutionError(
                 f"mma: {d} is in one factor only, but is {parts[d][1] - parts[d][0]} wide here", op.loc

@@ -85,7 +85,7 @@ def _run_tiles(
             raise ExecutionError(f"iterate over {axis}: a carried value has that dimension itself", op.loc)
         parts = {d: tile.part(d) for d in tile.dims}
         kind: TileType = value.type
-        results.append(run.made(kind, parts, spread(tile, kind.dims, parts, tile.array)))
+        results.append(run.new_tile(kind, parts, spread(tile, kind.dims, parts, tile.array)))
     return tuple(results)
 
 
@@ -166,7 +166,7 @@ def conditional(run: Run, op: Op) -> tuple[TileValue, ...]:
                 dims = union_dims(dims, t.dims)
             parts = common_parts(tiles)
             truth = run.on_grid(op.attrs["when"], dims, parts, {}, op) != 0
-            condition = run.made(TileType(dtypes.bool_, dims), parts, truth)
+            condition = run.new_tile(TileType(dtypes.bool_, dims), parts, truth)
         else:
             condition = scalar_value(bool(run.number(op.attrs["when"], op)), dtypes.bool_)
     else:
@@ -182,5 +182,5 @@ def conditional(run: Run, op: Op) -> tuple[TileValue, ...]:
     for when_true, when_false in zip(body_results, otherwise, strict=True):
         parts = common_parts([when_true, when_false, condition])
         arrays = [spread(t, when_true.dims, parts, t.array) for t in (condition, when_true, when_false)]
-        results.append(run.made(TileType(when_true.dtype, when_true.dims), parts, np.where(*arrays)))
+        results.append(run.new_tile(TileType(when_true.dtype, when_true.dims), parts, np.where(*arrays)))
     return tuple(results)

@@ -42,7 +42,7 @@ def elementwise(run: Run, op: Op) -> tuple[TileValue, ...]:
         number = function(*[computable(x, t.dtype) for x, t in zip(numbers, tiles, strict=True)])
         return (run.filled(result, parts, round_to(np.asarray(number), result.dtype)),)
     arrays = [spread(t, result.dims, parts, computable(t.array, t.dtype)) for t in tiles]
-    return (run.made(result, parts, round_to(np.asarray(function(*arrays)), result.dtype)),)
+    return (run.new_tile(result, parts, round_to(np.asarray(function(*arrays)), result.dtype)),)
 
 
 def cast(run: Run, op: Op) -> tuple[TileValue, ...]:
@@ -109,7 +109,7 @@ def broadcast(run: Run, op: Op) -> tuple[TileValue, ...]:
     parts = {d: tile.part(d) if d in tile.dims else run.part(d) for d in kind.dims}
     if tile.number is not None:
         return (run.filled(kind, parts, tile.number),)
-    return (run.made(kind, parts, spread(tile, kind.dims, parts, tile.array)),)
+    return (run.new_tile(kind, parts, spread(tile, kind.dims, parts, tile.array)),)
 
 
 def reshape(run: Run, op: Op) -> tuple[TileValue, ...]:
@@ -137,7 +137,7 @@ def select(run: Run, op: Op) -> tuple[TileValue, ...]:
     if numbers is not None:
         return (run.filled(kind, parts, np.where(*numbers)),)
     condition, a, b = (spread(t, kind.dims, parts, t.array) for t in tiles)
-    return (run.made(kind, parts, np.where(condition, a, b)),)
+    return (run.new_tile(kind, parts, np.where(condition, a, b)),)
 
 
 def extract(run: Run, op: Op) -> tuple[TileValue, ...]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tilewright.algebra.expr import Expr
 from tilewright.errors import OutOfScope
 from tilewright.ir.core import Program
-from tilewright.ir.tile import loose
+from tilewright.ir.tile import mismatched_dims
 from tilewright.lang.symbols import THREADS, WORKGROUPS
 
 if TYPE_CHECKING:  # `is_grid` is also called for kernels that are never interpreted
@@ -33,7 +33,7 @@ def is_grid(program: Program) -> bool:
     return any(
         op.name == "allocate"
         or (op.name == "iterate" and op.attrs.get("start") and op.operands[0].type.dims)
-        or loose(op) is not None
+        or mismatched_dims(op) is not None
         or any(map(_uses_workgroup_id, _expressions(op.attrs)))
         for op in program.walk()
     )

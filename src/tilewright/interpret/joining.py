@@ -14,7 +14,7 @@ from tilewright.errors import ProgramError
 from tilewright.interpret.run import Run
 from tilewright.ir.attrs import attr_symbols
 from tilewright.ir.core import MemoryType, Op, Program, TileType
-from tilewright.ir.tile import REDUCTIONS, SCANS, accessed, loose
+from tilewright.ir.tile import REDUCTIONS, SCANS, accessed, mismatched_dims
 from tilewright.lang.symbols import WORKGROUPS
 
 MOST = 1 << 19
@@ -90,7 +90,7 @@ def _is_elementwise_along(op: Op, dim: Symbol) -> bool:
     if any(dim in d.symbols and d is not dim for kind in tile_types for d in kind.dims):
         return False
     has_dim = any(dim in kind.dims for kind in tile_types)
-    if dim in (loose(op) or ((),))[0]:
+    if dim in (mismatched_dims(op) or ((),))[0]:
         return False
     if op.name in (*REDUCTIONS, *SCANS, "topk"):
         return op.attrs["dim"] is not dim

@@ -22,10 +22,10 @@ Array = np.ndarray[Any, np.dtype[Any]]
 def copy_lanes(agent: Agent, op: Op) -> Steps:
     """Start a `copy_lanes` of the wave `agent`: each lane asynchronously copies a contiguous run to shared memory.
 
-    The copy is done later, when the scheduler chooses; the next `land` names the barrier that waits for it. Where the
-    attribute `when` is false, nothing is copied; where `inside` is false, a zero is written. Raise OutOfBoundsFault if
-    any other element lies outside of the source tensor, and ProtocolFault if a lane's elements are no aligned run. A
-    generator that yields where other waves may run.
+    The copy is done later, when the scheduler chooses; the next `land` names the barrier that waits for it. A lane for
+    which the attribute `when` is false copies nothing; an element for which `inside` is false becomes zero. Raise
+    OutOfBoundsFault if any other element lies outside of the source tensor, and ProtocolFault if a lane's elements are
+    no aligned run. A generator that yields where other waves may run.
     """
     yield None
     tensor, shared = (agent.handles[v] for v in op.operands)

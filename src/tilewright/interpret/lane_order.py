@@ -84,7 +84,7 @@ def go_on(agent: Agent) -> None:
     agent.started.pop("waited", None)
 
 
-def together(agent: Agent, op: Op) -> Steps | None:
+def sync_lanes(agent: Agent, op: Op) -> Steps | None:
     """Execute a `together`: synchronise the lanes of the wave `agent`. Return None; `op` is not used."""
     meet(agent)
     return None

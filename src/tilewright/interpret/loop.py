@@ -44,9 +44,9 @@ class Vector:
         """
         if self.writing:
             self._require_settled(op, self.writing, "reads")
-        return self.taken(op)
+        return self.unchecked(op)
 
-    def taken(self, op: Op) -> Array:
+    def unchecked(self, op: Op) -> Array:
         """Return the vector's elements for an asynchronous product `op`, without a check for other products that write
         it.
 

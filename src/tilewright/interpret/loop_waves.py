@@ -490,7 +490,7 @@ def _start_product(agent: Agent, op: Op, mma_atom: Any, handles: tuple[Any, Any,
     in_flight.append(this_product)
 
 
-def settle(agent: Agent, op: Op) -> Steps:
+def wait_products(agent: Agent, op: Op) -> Steps:
     """Execute a `settle` of the wave `agent`: wait until at most `pending` asynchronous products are in flight.
 
     The oldest products are waited for. A generator that yields what the wave waits for.
@@ -531,22 +531,22 @@ def _multiply(agent: Agent, op: Op, mma_atom: Any, clock: Clock) -> None:
     if "a" in op.attrs:
         left = a.buffer.read(near(agent, op, a, op.attrs["a"], op.attrs["a_at"][0]), clock, op)
     else:
-        data = whole(a.taken(op), mma_atom.a)
+        data = whole(a.unchecked(op), mma_atom.a)
         pieces = [mma_atom.a.load(piece) for piece in np.split(data, data.shape[1] // mma_atom.a.values, axis=1)]
         left = np.concatenate(pieces, axis=1)
     if "b" in op.attrs:
         right = b.buffer.read(near(agent, op, b, op.attrs["b"], op.attrs["b_at"][0]), clock, op)
     else:
-        data = whole(b.taken(op), mma_atom.b)
+        data = whole(b.unchecked(op), mma_atom.b)
         right = np.concatenate(
             [mma_atom.b.load(piece) for piece in np.split(data, data.shape[1] // mma_atom.b.values, axis=1)], axis=0
         )
     if left.shape[0] != m or right.shape[1] != n or left.shape[1] != right.shape[0] or left.shape[1] % k:
         raise ProgramError(f"{at_line(op)}: {mma_atom.name} does not multiply {left.shape} by {right.shape}", op.loc)
     with np.errstate(all="ignore"):
-        total = mma_atom.taken(left).astype(wide) @ mma_atom.taken(right).astype(wide)
+        total = mma_atom.rounded(left).astype(wide) @ mma_atom.rounded(right).astype(wide)
         if not op.attrs.get("fresh"):
-            total = mma_atom.c.load(whole(c.taken(op), mma_atom.c)).astype(wide) + total
+            total = mma_atom.c.load(whole(c.unchecked(op), mma_atom.c)).astype(wide) + total
         c.become(mma_atom.c.store(total.astype(mma_atom.c.dtype.numpy))[own_lanes])
 
 
@@ -560,6 +560,6 @@ HANDLERS: dict[str, Any] = {
     "copy_out": copy_out,
     "seal": seal,
     "drain": drain,
-    "settle": settle,
-    "together": lane_order.together,
+    "settle": wait_products,
+    "together": lane_order.sync_lanes,
 }

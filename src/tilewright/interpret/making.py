@@ -41,7 +41,7 @@ def scalar(run: Run, op: Op) -> tuple[TileValue, ...]:
                 dims = union_dims(dims, tile.dims)
             parts = common_parts(tiles)
             array = run.on_grid(value, dims, parts, {}, op)
-            return (run.made(TileType(op.attrs["dtype"], dims), parts, round_to(array, op.attrs["dtype"])),)
+            return (run.new_tile(TileType(op.attrs["dtype"], dims), parts, round_to(array, op.attrs["dtype"])),)
         value = run.number(value, op)
     return (scalar_value(value, op.attrs["dtype"]),)
 
@@ -67,7 +67,7 @@ def apply(run: Run, op: Op) -> tuple[TileValue, ...]:
         s: spread(t, kind.dims, parts, t.array).astype(np.int64) for s, t in zip(op.attrs["over"], tiles, strict=True)
     }
     array = run.on_grid(op.attrs["value"], kind.dims, parts, symbol_values, op)
-    return (run.made(kind, parts, round_to(array, kind.dtype)),)
+    return (run.new_tile(kind, parts, round_to(array, kind.dtype)),)
 
 
 def set_symbol(run: Run, op: Op) -> tuple[TileValue, ...]:

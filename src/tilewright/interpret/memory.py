@@ -57,7 +57,7 @@ def read(run: Run, op: Op) -> tuple[TileValue, ...]:
     valid = _bounds_mask(run, op, kind.dims, parts)
     if valid is not None:
         elements = np.where(valid, elements, round_to(np.asarray(op.attrs.get("otherwise", 0)), kind.dtype))
-    return (run.made(kind, parts, elements),)
+    return (run.new_tile(kind, parts, elements),)
 
 
 def write(run: Run, op: Op) -> tuple[TileValue, ...]:
@@ -96,7 +96,7 @@ def write(run: Run, op: Op) -> tuple[TileValue, ...]:
             shape[tile.dims.index(d)] = -1
             coordinates.append(np.arange(*parts[d]).reshape(shape))
     previous = _scatter(run, op, array, coordinates, data, valid)
-    return () if previous is None else (run.made(TileType(tile.dtype, tile.dims), parts, previous),)
+    return () if previous is None else (run.new_tile(TileType(tile.dtype, tile.dims), parts, previous),)
 
 
 def debug_log(run: Run, op: Op) -> tuple[TileValue, ...]:

@@ -128,11 +128,11 @@ class Run:
         parts = [self.part(d) for d in dims]
         return tuple(first for first, _ in parts), tuple(max(0, last - first) for first, last in parts)
 
-    def workgroup(self, ids: tuple[int, ...] | None, together: Mapping[int, int]) -> None:
+    def workgroup(self, ids: tuple[int, ...] | None, merged: Mapping[int, int]) -> None:
         """Make the workgroup `ids` current: set the symbols of its ids, and restrict each constrained dimension to its
         tile.
 
-        Shared memory of the previous workgroup is dropped. `together` is {grid dimension: how many workgroups run as
+        Shared memory of the previous workgroup is dropped. `merged` is {grid dimension: how many workgroups run as
         one}; a dimension without an entry has 1. If `ids` is None, the program has no workgroups, and nothing is
         restricted.
         """
@@ -162,7 +162,7 @@ class Run:
                 self.parts[attrs["dim"]] = (first, first + tile)  # set_symbol will say where it ends
                 continue
             size = self.number(attrs["dim"])
-            tile *= together.get(attrs["grid"], 1)
+            tile *= merged.get(attrs["grid"], 1)
             if attrs.get("primary", True) or size % tile or not is_mapped(self.program, attrs["dim"]):
                 self.parts[attrs["dim"]] = (min(first, size), min(first + tile, size))
             else:  # it goes along with another dimension, and mappings bring it into range
@@ -196,7 +196,7 @@ class Run:
         """Return the tiles that the operands of `op` are bound to."""
         return [self.values[v] for v in op.operands]
 
-    def made(self, kind: TileType, parts: dict[Expr, tuple[int, int]], array: Array) -> TileValue:
+    def new_tile(self, kind: TileType, parts: dict[Expr, tuple[int, int]], array: Array) -> TileValue:
         """Return a new tile of type `kind` with the elements `array`, which broadcasts to the tile's shape.
 
         The tile covers `parts`, {dimension: (first, end)}.

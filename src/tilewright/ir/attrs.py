@@ -77,11 +77,11 @@ class Range:
         return cls(symbol(name, lo, None if empty else hi - 1), lo, hi, step)
 
     @property
-    def rounds(self) -> int | None:
+    def trip_count(self) -> int | None:
         """The trip count of the loop as an int; None if `lo` or `hi` is not a constant.
 
-        >>> Range.of("i", 0, 8, 3).rounds, Range.of("i", 5, 2).rounds, Range.of("i", 0, 10**30).rounds == 10**30
-        (3, 0, True)
+        >>> Range.of("i", 0, 8, 3).trip_count, Range.of("i", 5, 2).trip_count
+        (3, 0)
         """
         if not (isinstance(self.lo, Const) and isinstance(self.hi, Const)):
             return None
@@ -666,7 +666,7 @@ class _Places(Kind):
 
         `value` is a tuple of (coordinate, may it be out of bounds) pairs; `?` marks a coordinate that may be.
         """
-        return "[" + ", ".join(f"{e}{' ?' if loose else ''}" for e, loose in value) + "]"
+        return "[" + ", ".join(f"{e}{' ?' if may_leave else ''}" for e, may_leave in value) + "]"
 
     def read(self, reader: Reader, operands: list[Value]) -> Any:
         """Read coordinates such as `[n, p + r - 1 ?, c]`, and return a tuple of (coordinate, may be out of bounds)."""
@@ -675,8 +675,8 @@ class _Places(Kind):
         coordinates = []
         for part, place in split(reader.enclosed("]")):
             body = part.rstrip()
-            loose = body.endswith("?")
-            coordinates.append((reader.expr(body[:-1] if loose else body, start + place), loose))
+            may_leave = body.endswith("?")
+            coordinates.append((reader.expr(body[:-1] if may_leave else body, start + place), may_leave))
         return tuple(coordinates)
 
     def expressions(self, value: Any) -> Iterable[Expr]:
@@ -687,7 +687,7 @@ class _Places(Kind):
         """Return `value`, a tuple of (coordinate, may it be out of bounds) pairs, with every coordinate `e` replaced by
         `images(e)`.
         """
-        return tuple((images(e), loose) for e, loose in value)
+        return tuple((images(e), may_leave) for e, may_leave in value)
 
 
 class _Definition(Kind):

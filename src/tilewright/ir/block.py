@@ -158,7 +158,7 @@ def _view(op: Op) -> tuple[Any, ...]:
     if len(op.attrs["at"]) != len(base.shape):
         raise DimensionMismatch(f"view: {len(op.attrs['at'])} coordinates for {len(base.shape)} dimensions of {base}")
     if isinstance(base, RegisterType):
-        if any(loose for _, loose in op.attrs["at"]):
+        if any(may_leave for _, may_leave in op.attrs["at"]):
             raise ProgramError("view of registers: no coordinate may lie outside")
         return (RegisterType(base.dtype, shape),)
     return (TensorType(base.space, base.dtype, shape, role=base.role),)

@@ -78,11 +78,11 @@ class Builder:
         types, needed only if they do not follow from the operands. `names` are printed names of the results. Raise
         ProgramError, with the source location `loc`, if the operation is invalid.
         """
-        op = self.made(name, operands, attrs, types, blocks, loc, names)
+        op = self.create(name, operands, attrs, types, blocks, loc, names)
         self.blocks[-1].ops.append(op)
         return op
 
-    def made(
+    def create(
         self,
         name: str,
         operands: Sequence[Value] = (),

@@ -41,7 +41,7 @@ from tilewright.ir.core import Level, Op, OpSpec, Program
 from tilewright.ir.dtypes import dtype
 from tilewright.ir.loop_types import BarrierType, FragmentType, VectorType
 from tilewright.ir.parser import Reader, parse_program
-from tilewright.ir.tensors import TensorType, made
+from tilewright.ir.tensors import TensorType, parsed
 from tilewright.ir.tensors import read_type as read_tensor_type
 from tilewright.limits import TABLE
 
@@ -68,7 +68,7 @@ def read_type(reader: Reader) -> VectorType | Any:
     start = reader.at
     shape = reader.exprs(reader.enclosed(")"), start)
     kind = VectorType if word == "vector" else FragmentType
-    return made(reader, start, lambda: kind(element, shape))
+    return parsed(reader, start, lambda: kind(element, shape))
 
 
 def _register_operand(op: Op, index: int) -> VectorType:
@@ -210,10 +210,11 @@ def _shuffle(op: Op) -> tuple[Any, ...]:
 
 
 def _transpose(op: Op) -> tuple[Any, ...]:
-    """Check `op`, a `transpose`, and return (), since it has no results. Its operands are the rows of a matrix.
+    """Check `op`, a `transpose`, and return (), since it has no results.
 
-    Raise ProgramError unless the operands are different vectors of one type, their number is a power of two from 2 on,
-    and each holds an even number of units of `unit` elements, an attribute.
+    Its operands are the rows of a matrix, which is transposed in units of `unit` elements (an attribute). Raise
+    ProgramError unless the operands are different vectors of one type, their number is a power of two from 2 on, and
+    each holds an even number of units.
     """
     kinds = [_register_operand(op, n) for n in range(len(op.operands))]
     count, unit = len(kinds), int(op.attrs["unit"])

@@ -154,7 +154,7 @@ def _multiply_atom(op: Op) -> tuple[Any, ...]:
     return ()
 
 
-def _settle(op: Op) -> tuple[Any, ...]:
+def _wait_products(op: Op) -> tuple[Any, ...]:
     """Check `op`, a `settle`, and return (), since it has no results. It waits for asynchronous products.
 
     Raise ProgramError unless all operands, the accumulators, are fragments.
@@ -225,7 +225,7 @@ SPECS = (
         notation="atom {atom} $0 += $1[ {a}{a_at}] * $2[ {b}{b_at}][ ?fresh]",
     ),
     OpSpec("together", {}, result_types=_no_results, notation="together"),
-    OpSpec("settle", {"pending": "int"}, result_types=_settle, notation="settle {pending}[ of $*]"),
+    OpSpec("settle", {"pending": "int"}, result_types=_wait_products, notation="settle {pending}[ of $*]"),
     OpSpec(
         "barrier", {"id": "expr?", "waves": "count?"}, result_types=_no_results, notation="barrier[ {id} of {waves}]"
     ),

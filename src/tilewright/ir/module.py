@@ -66,15 +66,16 @@ class Module:
         return "\n".join(map(str, (self.host, *self.programs.values())))
 
 
-def named_apart(program: Program, taken: Iterable[str]) -> Program:
-    """Return `program` under a name that is not in `taken`: its own, or else its own with `_2`, `_3`, ... appended.
+def with_free_name(program: Program, used_names: Iterable[str]) -> Program:
+    """Return `program` under a name that is not in `used_names`: its own, or else its own with `_2`, `_3`, ...
+    appended.
 
     >>> from tilewright.ir.block import parse_block
     >>> pack = parse_block("block pack() {}")
-    >>> named_apart(pack, ["gemm"]).name, named_apart(pack, ["pack"]).name, named_apart(pack, ["pack", "pack_2"]).name
-    ('pack', 'pack_2', 'pack_3')
+    >>> [with_free_name(pack, used).name for used in (["gemm"], ["pack"], ["pack", "pack_2"])]
+    ['pack', 'pack_2', 'pack_3']
     """
-    others, name, number = set(taken), program.name, 1
+    others, name, number = set(used_names), program.name, 1
     while name in others:
         number += 1
         name = f"{program.name}_{number}"

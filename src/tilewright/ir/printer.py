@@ -92,7 +92,7 @@ class _Names:
 
     def __init__(self, program: Program):
         self.of: dict[Value, str] = {}
-        self.taken: set[str] = set()
+        self.used: set[str] = set()
         self.types: dict[int, str] = {}
         self.count = 0
         for arg in program.args:
@@ -104,10 +104,10 @@ class _Names:
         It is the value's own name if that is still free, otherwise a number.
         """
         name = value.name or ""
-        if not name or name in self.taken:
+        if not name or name in self.used:
             name = str(self.count)
             self.count += 1
-        self.taken.add(name)
+        self.used.add(name)
         self.of[value] = name
         return name
 

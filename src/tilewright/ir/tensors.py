@@ -281,7 +281,7 @@ def read_type(reader: Reader) -> Any:
     shape = _read_exprs(reader)
     if word == "register":
         distribution = _read_distribution(reader)
-        return made(reader, start, lambda: RegisterType(element, shape, distribution))
+        return parsed(reader, start, lambda: RegisterType(element, shape, distribution))
     strides = _read_exprs(reader) if reader.accept(":") else None
     if strides is not None and len(strides) != len(shape):
         raise reader.fail(f"{len(strides)} strides for {len(shape)} dimensions", start)
@@ -294,10 +294,10 @@ def read_type(reader: Reader) -> Any:
             swizzle = Swizzle(*(reader.number(match.group(i), at) for i in (1, 2, 3)))
         except LayoutError as fault:
             raise reader.fail(str(fault), at) from None
-    return made(reader, start, lambda: TensorType(word, element, shape, strides, swizzle, role))
+    return parsed(reader, start, lambda: TensorType(word, element, shape, strides, swizzle, role))
 
 
-def made(reader: Reader, at: int, make: Callable[[], Any]) -> Any:
+def parsed(reader: Reader, at: int, make: Callable[[], Any]) -> Any:
     """Return `make()`. If it raises a ProgramError, raise a ParseError with its message instead.
 
     The ParseError points at offset `at` of the text of `reader`.

@@ -574,7 +574,7 @@ def access_form(op: Op) -> tuple[tuple[Expr, ...], tuple[Value, ...]]:
     return tuple(map(by_dim, op.attrs["at"])), lookups
 
 
-def loose(op: Op) -> tuple[set[Expr], str] | None:
+def mismatched_dims(op: Op) -> tuple[set[Expr], str] | None:
     """Return (dimensions that one side of `op` has and the other lacks, error message), or None if there are none.
 
     In an `mma`, they are those of A or B that neither the other operand nor the accumulator has. In an `iterate`, they

@@ -135,12 +135,13 @@ class JaxFunction:
         return lru_cache(maxsize=64)(self._compile_for_form)
 
     def _compile_for_form(self, form: Form) -> Callable[..., Any]:
-        """Return the jitted JAX function for calls of one form: it takes the passed arrays and returns the kernel's
-        outputs.
+        """Return the jitted JAX function for calls of one form: it takes the passed arrays and numbers, and returns the
+        kernel's outputs.
 
         `form` has an entry for each argument of the kernel. It is GIVEN for an array or number that the call passes,
-        None for an output that is left out, and the value itself for a number that decides sizes. Differentiation calls
-        the author's backward, or raises MissingBackward without one.
+        None for an output that is left out, and the value itself for a number that decides sizes. If the kernel has a
+        batch dimension, the leading dimensions that calls add to it are merged into one. Differentiation calls the
+        author's backward, or raises MissingBackward without one.
         """
         run: Any = partial(self._trace, form)
         run.__name__ = self.__name__

@@ -23,7 +23,7 @@ from tilewright.runtime.scripts import Memories
 
 
 class GpuExecutor(Protocol):
-    """What binds a program to arrays on a GPU: a `HostExecutor`, or `BlockLauncher` for a program without one."""
+    """Binds a program to arrays on a GPU: a `HostExecutor`, or `BlockLauncher` for a program without one."""
 
     def near(self, arrays: Sequence[Any], passing: bool = False) -> Memories:
         """Return the Memories of the GPU that `arrays` are on; `passing`: what they allocate is used in one call."""

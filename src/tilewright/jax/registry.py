@@ -95,7 +95,7 @@ def with_common_varying_axes(arrays: Sequence[Any]) -> tuple[Any, ...]:
     """
     axes = [jax.typeof(a).mat.varying for a in arrays]
     varying = frozenset().union(*axes)
-    missing = [tuple(varying - own) for own in axes]
+    missing = [tuple(varying - present) for present in axes]
     return tuple(jax.lax.pcast(a, m, to="varying") if m else a for a, m in zip(arrays, missing, strict=True))
 
 

@@ -141,7 +141,7 @@ class IndexMapping:
             if dim not in side:
                 raise BadMapping(f"{what}: the mapping gives {known}, not the memory's {dim}", author_location())
             coordinates.append(side[dim])
-        for dim, e in side.items():  # a surplus coordinate that is a plain iterator is harmless
+        for dim, e in side.items():  # an extra coordinate that is a plain iterator is harmless
             if dim not in dims and e not in self.iterators:
                 raise BadMapping(f"{what}: the memory has no dimension {dim}", author_location())
         return tuple(coordinates)

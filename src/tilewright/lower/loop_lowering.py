@@ -46,8 +46,8 @@ class LoopLowering:
         self.rules = rules
         self.vector_bytes = here.limits.vector_bytes or 16
         self.open = frozenset(open_parameters(program))
-        self.made = program.makers()
-        self.chain = Places(program, self.made)
+        self.makers = program.makers()
+        self.chain = Places(program, self.makers)
         self.handles: dict[Value, Any] = {}
         self.meaning: dict[Symbol, Expr] = {}
         self.builder = Builder(LOOP)
@@ -99,7 +99,7 @@ class LoopLowering:
         """True if an `alloc` of the program makes the tensor `value`, and no operation outside the set `ops` uses it.
         Views and arguments are not own; a tensor that nothing uses is.
         """
-        maker = self.made.get(value)
+        maker = self.makers.get(value)
         return maker is not None and maker.name == "alloc" and self.touching.get(value, set()) <= ops
 
     @cached_property
@@ -165,7 +165,7 @@ class LoopLowering:
         any block. Attributes that are None are left out.
         """
         self.count_operation()
-        return self.builder.made(name, operands, _without_none(attrs), blocks=blocks, loc=self.loc)
+        return self.builder.create(name, operands, _without_none(attrs), blocks=blocks, loc=self.loc)
 
     def count_operation(self) -> None:
         """Add one to the number of loop operations made so far. Raise a ProgramError if that is more than a program may
@@ -229,7 +229,7 @@ class LoopLowering:
         table = self.tables.get(key)
         if table is None:
             attrs = {"dtype": dtype, "over": (over,), "value": entry}
-            op = self.builder.made("constant", (), attrs, names=(self.fresh("table"),))
+            op = self.builder.create("constant", (), attrs, names=(self.fresh("table"),))
             table = op.result
             self.blocks[0].ops.insert(0, op)
             self.tables[key] = table

@@ -79,14 +79,14 @@ def accumulate_scan(
     `step` then gets the running totals of the current block, and in `bases` registers with the sums of all earlier
     blocks. For all other scans, `bases` is a list of None.
     """
-    rounds = as_expr(count)
-    if not _is_long_sum(op, totals[0], rounds, RUNNING_BLOCK):
-        with low.loop("r", 0, rounds) as r:
+    iterations = as_expr(count)
+    if not _is_long_sum(op, totals[0], iterations, RUNNING_BLOCK):
+        with low.loop("r", 0, iterations) as r:
             step(r, [None] * len(totals), totals)
         return totals
     kind = totals[0].type.dtype
     wide = [_converted(low, total, _wider(total)) for total in totals]
-    with _blocks(low, rounds, RUNNING_BLOCK) as (start, size):
+    with _blocks(low, iterations, RUNNING_BLOCK) as (start, size):
         bases, parts = [_converted(low, w, kind) for w in wide], [_zero(low, total) for total in totals]
         with low.loop("r", 0, size) as r:
             step(start + r, bases, parts)

@@ -169,7 +169,7 @@ class CopyAtom:
         try:
             self._need_spaces(request)
             source = request.source
-            if isinstance(source, MemoryView) and any(source.loose) and request.otherwise != 0:
+            if isinstance(source, MemoryView) and any(source.may_leave) and request.otherwise != 0:
                 raise Refused(f"what lies outside {source.name} arrives as zero, not as {request.otherwise}")
             return tuple(self.on_views(request))
         except Refused as refused:

@@ -40,7 +40,7 @@ class LaneCosts:
     cycles.
 
     `product` and `integer_product` are the cost of a vector multiply-add if the machine has no atom for it; `load` and
-    `conversion` that of a vector; `apart` that of each vector that is stored lane by lane. `task` is the cost of
+    `conversion` that of a vector; `lane_store` that of each vector that is stored lane by lane. `task` is the cost of
     starting a task, `end` of ending an accumulator tile, `turn` of going on to the next filter tap. `parted` is the
     factor for memory accesses if workers share every cache line.
     """
@@ -49,7 +49,7 @@ class LaneCosts:
     integer_product: float = 1
     load: float = 0
     conversion: float = 0
-    apart: float = 0
+    lane_store: float = 0
     parted: float = 1
     task: float = 0
     end: float = 0
@@ -85,11 +85,11 @@ class TileCosts:
 class TileLoadCosts:
     """Factors for tile-register loads of rows that are not contiguous in memory, relative to the L2 cache's rate.
 
-    `apart` applies to all such rows; `conflict` is a further factor if they share sets of the L1 cache, `bypass` if
+    `strided` applies to all such rows; `conflict` is a further factor if they share sets of the L1 cache, `bypass` if
     loads bypass that cache.
     """
 
-    apart: float = 1
+    strided: float = 1
     conflict: float = 1
     bypass: float = 1
 

@@ -70,12 +70,12 @@ class Limits:
 
     Factors on reads. `far_alone`: speed-up of a core's reads from memory if other cores are idle. `warm`: speed-up if
     L2 holds the data from an earlier launch. `crossing`: slow-down of L2 for rows that do not begin at a multiple of
-    their width. `askew`, `askew_partial`: slow-down for rows whose stride is no multiple of a sector, and for a last
-    part that ends within a sector. `overlapping`: slow-down for rows that begin within the row before. `alone`:
-    slow-down of L2 for rows that no other core reads at about the same time; `strewn`: the same for a kernel whose
-    workgroups do not start one after the other, because it is launched early. `far_users`: slow-down of copies if all
-    tasks run at once and tasks that read the same data are not neighbours. `read_power`: exponent by which reads above
-    those of the best raster slow copies.
+    their width. `misaligned_row`, `misaligned_row_tail`: slow-down for rows whose stride is no multiple of a sector,
+    and for a last part that ends within a sector. `overlapping`: slow-down for rows that begin within the row before.
+    `alone`: slow-down of L2 for rows that no other core reads at about the same time; `strewn`: the same for a kernel
+    whose workgroups do not start one after the other, because it is launched early. `far_users`: slow-down of copies if
+    all tasks run at once and tasks that read the same data are not neighbours. `read_power`: exponent by which reads
+    above those of the best raster slow copies.
 
     Latencies, in cycles. `latency`: a multiply-add of the vector unit. `load_cycles`: time between two vector loads.
     `run_cycles`: each contiguous run of an operand that a CPU core reads from memory behind L2. `copy_latency`: a copy
@@ -130,8 +130,8 @@ class Limits:
     shallow_ring: float = 1.0
     lone_group: float = 1.0
     sector_bytes: int = 1
-    askew: float = 1.0
-    askew_partial: float = 1.0
+    misaligned_row: float = 1.0
+    misaligned_row_tail: float = 1.0
     leaving_row: float = 0.0
     task_cycles: float = 0.0
     outside_row: float = 0.0

@@ -29,10 +29,10 @@ def both_ends(coordinate: Expr, extent: Expr) -> tuple[Expr, Expr]:
 def ends_within(ends: Iterable[Expr], coordinates: Iterable[Expr], shape: Iterable[Expr]) -> tuple[Expr, ...]:
     """Return the expressions in `ends` that a bounds check of a view must still test.
 
-    An end is an expression that is negative for elements out of bounds of the view at one side, such as `39 - c` for
-    indices c > 39, and >= 0 for all others. An end is left out in three cases: it is always >= 0; the tensor's own
-    bounds imply it; or another end that is returned implies it. The tensor's bounds are those of `coordinates` in
-    `shape`, which have one entry for each dimension.
+    An end is an expression that is negative exactly where an index is out of bounds at one side, such as `39 - c` for
+    an index c with bounds 0 to 39. Three kinds of ends are left out: an end that is always >= 0; an end that the bounds
+    of the view's tensor imply; and an end that another returned end implies. The tensor's bounds are 0 <= c < n for
+    each coordinate c in `coordinates` and its extent n in `shape`.
 
     >>> from tilewright.algebra import as_expr, index
     >>> g, c = index("g", 3), index("c", 64)
@@ -111,7 +111,7 @@ def _with_bound(view: MemoryView, end: Expr, d: int, axes: tuple[Symbol, ...]) -
         coordinates=(block, *_with_entry(view.coordinates, d, within_block)),
         shape=((extent - 1 - constant) // period + 1, *_with_entry(view.shape, d, const(constant + 1))),
         strides=(period * view.strides[d], *view.strides),
-        loose=(False, *_with_entry(view.loose, d, True)),
+        may_leave=(False, *_with_entry(view.may_leave, d, True)),
     )
 
 

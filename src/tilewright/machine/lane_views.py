@@ -48,7 +48,7 @@ def transfer_conditions(request: ViewRequest, width: int) -> Iterator[Condition]
     assert isinstance(source, MemoryView)
     assert isinstance(target, MemoryView)
     count = run_length(request, width)
-    if any(target.loose):
+    if any(target.may_leave):
         raise Refused(f"part of the box may lie outside {target.name}, and it has no mask for writing")
     # runs go along the axis that is contiguous in the target
     axis = next((a for a, s in enumerate(request.axes) if is_number(weight(target.offset(), s), 1)), None)
@@ -127,7 +127,7 @@ def _run_conditions(
                 f"runs of {count} elements of {view.name} begin at {coordinate} in dimension {d}, not always a "
                 f"multiple of {count}: {what} must be aligned",
             )
-            if whole and view.loose[d]:
+            if whole and view.may_leave[d]:
                 yield from multiple(
                     extent,
                     count,
@@ -135,9 +135,9 @@ def _run_conditions(
                     "a narrower copy ends there",
                 )
             continue
-        bytes_apart = stride * request.size
+        stride_bytes = stride * request.size
         reason = (
-            f"the stride of dimension {d} of {view.name} is {bytes_apart} bytes, no multiple of the {width} that a "
+            f"the stride of dimension {d} of {view.name} is {stride_bytes} bytes, no multiple of the {width} that a "
             "lane moves at once: its rows are not aligned"
         )
         if not multiple(coordinate * stride, count, reason):

@@ -36,7 +36,7 @@ class MultiplyAtom:
     load_cycles: float = 0
     picks: int = 1
     picks_from: int = 0
-    rounds: str | None = None
+    rounds_to: str | None = None
     shape: tuple[int, int, int] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -74,13 +74,13 @@ class MultiplyAtom:
         lengths = {None if form is None else form[1] for form in forms}
         return lengths.pop() if len(lengths) == 1 and isinstance(self.b, MemoryOperand) else None
 
-    def taken(self, operand: Array) -> Array:
+    def rounded(self, operand: Array) -> Array:
         """Return the matrix `operand` with its elements rounded as the instruction rounds them.
 
         An atom that multiplies in tf32 truncates f32 elements to tf32. For other atoms the matrix is returned
         unchanged.
         """
-        if self.rounds != "tf32":
+        if self.rounds_to != "tf32":
             return operand
         return (np.ascontiguousarray(operand, np.float32).view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
 
@@ -92,7 +92,7 @@ class MultiplyAtom:
         memory. The sum is rounded to C's type; integers wrap.
         """
         wide = np.float64 if self.c.dtype.is_float else np.int64
-        product = self.taken(self.a.load(a)).astype(wide) @ self.taken(self.b.load(b)).astype(wide)
+        product = self.rounded(self.a.load(a)).astype(wide) @ self.rounded(self.b.load(b)).astype(wide)
         total = self.c.load(c).astype(wide) + product
         return self.c.store(total.astype(self.c.dtype.numpy))
 

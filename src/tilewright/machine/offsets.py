@@ -161,7 +161,7 @@ class Offsets:
         """
         self.need_no_ends(reason)
         for d, (coordinate, extent) in enumerate(zip(self.view.coordinates, self.view.shape, strict=True)):
-            if not self.view.loose[d] or (is_nonneg(coordinate) and is_nonneg(extent - 1 - coordinate)):
+            if not self.view.may_leave[d] or (is_nonneg(coordinate) and is_nonneg(extent - 1 - coordinate)):
                 continue
             covered = ceildiv(extent, count) * count
             if not is_nonneg(coordinate) or not is_nonneg(covered - 1 - coordinate):

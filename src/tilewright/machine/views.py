@@ -33,9 +33,9 @@ class Condition:
 
 @dataclass(frozen=True)
 class MemoryView:
-    """A box of a tensor in memory; `coordinates`, `shape`, `strides` and `loose` have one entry for each dimension.
+    """A box of a tensor in memory; `coordinates`, `shape`, `strides` and `may_leave` have one entry for each dimension.
 
-    `loose` marks the coordinates that may be out of bounds of the tensor. `alignment` is that of the tensor's first
+    `may_leave` marks the coordinates that may be out of bounds of the tensor. `alignment` is that of the tensor's first
     element, in bytes; the swizzle is applied to offsets in elements. An element is out of bounds of the view if one of
     `ends` is negative for it (see `ends_within`).
     """
@@ -45,7 +45,7 @@ class MemoryView:
     coordinates: tuple[Expr, ...]
     shape: tuple[Expr, ...]
     strides: tuple[Expr, ...]
-    loose: tuple[bool, ...]
+    may_leave: tuple[bool, ...]
     alignment: int
     swizzle: Swizzle | None = None
     ends: tuple[Expr, ...] = ()
@@ -149,7 +149,7 @@ class MemoryView:
                 coordinates=at(self.coordinates, number + inner_size * added),
                 shape=at(self.shape, self.shape[d] * inner_size),
                 strides=at(self.strides, self.strides[end]),
-                loose=at(self.loose, any(self.loose[d : end + 1])),
+                may_leave=at(self.may_leave, any(self.may_leave[d : end + 1])),
             )
         return None
 
@@ -189,7 +189,7 @@ class MemoryView:
             coordinates=at(self.coordinates, joined_coordinate),
             shape=at(self.shape, self.shape[d] * extent),
             strides=at(self.strides, self.strides[d + 1]),
-            loose=at(self.loose, self.loose[d] or self.loose[d + 1]),
+            may_leave=at(self.may_leave, self.may_leave[d] or self.may_leave[d + 1]),
         )
 
     def substituted(self, values: dict[Any, Any]) -> MemoryView:

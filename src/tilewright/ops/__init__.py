@@ -1,4 +1,4 @@
-"""What most users touch: convolution over one, two or three axes and matrix product, on arrays.
+"""Functions and layers for most users: convolution over one, two or three axes and matrix product, on arrays.
 
 Arrays are numpy's, torch's, or anything with DLPack, on the host or on a GPU. A call runs where its arrays lie, or on
 the `target` that it names. The result is a torch tensor where the first array (the image, the left factor) is one, on
@@ -16,7 +16,7 @@ array([[12., 18., 18., 18., 12.],
 |--------------|-----------------------------------------------------------------------|
 | arrays       | arguments and results: what they are, and where they lie              |
 | sources      | the arrays that a layer was made of, and whether torch wrote to them  |
-| layers       | weights that are brought once to where a layer runs, and packed there |
+| layers       | weights that are moved once to a layer's device, and packed there     |
 | convolutions | convolution over one, two and three axes                              |
 | products     | matrix product                                                        |
 """

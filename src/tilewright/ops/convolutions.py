@@ -119,7 +119,10 @@ class Conv(Layer):
 
     def sizes(self, image: Any) -> list[int]:
         """Return the output's extent along each axis (such as [height, width]) for an array of images, [n, ..., c].
-        Raise `ArgumentError` if its channels, element type or extents do not fit the weights.
+
+        Raise `ArgumentError` if the number of channels or the element type does not fit the weights, or if an extent
+        would be negative; an extent may be 0. `image` must have as many dimensions as the weights: `_checked_input`
+        checks that.
         """
         _, *taps, c = self.weight.shape
         _, *extents, channels = image.shape

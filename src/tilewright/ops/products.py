@@ -172,10 +172,11 @@ class Linear(Layer):
         return f"Linear({', '.join([*parts, *(f'{n}={v!r}' for n, v in options.items())])})"
 
     def _call_with_read_weights(self, x: Any, residual: Any = None) -> Any:
-        """Return the layer's result for `x` and `residual` (or None), with the weights as they were last read.
+        """Return the layer's result for `x` and `residual` (or None). The weights are as the caller read them last.
 
         Without a residual, a contiguous GPU tensor of more than two dimensions is passed on as one matrix, and the
-        result is reshaped. All such calls with equally many rows then share a remembered launch.
+        result gets the shape of `x` again. Calls whose tensors have the same number of rows in all then share one
+        remembered launch.
         """
         if residual is None and is_on_gpu(x) and x.dim() > 2 and x.numel() and x.is_contiguous():
             # As one matrix, it has the form of other remembered calls.

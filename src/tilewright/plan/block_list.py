@@ -23,7 +23,7 @@ from tilewright.plan.blocking import (
     single_digits,
 )
 from tilewright.plan.contraction import Contraction, size
-from tilewright.plan.fixed import Fixed
+from tilewright.plan.fixed import StatedTiles
 from tilewright.plan.model import element_bytes, l1
 from tilewright.plan.schedule import Split
 
@@ -54,7 +54,7 @@ class BlockUnit:
         return isinstance(self.atom, LaneUnit)
 
 
-def blockings(space: Contraction, unit: BlockUnit, machine: Machine, fixed: Fixed) -> Iterator[Blocking]:
+def blockings(space: Contraction, unit: BlockUnit, machine: Machine, fixed: StatedTiles) -> Iterator[Blocking]:
     """Yield each Blocking (tile sizes, loop order, staging) to try for a contraction; not all of them are legal.
 
     `space` is the contraction, `unit` the atom with the accumulator tiles and task counts to try. All blockings follow
@@ -87,7 +87,7 @@ def _orders(unit: BlockUnit, is_single: bool) -> tuple[tuple[str, ...], ...]:
     return ORDERS[:1] if is_single else ORDERS
 
 
-def _row_extents(space: Contraction, unit: BlockUnit, block_rows: int, stage: str, fixed: Fixed) -> list[int]:
+def _row_extents(space: Contraction, unit: BlockUnit, block_rows: int, stage: str, fixed: StatedTiles) -> list[int]:
     """Return the extents of a task (one core's tile) along M to try; [] if the author's extent does not fit.
 
     Extents are in image lines if M has several digits (mixed-radix parts) and tasks span lines, else in rows. If
@@ -113,7 +113,7 @@ def _row_extents(space: Contraction, unit: BlockUnit, block_rows: int, stage: st
     return sorted(extents)
 
 
-def _column_extents(space: Contraction, unit: BlockUnit, block_columns: int, fixed: Fixed) -> list[int]:
+def _column_extents(space: Contraction, unit: BlockUnit, block_columns: int, fixed: StatedTiles) -> list[int]:
     """Return the extents of a task (one core's tile) along N to try, in columns; [] if the author's does not fit.
 
     If `fixed` has the author's extent along N, it is the only one, and must be whole accumulator tiles of
@@ -140,9 +140,10 @@ def _streamed_operand(
 ) -> str:
     """Return "a" or "b": the operand whose loads bypass the L1 cache; "" if the unit's loads have no such hint.
 
-    The inner loop over accumulator tiles keeps one operand (a tile's columns of B, or its rows of A) and changes the
-    other. If L1 holds the operand that is kept, the other one bypasses L1. Otherwise the one that is kept does. `order`
-    are the loops, outermost first. `tile` is (rows, columns) of an accumulator tile, `space` the contraction.
+    The inner loop over accumulator tiles reads one operand again in each iteration (a tile's columns of B, or its rows
+    of A), and another part of the other operand each time. If L1 holds the operand that is read again, the other one
+    bypasses L1; else the one that is read again does. `order` are the loops, outermost first. `tile` is (rows, columns)
+    of an accumulator tile, `space` the contraction.
     """
     if not is_tile_atom(unit.atom):
         return ""

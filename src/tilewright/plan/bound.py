@@ -140,7 +140,7 @@ class BoundKernel:
         those in `loop_tiles` are listed; the lowering chooses the tile sizes of the others.
         """
         loops = {op: d for op, d in self.kernel.loops.items() if op in self.kernel.free}
-        if self.plan.pipeline is not None:  # K loops go over all of K: their tile is the K step of an MMA
+        if self.plan.pipeline is not None:  # K loops cover all of K: their tile is the K step of an MMA
             return {op: self.loop_tiles.get(d) or self.kernel.size(d) for op, d in loops.items()}
         return {op: self.loop_tiles[d] for op, d in loops.items() if d in self.loop_tiles}
 
@@ -182,8 +182,8 @@ class BoundKernel:
         """True if the loop number `number` over the dimension `d` is a K loop of an MMA, not a loop over accumulator
         tiles.
 
-        `number` is 1 for the first loop over `d` in the plan. A first loop is over accumulator tiles if an accumulator
-        has the dimension `d`; all other loops are K loops. Only accumulators of MMAs with packed B count.
+        Loops over `d` are numbered from 1 on, in the order of the plan. The first one is over accumulator tiles if the
+        accumulator of an MMA with packed B has the dimension `d`. All other loops are K loops.
         """
         return number > 1 or not any(d in op.operands[2].type.dims for op in self.packed_b)
 
@@ -313,14 +313,13 @@ class BoundKernel:
     def k_step_rows(self, op: Op, atom: MultiplyAtom) -> int:
         """Return the length of a K step of the mma `op`, in rows of shared memory; 0 if `op` has no K loop of its own.
 
-        A row is `atom.slab` elements of K side by side, as the atom reads them. 0 means that all of K is in shared
-        memory at once, or all of its tile in a loop around the MMAs. Otherwise the K step is the loop tile that K's
-        axis states. There are three special cases:
+        A row is `atom.slab` contiguous elements of K. 0 means that all of K is in shared memory at once, or all of its
+        tile in a loop around the MMAs. Otherwise the K step is the loop tile that K's axis states. There are three
+        special cases:
 
         - the axis states no loop tile: the result is 0; but with filter taps as further reduction dimensions, the step
-          is all of K;
-        - the axis states all of K, inside a loop and without filter taps: the result is 0;
-        - the plan has no axis of K: the step is one row.
+        is all of K; - the axis states all of K, inside a loop and without filter taps: the result is 0; - the plan has
+        no axis of K: the step is one row.
 
         Raise an ArgumentError, which quotes the plan, if the K step is no whole number of rows or is longer than K.
         """
@@ -338,11 +337,15 @@ class BoundKernel:
         return 0 if step is None else rows_in_k_step(self.axes[axes.k], step, size(axes.k), self.statements[op], row)
 
     def _k_step_taps(self, op: Op, atom: MultiplyAtom) -> tuple[int, ...]:
-        """Return the extents of a K step along reduction dimensions other than K, such as filter taps; () if all are 1.
+        """Return the extents of a K step along the reduction dimensions other than K, such as filter taps; () if all
+        are 1.
 
-        An extent is the loop tile that the plan's axis states; all of the dimension if the axis states none; 1 if the
-        plan has no axis of it. Raise an ArgumentError if an extent does not divide its dimension. Raise one too, which
-        quotes the plan's line for the mma `op`, if an extent is above 1 and `atom` can read only one tap at a time.
+        An extent is the loop tile that the plan's axis states. It is the whole dimension if the axis states none, and 1
+        if the plan has no axis of the dimension. Raise an ArgumentError if an extent does not divide its dimension.
+
+        Some MMAs do only one tap at a time: an `op` of several diagonal blocks, and every MMA whose `atom` takes A from
+        registers and B from shared memory. Raise an ArgumentError, which quotes the plan's line for `op`, if such an
+        MMA has an extent above 1.
         """
         taps = []
         for d in self.mma_axes[op].deep:
@@ -437,12 +440,14 @@ class BoundKernel:
 
     @cached_property
     def halo_taps(self) -> int | None:
-        """The number of filter taps of operand B that one copy to shared memory brings; None if A is not a halo tile.
+        """The number of filter taps of operand B in one copy to shared memory; None if A is not a halo tile.
 
-        A halo tile is an input tile with its surroundings; the plan must then place B as a panel. 0 means that all of B
-        is copied once, before the first task. Otherwise the plan's statement on B says when it is copied. At each step
-        of the innermost loop, a copy brings 1 tap (also if that loop has no axis). At an outer loop, it brings all taps
-        of the innermost loop: the padded extent of its axis.
+        A halo tile is an input tile with its surroundings; the plan must then place B as a panel. The plan's statement
+        on B says when B is copied:
+
+        - `at start`, once before the first task: the number is 0, and the copy has all of B; - at each step of the
+        innermost loop: a copy has 1 tap; - at each step of an outer loop: a copy has all taps of the innermost loop,
+        the padded extent of its axis; 1 if that loop has no axis.
         """
         if not self.has_halo:
             return None

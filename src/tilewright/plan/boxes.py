@@ -78,10 +78,10 @@ def choose_task_widths(
 def cut_dims(program: Program, size: Size, logs: bool = False, opened: Opened = NOTHING) -> tuple[Expr, ...]:
     """Return the dimensions that the grid may split, in the order of the first write; () if there are none.
 
-    The program is pointwise along each (no operation mixes elements, all writes are separate), as `pointwise_dims`
-    finds. With `logs`, results of debug_log count as writes, and a debug_log with explicit coordinates forbids all
-    splits. `opened` are sizes known only at the call; no proof relies on their numbers. `size(d)` evaluates the extent
-    of a dimension d.
+    A dimension may be split if no operation mixes elements along it and all writes along it are separate: see
+    `pointwise_dims`. `logs` says that debug_log is on: its results then count as writes, and a debug_log with explicit
+    coordinates forbids all splits. `opened` are sizes known only at the call; no proof relies on their numbers.
+    `size(d)` evaluates the extent of a dimension d.
     """
     dims = pointwise_dims(program, size, opened)
     for op in program.walk() if logs else ():
@@ -418,8 +418,8 @@ def _widths_without_products(program: Program, dims: tuple[Expr, ...], size: Siz
 def width_choices(extent: int, radices: Collection[int]) -> list[int]:
     """Return the extents of a task (tile of the grid) to try along a dimension of `extent` elements, largest first.
 
-    The first is `extent`, the last is 1, and each is a quarter to a half of the one before. Which number it is there
-    depends on four preferences, the strongest first: it keeps the digits (such as i//56, i%56) of the dimension's index
+    The first is `extent`, the last is 1, and each is a quarter to a half of the one before. In that range an extent is
+    chosen by four preferences, the strongest first: it keeps the digits (such as i//56, i%56) of the dimension's index
     i whole; it is a multiple of ROWS (16) or far above it; it divides `extent`; it is large. `radices` are the numbers
     by which accesses divide i.
 

@@ -46,11 +46,11 @@ class Candidate:
 class Comparison:
     """A chosen plan beside its limits and beside other plans, as `explain` says it: texts and refusals.
 
-    `how` ends the first line. `times` are the lines of the predicted time, the roofline and what limits the plan;
+    `summary` ends the first line. `times` are the lines of the predicted time, the roofline and what limits the plan;
     `close` are the lines of plans that may be as good.
     """
 
-    how: str
+    summary: str
     times: tuple[str, ...] = ()
     close: tuple[str, ...] = ()
     refused: tuple[Refusal, ...] = ()
@@ -107,7 +107,7 @@ class Choice:
         of each kernel.
         """
         compared = self.comparison
-        about = self._split_text() if self.parts else f"with {cores(self.machine)} workers{compared.how}"
+        about = self._split_text() if self.parts else f"with {cores(self.machine)} workers{compared.summary}"
         lines = () if self.parts else ("  " + line for line in self.plan.lines())
         return "\n".join(
             [

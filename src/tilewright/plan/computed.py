@@ -64,9 +64,10 @@ class ComputedFactor:
 def computed_factor(program: Program, factor: Value) -> ComputedFactor | str | None:
     """Return the operations and reads that compute an MMA operand elementwise, as a ComputedFactor.
 
-    `factor` is the operand. Return None if it is a plain read. Return text, why it cannot be computed elementwise, in
-    these cases: an operation is not elementwise; a read depends on data; a read gives another number than 0 out of
-    bounds; or the operand depends on a value that a loop carries.
+    `factor` is the operand. Return None if no elementwise operation computes it: it is a plain read, or a constant.
+    Return text, why it cannot be computed elementwise, in these cases: an operation is not elementwise; the operand
+    depends on a value that a loop carries; a read's address depends on data; a read has bounds other than its tensor's;
+    or a read gives another number than 0 out of bounds.
     """
     makers = program.makers()
     pending, ops, reads = [factor], list[Op](), list[Op]()

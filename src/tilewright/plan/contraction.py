@@ -48,7 +48,7 @@ class Operand:
         return conditions
 
     @property
-    def loose(self) -> frozenset[int]:
+    def checked_dims(self) -> frozenset[int]:
         """The memory dimensions of this operand that need a bounds check, as numbers counted from the outermost."""
         return frozenset(d for d, _ in self.conditions)
 
@@ -75,7 +75,7 @@ class Contraction:
     """Digits that A, B and the result share: groups, or matrices of a batch."""
     dims: tuple[tuple[str, ...], tuple[str, ...], str] = ((), (), "")
     """The program's dimensions of M, its dimensions of N, and the dimension of K that has the last digit of `depth`."""
-    apart: bool = False
+    keeps_digits: bool = False
     """True if digits must not be merged, because a plan must also fit sizes known only at the call."""
     over: tuple[tuple[tuple[Expr, ...], tuple[Symbol, ...]], ...] = ()
     """Pairs (dimensions of the program, the digits of these dimensions); a dimension with one element has no digits."""
@@ -109,7 +109,7 @@ class Contraction:
             f"{kind} {', '.join(f'{d.name} {size(d)}' for d in digits)}" for kind, digits in kinds.items() if digits
         ]
         for operand in (self.a, self.b, self.out, *self.extras):
-            at = ", ".join(f"{e}{' ?' if n in operand.loose else ''}" for n, e in enumerate(operand.coordinates))
+            at = ", ".join(f"{e}{' ?' if n in operand.checked_dims else ''}" for n, e in enumerate(operand.coordinates))
             lines.append(f"{operand.name} {operand.dtype} ({', '.join(map(str, operand.shape))}) [{at}]")
         return "\n".join([*lines, f"start {self.start} in {self.sum_dtype}"]) + "\n"
 
@@ -143,8 +143,9 @@ def _is_open(digit: Symbol) -> bool:
 def with_known_sizes(contraction: Contraction, sizes: Mapping[Symbol, int]) -> Contraction:
     """Return the contraction with numbers in place of its sizes that are known only at the call.
 
-    `sizes` maps size symbols to numbers. The returned contraction is marked `apart`: its digits (mixed-radix parts of
-    flattened dimensions) must not be merged, so that a plan for these numbers also fits the contraction without them.
+    `sizes` maps size symbols to numbers. The returned contraction is marked `keeps_digits`: its digits (mixed-radix
+    parts of flattened dimensions) must not be merged, so that a plan for these numbers also fits the contraction
+    without them.
     """
     numbers = Substitution(dict(sizes))
     digits = {d: index(d.name, int(numbers(d.upper + 1))) for d in contraction.open if d.upper is not None}
@@ -164,7 +165,7 @@ def with_known_sizes(contraction: Contraction, sizes: Mapping[Symbol, int]) -> C
         b=closed_operand(contraction.b),
         out=closed_operand(contraction.out),
         extras=extras,
-        apart=True,
+        keeps_digits=True,
     )
 
 
@@ -180,13 +181,13 @@ def merge_rows(contraction: Contraction) -> Contraction:
     """Return the contraction with all digits of M (such as n, p, q) merged into one: a 1x1 convolution becomes a GEMM.
 
     Digits are mixed-radix parts of dimensions. The contraction is returned unchanged in these cases: M has one digit;
-    an extent of M is known only at the call; it is marked `apart` (its plan must also fit sizes known only at the
-    call); the digits are not contiguous in a tensor that has them; or a tensor that is accessed twice would get two
+    an extent of M is known only at the call; it is marked `keeps_digits` (its plan must also fit sizes known only at
+    the call); the digits are not contiguous in a tensor that has them; or a tensor that is accessed twice would get two
     shapes.
     """
     return (
         contraction
-        if len(contraction.rows) < 2 or contraction.apart or contraction.open
+        if len(contraction.rows) < 2 or contraction.keeps_digits or contraction.open
         else _merge_digits(contraction, contraction.rows, "rows_0")
     )
 

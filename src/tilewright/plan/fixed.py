@@ -12,7 +12,7 @@ from tilewright.plan.contraction import Contraction
 
 
 @dataclass(frozen=True)
-class Fixed:
+class StatedTiles:
     """Tile sizes in elements that the author's constraints give: a task's M and N, and the K loop.
 
     None means that the planner chooses.
@@ -23,10 +23,10 @@ class Fixed:
     depth: int | None = None
 
 
-FREE = Fixed()
+FREE = StatedTiles()
 
 
-def fixed_by(program: Program, contraction: Contraction, sizes: Mapping[Symbol, int]) -> Fixed:
+def stated_tiles(program: Program, contraction: Contraction, sizes: Mapping[Symbol, int]) -> StatedTiles:
     """Return the tile sizes that the author's constraints give a contraction: a task's M and N, and the K loop.
 
     A field of the result is None if no constraint gives it a number. `sizes` maps size symbols to numbers.
@@ -43,7 +43,7 @@ def fixed_by(program: Program, contraction: Contraction, sizes: Mapping[Symbol, 
         widths = [tasks[d] for d in dims if d in tasks]
         return min(widths[0], extent) if len(dims) == 1 and widths else None
 
-    return Fixed(
+    return StatedTiles(
         task(rows, contraction.extent(contraction.rows)),
         task(columns, contraction.extent(contraction.columns)),
         loops.get(depth),

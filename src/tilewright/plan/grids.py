@@ -164,12 +164,13 @@ def _grid_plan(grid: Grid, blocks: Mapping[Expr, int], products: Mapping[Op, Mic
 
 
 def _choose_k_tile(grid: Grid, sums: Sequence[Op]) -> tuple[bool, dict[Op, Microkernel | None]]:
-    """Choose the K tile size of the MMAs `sums`; return (accumulators stay in registers?, {mma: microkernel}).
+    """Choose how the MMAs `sums` go through K; return (True if accumulators stay in registers over all of K, {mma:
+    microkernel}). A microkernel is an atom and its accumulator tile.
 
-    A microkernel is an atom and its accumulator tile. On a GPU, accumulators stay in registers over all of K. They also
-    do unless all MMAs are in one loop over K whose tile size is free. On a CPU with such a loop, the choice has the
-    fewest predicted cycles: accumulators in registers, or in memory between K tiles of a certain size. In the second
-    case the first item is False, and the K tile size is stored in `grid.tiles`.
+    Accumulators always stay in registers on a GPU, and also on a CPU unless all MMAs are in one loop over K whose tile
+    size is free. For MMAs in such a loop on a CPU, the predicted cycles decide: accumulators stay in registers, or go
+    to memory after each K tile of some size. In the second case the first item is False, and `grid.tiles` gets the K
+    tile size.
     """
     loop = grid.loop_around(sums[0])
     axis = None if loop is None else loop.attrs["axis"]

@@ -1,8 +1,8 @@
 """SIMD along a dimension that A, B and the result share, such as channels of a depthwise convolution.
 
-Such a product has no columns (N) to fill a vector with, but has neighbouring channels. A line is the last digit
-(mixed-radix part) of M, such as the positions of an image row. A block is `rows` positions of a line by some vectors of
-channels: the accumulators that stay in registers.
+A depthwise convolution has no columns (N) to fill a vector with, but has neighbouring channels. A line is the last
+digit (mixed-radix part) of M, such as the positions of an image row. A block is `rows` positions of a line by some
+vectors of channels: the accumulators that stay in registers.
 """
 
 from __future__ import annotations
@@ -231,7 +231,7 @@ def block_cycles(contraction: Contraction, blocking: Blocking, machine: Machine,
     )  # there are too few accumulators to hide it
     step = linear_form(contraction.out.coordinates[-1], contraction.batch)
     is_strided = step is not None and any(isinstance(x, Const) and x.value > 1 for x in step[0].values())
-    stores = rows * vectors * (costs.apart if is_strided else 1)
+    stores = rows * vectors * (costs.lane_store if is_strided else 1)
     return (
         contraction.extent(contraction.depth) / unrolled_taps * (max(tap_cycles, exposed_latency) + costs.turn)
         + costs.end

@@ -42,12 +42,12 @@ def groups_of(
     """Return the number of consumer wave groups that compute one task (workgroup's tile).
 
     The machine must have lanes (a GPU). A wave group is the waves (warps) that one atom spans; with ping-pong, half of
-    the consumer groups compute a task.
-    `mma_statement` is the plan's statement for the MMA. `linked`: an operand of an MMA is computed from another MMA.
-    Raise an ArgumentError, which quotes the statements, if
-    - the consumer waves are no whole groups, or the producer waves neither 1 nor one group,
-    - all waves together are too many for a workgroup,
-    - ping-pong has a synchronous atom, several producer waves or an MMA that waits for another,
+    the consumer groups compute a task. `mma_statement` is the plan's statement for the MMA. `linked` says that an
+    operand of an MMA is computed from another MMA. Raise an ArgumentError, which quotes the statements, in these cases:
+
+    - the consumer waves are no whole groups, or the producer waves neither 1 nor one group;
+    - all waves together are too many for a workgroup;
+    - ping-pong has a synchronous atom, several producer waves or an MMA that waits for another;
     - a synchronous atom has one consumer group only: a second must multiply while one loads.
     """
     assert machine.lanes is not None
@@ -114,14 +114,16 @@ def check_registers(
     machine: Machine,
     loop_registers: int | None = None,
 ) -> None:
-    """Raise an ArgumentError if a pipeline's waves, or the accumulators of one lane, need more registers than there
-    are.
+    """Raise an ArgumentError if a kernel with a pipeline needs more registers than the machine has.
 
-    There are two checks. All waves together must fit the register file; that error quotes the pipeline. And a lane of a
-    consumer must have more registers than it needs for accumulators. If no loop is around the MMAs (`loop_registers` is
-    None), it needs those of the largest MMA. Otherwise it needs those of all MMAs, plus `loop_registers` for operands
-    that stay in registers during the loop. `products` maps each MMA to its microkernel. `mma_statements` are the plan's
-    statements for the MMAs, which the second error quotes.
+    There are two checks. First, all waves together must fit the register file: those that load, and those that compute,
+    which are twice as many with ping-pong. This error quotes the pipeline. Second, a lane that computes must have more
+    registers than its accumulators take. This error quotes the pipeline and `mma_statements`, the plan's statements for
+    the MMAs.
+
+    `products` maps each MMA to its microkernel. `loop_registers` is None if no loop is around the MMAs: the second
+    check then counts the accumulator of the largest MMA. Otherwise it counts those of all MMAs, plus `loop_registers`
+    for operands that stay in registers during the loop.
     """
     microkernel = next(iter(products.values()))
     file_bytes, unit = machine.spaces["register"].bytes, machine.register_file.role_unit
@@ -146,10 +148,10 @@ def check_registers(
 def rows_in_k_step(axis: Axis, k_step: int, k_extent: int, mma_statement: ProductUnit, row_elements: int) -> int:
     """Return the number of rows of shared memory in a K step: `k_step` / `row_elements`.
 
-    A K step has `k_step` elements; a row is `row_elements` elements of K side by side, as the atom reads them. Raise an
-    ArgumentError if the K step is no whole number of rows, or is longer than K (`k_extent` elements) rounded up to
-    whole rows. Errors quote `axis`, the plan's axis of K; the first quotes `mma_statement` (the statement for the MMA)
-    too.
+    Both are numbers of elements along K; a row is the contiguous run of shared memory that the atom reads. Raise an
+    ArgumentError if the K step is no whole number of rows, or if it is longer than K (`k_extent` elements) rounded up
+    to whole rows. Both errors quote `axis`, the plan's axis of K. The first also quotes `mma_statement`, the statement
+    for the MMA.
     """
     if k_step % row_elements:
         why = f"a K step of {k_step} is no multiple of a row of shared memory, {row_elements}"

@@ -78,7 +78,7 @@ class Microkernel:
 
     @property
     def slab(self) -> int | None:
-        """The number of elements in a slab: elements that lie side by side in shared memory, as this atom reads them.
+        """The number of elements in a slab: a run of contiguous elements of shared memory that this atom reads.
 
         None if the atom reads no shared memory.
         """
@@ -88,8 +88,8 @@ class Microkernel:
         """Return the number of elements along K in one K step, which are in shared memory at once; K has `k` elements.
 
         With `all_of_k_at_once`, it is `k` rounded up to whole slabs, or to whole atoms if no operand is contiguous
-        along K. Otherwise it is the number of elements in `slabs` slabs. A slab is a row of shared memory: the elements
-        side by side there, as the atom reads them.
+        along K. Otherwise it is the number of elements in `slabs` slabs. A slab is a row of shared memory: a run of
+        contiguous elements that the atom reads.
         """
         row = self.slab or 1
         unit = row if any(self.contiguous_along_k[self.a_in_registers :]) else self.atom.shape[2]
@@ -116,7 +116,7 @@ class Microkernel:
 
     @property
     def k_pack(self) -> int:
-        """The number of elements along K that packed B stores side by side for each column, such as 2 for bf16.
+        """The number of elements along K that are contiguous in packed B, for each column, such as 2 for bf16.
 
         The atom's layout of B decides it.
         """
@@ -348,7 +348,7 @@ def registers_of(microkernel: Microkernel, machine: Machine) -> tuple[int, int]:
         return tile_registers.registers(row_atoms, column_atoms), machine.limits.tile_registers
     if microkernel.slab is not None:
         return microkernel.accumulator_registers, machine.limits.registers - 1
-    if m > 1:  # a lane has so many values of each
+    if m > 1:  # a lane has this number of values of each operand
         values_per_lane = [
             operand.values
             for operand in (microkernel.atom.a, microkernel.atom.b, microkernel.atom.c)
@@ -384,7 +384,7 @@ def atoms_for(
     Two kinds of atoms are left out: an atom that rounds operands, unless `precision` names its rounding; and an atom
     that reads A and B from shared memory, unless K is contiguous there or `any_rows` is set.
     """
-    fitting = [x for x in _usable_atoms(machine, any_rows) if x.rounds in (None, precision)]
+    fitting = [x for x in _usable_atoms(machine, any_rows) if x.rounds_to in (None, precision)]
     same = [x for x in fitting if (x.a.dtype, x.b.dtype, x.c.dtype) == (a, b, c)]
     if same or not (c.holds(a) and c.holds(b)):
         return same
@@ -432,7 +432,7 @@ def shared_atoms(
     """
     of_types = (x for x in machine.multiply.values() if (x.a.dtype, x.b.dtype, x.c.dtype) == types)
     candidates = [
-        Microkernel(x, *x.shape[:2]) for x in of_types if x.slab is not None and x.rounds in (None, precision)
+        Microkernel(x, *x.shape[:2]) for x in of_types if x.slab is not None and x.rounds_to in (None, precision)
     ]
     return tuple(
         candidate.atom
@@ -444,9 +444,9 @@ def shared_atoms(
 def can_multiply_blocks(atom: MultiplyAtom, blocks: int, n: int, k: int) -> bool:
     """True if an atom can multiply each diagonal block of a block-diagonal B separately, or if B has one block only.
 
-    B has `n` x `k` elements in all and `blocks` blocks. A slab is the elements side by side in shared memory, as the
-    atom reads them. A block must be as wide as the atom's N. Its K must be a multiple of the atom's K, and must divide
-    a slab or be whole slabs. The K of all blocks together must fit one slab or be whole slabs.
+    B has `n` x `k` elements in all and `blocks` blocks. A slab is the run of contiguous elements of shared memory that
+    the atom reads. A block must be as wide as the atom's N. Its K must be a multiple of the atom's K, and must divide a
+    slab or be whole slabs. The K of all blocks together must fit one slab or be whole slabs.
     """
     if blocks == 1:
         return True
@@ -536,9 +536,9 @@ def mma_cycles(
 ) -> float:
     """Return the predicted cycles of one core for a whole MMA: all accumulator tiles, plus the packing of B.
 
-    `sizes` are the extents M, N and K, `row_stride` is the number of bytes between rows of A. If N is a part of a
-    longer dimension (`is_part`) and no whole number of tiles, B is packed once for every row of tiles. Otherwise B is
-    packed once if the atom needs several neighbours along K side by side, else not at all.
+    `sizes` are the extents M, N and K, `row_stride` is the number of bytes between rows of A. B is packed once for
+    every row of tiles if N is a part of a longer dimension (`is_part`) and no whole number of tiles. Otherwise B is
+    packed once if the atom reads several neighbours along K as one run, else not at all.
     """
     m, n, k = sizes
     packings = -(-m // microkernel.rows) if is_part and n % microkernel.columns else int(microkernel.k_pack > 1)

@@ -21,12 +21,13 @@ _PART = re.compile(r"(?:_\d+)?(?:_split|_part)?$")
 def quote_lines(
     refusal: ArgumentError, given_plan: Schedule, chosen_plan: Schedule | None, known: Known | None = None
 ) -> ArgumentError:
-    """Return the error `refusal` about a plan that the caller gave, with the plan's faulty statements quoted.
+    """Return the error `refusal` about a plan that the caller gave, with the plan's faulty lines quoted.
 
-    The faulty statements are the axes that the error names, if `chosen_plan` (the plan that the search chose) does not
-    have the same. If there are none, they are all statements that `chosen_plan` does not have; without a `chosen_plan`,
-    all statements. An error that quotes a statement already, or for which no statement remains, is returned without
-    quotes. With `known` (the names that exist) and `chosen_plan`, a misspelt name gets a suggestion, and a plan for
+    A line counts as faulty if `chosen_plan`, the plan that the search chose, does not have it; without a `chosen_plan`,
+    every line does. If the error names axes whose lines are faulty, only these are quoted, else all faulty lines. An
+    error that already quotes a line is returned as it is; so is one for a plan without faulty lines.
+
+    `known` has the names and sizes that exist. With it and `chosen_plan`, a misspelt name gets a suggestion; a plan for
     other sizes gets an error that says so instead.
 
     >>> from tilewright.plan.text import parse_plan

@@ -186,13 +186,12 @@ def contiguous_row_widths(
 
 
 def _waves_beside_others(machine: Machine, row_bytes: int, waves: int) -> int:
-    """Return the number of waves per task (at most `waves`) with which a core can run as many tasks as it has room for
-    rows.
+    """Return the number of waves per task, at most `waves`, with which a core can run several tasks at a time.
 
-    The row of a task has `row_bytes` bytes and stays in shared memory. A core keeps a few such rows and runs one task
-    for each, so that some load while others compute. `waves` is halved while that would be more lanes than a core runs
-    at a time, but not below the machine's smaller number of waves per task. It is returned unchanged on a machine
-    without figures of what a core runs at a time.
+    A task's row has `row_bytes` bytes and stays in shared memory. A core has room for some rows, and should run one
+    task for each, so that some tasks load while others compute. `waves` is halved while the waves of these tasks would
+    be more than a core runs at a time, but not below the machine's smaller number of waves per task. It is returned
+    unchanged on a machine without figures of what a core runs at a time.
     """
     at_a_time, shared = machine.costs.resident.lanes // (machine.lanes or 1), machine.spaces["shared"].bytes or 0
     while at_a_time and waves > machine.row_tasks.fewer_waves and waves * (shared // row_bytes) > at_a_time:
@@ -201,12 +200,12 @@ def _waves_beside_others(machine: Machine, row_bytes: int, waves: int) -> int:
 
 
 def _elements_per_wave(machine: Machine, row_elements: int, element_size: int, written_bytes: int) -> int:
-    """Return the number of elements that the lanes of one wave (warp) together hold in registers at a time.
+    """Return the number of elements that all lanes of one wave (warp) together hold in registers at a time.
 
-    It is bounded by the machine's elements per lane and bytes per lane. A row has `row_elements` elements;
-    `element_size` is the number of bytes of the smallest element. Usually an element takes `element_size` bytes. It
-    takes a whole register if elements are loaded one by one: that is so if the program writes (`written_bytes` is not
-    0), and a row has several elements, but not a whole number of registers.
+    The number per lane is limited twice: by the machine's elements per lane, and by its bytes per lane. An element
+    counts as `element_size` bytes, the size of the smallest element, or as a whole register if elements are loaded one
+    by one. They are loaded so if the program writes (`written_bytes` is not 0), and a row of `row_elements` elements
+    has more than one element, but not a whole number of registers.
     """
     tasks, word = machine.row_tasks, machine.register_file.word_bytes
     register_bytes = word if written_bytes and row_elements > 1 and row_elements * element_size % word else element_size

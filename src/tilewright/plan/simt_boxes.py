@@ -188,9 +188,9 @@ def _vectors_per_row(vectors: int, line_vectors: int) -> int:
     """Return the number of vectors of a row that one task (tile of the grid) has; neighbouring lanes take one vector
     each.
 
-    A row has `vectors` vectors, a cache line `line_vectors`. Numbers from 3/8 of a cache line (or the whole row) up to
-    a cache line are compared. Powers of two keep all lanes busy; other numbers, and a rest at the end of the row, leave
-    lanes idle. The largest number that keeps at least 0.9 as many lanes busy as the best one is returned.
+    A row has `vectors` vectors, a cache line `line_vectors`. The numbers that are compared reach from 3/8 of a cache
+    line to a whole one, and no further than the row. A number that is no power of two, and a rest at the end of the
+    row, leave lanes idle. The largest number that keeps at least 0.9 as many lanes busy as the best one is returned.
 
     >>> [_vectors_per_row(n, 8) for n in (16, 12, 18, 65, 3)]
     [8, 4, 4, 8, 3]

@@ -55,12 +55,12 @@ class LineLayout:
         return -(-self.total_lines // self.lines) * self.width
 
     def valid_position(self, rows: int | None = None) -> Expr:
-        """Return an expression of two new index symbols whose values are all positions (rows of M) that lie in image
-        lines.
+        """Return an expression of new index symbols whose values are all positions (rows of M) that lie in image lines;
+        bounds checks use it.
 
-        It is `pitch * line + place`: `line` is the number of an image line, `place` a position within it. Positions in
-        the padding between lines are no values of it; bounds checks use it. `rows` is the extent of M, or None. If
-        lines have no padding and the last task runs past `rows`, the result is one new index below `rows` instead.
+        Usually it is `pitch * line + place`, with two new symbols: the number of an image line, and a position within
+        it. No value of it lies in the padding between lines. `rows` is the extent of M, or None. If lines have no
+        padding and the last task runs past `rows`, it is one new symbol below `rows` instead.
         """
         if rows is not None and rows < self.extent and self.pitch == self.length:
             return index("place", rows)

@@ -11,7 +11,7 @@ from tilewright.machine import Machine, MultiplyAtom
 from tilewright.plan.block_list import BlockUnit
 from tilewright.plan.blocking import Blocking, round_up
 from tilewright.plan.contraction import Contraction, size
-from tilewright.plan.fixed import Fixed
+from tilewright.plan.fixed import StatedTiles
 from tilewright.plan.model import cores, element_bytes, l1, missing_share
 from tilewright.plan.schedule import Split
 from tilewright.plan.sliding import can_load_in_place, halo_of
@@ -20,7 +20,7 @@ WRITTEN = 72
 """The most K steps that are unrolled."""
 
 
-def tile_unit(space: Contraction, atom: MultiplyAtom, machine: Machine, fixed: Fixed) -> BlockUnit:
+def tile_unit(space: Contraction, atom: MultiplyAtom, machine: Machine, fixed: StatedTiles) -> BlockUnit:
     """Return the BlockUnit of an atom of tile registers: accumulator tiles, task counts and stagings to try.
 
     `space` is the contraction that it computes. The splits of K follow the author's constraints `fixed`.
@@ -94,7 +94,7 @@ def staging_choices(contraction: Contraction, atom: MultiplyAtom) -> list[str]:
     return ["strip", "panel"] if halo_of(contraction) is not None else ["panel"]
 
 
-def _k_splits(contraction: Contraction, atom: MultiplyAtom, fixed: Fixed) -> tuple[Split, ...]:
+def _k_splits(contraction: Contraction, atom: MultiplyAtom, fixed: StatedTiles) -> tuple[Split, ...]:
     """Return the splits of K for tile registers, outermost first: which parts of K are loops, and which are unrolled.
 
     The first case that holds decides:

@@ -93,8 +93,8 @@ def _why_bad_tiles(contraction: Contraction, blocking: Blocking, machine: Machin
     last, row_tiles, column_tiles = contraction.depth[-1], blocking.rows // m, blocking.vectors
     needed, available = tile_registers.registers(row_tiles, column_tiles), machine.limits.tile_registers
     if needed > available:
-        taken = f"{needed} tile registers of {available}"
-        return f"{row_tiles} x {column_tiles} accumulator tiles and their operands take {taken}"
+        registers = f"{needed} tile registers of {available}"
+        return f"{row_tiles} x {column_tiles} accumulator tiles and their operands take {registers}"
     if not blocking.stage and not can_load_in_place(contraction, depth):
         return (
             f"rows cannot be read in place: they must lie at one stride, without padding, {last.name} side by side in "

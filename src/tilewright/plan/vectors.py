@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from tilewright.machine import Machine, MultiplyAtom
 from tilewright.plan.block_list import BlockUnit
 from tilewright.plan.contraction import Contraction, size
-from tilewright.plan.fixed import Fixed
+from tilewright.plan.fixed import StatedTiles
 from tilewright.plan.model import cores, element_bytes, l2, stays_in_l1
 from tilewright.plan.schedule import Split
 
@@ -23,7 +23,7 @@ WIDE = (1, 2, 3, 4)
 """The numbers of vectors of columns that a block may have."""
 
 
-def vector_unit(space: Contraction, atom: MultiplyAtom, machine: Machine, fixed: Fixed) -> BlockUnit:
+def vector_unit(space: Contraction, atom: MultiplyAtom, machine: Machine, fixed: StatedTiles) -> BlockUnit:
     """Return the BlockUnit of a vector atom: accumulator tiles and task counts to try; vectors run along N.
 
     `space` is the contraction that it computes. If the author's constraints `fixed` give a task's rows, the rows of an
@@ -36,7 +36,7 @@ def vector_unit(space: Contraction, atom: MultiplyAtom, machine: Machine, fixed:
 
 
 def _accumulator_tiles(
-    columns: int, line: int, atom: MultiplyAtom, machine: Machine, fixed: Fixed
+    columns: int, line: int, atom: MultiplyAtom, machine: Machine, fixed: StatedTiles
 ) -> Iterator[tuple[int, int]]:
     """Yield (rows, columns), in elements, of each accumulator tile to try, with vectors along N.
 
@@ -130,7 +130,7 @@ def _row_choices(line: int, most_rows: int) -> list[int]:
     return sorted(n for n in {most_rows, *fewest_blocks} if 1 <= n <= most_rows)
 
 
-def _k_splits(contraction: Contraction, atom: MultiplyAtom, fixed: Fixed) -> tuple[Split, ...]:
+def _k_splits(contraction: Contraction, atom: MultiplyAtom, fixed: StatedTiles) -> tuple[Split, ...]:
     """Return the splits of K for vectors along N, outermost first: filter taps, then channels, then the atom's K.
 
     Each digit (mixed-radix part of K) of the taps has a split of size 1, usually a loop. It is unrolled under two

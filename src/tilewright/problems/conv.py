@@ -192,7 +192,7 @@ class ConvProblem:
         return 2 * self.macs
 
     def canonical(self) -> str:
-        """Return the problem in oneDNN's notation with every key written out, also those with default values.
+        """Return the problem in oneDNN's notation with every key, also those with default values.
 
         The group key g is left out if the weights have no group axis. A padding below 0 is left out, since the notation
         has no sign.
@@ -355,10 +355,10 @@ def _check_channels(mb: int, ic: int, oc: int, g: int | None) -> None:
 def _infer_axis(axis: str, i: int, k: int, s: int, d: int, o: int | None, p: int | None) -> tuple[int, int]:
     """Return (output extent, padding before the image) of one spatial axis.
 
-    `o` and `p` are these two if they are given; one that is None is inferred from the other. If both are None, the
-    padding is 0. `axis` is the axis's letter, for errors. `i`, `k`, `s` and `d` are input extent, filter extent,
-    stride, and dilation less 1. Raise ProblemError if the output would have no pixel, or if `p` is below 0 and not the
-    inferred padding.
+    `o` and `p` are these two, or None if they are not given. A missing `o` is computed from `p`, or from padding 0 if
+    that is missing too. A missing `p` is computed from `o`. `axis` is the axis's letter, for errors. `i`, `k`, `s` and
+    `d` are input extent, filter extent, stride, and dilation less 1. Raise ProblemError if a computed output would have
+    no pixel, or if `p` is negative and not what would be computed from `o`.
     """
     if o is None:
         p = p or 0

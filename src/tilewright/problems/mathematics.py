@@ -111,8 +111,8 @@ def reference(name: str, *arrays: Array) -> Array:
     """Return the mathematical function `name`, such as "exp", of the arrays, element by element in higher precision: in
     float64 for f32 and narrower, in long double for f64.
 
-    If `by_elements` is True for f64, the result has shape (2, size): row 0 has the results rounded to doubles, row 1
-    the remainders.
+    For an f64 function for which `by_elements(name, "f64")` is True, mpmath computes the result instead. It then has
+    shape (2, size): row 0 has the results rounded to doubles, row 1 the remainders.
     """
     wide_type: Any = np.longdouble if arrays[0].dtype == np.float64 else np.float64
     with np.errstate(all="ignore"):

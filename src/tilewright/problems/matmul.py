@@ -101,7 +101,7 @@ class MatmulProblem:
         return 2 * self.macs
 
     def canonical(self) -> str:
-        """Return the problem in oneDNN's notation, with the result's shape written out.
+        """Return the problem in oneDNN's notation, with the result's shape.
 
         >>> parse_matmul("30x64:64x5_nfirst").canonical()
         '30x64:64x5:30x5_n"first"'

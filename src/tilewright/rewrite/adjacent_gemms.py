@@ -44,7 +44,9 @@ class Neighbours:
         return self.b.extent(self.n), self.b.extent(self.k)
 
 
-def neighbours(program: Program, sizes: Mapping[Symbol, int], shapes: Mapping[Value, Shape]) -> Neighbours | str:
+def find_groupable_gemms(
+    program: Program, sizes: Mapping[Symbol, int], shapes: Mapping[Value, Shape]
+) -> Neighbours | str:
     """Return a Neighbours: GEMMs whose rows of A lie one behind the other in memory along a dimension of C, so that
     several could be one GEMM with a block-diagonal B. Or return text: why there are none.
 

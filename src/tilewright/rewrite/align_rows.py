@@ -27,9 +27,9 @@ from tilewright.ir.verifier import verify
 from tilewright.plan.schedule import K_ROWS, PADDED, PANELS
 from tilewright.rewrite.k_last import transposing, with_k_last
 from tilewright.rewrite.operand_copies import (
-    Copied,
     FactorCopy,
     Numbered,
+    RepackedProgram,
     Shape,
     copying,
     digits,
@@ -98,9 +98,9 @@ def aligned(
     free: Collection[Op],
     form: str,
     reading: Reading,
-) -> Copied | str:
-    """Return a Copied: the program on copies of its MMA operands that bulk copies can read, and the programs that make
-    the copies. Or return text: why there is none. The program must have exactly one MMA.
+) -> RepackedProgram | str:
+    """Return a RepackedProgram: the program on copies of its MMA operands that bulk copies can read, and the programs
+    that make the copies. Or return text: why there is none. The program must have exactly one MMA.
 
     `form` says how a copy differs from its operand. PANELS: each row has all of K (im2col). PADDED: K, the last
     dimension, is padded with zeros. K_ROWS: a dimension of K becomes the last of memory. Any other text: filter taps
@@ -414,12 +414,12 @@ def _with_replaced_reads(
     shapes: Mapping[Value, Shape],
     free: Collection[Op],
     replacements: list[_ReplacedRead],
-) -> Copied:
-    """Return a Copied: the program with its reads replaced as `replacements` state, and a program for each copy that
-    these reads need.
+) -> RepackedProgram:
+    """Return a RepackedProgram: the program with its reads replaced as `replacements` state, and a program for each
+    copy that these reads need.
 
-    `sizes` has the extents of dimensions, `shapes` those of arguments; the Copied has both for the new program. `free`
-    holds the loops whose result does not depend on the tile size.
+    `sizes` has the extents of dimensions, `shapes` those of arguments; the RepackedProgram has both for the new
+    program. `free` holds the loops whose result does not depend on the tile size.
     """
     copies, swapped, replacement_of = [], {}, dict[Value, Value]()
     all_sizes, extents = dict(sizes), dict(shapes)
@@ -457,7 +457,7 @@ def _with_replaced_reads(
         program, body=body, bindings=bindings, args=tuple(replacement_of.get(a, a) for a in program.args)
     )
     verify(rewritten)
-    return Copied(
+    return RepackedProgram(
         rewritten,
         all_sizes,
         extents,

@@ -31,11 +31,11 @@ from tilewright.ir.core import MemoryType, Op, Program, Value, building
 from tilewright.ir.tile import ELEMENTWISE
 from tilewright.ir.verifier import verify
 from tilewright.plan.fixed import tiles_of
-from tilewright.rewrite.adjacent_gemms import Neighbours, as_run, has_run, is_inside, neighbours
+from tilewright.rewrite.adjacent_gemms import Neighbours, as_run, find_groupable_gemms, has_run, is_inside
 from tilewright.rewrite.operand_copies import (
-    Copied,
     FactorCopy,
     Numbered,
+    RepackedProgram,
     Shape,
     copying,
     digits,
@@ -57,7 +57,7 @@ BESIDE = frozenset(
 """Operations that treat all indices of a dimension alike, so that dimensions may change their sizes."""
 
 
-def diagonal(
+def group_block_diagonal(
     program: Program,
     sizes: Mapping[Symbol, int],
     shapes: Mapping[Value, Shape],
@@ -65,16 +65,16 @@ def diagonal(
     count: int,
     deep: int,
     pitch: int,
-) -> Copied | str:
-    """Return a Copied: the program with every `count` adjacent GEMMs merged into one with a block-diagonal B, and the
-    programs that copy operands for it. Or return text: why there is none.
+) -> RepackedProgram | str:
+    """Return a RepackedProgram: the program with every `count` adjacent GEMMs merged into one with a block-diagonal B,
+    and the programs that copy operands for it. Or return text: why there is none.
 
     `deep` is the padded K of one GEMM; if K is shorter, A is copied with zeros too. Rows of A and of the copies must be
     multiples of `pitch` bytes. `sizes` has the extents of dimensions, `shapes` those of arguments. `free` holds the
     loops whose result does not depend on the tile size.
     """
     with building():
-        groups = neighbours(program, sizes, shapes)
+        groups = find_groupable_gemms(program, sizes, shapes)
         if isinstance(groups, str):
             return groups
         if count < 2 or groups.count % count:
@@ -82,7 +82,7 @@ def diagonal(
         if (long := count * deep) * groups.a.bytes % pitch:
             return f"rows of {long} elements of {groups.a.source.name} are no multiple of {pitch} bytes"
         try:
-            return _Diagonal(program, sizes, shapes, groups, count, deep).made(free, pitch)
+            return _Diagonal(program, sizes, shapes, groups, count, deep).rewritten(free, pitch)
         except _Refused as why:
             return str(why)
 
@@ -113,9 +113,9 @@ class _Diagonal:
         n, _ = of.size
         self.extents = {of.d: of.count // count, of.n: count * n, of.k: count * deep}
 
-    def made(self, free: Collection[Op], pitch: int) -> Copied:
-        """Return a Copied: the rewritten program, the program that copies B to diagonal blocks, and, if K is padded,
-        the program that copies A. Raise _Refused if it cannot be rewritten.
+    def rewritten(self, free: Collection[Op], pitch: int) -> RepackedProgram:
+        """Return a RepackedProgram: the rewritten program, the program that copies B to diagonal blocks, and, if K is
+        padded, the program that copies A. Raise _Refused if it cannot be rewritten.
 
         `free` holds the loops whose result does not depend on the tile size. Rows of the copy of B are a multiple of
         `pitch` bytes.
@@ -145,7 +145,7 @@ class _Diagonal:
         program = replace(self.program, body=body, args=args, bindings={})
         verify(program)
         free = tuple(copy_of_op[op] for op in free)
-        return Copied(program, self.sizes, self.shapes, free, tuple(copies), tuple(sources))
+        return RepackedProgram(program, self.sizes, self.shapes, free, tuple(copies), tuple(sources))
 
     def _require(self, free: Collection[Op]) -> None:
         """Raise _Refused if the program cannot change the extents of the batch dimension, N and K. It cannot if a
@@ -171,7 +171,7 @@ class _Diagonal:
                 self._require_dims(kind.dims)
 
     def _require_dims(self, dims: tuple[Expr, ...]) -> None:
-        """Raise _Refused if a tile with the dimensions `dims` cannot change its extents. Such a tile has the batch
+        """Raise _Refused if a tile with the dimensions `dims` cannot change its extents. This tile has the batch
         dimension without N, or has K, or has a dimension that is computed from one of these.
         """
         of = self.of

@@ -120,8 +120,11 @@ class _Inside:
 
     @classmethod
     def per_digit(cls, digits: Sequence[Symbol], box: Sequence[int]) -> _Inside:
-        """Return an _Inside with one dimension for each of `digits` (mixed-radix parts of a dimension) along which
-        `box`, a list of extents, is longer than 1. Along the others, the index within a box is 0.
+        """Return an _Inside for boxes with extents `box` along `digits` (mixed-radix parts of a dimension), in the same
+        order.
+
+        It has one dimension for each digit along which the box is longer than 1. Along the other digits, the index
+        within a box is always 0.
         """
         long = {d: symbol(f"at_in_{d}", 0, n - 1) for d, n in zip(digits, box, strict=True) if n > 1}
         within = [long[d] if d in long else as_expr(0) for d in digits]

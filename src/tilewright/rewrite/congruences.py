@@ -81,8 +81,10 @@ class Congruences:
                         yield congruence
 
     def holds(self, congruence: Congruence) -> bool:
-        """True if every MMA operand that has both dimensions of `congruence` is proved to be zero wherever `congruence`
-        is false. It is a condition on two indices, h and r: sign*h + step*r + rest is a multiple of its modulus.
+        """True if `congruence`, a condition on two dimensions, is proved to hold wherever an MMA operand with both
+        dimensions is not zero.
+
+        All MMAs of the program count. The result is also True if no operand has both dimensions.
         """
         both = {congruence.kept, congruence.summed}
         products = (op for op in self.program.walk() if op.name == "mma")

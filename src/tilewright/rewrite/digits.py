@@ -58,7 +58,7 @@ def digits_of(
         if group is None:
             return None
         over, every, loops = rewrite.run()
-    return over, {s: int(n) for s, n in every.items()}, group.made, loops
+    return over, {s: int(n) for s, n in every.items()}, group.new_dims, loops
 
 
 class _Digits(Regrouped):
@@ -78,7 +78,7 @@ class _Digits(Regrouped):
     ):
         super().__init__((), sizes=sizes)
         self.program, self.sizes, self.free = program, dict(sizes), set(free)
-        self.gone = {op for op in self.free if only_adds(op)}
+        self.adding_loops = {op for op in self.free if only_adds(op)}
         """Loops that only add MMAs; they are removed if their axis is split."""
         written = {d for op in program.walk() if op.name in WRITES for d in op.operands[0].type.dims}
         for dim in [d for d in dims_of(program) if d in self.sizes]:
@@ -105,13 +105,13 @@ class _Digits(Regrouped):
         for op in self.program.walk():
             dims = {d for v in (*op.operands, *op.results) if isinstance(v.type, TileType) for d in v.type.dims}
             if dim not in dims and not any(dim in d.symbols for d in dims):
-                if op.name == "iterate" and op.attrs["axis"] is dim and op not in self.gone:
+                if op.name == "iterate" and op.attrs["axis"] is dim and op not in self.adding_loops:
                     return None
                 continue
             extra = (*op.attrs.get("lookups", ()), *op.attrs.get("bounds", ()))
             if op.name not in ALIKE or extra or any(dim in d.symbols and d is not dim for d in dims):
                 return None
-            if op.name == "iterate" and (op.attrs["axis"] is dim) and op not in self.gone:
+            if op.name == "iterate" and (op.attrs["axis"] is dim) and op not in self.adding_loops:
                 return None
             if op.name in ("read", "write"):
                 radices |= self._divisors(op, dim)
@@ -160,8 +160,8 @@ class _Digits(Regrouped):
 
         Digits are mixed-radix parts of a dimension: with k of 12 divided by 4, k//4 and k%4 become dimensions of
         extents 3 and 4. The second result has the extents of the digits, and of all dimensions that the rewrite was
-        given. The third has the loops of `self.free` (loops whose result does not depend on the tile size) that the new
-        program still has.
+        given. The third has those loops of the new program that come from `self.free`: loops whose result does not
+        depend on the tile size.
         """
         rewritten = replace(self.program, body=self.body(self.program.body))
         return rewritten, self.sizes, {self.kept[op] for op in self.free if op in self.kept}
@@ -170,7 +170,7 @@ class _Digits(Regrouped):
         """True if the loop `op` is removed. That is so if it only adds MMAs and its axis is split into digits
         (mixed-radix parts): the MMAs then sum over these.
         """
-        return op in self.gone and op.attrs["axis"] in self.groups
+        return op in self.adding_loops and op.attrs["axis"] in self.groups
 
 
 def _exprs(attrs: Mapping[str, object]) -> list[Expr]:

@@ -1,4 +1,4 @@
-"""Removes a loop whose carried values can be merged: one iteration goes over all of its dimension, and sums start from
+"""Removes a loop whose carried values can be merged: one iteration covers all of its dimension, and sums start from
 0.
 
     %m, %d, %o = iterate %low, %zero, %zero2 axis=N {     %m = max %s, %low                  s over all of N

@@ -19,7 +19,7 @@ from tilewright.plan.general import only_adds
 from tilewright.rewrite.rewriter import needed
 
 
-def with_sums_apart(program: Program, free: Collection[Op]) -> tuple[Program, Collection[Op]]:
+def with_separate_accumulators(program: Program, free: Collection[Op]) -> tuple[Program, Collection[Op]]:
     """Split K loops with several accumulators in two; return (new program, the loops of `free` in it).
 
     The first of the two computes the accumulators from which operand A or B of a later MMA is computed, the second the

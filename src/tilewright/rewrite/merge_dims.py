@@ -160,9 +160,9 @@ class _Runs:
         """True if the program uses the run (tuple of neighbouring dimensions) like one dimension, and merging it helps.
 
         Each tile must have all of it or none, except tiles computed from indices alone; successive reductions must
-        reduce exactly the run or none of it; at most one loop may go over it. Merging helps if the run is M, N or K of
-        an MMA and no batch. In a program without MMAs it helps if the run is reduced, or is contiguous in memory and
-        another dimension is reduced.
+        reduce exactly the run or none of it; at most one loop may iterate over it. Merging helps if the run is M, N or
+        K of an MMA and no batch. In a program without MMAs it helps if the run is reduced, or is contiguous in memory
+        and another dimension is reduced.
         """
         chains = [chain for chain in self.chains if not {op.attrs["dim"] for op in chain}.isdisjoint(run)]
         at_once = all({op.attrs["dim"] for op in chain} == set(run) for chain in chains)
@@ -402,8 +402,8 @@ def _name(sized: Sized, run: Run) -> Symbol:
     longer = [d for d in run if sized.sizes[d] > 1]
     if len(longer) < 2:
         return longer[0] if longer else run[-1]
-    taken, name = {s.name for s in (*program_symbols(sized.program), *sized.sizes)}, "_".join(map(str, run))
-    while name in taken:
+    used_names, name = {s.name for s in (*program_symbols(sized.program), *sized.sizes)}, "_".join(map(str, run))
+    while name in used_names:
         name += "_"
     return symbol(name, 0)
 
@@ -439,7 +439,7 @@ class _Merging(Regrouped):
     def _indices(self, op: Op) -> tuple[Symbol, ...]:
         """Return the iterators of the read or write `op` in the order of the dimensions of its rewritten tile."""
         kind, iterators, _ = places(op)
-        index_of = {**dict(zip(kind.dims, iterators, strict=True)), self.group.made[0]: self.group.over[0]}
+        index_of = {**dict(zip(kind.dims, iterators, strict=True)), self.group.new_dims[0]: self.group.over[0]}
         return tuple(index_of[d] for d in self.over(kind.dims))
 
     def block(self, given: list[Op], ops: list[Op]) -> None:
@@ -461,7 +461,7 @@ class _Merging(Regrouped):
     def over(self, dims: tuple[Expr, ...]) -> tuple[Expr, ...]:
         """Return `dims` with the new dimension in place of all those that are merged, at the position of the first."""
         first = next((d for d in dims if d in self.groups), None)
-        return tuple(self.group.made[0] if d is first else d for d in dims if d is first or d not in self.groups)
+        return tuple(self.group.new_dims[0] if d is first else d for d in dims if d is first or d not in self.groups)
 
     def _digit(self, op: Op, ops: list[Op]) -> Value:
         """Append operations to `ops` that compute the index along one of the merged dimensions from the merged index,
@@ -469,7 +469,7 @@ class _Merging(Regrouped):
 
         `op` is the `self_index` (tile of indices along that dimension) that they replace.
         """
-        (dim,), run, dtype = self.group.made, self.group.dims, op.result.type.dtype
+        (dim,), run, dtype = self.group.new_dims, self.group.dims, op.result.type.dtype
         kind = TileType(dtype, (dim,))
         ops.append(Op(op.spec, (), {**op.attrs, "dim": dim}, (Value(kind),), loc=op.loc))
         place = run.index(op.attrs["dim"])
@@ -487,11 +487,11 @@ class _Merging(Regrouped):
         return self.of(self.inner[value]) if value in self.inner else super().of(value)
 
     def op(self, op: Op) -> Op:
-        """Return the rewritten operation `op`. A loop over one of the merged dimensions, or a reduction of one, goes
-        over the new dimension.
+        """Return the rewritten operation `op`. A loop over one of the merged dimensions, or a reduction of one,
+        iterates over the new dimension.
         """
         rewritten = super().op(op)
         for name in ("axis", "dim"):
             if rewritten.attrs.get(name) in self.groups:
-                rewritten.attrs[name] = self.group.made[0]
+                rewritten.attrs[name] = self.group.new_dims[0]
         return rewritten

@@ -35,7 +35,7 @@ class FactorCopy:
 
 
 @dataclass(frozen=True)
-class Copied:
+class RepackedProgram:
     """A program that reads copies of MMA operands, its sizes and shapes, its free loops, and the copying programs.
 
     `sources` names the arguments with another layout than before; most are copied.

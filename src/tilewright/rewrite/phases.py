@@ -148,14 +148,14 @@ class _Unconditional(Rewriter):
 class _Numbers:
     """How the kept index h and the summed index r of a congruence follow from the indices of phases.
 
-    h is modulus*u + first + turn*p + e with u < `count`, p < `phases` and e < `apart`; r is phases*q + tap + along*p
+    h is modulus*u + first + turn*p + e with u < `count`, p < `phases` and e < `offsets`; r is phases*q + tap + along*p
     with q < `taps`.
     """
 
     congruence: Congruence
     count: int
     phases: int
-    apart: int
+    offsets: int
     taps: int
     first: int
     turn: int
@@ -210,16 +210,16 @@ class _Phases(Rewriter):
         size = numbers_of(sizes)
         self.size = size
         self.numbers = _numbers(congruence, size(congruence.kept), size(congruence.summed))
-        taken = {s.name for s in (*program_symbols(program), *sizes)}
+        used_names = {s.name for s in (*program_symbols(program), *sizes)}
         dims = [
-            _new(f"{congruence.kept}_1", taken),
-            _new(f"{congruence.kept}_0", taken),
-            _new(f"{congruence.kept}_2", taken),
+            _new(f"{congruence.kept}_1", used_names),
+            _new(f"{congruence.kept}_0", used_names),
+            _new(f"{congruence.kept}_2", used_names),
         ]
-        self.dims = (*dims, _new(f"{congruence.summed}_1", taken))
+        self.dims = (*dims, _new(f"{congruence.summed}_1", used_names))
         """The dimensions of u, p, e and q."""
         numbers = self.numbers
-        extents = (numbers.count, numbers.phases, numbers.apart, numbers.taps)
+        extents = (numbers.count, numbers.phases, numbers.offsets, numbers.taps)
         self.extents = dict(zip(self.dims, extents, strict=True))
         self.sizes |= self.extents
         self.over_ = tuple(symbol(f"at_{d}", 0, self.extents[d] - 1) for d in self.dims)
@@ -347,16 +347,16 @@ class _Phases(Rewriter):
     def run(self) -> InPhases:
         """Return (rewritten program, {dimension: extent}, loops of the new program).
 
-        The program goes over phases (residues of the result's index), each with the filter taps that are not multiplied
-        with zeros. The loops are those of `self.free` (loops whose result does not depend on the tile size) that the
-        new program still has.
+        The program iterates over phases (residues of the result's index), each with the filter taps that are not
+        multiplied with zeros. The loops are those of `self.free` (loops whose result does not depend on the tile size)
+        that the new program still has.
         """
         rewritten = replace(self.program, body=without_unused(self.body(self.program.body)))
         verify(rewritten)
         return rewritten, self.sizes, {self.kept[op] for op in self.free if op in self.kept}
 
     def is_removed(self, op: Op) -> bool:
-        """True if the loop `op` goes over the filter taps. It is removed, so that its body takes its place: the MMA
+        """True if the loop `op` iterates over the filter taps. It is removed, so that its body takes its place: the MMA
         then sums over taps itself.
         """
         return op.attrs["axis"] is self.congruence.summed
@@ -365,9 +365,9 @@ class _Phases(Rewriter):
         """Return the dimensions that replace `dims`, those of a tile, in the program over phases (residues of the
         result's index). Other dimensions than those of the result and of taps stay.
         """
-        return tuple(x for d in dims for x in self._made(d, dims))
+        return tuple(x for d in dims for x in self._replacement(d, dims))
 
-    def _made(self, dim: Expr, dims: tuple[Expr, ...]) -> tuple[Expr, ...]:
+    def _replacement(self, dim: Expr, dims: tuple[Expr, ...]) -> tuple[Expr, ...]:
         """Return the dimensions that replace `dim` in a tile with the dimensions `dims`. The result's dimension becomes
         those of element, phase (residue of the index) and offset; that of taps becomes those of tap and phase. A tile
         with both has the phase at most once.
@@ -414,13 +414,13 @@ def _has_zero(op: Op, makers: Mapping[Value, Op]) -> bool:
     return maker is not None and maker.name in ("fill", "scalar") and maker.attrs["value"] == 0
 
 
-def _new(name: str, taken: set[str]) -> Symbol:
-    """Return a new symbol called `name`, with underscores behind it if that name is in `taken`. Its name is added to
-    `taken`.
+def _new(name: str, used_names: set[str]) -> Symbol:
+    """Return a new symbol called `name`, with underscores behind it if that name is in `used_names`. Its name is added
+    to `used_names`.
     """
-    while name in taken:
+    while name in used_names:
         name += "_"
-    taken.add(name)
+    used_names.add(name)
     return symbol(name, 0)
 
 

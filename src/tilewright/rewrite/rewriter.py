@@ -95,10 +95,10 @@ class Rewriter:
 
 @dataclass(frozen=True)
 class DimensionGroup:
-    """Dimensions that are neighbours in every tile, and the new dimensions `made` that replace them."""
+    """Dimensions that are neighbours in every tile, and the new dimensions `new_dims` that replace them."""
 
     dims: tuple[Expr, ...]
-    made: tuple[Symbol, ...]
+    new_dims: tuple[Symbol, ...]
     over: tuple[Symbol, ...]
     """Iterators along the new dimensions."""
     at: Mapping[Expr, Expr]
@@ -123,7 +123,9 @@ class Regrouped(Rewriter):
         """Return `dims` with each group of them replaced by the group's new dimensions. A group takes the position of
         its first dimension.
         """
-        return tuple(x for d in dims for x in (self.groups[d].made if d in self.groups else (d,)) if self._is_first(d))
+        return tuple(
+            x for d in dims for x in (self.groups[d].new_dims if d in self.groups else (d,)) if self._is_first(d)
+        )
 
     def _is_first(self, dim: Expr) -> bool:
         """True if the dimension `dim` is in no group, or is the first of its group."""
@@ -205,7 +207,7 @@ def without_unused(block: Block, must_stay: Callable[[Op], bool] = must_stay) ->
 
 
 @dataclass(frozen=True)
-class Halves:
+class TwoPrograms:
     """Two programs made from one, the memories that the first writes and the second reads, and the sizes of new
     dimensions.
 
@@ -239,8 +241,8 @@ class Replacement:
 
 def own_name(program: Program, name: str) -> str:
     """Return `name`; if an argument of `program` has that name, with underscores behind it until no argument has it."""
-    taken = {a.name for a in program.args}
-    while name in taken:
+    used_names = {a.name for a in program.args}
+    while name in used_names:
         name += "_"
     return name
 
@@ -260,9 +262,9 @@ def two_programs(
     sizes: Mapping[Symbol, int],
     new: dict[Symbol, int],
     parts: int = 1,
-) -> Halves | str:
-    """Return a Halves: `program` as two programs, of which the second reads what the first writes. Or return text: why
-    the operations cannot run first.
+) -> TwoPrograms | str:
+    """Return TwoPrograms: `program` as two programs, of which the second reads what the first writes. Or return text:
+    why the operations cannot run first.
 
     `first` is (suffix of the first program's name, its operations). `stored` is {value of the first: memory that it is
     written to}. In the second, the operations of `rest`, which read these memories, replace `rest.cut`.
@@ -283,7 +285,7 @@ def two_programs(
     verify(two)
     numbers = Substitution({**sizes, **new})
     shapes = {memory: tuple(int(numbers(d)) for d in memory.type.dims) for memory in memories}
-    return Halves(one, two, shapes, new, parts)
+    return TwoPrograms(one, two, shapes, new, parts)
 
 
 def _why_not_first(program: Program, ops: list[Op]) -> str | None:

@@ -27,9 +27,9 @@ from tilewright.plan.computed import computed_factor
 from tilewright.plan.microkernel import axes_in, mmas_by_name
 from tilewright.rewrite.rewriter import (
     DimensionGroup,
-    Halves,
     Regrouped,
     Replacement,
+    TwoPrograms,
     memory_between,
     places,
     two_programs,
@@ -44,14 +44,14 @@ WRITTEN_OUT = 16
 class WholeSum:
     """An MMA, perhaps in a loop over K, that split-K can split.
 
-    `cut` is the loop or the MMA, `start` the fill with zero that it starts from, `made` the operations that compute the
-    operands of `product` (the MMA), `axes` the summed dimensions that may be split. `ends` are those of them past whose
-    end both operands read zeros.
+    `cut` is the loop or the MMA, `start` the fill with zero that it starts from, `operand_ops` the operations that
+    compute the operands of `product` (the MMA), `axes` the summed dimensions that may be split. `ends` are those of
+    them past whose end both operands read zeros.
     """
 
     cut: Op
     start: Op
-    made: list[Op]
+    operand_ops: list[Op]
     product: Op
     axes: tuple[Expr, ...]
     ends: frozenset[Expr]
@@ -151,8 +151,8 @@ def _unit_of(whole_sum: WholeSum, sizes: Mapping[Symbol, int], axis: Expr, step:
 
 def halves(
     program: Program, sizes: Mapping[Symbol, int], free: Collection[Op], axis: Expr, count: int, step: int
-) -> Halves | str:
-    """Return a Halves: the program by split-K. The first program computes partial sums over `count` parts of the
+) -> TwoPrograms | str:
+    """Return TwoPrograms: the program by split-K. The first program computes partial sums over `count` parts of the
     dimension `axis`, the second adds them and does the rest. Or return text: why it cannot be split.
 
     There may be fewer parts than `count`, and the last may be shorter, if zeros are read past the end. Along K of the
@@ -178,7 +178,7 @@ def halves(
     cut, start, product = whole_sum.cut, whole_sum.start, whole_sum.product
     with building():
         parted = Parted(axis, {outer: (width, parts), inner: (1, width)}, zeros=zeros)
-        parted.block(whole_sum.made, ops := list[Op]())
+        parted.block(whole_sum.operand_ops, ops := list[Op]())
         kind: TileType = product.result.type
         total = TileType(kind.dtype, (outer, *kind.dims))
         zero = Op(start.spec, (), dict(start.attrs), (Value(total),), loc=start.loc)
@@ -264,14 +264,14 @@ class Parted(Regrouped):
         return ops[-1].result
 
 
-def combining(cut: Op, memory: Value, outer: Symbol, how: str) -> list[Op]:
+def combining(cut: Op, memory: Value, outer: Symbol, reduction: str) -> list[Op]:
     """Return [read, reduction]: operations that read all parts of a result from `memory`, and reduce them along its
-    dimension `outer`. `how` names the reduction, such as "sum".
+    dimension `outer`. `reduction` names the reduction, such as "sum".
 
     The reduction takes the place of the operation `cut`: its result has the same type.
     """
     read = Op(TILE.ops["read"], (memory,), {}, (Value(TileType(memory.type.dtype, memory.type.dims)),), loc=cut.loc)
-    return [read, Op(TILE.ops[how], (read.result,), {"dim": outer}, (Value(cut.result.type),), loc=cut.loc)]
+    return [read, Op(TILE.ops[reduction], (read.result,), {"dim": outer}, (Value(cut.result.type),), loc=cut.loc)]
 
 
 def _sum_of_reads(loop: Op, memory: Value, parts: int) -> list[Op]:

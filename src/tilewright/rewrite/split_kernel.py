@@ -26,11 +26,11 @@ from tilewright.plan.computed import GIVEN, SIMPLE
 from tilewright.plan.facts.loops import SAME_ELEMENTS
 from tilewright.plan.microkernel import mmas_by_name
 from tilewright.plan.search.partition import BETWEEN
-from tilewright.rewrite.rewriter import Halves, Replacement, memory_between, needed, two_programs, within
+from tilewright.rewrite.rewriter import Replacement, TwoPrograms, memory_between, needed, two_programs, within
 
 
-def split_after_mma(program: Program, sizes: Mapping[Symbol, int], name: str) -> Halves | str:
-    """Return a Halves: the program as two kernels, of which the first has the MMAs up to the one called `name`, and
+def split_after_mma(program: Program, sizes: Mapping[Symbol, int], name: str) -> TwoPrograms | str:
+    """Return TwoPrograms: the program as two kernels, of which the first has the MMAs up to the one called `name`, and
     writes a value computed from them to memory, and the second reads it. Or return text: why there is no such value.
 
     Of several values, one is taken with the fewest bits per element, then the last. `sizes` has the extents of
@@ -56,9 +56,9 @@ def split_after_mma(program: Program, sizes: Mapping[Symbol, int], name: str) ->
         return two_programs(program, ("before", ops), {op.result: memory}, rest, sizes, {})
 
 
-def split_before_mma(program: Program, sizes: Mapping[Symbol, int], name: str) -> Halves | str:
-    """Return a Halves: the program as two kernels, of which the first computes a value by a reduction and writes it to
-    memory, and the second reads it for the MMA called `name`. Or return text: why there is no such value.
+def split_before_mma(program: Program, sizes: Mapping[Symbol, int], name: str) -> TwoPrograms | str:
+    """Return TwoPrograms: the program as two kernels, of which the first computes a value by a reduction and writes it
+    to memory, and the second reads it for the MMA called `name`. Or return text: why there is no such value.
 
     The value is an operand of that MMA that is computed from reductions. If there is none, it is the smallest reduction
     that the MMA's epilogue uses. It must not depend on an MMA. `sizes` has the extents of dimensions.

@@ -22,7 +22,7 @@ from tilewright.ir.dtypes import DType, i32
 from tilewright.ir.tile import REDUCTIONS, TILE
 from tilewright.plan.facts.loops import MAXIMUM, RESCALED, StateMerge, merging_loop, state_merges
 from tilewright.plan.facts.masking import neutral_values
-from tilewright.rewrite.rewriter import Halves, Replacement, memory_between, needed, places, two_programs
+from tilewright.rewrite.rewriter import Replacement, TwoPrograms, memory_between, needed, places, two_programs
 from tilewright.rewrite.tile_between_gemms import LOWEST, with_tile
 
 STATE = "partial_state"
@@ -30,9 +30,9 @@ NEUTRAL = {"sum": 0.0, "max": LOWEST, "min": -LOWEST}
 """{reduction: the number that a part starts from}; it is finite, so that a fully masked part gives no NaN."""
 
 
-def loop_halves(program: Program, sizes: Mapping[Symbol, int], count: int, tile: int) -> Halves | str:
-    """Return a Halves: the program as two. The first runs its loop in parts, in parallel, and writes the carried values
-    of each part; the second merges them and does the rest. Or return text: why the loop cannot be split.
+def loop_halves(program: Program, sizes: Mapping[Symbol, int], count: int, tile: int) -> TwoPrograms | str:
+    """Return TwoPrograms: the program as two. The first runs its loop in parts, in parallel, and writes the carried
+    values of each part; the second merges them and does the rest. Or return text: why the loop cannot be split.
 
     There are at most `count` parts, each a multiple of `tile` elements, which is also the tile size of the loop over a
     part. `sizes` has the extents of dimensions.

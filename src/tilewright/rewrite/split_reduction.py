@@ -19,7 +19,7 @@ from tilewright.machine import Machine
 from tilewright.plan.boxes import contiguous_dims
 from tilewright.plan.computed import GIVEN, SIMPLE
 from tilewright.plan.model import element_bytes, line_bytes
-from tilewright.rewrite.rewriter import Halves, Replacement, memory_between, needed, two_programs
+from tilewright.rewrite.rewriter import Replacement, TwoPrograms, memory_between, needed, two_programs
 from tilewright.rewrite.split_k import NAME, Parted, combining, is_plain
 
 MANY = 16
@@ -27,9 +27,10 @@ MANY = 16
 _ALIKE = {*SIMPLE, *GIVEN, "read"}
 
 
-def parted(program: Program, sizes: Mapping[Symbol, int], count: int, machine: Machine) -> Halves | str:
-    """Return a Halves: the program as two. The first reduces `count` equal parts of the reduced dimension separately;
-    the second combines their results, and reduces the elements left over. Or return text: why it cannot be split.
+def parted(program: Program, sizes: Mapping[Symbol, int], count: int, machine: Machine) -> TwoPrograms | str:
+    """Return TwoPrograms: the program as two. The first reduces `count` equal parts of the reduced dimension
+    separately; the second combines their results, and reduces the elements left over. Or return text: why it cannot be
+    split.
 
     The program must have no constraints and exactly one reduction, whose result is not rounded. The values that it
     reduces must be computed element by element from plain reads, and used by nothing else. `sizes` has the extents of

@@ -71,8 +71,8 @@ def in_a_loop(program: Program, dim: Expr, tile: int) -> Program | str:
 
 
 def has_only_tile(program: Program, dim: Expr) -> bool:
-    """True if the constraints of `program` on the loop over `dim` state at most its tile size: not its start or number
-    of iterations. True if there are none.
+    """True if the constraints of `program` on the loop over `dim` state its tile size and nothing else. True also if
+    they state nothing.
     """
     stated = {name for r in program.records if r.name == "tiling" and r.attrs["dim"] is dim for name in r.attrs}
     return stated <= {"dim", "tile"}
@@ -179,25 +179,25 @@ def without_k_loops(program: Program, free: Collection[Op]) -> tuple[Program, Co
     Both are returned unchanged if there are no such loops. `free` holds the loops whose result does not depend on the
     tile size.
     """
-    gone = {op for op in free if only_adds(op)}
-    if not gone:
+    removed = {op for op in free if only_adds(op)}
+    if not removed:
         return program, free
     with building():
-        rewrite = _WithoutLoops(gone)
+        rewrite = _WithoutLoops(removed)
         rewritten = replace(program, body=rewrite.body(program.body))
     return rewritten, {rewrite.kept[op] for op in free if op in rewrite.kept}
 
 
 class _WithoutLoops(Regrouped):
-    """Rewrites a program without the loops in `gone`, over the same dimensions; their bodies take their places."""
+    """Rewrites a program without the loops in `removed`, over the same dimensions; their bodies take their places."""
 
-    def __init__(self, gone: Collection[Op]):
+    def __init__(self, removed: Collection[Op]):
         super().__init__(())
-        self.gone = gone
+        self.removed = removed
 
     def is_removed(self, op: Op) -> bool:
         """True if the loop `op` is removed, so that its body takes its place."""
-        return op in self.gone
+        return op in self.removed
 
 
 def _summed(op: Op) -> list[Expr]:

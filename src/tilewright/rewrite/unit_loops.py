@@ -4,7 +4,7 @@
       %2 = read %a ... ; %3 = mma %2, %w, %1             %2 = read %a ...
       yield %3 }                                          %5 = mma %2, %w, %0
 
-What the body computes is then computed in the task itself, as in a program without the loop.
+The task itself then computes the body, as in a program without the loop.
 """
 
 from __future__ import annotations

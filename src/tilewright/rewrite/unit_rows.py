@@ -56,8 +56,8 @@ def with_unit_rows(program: Program, free: Collection[Op]) -> tuple[Program, Col
     """
     if not any(op.name == "mma" and _lacks_rows(op) for op in program.walk()):
         return None
-    taken, name = {s.name for s in program_symbols(program)}, "unit"
-    while name in taken:
+    used_names, name = {s.name for s in program_symbols(program)}, "unit"
+    while name in used_names:
         name += "_"
     unit = symbol(name, 0)
     with building():

@@ -51,7 +51,7 @@ class Arguments:
         """
         self.program, self.outputs, self.lenient, self.near = program, outputs, lenient, near
         self.whole, self.warned = whole, False
-        self.made: list[Any] = []
+        self.allocated: list[Any] = []
         given = self.given = self._fill_in(given)
         self.values: dict[Value, Any] = {}
         for value, argument in zip(program.args, given, strict=True):
@@ -63,14 +63,14 @@ class Arguments:
             if argument is None:
                 self.form.require(value.type.dtype, f"{program.name}: the output {value.name}")
                 shape = tuple(self._extent(d, value) for d in value.type.sizes)
-                self.values[value] = self._made(shape, value)
-                self.made.append(self.values[value])
+                self.values[value] = self._allocate(shape, value)
+                self.allocated.append(self.values[value])
         self._check_shapes()
         self._check_assumptions()
         self.in_place = self._aliases()
         """Inputs that are the same array as an output, with that output."""
 
-    def _made(self, shape: tuple[int, ...], value: Value) -> Any:
+    def _allocate(self, shape: tuple[int, ...], value: Value) -> Any:
         """Allocate an array of this shape for the output `value`, and return it.
 
         If an argument is on a GPU, the array is on the device of the first such argument. Otherwise it is on the host,
@@ -89,7 +89,7 @@ class Arguments:
         )
 
     @property
-    def apart(self) -> tuple[Any, ...]:
+    def without_aliases(self) -> tuple[Any, ...]:
         """The call's arguments as the caller passed them, in the program's order and None for outputs that were left
         out, without the inputs that are the same array as an output.
         """
@@ -108,7 +108,7 @@ class Arguments:
 
         They are torch tensors if the call's first array is one.
         """
-        outputs = tuple(a.given if isinstance(a, DeviceArray) else self.form.of(a) for a in self.made)
+        outputs = tuple(a.given if isinstance(a, DeviceArray) else self.form.of(a) for a in self.allocated)
         return outputs[0] if len(outputs) == 1 else outputs or None
 
     # -- what was given -------------------------------------------------------------------------------
@@ -245,12 +245,12 @@ class Arguments:
         if not s.lo <= number <= s.hi:
             raise ArgumentError(f"{self.program.name}: {what} comes out as {number}; it must be at least {s.lo}")
 
-    def _free_sizes(self, told: Set[Symbol]) -> list[tuple[Expr, int, Value]]:
+    def _free_sizes(self, derived: Set[Symbol]) -> list[tuple[Expr, int, Value]]:
         """Return [(symbol, extent, argument)] for the dimensions whose symbol takes its value from the extent of an
         array.
 
         These are dimensions for which the argument's memory layout declares no extent, or a constant one. (For other
-        dimensions it declares an expression of symbols, from which these are solved.) Symbols in `told` get a value
+        dimensions it declares an expression of symbols, from which these are solved.) Symbols in `derived` get a value
         elsewhere, and are left out.
         """
         return [
@@ -258,7 +258,7 @@ class Arguments:
             for value, array in self.values.items()
             if isinstance(value.type, MemoryType)
             for d, free, n in zip(value.type.dims, value.type.sizes, array.shape, strict=True)
-            if (free is None or isinstance(free, Const)) and isinstance(d, Symbol) and d not in told
+            if (free is None or isinstance(free, Const)) and isinstance(d, Symbol) and d not in derived
         ]
 
     def _extent(self, d: Expr | None, value: Value) -> int:

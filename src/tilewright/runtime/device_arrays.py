@@ -96,7 +96,7 @@ class DeviceArray:
 
     def __dlpack__(self, *, stream: Any = None, **_options: Any) -> Any:
         """Return the array as a DLPack capsule, after all work on it is done, so that any stream may read it."""
-        self._settle()
+        self._wait()
         return gpu_capsule(self, self.pointer, self.shape, self.strides, self.dtype, self.device)
 
     @property
@@ -104,7 +104,7 @@ class DeviceArray:
         """Return the array as CUDA's array interface describes it; only for element types of numpy."""
         if self.dtype.kind == "V" or self.dtype.num > 23:
             raise AttributeError(f"{self.dtype} has no name in CUDA's array interface; DLPack takes it")
-        self._settle()
+        self._wait()
         steps = tuple(s * self.dtype.itemsize for s in self.strides)
         return {
             "shape": self.shape,
@@ -114,7 +114,7 @@ class DeviceArray:
             "version": 3,
         }
 
-    def _settle(self) -> None:
+    def _wait(self) -> None:
         """Wait until pending work on the array is done; do nothing if the memory's owner has no method `wait`."""
         wait = getattr(self.owner, "wait", None)
         if wait is not None:

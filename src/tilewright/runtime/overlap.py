@@ -69,7 +69,7 @@ def require_own_memory(array: Array, where: str) -> None:
         )
 
 
-def require_apart(name: str, args: Sequence[tuple[str, str | None]], arrays: Sequence[Array]) -> None:
+def require_no_overlap(name: str, args: Sequence[tuple[str, str | None]], arrays: Sequence[Array]) -> None:
     """Raise ArgumentError if the address range of an array that is written overlaps that of another array.
 
     `args` has a pair (name, role) for each of `arrays`; arrays of any role but "in" are written. `name` is the

@@ -54,7 +54,7 @@ class Memories(Protocol):
     def numpy(self, array: Any) -> Array:
         """Return the current elements of `array`, a tensor of the device, as a numpy array."""
 
-    def settle(self) -> None:
+    def wait(self) -> None:
         """Wait until all work that the device was given is done."""
 
     def hold(self, arrays: Sequence[Any]) -> None:
@@ -91,7 +91,7 @@ class HostMemory:
         same: Array = array
         return same
 
-    def settle(self) -> None:
+    def wait(self) -> None:
         """Do nothing: work on the host is done when its call returns."""
 
     def hold(self, arrays: Sequence[Any]) -> None:
@@ -246,12 +246,12 @@ class Script:
 class Kept:
     """The result of a script's steps that run once: the workspaces that they wrote, to be used by further bindings.
 
-    `steps` are the steps that were run, `made` describes the workspaces, and `arrays` is {slot: tensor} of the
+    `steps` are the steps that were run, `workspaces` describes the workspaces, and `arrays` is {slot: tensor} of the
     workspaces.
     """
 
     steps: tuple[object, ...]
-    made: tuple[SlotMemory, ...]
+    workspaces: tuple[SlotMemory, ...]
     arrays: dict[int, Array]
     given: tuple[Any, ...] = ()
     """Arguments that launches read besides, and that must not be changed by others."""
@@ -264,7 +264,7 @@ class Kept:
         """
         if not script.lasting or self.steps != tuple(script.once):
             return False
-        return self.made == tuple(m for m in script.memory if m.slot in script.held)
+        return self.workspaces == tuple(m for m in script.memory if m.slot in script.held)
 
 
 # -- scripts bound to arrays ----------------------------------------------------------------------------------
@@ -339,7 +339,7 @@ class ScriptExecutor:
         for step in script.once:
             step.on(memory, where)()
         if script.once:
-            where.settle()
+            where.wait()
         workspaces = tuple(m for m in script.memory if m.slot in script.held)
         return Kept(tuple(script.once), workspaces, {m.slot: memory[m.slot] for m in workspaces})
 

@@ -71,11 +71,10 @@ def require_rank(tensor: Any, name: str, *ranks: int, least: int | None = None) 
 
 
 def require_same_device(tensors: Mapping[str, Any]) -> None:
-    """Raise ArgumentError unless all tensors are on the same device (type "cpu", "cuda" or "meta") and have plain
-    memory.
+    """Raise ArgumentError unless all tensors are strided and on the same device, of type "cpu", "cuda" or "meta".
 
-    `tensors` is {argument name: tensor or None}. None is skipped, but not all may be None. Sparse, quantised and other
-    tensors that are not strided are refused.
+    `tensors` is {argument name: tensor or None}. None is skipped, but not all may be None. Tensors of another layout
+    than torch.strided (such as sparse ones) are refused. PyTorch's quantised tensors are strided, so they pass.
     """
     present = {name: tensor for name, tensor in tensors.items() if tensor is not None}
     if not present:

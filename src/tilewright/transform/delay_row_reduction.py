@@ -108,8 +108,11 @@ def _only_use(program: Program, value: Value, maker: Op) -> Op | None:
 
 
 def _applies(op: Op, name: str) -> bool:
-    """True if `op` is a map whose formula is the function `name` (such as "add") of its two operands, and
-    nothing else.
+    """True if `op` is a map with two inputs whose formula is the function `name` (such as "add") of both, in either
+    order.
+
+    Operand 0 of a map is its target, so the inputs are operands 1 and 2. Only parts of the formula that are plain
+    operands are compared.
     """
     formula: Formula | None = op.attrs.get("formula")
     if op.name != "map" or formula is None or formula.name != name or len(op.operands[1:]) != 2:

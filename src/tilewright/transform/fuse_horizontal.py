@@ -47,7 +47,9 @@ def fuse_horizontally(name: str, parts: Sequence[Lowered]) -> Lowered | None:
         program = Program(BLOCK, name, args, Block((), [tasks]), _records(parts))
         verify(program)
     first = parts[0]
-    return Lowered(program, tuple(a for part in parts for a in part.arguments), first.logs, first.faults, first.lost)
+    return Lowered(
+        program, tuple(a for part in parts for a in part.arguments), first.logs, first.faults, first.fallback_mmas
+    )
 
 
 def _task_ranges(part: Lowered) -> tuple[Range, ...]:
@@ -60,12 +62,12 @@ def _task_ranges(part: Lowered) -> tuple[Range, ...]:
     (tasks,) = ops
     ranges: tuple[Range, ...] = tasks.attrs["ranges"]
     is_plain = set(tasks.attrs) <= {"ranges"} and len(tasks.blocks) == 1
-    return ranges if is_plain and all(r.rounds is not None and r.rounds == int(r.hi) for r in ranges) else ()
+    return ranges if is_plain and all(r.trip_count is not None and r.trip_count == int(r.hi) for r in ranges) else ()
 
 
 def _branch_of(part: Lowered, ranges: Sequence[Range], task: Symbol, before: int, count: int) -> Op:
     """Return an `if` operation that does the work of `part` when the symbol `task` is from `before` to `before` +
-    `count` - 1. Inside it the task symbols of `part`, which go over `ranges`, are replaced by the digits of `task` -
+    `count` - 1. Inside it the task symbols of `part`, which run over `ranges`, are replaced by the digits of `task` -
     `before`, the last range fastest.
     """
     clamped: Expr = minimum(

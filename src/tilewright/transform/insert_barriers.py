@@ -46,7 +46,7 @@ def in_order(program: Program) -> None:
 
 
 @dataclass
-class _Touched:
+class _AccessedSinceBarrier:
     """Operations that have read and written a tensor since the last barrier."""
 
     read: set[Op] = field(default_factory=set)
@@ -64,7 +64,7 @@ class _Ordering:
         changed = {self._chain.root(v) for op in program.walk() for v in written(op)}
         self._shared = arguments & changed
         """Arguments that are written; arguments that are only read need no barriers."""
-        self._touched: dict[Value, _Touched] = {}
+        self._touched: dict[Value, _AccessedSinceBarrier] = {}
 
     def run(self, block: Block) -> None:
         """Insert the barriers into `block`, the program's body, in place; do nothing if the program writes no
@@ -112,7 +112,7 @@ class _Ordering:
             self._touched = _copied(before)
             for end in accesses_at_end:
                 for tensor, touched in end.items():
-                    merged = self._touched.setdefault(tensor, _Touched())
+                    merged = self._touched.setdefault(tensor, _AccessedSinceBarrier())
                     merged.read |= touched.read
                     merged.written |= touched.written
 
@@ -124,7 +124,7 @@ class _Ordering:
         """
         changed = {self._chain.root(v) for v in written(op)}
         for tensor in {self._chain.root(v) for v in op.operands} & self._shared:
-            touched = self._touched.get(tensor, _Touched())
+            touched = self._touched.get(tensor, _AccessedSinceBarrier())
             if touched.written - {op} or (tensor in changed and touched.read - {op}):
                 return True
             if op in touched.written and not self._is_disjoint_between_iterations(op, tensor, loops):
@@ -154,7 +154,7 @@ class _Ordering:
         """Return (iterators, coordinates) of the view `value`: `coordinates` are those in the tensor below all views,
         as expressions of `iterators`. Return ((), ()) if `value` is no view.
         """
-        op = self._chain.made.get(value)
+        op = self._chain.makers.get(value)
         if op is None or op.name not in ("view", "bitcast"):
             return (), ()
         if op.name == "bitcast":
@@ -176,10 +176,13 @@ class _Ordering:
             return
         changed = {self._chain.root(v) for v in written(op)}
         for tensor in {self._chain.root(v) for v in op.operands} & self._shared:
-            touched = self._touched.setdefault(tensor, _Touched())
+            touched = self._touched.setdefault(tensor, _AccessedSinceBarrier())
             (touched.written if tensor in changed else touched.read).add(op)
 
 
-def _copied(touched: dict[Value, _Touched]) -> dict[Value, _Touched]:
+def _copied(touched: dict[Value, _AccessedSinceBarrier]) -> dict[Value, _AccessedSinceBarrier]:
     """Return a copy of `touched`, {tensor: operations that have accessed it}, with copies of the sets of operations."""
-    return {tensor: _Touched(set(operations.read), set(operations.written)) for tensor, operations in touched.items()}
+    return {
+        tensor: _AccessedSinceBarrier(set(operations.read), set(operations.written))
+        for tensor, operations in touched.items()
+    }

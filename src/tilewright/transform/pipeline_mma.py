@@ -75,7 +75,7 @@ class _Rotation:
 
     def __init__(self, loop: Op, new: Inserting, machine: Machine, turns: bool):
         self.loop, self.new, self.machine, self.turns = loop, new, machine, turns
-        self.taken: dict[Op, bool] = {}
+        self.conditions: dict[Op, bool] = {}
         """{branch: True if it is taken} for branches whose condition is known in the iterations being written."""
         self.roots: dict[Value, Value] = {}
         for op in loop.blocks[0].ops:
@@ -118,17 +118,19 @@ class _Rotation:
         op, first = branch
         middle = minimum(maximum(first, following.lo), following.hi)
         ranges = (following.lo, middle, False), (middle, following.hi, True)
-        return [self._rotated_loop(parts, Range.of(loop.symbol.name, lo, hi), {op: taken}) for lo, hi, taken in ranges]
+        return [
+            self._rotated_loop(parts, Range.of(loop.symbol.name, lo, hi), {op: is_taken}) for lo, hi, is_taken in ranges
+        ]
 
-    def _rotated_loop(self, parts: _Parts, rounds: Range, taken: dict[Op, bool]) -> Op:
-        """Return one pipelined loop over the range `rounds`: each iteration also does the last MMA of the iteration
-        before. `parts` are the parts of the original body. `taken` is {branch: True if it is taken} for branches whose
-        condition is known in this range.
+    def _rotated_loop(self, parts: _Parts, iterations: Range, conditions: dict[Op, bool]) -> Op:
+        """Return one pipelined loop over the range `iterations`: each iteration also does the last MMA of the iteration
+        before. `parts` are the parts of the original body. `conditions` is {branch: True if it is taken} for branches
+        whose condition is known in this range.
         """
         (loop,) = self.loop.attrs["ranges"]
-        now, before = {loop.symbol: rounds.symbol}, {loop.symbol: rounds.symbol - 1}
+        now, before = {loop.symbol: iterations.symbol}, {loop.symbol: iterations.symbol - 1}
         values: dict[Value, Value] = {}
-        self.taken = taken
+        self.conditions = conditions
         body = self._clone_ops(parts.first, now, values)
         body += self._clone_ops(parts.last, before)
         used_by_last = {v for op in parts.last for v in op.operands}
@@ -143,8 +145,8 @@ class _Rotation:
         body += self._clone_ops(parts.rest[early_end:wait], now, values)
         body += self._clone_ops(parts.release, before)
         body += self._clone_ops(parts.rest[wait:], now, values)
-        self.taken = {}
-        attrs = {**self.loop.attrs, "ranges": (rounds,)} | ({"overlap": "turns"} if self.turns else {})
+        self.conditions = {}
+        attrs = {**self.loop.attrs, "ranges": (iterations,)} | ({"overlap": "turns"} if self.turns else {})
         return Op(self.loop.spec, (), attrs, (), (Block((), body),), self.loop.loc)
 
     def _parts(self) -> _Parts | None:
@@ -235,9 +237,9 @@ class _Rotation:
             attrs |= {n: v for n, v in op.attrs.items() if n == "over"}
             attrs = {n: attrs[n] for n in op.attrs}
             blocks = [self._clone_ops(b.ops, meanings, known) for b in op.blocks]
-            if op in self.taken or (op.name == "if" and isinstance(attrs["when"], Const)):
-                taken = self.taken[op] if op in self.taken else attrs["when"].value
-                clones += blocks[0] if taken else blocks[1] if len(blocks) > 1 else []
+            if op in self.conditions or (op.name == "if" and isinstance(attrs["when"], Const)):
+                is_taken = self.conditions[op] if op in self.conditions else attrs["when"].value
+                clones += blocks[0] if is_taken else blocks[1] if len(blocks) > 1 else []
                 continue
             new = Op(op.spec, tuple(known.get(v, v) for v in op.operands), attrs, (), (), op.loc)
             new.results = tuple(Value(r.type, self.new.fresh(r.name)) for r in op.results)

@@ -103,9 +103,10 @@ def reuse_shared_memory(program: Program, machine: Machine) -> None:
 
 def _lives(block: Block, places: Places, before: int = 0) -> Iterator[tuple[Op, range]]:
     """Yield (`alloc` operation, range of the indices of the operations from its first to its last use) for the tensors
-    that are allocated in `block` and the blocks inside it. Operations are numbered in program order, from `before` on.
-    A tensor that is used inside a loop or branch, but allocated outside, is needed for all of that. `places` finds the
-    tensor below views.
+    allocated in `block` and in the blocks inside it. A tensor without a use is left out.
+
+    Operations are numbered in program order, from `before` on. A tensor that is used inside a loop or branch, but
+    allocated outside, is needed for all of the loop or branch. `places` finds the tensor below views.
     """
     spans: dict[Op, range] = {}
     used: dict[Value, list[Op]] = {}

@@ -40,9 +40,9 @@ def without_empty_rounds(program: Program) -> None:
         (r,) = loop.attrs["ranges"]
         if r.step != 1 or loop.attrs.get("unroll") or not _only_multiplies(loop, program, roots):
             continue
-        rounds = _needed_iterations(loop, makers, roots)
-        if rounds is not None and rounds != (r.lo, r.hi):
-            _narrow(loop, r, Range.of(r.symbol.name, *rounds))
+        needed = _needed_iterations(loop, makers, roots)
+        if needed is not None and needed != (r.lo, r.hi):
+            _narrow(loop, r, Range.of(r.symbol.name, *needed))
             narrowed.add(loop)
     for loop in [op for op in program.walk() if op.name == "for"] if narrowed else ():
         _join_inner(loop, narrowed)
@@ -140,7 +140,7 @@ def _checked_coordinates(view: Op, makers: Mapping[Value, Op]) -> Iterator[tuple
     that defines it}.
     """
     places = view.attrs["at"]
-    yield from ((e, n) for (e, loose), n in zip(places, view.operands[0].type.shape, strict=True) if loose)
+    yield from ((e, n) for (e, may_leave), n in zip(places, view.operands[0].type.shape, strict=True) if may_leave)
     base = makers.get(view.operands[0])
     if base is not None and base.name == "view":
         images = Substitution({s: e for s, (e, _) in zip(base.attrs["over"], places, strict=True)})

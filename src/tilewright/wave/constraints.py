@@ -180,7 +180,7 @@ class HardwareConstraint(Constraint):
         """Return a list of one `hardware` record (header line of a tile program).
 
         It has the threads per wave, waves per workgroup, workgroups per cluster, MMA instruction, vector widths, load
-        width and number of service waves. What the author left out, and the default load width, is not in it.
+        width and number of service waves. Values that the author left out, and the default load width, are not in it.
         """
         vectors = None
         if self.vector_shapes:

@@ -25,11 +25,11 @@ def fraction(emit: Emit, e: Expr, dtype: DType) -> Value:
     """
     wide = dtypes.f64 if dtype is dtypes.f64 else dtypes.f32
 
-    def joined(how: str, values: list[Value]) -> Value:
+    def joined(name: str, values: list[Value]) -> Value:
         """Emit the sum ("add") or product ("mul") of `values`, from left to right."""
         first, *others = values
         for value in others:
-            first = emit(how, (first, value), {}).result
+            first = emit(name, (first, value), {}).result
         return first
 
     def number(e: Expr | int) -> Value:

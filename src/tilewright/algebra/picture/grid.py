@@ -156,10 +156,11 @@ _Values = list[tuple[str, list[list[Any]]]]
 
 
 def _cells_by_value(panels: _Values) -> list[list[list[Cell]]]:
-    """Return the cells of each panel as [panel][row][column], coloured by value; `panels` are pairs (label, rows of
-    values).
+    """Return the cells of each panel as [panel][row][column], coloured by value.
 
-    Offsets are coloured by their position between the smallest and the largest, coordinates by their order.
+    `panels` are pairs (label, rows of values). A value that is a number (an offset) is coloured by its place between
+    the smallest and the largest number of all panels. A value that is a tuple (coordinates) is coloured by its rank
+    among the sorted tuples.
     """
     positions = _positions([value for _, values in panels for line in values for value in line])
     return [[[Cell((shape_text(v),), ramp(positions[v])) for v in line] for line in values] for _, values in panels]

@@ -44,10 +44,10 @@ def _without_dead_code(block: Block) -> tuple[Block, bool]:
     for op in block.ops:
         inner = [_without_dead_code(b) for b in op.blocks]
         if op.name == "if" and isinstance(when := op.attrs["when"], Const):
-            taken = inner[0] if when.value else inner[1] if len(inner) == 2 else None
-            if taken is not None:
-                ops += taken[0].ops
-                if taken[1]:
+            branch = inner[0] if when.value else inner[1] if len(inner) == 2 else None
+            if branch is not None:
+                ops += branch[0].ops
+                if branch[1]:
                     return Block(block.args, ops), True
             continue
         if all(a is b for (a, _), b in zip(inner, op.blocks, strict=True)):

@@ -74,23 +74,23 @@ class HostMemoryMap:
         return written
 
 
-def memory_map(host: Program, roles: dict[str, list[str]], *, apart: bool = False) -> HostMemoryMap:
+def memory_map(host: Program, roles: dict[str, list[str]], *, is_serial: bool = False) -> HostMemoryMap:
     """Return the byte offset of each workspace (temporary tensor) of a host program, and the tensor that each view is
     of.
 
     Workspaces that the `bind` block makes or writes get offsets in the memory `kept`, which later calls only read; the
     others get offsets in the workspace of a call. `roles` has {name of a launched program: role of each of its
-    arguments, "in", "out" or "inout"}. `apart` True means that calls with the same `kept` never run at the same time,
-    so that they may write to it.
+    arguments, "in", "out" or "inout"}. `is_serial` True means that calls with the same `kept` never run at the same
+    time, so that they may write to it.
 
-    Raise ProgramError for a workspace that is not packed or, unless `apart`, one in `kept` that calls write.
+    Raise ProgramError for a workspace that is not packed or, unless `is_serial`, one in `kept` that calls write.
     """
     memory = HostMemoryMap({a: a for a in host.args})
     workspaces: list[tuple[Value, bool]] = []
     _walk(host.body, False, memory, workspaces)
     written_by_bind = memory.written(True, roles)
     written_by_calls = memory.written(False, roles)
-    for value, once in () if apart else workspaces:
+    for value, once in () if is_serial else workspaces:
         if value in written_by_calls and (once or value in written_by_bind):
             raise ProgramError(
                 f"%{value.name} is written by `bind` and by every call; exported, what `bind` writes is shared by "

@@ -55,7 +55,7 @@ class EntryPlan:
         launched: Callable[[Op], LaunchedFunction],
         configuration: bytes | None = None,
         *,
-        apart: bool = False,
+        is_serial: bool = False,
         laid_out: bool = False,
     ):
         self.name, self.host, self.configuration = name, decided(host), configuration
@@ -63,7 +63,7 @@ class EntryPlan:
         self.sizes = open_sizes(host)
         self.launches = {op: launched(op) for op in self.host.walk() if op.name == "launch"}
         self.roles = {f.program.name: [a.type.role or "inout" for a in f.program.args] for f in self.launches.values()}
-        self.memory: HostMemoryMap = memory_map(self.host, self.roles, apart=apart)
+        self.memory: HostMemoryMap = memory_map(self.host, self.roles, is_serial=is_serial)
         self.parameters = {op: self._parameters(op, function) for op, function in self.launches.items()}
         self.tables: dict[Op, str] = {}
         self.declared: dict[str, None] = {}

@@ -55,7 +55,7 @@ class ProgramTexts:
     def __init__(self, name: str):
         self.name = name
         self._parts: dict[str, None] = {}
-        self._taken: dict[str, str] = {}
+        self._definitions: dict[str, str] = {}
 
     def add(self, text: str, function: str) -> str:
         """Add the LLVM text of a program, which must define `function`, and return the new name of that function in the
@@ -72,7 +72,7 @@ class ProgramTexts:
                 continue
             if defined == function:
                 names[defined] = self._free(f"{self.name}.{defined}")
-            elif self._taken.setdefault(defined, part) != part:
+            elif self._definitions.setdefault(defined, part) != part:
                 names[defined] = self._free(defined)
         if function not in names:
             raise CodeGenerationError(f"the text of {function} defines no function of that name")
@@ -80,20 +80,20 @@ class ProgramTexts:
         for part in parts:
             renamed = pattern.sub(lambda match: f"@{names[match[1]]}", part)
             defined = _defined(renamed)
-            if defined is not None and self._taken.get(defined) not in ("", part, renamed):
+            if defined is not None and self._definitions.get(defined) not in ("", part, renamed):
                 raise CodeGenerationError(f"two programs of {self.name} define {defined} in different ways")
             if defined is not None:
-                self._taken[defined] = renamed
+                self._definitions[defined] = renamed
             self._parts[renamed] = None
         return names[function]
 
     def _free(self, name: str) -> str:
         """Return `name`, or "name.1", "name.2", ..., the first that is not in use, and reserve it."""
         free, number = name, 0
-        while free in self._taken:
+        while free in self._definitions:
             number += 1
             free = f"{name}.{number}"
-        self._taken[free] = ""
+        self._definitions[free] = ""
         return free
 
     def add_entry(self, text: str) -> None:

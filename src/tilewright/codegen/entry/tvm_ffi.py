@@ -192,8 +192,9 @@ class PackedFunction:
         )
 
     def _any(self, place: int) -> tuple[str, str]:
-        """Emit the address of the argument with index `place` among those that TVM-FFI passes, and the load of its
-        TVM-FFI type. Return (LLVM name of the pointer, LLVM name of the type, an i64).
+        """Emit code that finds argument number `place` of a TVM-FFI call, and loads its type index.
+
+        Return two LLVM names: the pointer to the argument, and the type index as an i64.
         """
         w = self.w
         address = w.value(f"getelementptr i8, ptr %args, i64 {16 * place}")

@@ -51,7 +51,7 @@ def exp(m: Lanes, x: Number) -> Number:
     """Emit e^x for each lane and return the result, by the machine's own instruction if it has one. `m` emits the LLVM
     instructions.
     """
-    by_instruction = m.own("exp", x)
+    by_instruction = m.by_instruction("exp", x)
     if by_instruction is not None:
         return by_instruction
     return _power_of_e(m, m.clamped(x, *_ARGUMENTS[m.bits]), 1.0)

@@ -87,7 +87,7 @@ class Number:
         """Emit LLVM code for the quotient a/b of floats of this number's type and return the result; Python numbers
         become constants. For single f32 numbers, the machine's own division is used if it has one.
         """
-        by_instruction = self.m.own("div", a, b) if self.kind == self.m.float else None
+        by_instruction = self.m.by_instruction("div", a, b) if self.kind == self.m.float else None
         return self._step("fdiv", a, b) if by_instruction is None else by_instruction
 
     def __neg__(self) -> Number:
@@ -180,13 +180,13 @@ class Lanes:
         """
         return Number(self, text, self.float)
 
-    def own(self, name: str, *values: Number | float) -> Number | None:
+    def by_instruction(self, name: str, *values: Number | float) -> Number | None:
         """Emit the machine's own instruction for the function `name`, such as "exp", of the operands `values`, and
         return its result. Return None, with nothing emitted, if the machine has none, for vectors, and for f64.
         """
-        if self.w.own is None or self.lanes is not None or self.bits != 32:
+        if self.w.instruction is None or self.lanes is not None or self.bits != 32:
             return None
-        name_of_result = self.w.own(name, [self.like(v, self.float) for v in values])
+        name_of_result = self.w.instruction(name, [self.like(v, self.float) for v in values])
         return None if name_of_result is None else self.number(name_of_result)
 
     def constant(self, value: float) -> Number:

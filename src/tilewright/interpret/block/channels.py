@@ -50,8 +50,8 @@ class Fill:
     freed: list[Array] = field(default_factory=list)
     begun: bool = False
     expected: int = 0
-    """Multicast parts that the workgroups of the cluster copy to it; `brought` counts those already started."""
-    brought: int = 0
+    """Multicast parts that the workgroups of the cluster copy to it; `started` counts those already started."""
+    started: int = 0
 
     @property
     def full(self) -> bool:
@@ -61,7 +61,7 @@ class Fill:
         A fill is one use of a pipeline stage, from acquire to release.
         """
         committed = bool(self.producers) and len(self.committed) == self.producers
-        return committed and self.brought == self.expected and all(c.done for c in self.landing)
+        return committed and self.started == self.expected and all(c.done for c in self.landing)
 
     @property
     def free(self) -> bool:

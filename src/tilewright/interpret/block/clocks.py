@@ -121,7 +121,7 @@ class Clock:
     def learn(self, stamp: Stamp) -> None:
         """Make the moment `stamp`, a (slot, step) of some actor, ordered before this actor's next action.
 
-        What other actors did before is not ordered by this, even if the actor knew it at the moment `stamp`.
+        Earlier actions of other actors are not ordered by this, even if the actor knew them at the moment `stamp`.
         """
         slot, step = stamp
         self.known[slot] = max(self.known[slot], step)

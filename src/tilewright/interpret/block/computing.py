@@ -38,7 +38,7 @@ def mma(agent: Agent, op: Op) -> Steps:
     machine = agent.worker.machine
     atom = None if machine is None else machine.multiply.get(op.attrs["atom"])
     if atom is not None:
-        a_values, b_values = atom.taken(a_values), atom.taken(b_values)
+        a_values, b_values = atom.rounded(a_values), atom.rounded(b_values)
     wide = np.float64 if op.operands[0].type.dtype.is_float else np.int64
     with np.errstate(all="ignore"):
         product = a_values.astype(wide) @ b_values.astype(wide)

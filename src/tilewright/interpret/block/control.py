@@ -302,7 +302,7 @@ def role(agent: Agent, op: Op) -> Steps:
 def barrier(agent: Agent, op: Op) -> Steps:
     """Execute `op`, a `barrier`, for the wave `agent`: wait for all waves of its group (the workgroup, or its role).
 
-    What any of these waves accessed before is ordered before what each of them accesses afterwards. The generator
+    All accesses of these waves before the barrier are ordered before all their accesses after it. The generator
     yields once before it waits.
     """
     yield None

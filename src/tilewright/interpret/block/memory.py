@@ -93,16 +93,16 @@ class Buffer:
         if not has_one_value:
             self._require_one_value(places, values, op)
 
-    def combine(self, places: Array, values: Array, how: str, clock: Clock, op: Op) -> None:
-        """Update elements in place by the atomic operation `how` ("add", "min" or "max"), one by one.
+    def combine(self, places: Array, values: Array, reduction: str, clock: Clock, op: Op) -> None:
+        """Update elements in place by the atomic operation `reduction` ("add", "min" or "max"), one by one.
 
-        Element number `places[i]` becomes `how` of itself and `values[i]`; a number may occur several times. `op` is
-        the operation, by the actor (thread) with vector clock `clock`; the access is recorded under them. Raise an
+        Element number `places[i]` becomes `reduction` of itself and `values[i]`; a number may occur several times. `op`
+        is the operation, by the actor (thread) with vector clock `clock`; the access is recorded under them. Raise an
         UninitialisedFault if an element was never written, and a RaceFault if the access races with another.
         """
         self._require_written(places, op)
-        self._record_access(how, places, clock, op)
-        function = _ATOMICS[how]
+        self._record_access(reduction, places, clock, op)
+        function = _ATOMICS[reduction]
         for place, value in zip(places, values, strict=True):
             self.data[place] = function(self.data[place], value)
 
@@ -200,7 +200,7 @@ class TensorMemory:
             element = self.swizzle(element)
         return self, element, None
 
-    def has_places_apart(self, coordinates: tuple[Any, ...]) -> bool:
+    def has_distinct_places(self, coordinates: tuple[Any, ...]) -> bool:
         """Return False: whether the elements at `coordinates` have different places in the buffer is known only for
         views.
         """
@@ -273,10 +273,11 @@ class TensorWindow:
             in_bounds = base_in_bounds if in_bounds is None else in_bounds & base_in_bounds
         return bottom, places, in_bounds
 
-    def has_places_apart(self, coordinates: tuple[Any, ...]) -> bool:
-        """True if a cached pattern shows that the elements at `coordinates` have different places in the buffer.
+    def has_distinct_places(self, coordinates: tuple[Any, ...]) -> bool:
+        """True if the elements at `coordinates` are known to have different addresses in the buffer.
 
-        False means that it is not known.
+        It is known if a `Pattern`, the table of their element numbers that is computed once and kept, says so. False
+        means that it is not known: there is no pattern, or the pattern has an address twice.
         """
         if type(coordinates) is not Coordinates or type(self.base) is not TensorMemory:
             return False

@@ -134,7 +134,7 @@ def store(
     else:
         places, mask = spread_over(places, in_bounds, shape)
         places, kept_values = places[mask], full(values, shape)[mask]
-    has_one_value = in_order or memory.has_places_apart(coordinates)
+    has_one_value = in_order or memory.has_distinct_places(coordinates)
     tensor.buffer.write(places, kept_values, clock, op, tensor.staged, has_one_value)
 
 

@@ -108,7 +108,7 @@ def _start_multicast(agent: Agent, op: Op) -> Steps:
     agent.worker.copies.append(copying)
     for fill in fills:
         fill.landing.append(copying)
-        fill.brought += 1
+        fill.started += 1
         fill.knows.append(clock.known)
 
 

@@ -97,7 +97,8 @@ def _reaches_all_by_values(op: Op, walks: Mapping[Expr, LineLayout], number: Cal
 def _without_digits(places: list[tuple[Expr, Expr]]) -> list[tuple[Expr, Expr]]:
     """Return the (coordinate, extent) pairs in `places`, with neighbours merged that are the digits of one index.
 
-    Digits are mixed-radix parts: (i//4, 3), (i%4, 4) becomes (i, 12).
+    Digits are mixed-radix parts: (i//4, 3), (i%4, 4) becomes (i, 12). Two neighbours are merged if both coordinates
+    have the same symbols, and the second one's range is exactly 0 to its extent - 1.
     """
     merged: list[tuple[Expr, Expr]] = []
     for e, extent in places:

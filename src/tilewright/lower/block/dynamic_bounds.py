@@ -37,11 +37,12 @@ from tilewright.lower.block.storage import Storage
 
 
 def coordinate(storage: Storage, dim: Expr, data: dict[Symbol, Load]) -> Expr:
-    """Return the memory coordinate of `dim`: the symbol of its index. In a loop with data-dependent limits, that index
-    counts from the start of the loop's current tile, and the result is index + start.
+    """Return the memory coordinate of the index along `dim`, as an expression.
 
-    The start is read from memory: it is a new symbol s, and `data[s]` is set to the Load that gives it. In a while loop
-    the result is s alone, the loop's current index.
+    Usually it is the symbol of the index. In a loop with data-dependent limits, that symbol counts from the start of
+    the loop's current tile, so that the start is added. In a while loop over `dim` the coordinate is the loop's current
+    index alone. The start and the current index are in memory: each is a new symbol s here, and `data[s]` is set to the
+    Load of its value.
     """
     in_while_loop = dim in storage.scope.walking
     base = storage.scope.bound[dim] if in_while_loop and isinstance(dim, Symbol) else storage.scope.bases.get(dim)
@@ -61,7 +62,7 @@ def place(scope: TileScope, dim: Expr) -> Formula:
     return relative if base is None else call("add", relative, base.formula)
 
 
-def counts(scope: TileScope, dim: Expr) -> Formula | None:
+def in_range(scope: TileScope, dim: Expr) -> Formula | None:
     """Return a formula (type bool): true if the index along `dim` is before the dimension's data-dependent end. None if
     the end does not depend on data.
     """
@@ -81,7 +82,7 @@ def neutral(low: Lowering, tile: Tile, dims: tuple[Expr, ...], number: float) ->
     for d in dims:
         if d in low.scope.past and d not in low.scope.unseen:
             tile = _masked_end(low, tile, d, number)
-        inside = counts(low.scope, d)
+        inside = in_range(low.scope, d)
         if inside is not None:
             other = formulas.number(number, tile.dtype)
             tile = replace(tile, formula=call("select", inside, tile.formula, other), wide=None)
@@ -111,19 +112,19 @@ def _masked_end(low: Lowering, tile: Tile, dim: Expr, number: float) -> Tile:
     return tile
 
 
-def identity(how: str, dtype: DType) -> float:
-    """Return the neutral element of the reduction `how` in the type `dtype`, a number.
+def identity(reduction: str, dtype: DType) -> float:
+    """Return the neutral element of the reduction `reduction` in the type `dtype`, a number.
 
     For "sum" it is 0, for "prod" 1, for "max" the smallest value of the type (-inf for floats), for "min" the largest.
     """
-    if how in ("sum", "prod"):
-        return 0 if how == "sum" else 1
+    if reduction in ("sum", "prod"):
+        return 0 if reduction == "sum" else 1
     if dtype is dtypes.bool_:
-        return 0 if how == "max" else 1
+        return 0 if reduction == "max" else 1
     if dtype.is_float:
-        return -inf if how == "max" else inf
+        return -inf if reduction == "max" else inf
     limits = np.iinfo(dtype.numpy)
-    return int(limits.min if how == "max" else limits.max)
+    return int(limits.min if reduction == "max" else limits.max)
 
 
 def squeezed(low: Lowering, tile: Tile, dims: tuple[Expr, ...], what: str, op: Op) -> Tile:

@@ -47,9 +47,9 @@ def elementwise(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """Lower an elementwise function; return (result tile,), whose formula applies the function to the operands'
     formulas.
 
-    If the result is rounded coarsely anyway, exp becomes exp2, and a division by one value per row becomes a
-    multiplication by its reciprocal, which is stored. Operands are stored first if the formula uses them several times,
-    or repeats them.
+    Two functions are approximated if the low bits of their f32 result do not matter (see `_is_coarse`). exp becomes
+    exp2. A division by one value per row becomes a multiplication by its reciprocal; the reciprocals are computed
+    first, and kept in a tensor. Operands that the formula uses several times, or repeats, are also computed first.
     """
     kind: TileType = op.results[0].type
     dtype = op.operands[0].type.dtype
@@ -71,15 +71,15 @@ def elementwise(low: Lowering, op: Op) -> tuple[Tile, ...]:
 def _is_coarse(low: Lowering, op: Op) -> bool:
     """True if the low bits of the f32 result of `op` do not matter, so that exp or a division may be approximated.
 
-    If values between MMAs are in registers (`writer.home`), each direct user must be a sum, a cast to at most 16 bits,
-    or a multiplication whose result is only used as an accumulator. Otherwise `op` must be an exp, the machine must
-    have lanes, and all values computed from the result must in the end be rounded to at most 16 bits. False for other
-    types than f32.
+    If values between MMAs are in registers (`writer.fragment_layout`), each direct user must be a sum, a cast to at
+    most 16 bits, or a multiplication whose result is only used as an accumulator. Otherwise `op` must be an exp, the
+    machine must have lanes, and all values computed from the result must in the end be rounded to at most 16 bits.
+    False for other types than f32.
     """
     (value,) = op.results
     if value.type.dtype is not dtypes.f32:
         return False
-    if low.writer.home is None:
+    if low.writer.fragment_layout is None:
         return low.machine.lanes is not None and op.name == "exp" and _ends_coarse(low.users, value)
 
     def adds(value: Value, user: Op) -> bool:
@@ -118,15 +118,15 @@ def _as_exp2_argument(storage: Storage, tile: Tile) -> Formula:
     If x is an accumulator times a number, minus one value per row, y is one fma: the factors are merged, and code is
     emitted that scales the row's value once per row.
     """
-    formula, home = tile.formula, storage.writer.home
-    if is_row(storage.writer, tile) or formula.name != "sub" or home is None:
+    formula, layout = tile.formula, storage.writer.fragment_layout
+    if is_row(storage.writer, tile) or formula.name != "sub" or layout is None:
         return call("mul", formula, formulas.number(LOG2_E, dtypes.f32))
     a, b = formula.parts
-    if not any(loads(b)) or any(storage.sums.get(each.tensor) != (home.row,) for each in loads(b)):
+    if not any(loads(b)) or any(storage.sums.get(each.tensor) != (layout.row,) for each in loads(b)):
         return call("mul", formula, formulas.number(LOG2_E, dtypes.f32))
     largest = formulas.number(float(np.finfo(np.float32).max), dtypes.f32)  # no +inf, so that -inf - b stays -inf
     row_term = call("minimum", call("mul", b, formulas.number(-LOG2_E, dtypes.f32)), largest)
-    dims = tuple(d for d in tile.dims if d is home.row or tile.parts[d][1] == 1)
+    dims = tuple(d for d in tile.dims if d is layout.row or tile.parts[d][1] == 1)
     row = storage.stored(Tile(dtypes.f32, dims, {d: tile.parts[d] for d in dims}, row_term), name="down")
     inner, factor = formulas.scale_of(a)
     return Formula("fma", (inner, Formula.number(formulas.rounded(factor * LOG2_E, dtypes.f32)), row.formula))

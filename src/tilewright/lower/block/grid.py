@@ -170,13 +170,14 @@ class Workgroups:
         return known[WORKGROUPS[record.attrs["grid"]]] * self.low.scope.number(record.attrs["tile"])
 
     def _width(self, record: Op) -> Any:
-        """Return an array: for each workgroup, the width of its part of a dimension. `record` is the author's
-        constraint for it.
+        """Return an array: for each workgroup, the width of its part of the dimension that the constraint `record`
+        splits.
 
-        A part is a tile, cut off at the end of the dimension: for size 10 and tile 4 the widths are 4, 4, 2. It is not
-        cut off in two cases: set_symbol sets the dimension's size; or the constraint is not primary, tiles divide the
-        size, and a mapping moves indices of the dimension into range. If parts may then go past the dimension's end,
-        `scope.reach[dim]` is set to the end of the last part. Raise a ProgramError if a part starts below 0.
+        A part is a tile, cut off at the end of the dimension: for size 10 and tile 4 the widths are 4, 4, 2. Parts are
+        not cut off in two cases. In the first, set_symbol sets the dimension's size. In the second, the constraint is
+        not primary, tiles divide the size, and a mapping moves indices of the dimension into range. If parts may then
+        go past the end, `scope.reach[dim]` is set to the end of the last part. Raise a ProgramError if a part starts
+        below 0.
         """
         attrs, number = record.attrs, self.low.scope.number
         tile = number(attrs["tile"])

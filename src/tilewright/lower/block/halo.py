@@ -82,12 +82,12 @@ def image_of(at: Sequence[Expr], over: Sequence[Symbol]) -> Box | None:
 
 
 def window_of(low: Lowering, access: TileAccess, dims: tuple[Expr, ...], parts: Parts) -> Box | None:
-    """Return the Box of memory that one lane reads for its box of results, if it has fewer elements than the lane's
-    reads.
+    """Return the window of a SIMT read: the Box of memory that one lane reads for its box of results.
 
-    The box's first coordinate depends on the lane. `access` has the memory coordinates; `parts` maps the tile's
-    dimensions `dims` to (first index, extent). None if the box has no fewer elements, if the plan unrolls no terms, or
-    if an extent is known only at the call.
+    The Box's first coordinate depends on the lane. `access` has the memory coordinates; `parts` maps the tile's
+    dimensions `dims` to (first index, extent). None if the Box has no fewer elements than the lane's reads, so that a
+    copy of it saves nothing; if coordinates are not linear; if the plan unrolls no terms; or if an extent is known only
+    at the call.
     """
     lane_dims = [d for d in dims if is_in_window(low.bound, d)]
     sizes = [width for d in lane_dims if isinstance(width := parts[d][1], int)]
@@ -117,11 +117,13 @@ def windowed(
     dtype: DType,
     otherwise: float,
 ) -> Formula:
-    """Emit the copy of what all lanes read to one shared tensor, which has a box of memory (a window) for each lane.
-    Return the formula that loads an element of the read from it.
+    """Emit the copy of the memory that a SIMT tile reads to one tensor of the worker, and return the formula that loads
+    an element from there.
 
-    `access` has the memory coordinates of the read; `box` is the box of one lane, whose first coordinate depends on the
-    lane. `parts` maps the tile's dimensions `dims` to (first index, extent); `otherwise` is the value out of bounds.
+    Some of the tile's dimensions `dims` are split over lanes; along the others, one lane computes a box of results and
+    reads a window (a box of memory) for it. The new tensor has the windows of all indices along the first kind of
+    dimensions. `box` is the window of one such index. `access` has the memory coordinates of the read. `parts` maps
+    `dims` to (first index, extent). `dtype` is the element type, and `otherwise` the value out of bounds.
     """
     lane_dims = [d for d in dims if not is_in_window(low.bound, d)]
     longer = [n for n, width in enumerate(box.widths) if width > 1]

@@ -27,10 +27,14 @@ from tilewright.plan.microkernel import Axes, Microkernel, axes_in, types_of
 def is_read_in_place(low: Lowering, op: Op) -> bool:
     """True if all users of the result of the read `op` can read memory in place, though elements may be out of bounds.
 
-    A user is one of three: an MMA by vectors with the result as operand A, which skips elements out of bounds; an MMA
-    that stages K steps in shared memory, where these elements are zero; or an operation that computes operand A of an
-    MMA in registers, one K step at a time. False if there is no user, if the value out of bounds is not 0, inside a
-    conditional on data, and where dimensions have data-dependent ends.
+    Three kinds of users can:
+
+    - an MMA by vectors with the result as operand A: it skips elements out of bounds;
+    - an MMA that stages K steps in shared memory: elements out of bounds are zero there;
+    - an operation that computes operand A of an MMA in registers, one K step at a time.
+
+    False if nothing uses the result, if the value out of bounds is not 0, inside a conditional on data, and if some
+    dimension has a data-dependent end.
     """
     if op.attrs.get("otherwise", 0) != 0 or low.scope.masks or low.scope.ends:
         return False
@@ -51,12 +55,11 @@ def is_right(users_of: Mapping[Value, Sequence[Op]], op: Op) -> bool:
 
 
 def _is_skippable_a(low: Lowering, user: Op, read: Op) -> bool:
-    """True if the `read` is operand A of `user`, an MMA by an atom of one row (vectors), which skips elements out of
-    bounds.
+    """True if the `read` is operand A of the MMA `user`, which can skip its elements out of bounds.
 
-    The read must have the atom's element type. If the atom takes groups of neighbours along K, K must also be whole
-    atoms, contiguous in the memory of the read, and in bounds. An MMA by vectors along a dimension that A, B and C
-    share always counts.
+    An MMA by vectors along a dimension that A, B and C share always can. Any other MMA must be by an atom of one row
+    (vectors), and the read must have the atom's element type. If the atom takes groups of neighbours along K, three
+    more conditions hold: K is whole atoms, contiguous in the memory of the read, and in bounds.
     """
     if user in low.bound.lane_kernels:
         return user.operands[0] is read.results[0]
@@ -150,7 +153,7 @@ def slides(low: Lowering, dim: Expr) -> bool:
     return False
 
 
-def are_alike(low: Lowering, dim: Expr) -> bool:
+def edge_blocks_match_interior(low: Lowering, dim: Expr) -> bool:
     """True if blocks at the edges of `dim` run the same operations as interior blocks, apart from predicates.
 
     That needs two things. Each coordinate that depends on `dim` may contain, besides it, only unrolled dimensions

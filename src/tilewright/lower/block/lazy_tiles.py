@@ -65,8 +65,8 @@ class Tile:
 
     @property
     def accumulated(self) -> tuple[DType, Formula]:
-        """(type, formula) of an element, unrounded where possible: a rounded accumulator gives its wide type, as (f32,
-        formula). Any other tile gives its own type and formula.
+        """The (type, formula) of an element before rounding, if the tile keeps that: an accumulator that was rounded
+        gives (f32, formula). Any other tile gives its own type and formula.
         """
         return (self.dtype, self.formula) if self.wide is None else self.wide
 

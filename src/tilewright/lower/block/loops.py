@@ -55,41 +55,48 @@ def iterate(low: Lowering, op: Op) -> tuple[Tile, ...]:
     first, length = scope.part(axis)
     tile = _tile(low, op, axis, length)
     carried = _all_carried(low, op, op.operands)
-    begin, rounds, rests = _rounds(low, op, first, length, tile)
+    begin, iterations, rests = _full_tiles(low, op, first, length, tile)
     has_open_end = isinstance(length, Expr) and not _limits(low.program, op)
-    if low.writer.home is not None and rests and isinstance(tile, int) and (isinstance(length, int) or has_open_end):
+    if (
+        low.writer.fragment_layout is not None
+        and rests
+        and isinstance(tile, int)
+        and (isinstance(length, int) or has_open_end)
+    ):
         # one body for all tiles: the last one is padded
-        rounds, rests = as_expr(pieces(length, tile)) if has_open_end else rounds + 1, []
+        iterations, rests = as_expr(pieces(length, tile)) if has_open_end else iterations + 1, []
         scope.past[axis] = scope.size(axis)
         masks.hide_end(low, op)
     start, keep_loop = as_expr(0), False
-    if low.writer.home is not None and isinstance(tile, int) and not rests:
-        keep_loop = rounds is not as_expr(1)  # keep the loop: its copies are other stages than those before it
-        start, rounds = masks.unmasked_iterations(low, op, begin, tile, rounds)
-    if rounds is not as_expr(0):
+    if low.writer.fragment_layout is not None and isinstance(tile, int) and not rests:
+        keep_loop = iterations is not as_expr(1)  # keep the loop: its copies are other stages than those before it
+        start, iterations = masks.unmasked_iterations(low, op, begin, tile, iterations)
+    if iterations is not as_expr(0):
         required = set(low.reports.required)
         unroll = False
         if low.bound.unrolled_terms is not None:
-            unroll = isinstance(rounds, Const) and rounds.value <= low.bound.unrolled_terms
-            _hoist_reads(low, op, axis, (begin, length), rounds is as_expr(1))
+            unroll = isinstance(iterations, Const) and iterations.value <= low.bound.unrolled_terms
+            _hoist_reads(low, op, axis, (begin, length), iterations is as_expr(1))
         name = f"k_{axis}" if str(axis).isidentifier() else "k"
-        with low.writer.loop(name, rounds, start, unroll=unroll, kept=keep_loop) as k:
+        with low.writer.loop(name, iterations, start, unroll=unroll, kept=keep_loop) as k:
             low.reports.iteration[axis] = k
             _iteration(low, op, carried, axis, (begin + tile * k, tile))
-        if not isinstance(rounds, Const):  # there may be no iteration, so that its checks are not done
+        if not isinstance(iterations, Const):  # there may be no iteration, so that its checks are not done
             low.reports.required = required
     scope.past.pop(axis, None)
     scope.unseen.pop(axis, None)
     for condition, rest in rests:
-        low.reports.iteration[axis] = rounds
+        low.reports.iteration[axis] = iterations
         with low.branch(condition):
-            _iteration(low, op, carried, axis, (begin + tile * rounds, rest))
+            _iteration(low, op, carried, axis, (begin + tile * iterations, rest))
     for inner in op.blocks[0].ops:
         low.storage.early.pop(inner, None)
     return _results(low.storage, op, carried)
 
 
-def _rounds(low: Lowering, op: Op, first: Expr, length: Size, tile: Size) -> tuple[Expr, Expr, list[tuple[Expr, Size]]]:
+def _full_tiles(
+    low: Lowering, op: Op, first: Expr, length: Size, tile: Size
+) -> tuple[Expr, Expr, list[tuple[Expr, Size]]]:
     """Return (first, count, ragged): where the loop `op` starts, its number of full tiles, and what remains after them.
 
     `ragged` is [(condition, width)], or [] if nothing remains; 70 elements in tiles of 32 give (0, 2, [(1, 6)]). It has
@@ -102,8 +109,8 @@ def _rounds(low: Lowering, op: Op, first: Expr, length: Size, tile: Size) -> tup
         return first, as_expr(1), []
     if not stated:
         assert isinstance(tile, int)
-        rounds, rest = divided(length, tile)
-        return first, as_expr(rounds), [(as_expr(rest) >= 1, rest)] if rest != 0 else []
+        whole, rest = divided(length, tile)
+        return first, as_expr(whole), [(as_expr(rest) >= 1, rest)] if rest != 0 else []
     end = first + length
     begin = low.scope.expr(stated["start"]) if "start" in stated else first
     fitting = (end - begin) // tile
@@ -279,9 +286,10 @@ def _hoist_reads(low: Lowering, op: Op, axis: Expr, part: Part, once: bool) -> N
     """Emit some reads of the loop `op` in front of it, for all of its iterations; record {read: its Tile} in
     `low.storage.early`.
 
-    A read is hoisted if it has the loop's axis, is smaller than the largest of these reads, and has at most as many
-    elements as the machine allows. `part` is the (first index, extent) of the `axis`. If the loop has one iteration
+    Reads with the loop's axis are compared by their number of elements for all iterations. A read is hoisted if it has
+    fewer elements than the largest of them, and at most as many as the machine allows. If the loop has one iteration
     (`once`) and lanes have boxes of results, the largest is hoisted too, so that its load overlaps with the others.
+    `part` is the (first index, extent) of the `axis`.
     """
     reads = [inner for inner in op.blocks[0].ops if inner.name == "read" and axis in inner.result.type.dims]
     with low.scope.at(axis, part):

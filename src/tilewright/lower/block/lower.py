@@ -35,7 +35,7 @@ from tilewright.lower.block.materialise import kept
 from tilewright.lower.block.mma.rule import mma
 from tilewright.lower.block.mma.task import TiledTask
 from tilewright.lower.block.packed_orders import Pack
-from tilewright.lower.block.register_layouts import home_of
+from tilewright.lower.block.register_layouts import fragment_layout_of
 from tilewright.lower.block.reports import Fault, Log, Reports
 from tilewright.lower.block.scope import TileScope
 from tilewright.lower.block.storage import Storage
@@ -57,7 +57,7 @@ class Lowered:
     """Tensors of debug_log: arguments after those of `packs`, to be filled with NaN (integers: 0) before a run."""
     faults: tuple[Fault, ...]
     """Run-time errors; the last argument has a number for each, which is not 0 after the error occurred."""
-    lost: Mapping[Op, str]
+    fallback_mmas: Mapping[Op, str]
     """{MMA that is done by scalar loops, without an atom: the reason}."""
     packs: tuple[Pack, ...] = ()
     """Programs that pack arguments before each run; the packed tensors follow the arguments of the tile program."""
@@ -125,7 +125,7 @@ def _block(low: Lowering, block: Block) -> tuple[Tile, ...]:
         if step.name == "yield":
             return tuple(env[v] for v in step.operands)
         for value, tile in zip(step.results, low.done(step), strict=step.name != "allocate"):  # memory is no tile
-            env[value] = kept(low, step, value, masks.ended(low, step, tile))
+            env[value] = kept(low, step, value, masks.mask_tail(low, step, tile))
     return ()
 
 
@@ -188,7 +188,7 @@ def lower_tiles(
         writer.fresh(arg.name or "argument")
     scope = TileScope(symbols, opened)
     if bound.plan.pipeline is not None:
-        writer.home = home_of(bound.products, machine, lambda dim: _task_width(bound, scope, dim))
+        writer.fragment_layout = fragment_layout_of(bound.products, machine, lambda dim: _task_width(bound, scope, dim))
     walks = {tiled.axes.m: tiled.walk for tiled in bound.tiled.values() if tiled.walk is not None}
     storage = Storage(scope, writer)
     storage.holds_sums = machine.lanes is not None or hold_accumulators(bound.products.values(), machine)
@@ -242,4 +242,4 @@ def _lowered(low: Lowering, tasks: Tasks, waves: int) -> Lowered:
     verify(program)
     logs = tuple(log for log, _ in (reports.logs or {}).values())
     copies = dict(low.storage.shared_loads), frozenset(low.storage.shared_stores)
-    return Lowered(program, tuple(used_arguments), logs, tuple(reports.faults), low.lost, packs, *copies)
+    return Lowered(program, tuple(used_arguments), logs, tuple(reports.faults), low.fallback_mmas, packs, *copies)

@@ -50,7 +50,7 @@ class CurrentTask:
     """Dimensions that run along image lines (strips) which a task stages in shared memory."""
     shared: list[Expr]
     """Dimensions that tasks split: operands without such a dimension are loaded by several tasks."""
-    dealt: dict[Expr, tuple[Symbol, int, Size]] = field(default_factory=dict)
+    task_splits: dict[Expr, tuple[Symbol, int, Size]] = field(default_factory=dict)
     """{dimension whose blocks are distributed to tasks: (index of the task, blocks of each, number of tasks)}."""
     begins: dict[Expr, Expr] = field(default_factory=dict)
     """{dimension along image lines: first position of the task}."""
@@ -85,7 +85,7 @@ class Lowering:
     arguments: ArgumentTensors
     reports: Reports
     task: CurrentTask
-    lost: dict[Op, str] = field(default_factory=dict)
+    fallback_mmas: dict[Op, str] = field(default_factory=dict)
     """{MMA that is done by scalar loops, without an atom: the reason}."""
 
     def __post_init__(self) -> None:

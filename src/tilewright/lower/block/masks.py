@@ -101,16 +101,16 @@ def select(low: Lowering, op: Op, tiles: list[Tile], parts: Parts) -> Tile | Non
     (first index, extent). The mask is applied in a branch that only tiles with masked elements take. If no element is
     masked, the true tile is returned, and nothing is emitted. None unless the condition is one linear comparison of
     coordinates, the false tile is one number, and the result has the register layout of values between MMAs
-    (`writer.home`).
+    (`writer.fragment_layout`).
     """
     kind: TileType = op.results[0].type
     condition, chosen, other = tiles
-    home, expressions = low.writer.home, condition_of(condition.formula)
-    if home is None or expressions is None or not other.filled or chosen.filled:
+    layout, expressions = low.writer.fragment_layout, condition_of(condition.formula)
+    if layout is None or expressions is None or not other.filled or chosen.filled:
         return None
     if not all(isinstance(each.tensor.type, RegisterType) for each in loads(chosen.formula)):
         return None
-    axes = home.axes(kind.dims, parts)
+    axes = layout.axes(kind.dims, parts)
     limits = [limit_over(low.scope, e, condition.dims, parts, True) for e in expressions]
     if axes is None or len(axes) < 2 or len(limits) != 1 or limits[0] is None:
         return None
@@ -184,7 +184,7 @@ def _fails_past(scope: TileScope, e: Expr, dims: tuple[Expr, ...], axis: Expr) -
     return falls and greatest is not None and scope.holds(-1 - greatest)
 
 
-def ended(low: Lowering, op: Op, tile: Tile) -> Tile:
+def mask_tail(low: Lowering, op: Op, tile: Tile) -> Tile:
     """Return `tile`, the result of `op`, with -inf past the end of a loop's axis. Return it unchanged unless `op` is
     the operation that `scope.unseen`, {axis: operation}, names for an axis.
 
@@ -194,8 +194,8 @@ def ended(low: Lowering, op: Op, tile: Tile) -> Tile:
     axis = next((d for d, hidden in low.scope.unseen.items() if hidden is op), None)
     if axis is None:
         return tile
-    (first, width), last, home = tile.parts[axis], low.scope.past[axis] - 1, low.writer.home
-    axes = None if home is None else home.axes(tile.dims, tile.parts)
+    (first, width), last, layout = tile.parts[axis], low.scope.past[axis] - 1, low.writer.fragment_layout
+    axes = None if layout is None else layout.axes(tile.dims, tile.parts)
     if axes is None or len(axes) < 2:  # no register tile
         inside = call("le", dynamic_bounds.place(low.scope, axis), index(as_expr(last), dtypes.i64))
         return replace(tile, formula=call("select", inside, tile.formula, number(-inf, tile.dtype)), wide=None)

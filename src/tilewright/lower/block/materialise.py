@@ -75,7 +75,7 @@ def is_row_read_again(low: Lowering, read: Op) -> bool:
     False for reads inside loops, in programs with MMAs, on machines without lanes, and with one wave per workgroup.
     False also if an extent is known only at the call.
     """
-    if low.plan.waves == 1 or low.writer.lanes is None or low.writer.home is not None or low.bound.products:
+    if low.plan.waves == 1 or low.writer.lanes is None or low.writer.fragment_layout is not None or low.bound.products:
         return False
     outside_loops = [op for op in low.program.body.ops if op.name == "read"]
     if read not in outside_loops:
@@ -100,6 +100,8 @@ def fits(low: Lowering, sizes: Sequence[Size], values: int | None = None) -> boo
 
 
 def is_row(writer: BlockWriter, tile: Tile) -> bool:
-    """True if registers hold a tile as one element for each row, in the layout `writer.home` of values between MMAs."""
-    axes = None if writer.home is None else writer.home.axes(tile.dims, tile.parts)
+    """True if registers hold a tile as one element for each row, in the layout `writer.fragment_layout` of values
+    between MMAs.
+    """
+    axes = None if writer.fragment_layout is None else writer.fragment_layout.axes(tile.dims, tile.parts)
     return axes is not None and len(axes) == 1

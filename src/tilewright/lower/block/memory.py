@@ -69,8 +69,8 @@ def read(low: Lowering, op: Op) -> tuple[Tile, ...]:
         return (Tile(kind.dtype, kind.dims, parts, formulas.number(0, kind.dtype)),)
     access = access_of(low, op, source, kind.dims, tuple(extra))
     marks = bounds_marks(low.scope, access, storage.axes(kind.dims, parts)[1])
-    surplus = any(marks) and _is_surplus(low, access)
-    if any(marks) and "otherwise" not in op.attrs and not surplus:
+    only_in_padding = any(marks) and _is_only_in_padding(low, access)
+    if any(marks) and "otherwise" not in op.attrs and not only_in_padding:
         if access.data or low.scope.masks or low.in_grid:
             _report(low, op, access, kind.dims, parts)
         else:
@@ -89,7 +89,7 @@ def read(low: Lowering, op: Op) -> tuple[Tile, ...]:
         formula = _gathered(storage, access, kind, parts, marks, other)
     elif low.bound.lane_box and (box := halo.window_of(low, access, kind.dims, parts)) is not None:
         formula = halo.windowed(low, access, box, kind.dims, parts, kind.dtype, other)
-    elif surplus and low.bound.packed and in_place.is_right(low.users, op):
+    elif only_in_padding and low.bound.packed and in_place.is_right(low.users, op):
         pass  # packed panels have zeros past the end
     elif any(marks) and "bounds" not in op.attrs and in_place.is_read_in_place(low, op):
         storage.marks_of_load[Load(access.tensor, access.at)] = marks
@@ -130,7 +130,7 @@ def _task_operand(low: Lowering, op: Op) -> Tile:
     return Tile(kind.dtype, kind.dims, parts, load(source.tensor, *source.at))
 
 
-def _is_surplus(low: Lowering, access: TileAccess) -> bool:
+def _is_only_in_padding(low: Lowering, access: TileAccess) -> bool:
     """True if an access is out of bounds only in the padding of the last tasks or blocks; results there are never
     stored.
 
@@ -187,7 +187,7 @@ def _report(low: Lowering, op: Op, access: TileAccess, dims: tuple[Expr, ...], p
         )
     data_dependent = [d for d in dims if d in low.scope.ends]
     for d in data_dependent:
-        out_of_bounds = Formula("and_", (out_of_bounds, dynamic_bounds.counts(low.scope, d) or out_of_bounds))
+        out_of_bounds = Formula("and_", (out_of_bounds, dynamic_bounds.in_range(low.scope, d) or out_of_bounds))
     coordinates = [*access.at, *(e for index_load in access.data.values() for e in index_load.at)]
     used = {d for d in dims if any(low.scope.coordinate(d) in e.symbols for e in coordinates)}
     used |= {*data_dependent, *(d for mask in low.scope.masks for d in mask.dims)}
@@ -220,8 +220,9 @@ def write(low: Lowering, op: Op) -> tuple[Tile, ...]:
 def is_ordered(program: Program) -> bool:
     """True if the program must run as one task, in the program's order of operations.
 
-    That is so in three cases: something uses the old values of an atomic; machines have no atomic for its type; an
-    argument is read, and changed at other coordinates or by an atomic.
+    That is so in three cases: the old values of an atomic are used; an atomic has an element type for which no machine
+    has an atomic instruction (floats of at most 8 bits, and i4); or an argument is read, and also changed at other
+    coordinates or by an atomic.
     """
     users = program.users()
     return is_aliased(program) or any(op.name in _STEPS and _is_loop_over_elements(users, op) for op in program.walk())
@@ -231,7 +232,7 @@ def _is_loop_over_elements(users: Mapping[Value, list[Op]], op: Op) -> bool:
     """True if the atomic `op` must be a loop over elements: its old values are used, or machines have no atomic for its
     type.
 
-    Such types are floats of at most 8 bits, and i4. `users` maps each value to the operations that use it.
+    These types are floats of at most 8 bits, and i4. `users` maps each value to the operations that use it.
     """
     dtype = op.operands[1].type.dtype
     return op.result in users or (dtype.is_float and dtype.bits <= 8) or dtype is dtypes.i4

@@ -27,7 +27,7 @@ class BlockOrder:
     K.
     """
 
-    how: Microkernel
+    microkernel: Microkernel
     around: tuple[Size, ...]
     """The extents of batch dimensions."""
     deep: tuple[Size, ...]
@@ -39,7 +39,7 @@ class BlockOrder:
     @property
     def dtype(self) -> DType:
         """The element type of the packed tensor: the atom's type of B."""
-        return self.how.atom.b.dtype
+        return self.microkernel.atom.b.dtype
 
     @property
     def shape(self) -> tuple[Size, ...]:
@@ -48,9 +48,9 @@ class BlockOrder:
 
         The last three are those of an atom's tile of B: `depth` rows along K in groups of k_pack neighbours, N columns.
         """
-        _, n, k = self.how.atom.shape
-        blocks, chunks = pieces(self.wide, self.how.columns), pieces(self.long, k)
-        inner = (chunks, self.how.columns // n, k // self.how.k_pack, n, self.how.k_pack)
+        _, n, k = self.microkernel.atom.shape
+        blocks, chunks = pieces(self.wide, self.microkernel.columns), pieces(self.long, k)
+        inner = (chunks, self.microkernel.columns // n, k // self.microkernel.k_pack, n, self.microkernel.k_pack)
         return (*self.around, blocks, *self.deep, *inner)
 
     @property
@@ -59,7 +59,10 @@ class BlockOrder:
 
         `is_padded` is True if the packed tensor has zeros behind the end of the dimension.
         """
-        last = (self.long, self.long % self.how.atom.shape[2] != 0), (self.wide, self.wide % self.how.columns != 0)
+        last = (
+            (self.long, self.long % self.microkernel.atom.shape[2] != 0),
+            (self.wide, self.wide % self.microkernel.columns != 0),
+        )
         return (*((n, False) for n in (*self.around, *self.deep)), *last)
 
     def source(self, at: Sequence[Expr]) -> tuple[Expr, ...]:
@@ -67,11 +70,11 @@ class BlockOrder:
 
         K and N may lie past the end of B, where the packed tensor has zeros.
         """
-        _, n, k = self.how.atom.shape
+        _, n, k = self.microkernel.atom.shape
         before = len(self.around)
         f, (e, t, r, j, g) = at[before], at[-5:]
         outer = (*at[:before], *at[before + 1 : -5])
-        return (*outer, k * e + self.how.k_pack * r + g, self.how.columns * f + n * t + j)
+        return (*outer, k * e + self.microkernel.k_pack * r + g, self.microkernel.columns * f + n * t + j)
 
     def places(self, outer: Sequence[Expr], k: Expr, column: Expr, inner: Expr) -> tuple[Expr, ...]:
         """Return the coordinates in the packed tensor of an element of B, for an index along each of B's dimensions.
@@ -79,11 +82,11 @@ class BlockOrder:
         `outer` are the indices along batch dimensions and taps, `k` the one along K; the one along N is `column` +
         `inner`, which lies in the same block of N as `column`.
         """
-        _, n, depth = self.how.atom.shape
-        place, along, before = column % self.how.columns + inner, k % depth, len(self.around)
-        group = self.how.k_pack
+        _, n, depth = self.microkernel.atom.shape
+        place, along, before = column % self.microkernel.columns + inner, k % depth, len(self.around)
+        group = self.microkernel.k_pack
         last = (k // depth, place // n, along // group, place % n, along % group)
-        return (*outer[:before], column // self.how.columns, *outer[before:], *last)
+        return (*outer[:before], column // self.microkernel.columns, *outer[before:], *last)
 
 
 @dataclass(frozen=True)

@@ -189,7 +189,7 @@ def _steps_of_rows(low: Lowering, order: Order, element: Load, column: Symbol) -
     across_rows = any(column in e.symbols for e in element.at[:-1]) or linear_step(element.at[-1], column) != 1
     if across_rows or not isinstance(steps, int) or steps < cores(low.machine):
         return 0
-    step_bytes = order.how.atom.shape[2] * order.how.columns * order.dtype.bits // 8
+    step_bytes = order.microkernel.atom.shape[2] * order.microkernel.columns * order.dtype.bits // 8
     most = min(steps // cores(low.machine), PAGE // step_bytes)
     return max(n for n in range(1, max(1, most) + 1) if steps % n == 0)
 

@@ -119,7 +119,7 @@ def _reduced(low: Lowering, tile: Tile, dim: Expr, step: str, wide: DType) -> Fo
     """
     storage, w = low.storage, low.writer
     inner, scale = scale_of(tile.formula)
-    if w.home is not None and step in ("maximum", "minimum") and 0 < scale != 1 and tile.dtype is wide:
+    if w.fragment_layout is not None and step in ("maximum", "minimum") and 0 < scale != 1 and tile.dtype is wide:
         # a positive factor keeps the order, also after rounding: scale the largest element only
         largest = _reduced(low, Tile(wide, tile.dims, tile.parts, inner), dim, step, wide)
         return call("mul", largest, formulas.number(scale, wide))
@@ -130,8 +130,8 @@ def _reduced(low: Lowering, tile: Tile, dim: Expr, step: str, wide: DType) -> Fo
     if only_load(source.formula) is None and not fits(low, source.sizes, low.machine.row_tasks.values):
         return storage.held(_in_parts(low, source, dim, outer, name), outer, source.parts).formula
     source, source_load = storage.load_of(source)
-    home = w.home
-    if home is not None and storage.sums.get(source_load.tensor) == (home.row, dim):
+    layout = w.fragment_layout
+    if layout is not None and storage.sums.get(source_load.tensor) == (layout.row, dim):
         total = storage.room(wide, outer, source.parts, "total")
         w.combine("reduce", source_load.tensor, total, 1, name)
         return storage.held(total, outer, source.parts).formula
@@ -164,7 +164,7 @@ def _in_parts(low: Lowering, tile: Tile, dim: Expr, outer: tuple[Expr, ...], nam
     width = min(length, 1 << (max(1, values * low.writer.lanes // others).bit_length() - 1))
     if width < length < 2 * width and width > 1:  # one part and a rest take as many registers as two
         width //= 2
-    rounds, rest = divmod(length, width)
+    full_parts, rest = divmod(length, width)
 
     def part(place: Expr) -> Parts:
         """Return the parts of the tile's dimensions, with part number `place` along `dim`."""
@@ -177,21 +177,21 @@ def _in_parts(low: Lowering, tile: Tile, dim: Expr, outer: tuple[Expr, ...], nam
         so_far = storage.held(held.tensor, tile.dims, now).formula
         storage.put(held.tensor, tile.dims, now, call(STEPS[name], so_far, more))
 
-    times, single = divmod(rounds - 1, parts_at_once)
+    times, single = divmod(full_parts - 1, parts_at_once)
     if times:
         with low.writer.loop("p", times) as p:
             for n in range(parts_at_once):
                 add(part(parts_at_once * p + n + 1), tile.formula)
     if single:
-        add(part(as_expr(rounds - 1)), tile.formula)
+        add(part(as_expr(full_parts - 1)), tile.formula)
     total = low.writer.alloc(tile.dtype, [tile.parts[d][1] for d in outer], "total")
-    remaining, sources = {**tile.parts, dim: (first + rounds * width, rest)}, [held]
+    remaining, sources = {**tile.parts, dim: (first + full_parts * width, rest)}, [held]
     coordinate = low.scope.coordinate(dim)
     if rest and any(each.at and coordinate in each.at[-1].symbols for each in loads(tile.formula)):
         _, last_part = storage.load_of(storage.stored(replace(tile, parts=remaining), name="rest"))
         sources.append(last_part)  # contiguous elements: a ragged vector is reduced by itself
     elif rest:
-        last = part(as_expr(rounds))
+        last = part(as_expr(full_parts))
         add(
             last, _masked_tail(storage, replace(tile, parts=last), dim, rest, dynamic_bounds.identity(name, tile.dtype))
         )
@@ -255,10 +255,10 @@ def combine_by_blocks(
         low.writer.combine(kind, view, low.storage.viewed(to, dims, parts), tile.dims.index(dim), name)
 
     size = tile.parts[outer[-1]][1] if outer else 1
-    rounds, rest = divided(size, BLOCK) if most(size) > 2 * BLOCK else (0, size)
-    if rounds != 0:
-        with low.writer.loop("b", rounds) as b:
+    full_parts, rest = divided(size, BLOCK) if most(size) > 2 * BLOCK else (0, size)
+    if full_parts != 0:
+        with low.writer.loop("b", full_parts) as b:
             emit_block(b * BLOCK, BLOCK)
     if rest != 0:
         with low.branch(as_expr(rest) >= 1):
-            emit_block(as_expr(rounds * BLOCK), rest)
+            emit_block(as_expr(full_parts * BLOCK), rest)

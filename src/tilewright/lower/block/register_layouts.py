@@ -2,7 +2,7 @@
 
 An accumulator of M x N elements is distributed over lanes by its atom. Values over the same rows stay with the lanes
 that have those rows: a value over M and another dimension as an accumulator of that width, a value over M alone in all
-lanes that share the row. Then maps are local to a lane, a reduction along a row goes over few lanes, and a row's value
+lanes that share the row. Then maps are local to a lane, a reduction along a row combines few lanes, and a row's value
 is where it is needed.
 
     %sums = alloc register f32 (128, 64) as matrix.m64n64k16.bf16.c waves (2, 1)
@@ -27,7 +27,7 @@ from tilewright.plan.microkernel import Microkernel, axes_in
 
 
 @dataclass(frozen=True)
-class Home:
+class FragmentLayout:
     """A register layout of values over the dimension `row`, like that of the accumulators of chained MMAs.
 
     A task has `rows` elements of `row`. `atoms` maps the N extent of an accumulator tile of a group of waves to its
@@ -91,8 +91,10 @@ class Home:
         return Layout(shape, stride)
 
 
-def home_of(products: Mapping[Op, Microkernel | None], machine: Machine, width: Callable[[Expr], int]) -> Home | None:
-    """Return the register layout (Home) that the accumulators of all `products` share; None if there is none.
+def fragment_layout_of(
+    products: Mapping[Op, Microkernel | None], machine: Machine, width: Callable[[Expr], int]
+) -> FragmentLayout | None:
+    """Return the register layout (FragmentLayout) that the accumulators of all `products` share; None if there is none.
 
     `products` maps each MMA to its Microkernel (None: scalar loops); `width(d)` is the extent of a task along d. None
     without MMAs, or if one has no atom that reads operands from shared memory. None also unless all have the same M
@@ -114,4 +116,4 @@ def home_of(products: Mapping[Op, Microkernel | None], machine: Machine, width: 
     for atom in machine.multiply.values():
         if (atom.c.rows, atom.c.lanes, atom.c.dtype) == (c.rows, c.lanes, c.dtype):
             atoms.setdefault(atom.shape[1], atom)
-    return Home(row.pop(), first.rows, first.group_grid, atoms)  # type: ignore[arg-type]
+    return FragmentLayout(row.pop(), first.rows, first.group_grid, atoms)  # type: ignore[arg-type]

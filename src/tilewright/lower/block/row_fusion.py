@@ -5,7 +5,7 @@
 %3 = exp %2                           map %v_view = exp(%0_view - %max_view)
 %4 = sum %3 dim=(N)                 }
 
-Between two MMAs a program often goes over all scores several times: scale, maximum, exponentials, sum, another type.
+Between two MMAs a program often reads all scores several times: scale, maximum, exponentials, sum, another type.
 Values that only these operations use need only a few rows of memory. A value that is used after them is written to a
 tensor of its own, or over the value that it is computed from, if nothing uses that again.
 """
@@ -81,9 +81,10 @@ def steps(low: Lowering, ops: Sequence[Op]) -> Iterator[Op | FusedRows | Streame
 def _candidates(ops: list[Op]) -> tuple[list[Op], list[Op], list[Op]]:
     """Divide `ops` into (early, candidates, rest), to find the next group of operations to fuse.
 
-    Candidates are elementwise operations, reductions, selects and casts. Early ones run before the group: reads,
-    constants and broadcasts that use no candidate's result. The first operation that is neither ends the group: it and
-    all behind it are the rest. Casts to the same type are also in the rest; an operation that uses one ends the group.
+    Candidates are elementwise operations, reductions, selects and casts to another type. Early operations are reads,
+    constants and broadcasts that use no candidate's result; they run before the group. The rest is the first operation
+    that is neither, and all operations behind it. A cast to the same type belongs to the rest too; an operation that
+    uses its result ends the group.
     """
     early: list[Op] = []
     chosen: list[Op] = []
@@ -113,12 +114,17 @@ def _group(
 ) -> FusedRows | None:
     """Return `ops` as one FusedRows (one loop over rows); None if they are not to be fused.
 
-    They are fused if the L1 cache cannot hold their values for all rows at once. Further conditions: the machine is a
-    CPU; they are in no conditional, while loop or loop with data-dependent limits; there is a reduction, and each
-    accumulates in its result's own type; all sizes are numbers other than 0; and all share a dimension that none
-    reduces, the rows. If memory is contiguous from row to row, and L1 holds less than a vector of rows, an iteration
-    has the rows of a cache line. `early` are the operations in front of them, `after` those behind them, `around` the
-    results of all operations of the block.
+    They are fused if the L1 cache cannot hold their values for all rows at once. There are further conditions:
+
+    - the machine is a CPU;
+    - the operations are in no conditional, while loop or loop with data-dependent limits;
+    - there is a reduction, and each reduction accumulates in its result's own type;
+    - all sizes are numbers other than 0;
+    - all operations share a dimension that none reduces: the rows.
+
+    If memory is contiguous from row to row, and L1 holds less than a vector of rows, an iteration has the rows of a
+    cache line. `early` are the operations in front of them, `after` those behind them, `around` the results of all
+    operations of the block.
     """
     scope = low.scope
     machine, reductions = low.machine, [op for op in ops if op.name in REDUCTIONS]
@@ -236,18 +242,18 @@ def _holds_alike(storage: Storage, tensor: Value, holds: Value, kind: TileType, 
     return as_value.formula == storage.env[holds].formula and storage.room_of(tensor) == shape
 
 
-def _result_tensor(storage: Storage, group: FusedRows, op: Op, all_parts: Parts, taken: list[Value]) -> Value:
+def _result_tensor(storage: Storage, group: FusedRows, op: Op, all_parts: Parts, used: list[Value]) -> Value:
     """Return a tensor for the result of `op`, which operations outside the group use: that of an operand, or a new one.
 
     An operand's tensor is overwritten if it fits, no outer loop carries it, nothing uses it later, and `op` is no
-    reduction; otherwise an allocation is emitted. `taken` are tensors that other results have; `all_parts` maps
+    reduction; otherwise an allocation is emitted. `used` are tensors that other results have; `all_parts` maps
     dimensions to the (first index, extent) of all rows.
     """
     (value,) = op.results
     kind: TileType = value.type
     for before in group.given if op.name not in REDUCTIONS else ():
         tensor = storage.carried_tensors.get(before)
-        if tensor is None or tensor in taken or not _holds_alike(storage, tensor, before, kind, all_parts):
+        if tensor is None or tensor in used or not _holds_alike(storage, tensor, before, kind, all_parts):
             continue
         is_local = all(
             v in group.around for v, held in storage.carried_tensors.items() if held is tensor
@@ -258,10 +264,10 @@ def _result_tensor(storage: Storage, group: FusedRows, op: Op, all_parts: Parts,
     return storage.writer.alloc(kind.dtype, shape, value.name if value.name and not value.name.isdigit() else "v")
 
 
-def _is_used_later(storage: Storage, group: FusedRows, made: Op, tensor: Value, holds: Value) -> bool:
-    """True if the operation `made` must not overwrite `tensor`, which holds the value `holds`, with its result.
+def _is_used_later(storage: Storage, group: FusedRows, writer: Op, tensor: Value, holds: Value) -> bool:
+    """True if the operation `writer` must not overwrite `tensor`, which holds the value `holds`, with its result.
 
-    That is so if an operation behind `made` still reads the tensor: in the `group`, or after it. It is also so if a
+    That is so if an operation behind `writer` still reads the tensor: in the `group`, or after it. It is also so if a
     value that the group uses reads the tensor at other coordinates than `holds`.
     """
     load, readers = storage.env[holds].formula.value, set[Value]()
@@ -278,7 +284,7 @@ def _is_used_later(storage: Storage, group: FusedRows, made: Op, tensor: Value, 
         reads_tensor = not readers.isdisjoint(op.operands)
         if after and reads_tensor:
             return True
-        if reads_tensor and op.name not in REDUCTIONS and op is not made:  # a lazy result: its users read the tensor
+        if reads_tensor and op.name not in REDUCTIONS and op is not writer:  # a lazy result: its users read the tensor
             readers |= set(op.results)
-        after = after or op is made
+        after = after or op is writer
     return False

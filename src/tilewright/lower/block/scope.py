@@ -278,7 +278,7 @@ class TileScope:
     def refuse_data_dependent(self, op: Op) -> None:
         """Raise a ProgramError if `op` needs all elements along a dimension whose start or end is data-dependent.
 
-        Such operations are scans and topk along that dimension, and reshape, extract or debug_log of a tile that has
+        These operations are scans and topk along that dimension, and reshape, extract or debug_log of a tile that has
         it.
         """
         moved = {*self.ends, *self.bases}

@@ -77,7 +77,7 @@ def _in_rows(low: Lowering, write: Write, atom: CopyAtom, held: Value) -> bool:
     widths. Return True; or False, with nothing emitted, if the columns are no multiple of the atom's chunk.
     """
     n = low.storage.sums[held][1]
-    groups_along_n = 1 if low.writer.home is None else low.writer.home.waves[1]
+    groups_along_n = 1 if low.writer.fragment_layout is None else low.writer.fragment_layout.waves[1]
     columns, size = most(write.parts[n][1]) // groups_along_n, element_bytes(write.dtype)
     pieces, first = atom.row_pieces(columns * size), 0
     for row, count in pieces:
@@ -95,7 +95,7 @@ def _store_columns(low: Lowering, write: Write, atom: CopyAtom, held: Value, pla
     """
     w = low.writer
     m, n = low.storage.sums[held]
-    groups_along_n = 1 if w.home is None else w.home.waves[1]
+    groups_along_n = 1 if w.fragment_layout is None else w.fragment_layout.waves[1]
     rows, columns, size = most(write.parts[m][1]), most(write.parts[n][1]) // groups_along_n, element_bytes(write.dtype)
     shape = (groups_along_n, rows, places.step)[groups_along_n == 1 :]
     tile = w.alloc(write.dtype, shape, "result", swizzle_of(atom, places.step * size, size, low.machine))

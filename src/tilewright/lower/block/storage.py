@@ -1,4 +1,4 @@
-"""Where the values of a program live: formulas over memory, registers and arguments."""
+"""Storage of a program's values: formulas over memory, registers and arguments."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Storage:
         """Return (iterators of an operation over a tile, substitution of the coordinates of `dims` by them).
 
         `parts` maps dimensions to the (first index, extent) that the operation covers. For M with (128, 32), an
-        iterator i0 goes over 0..31, and M's coordinate becomes 128 + i0. If `tensor` is in registers, there are
+        iterator i0 runs over 0..31, and M's coordinate becomes 128 + i0. If `tensor` is in registers, there are
         iterators only for the dimensions that it has; the others have extent 1.
         """
         held = dims if tensor is None else self.sums.get(tensor, dims)
@@ -132,13 +132,13 @@ class Storage:
         """Emit the allocation of a tensor called `name` for a value over the dimensions `dims`; return the tensor.
 
         `parts` maps dimensions to (first index, extent). The tensor is in registers if values of this shape are
-        distributed over lanes as accumulators are (`writer.home`), else in memory. `self.sums` records the dimensions
-        of registers.
+        distributed over lanes as accumulators are (`writer.fragment_layout`), else in memory. `self.sums` records the
+        dimensions of registers.
         """
-        axes = None if self.writer.home is None else self.writer.home.axes(dims, parts)
+        axes = None if self.writer.fragment_layout is None else self.writer.fragment_layout.axes(dims, parts)
         if axes is None:
             return self.writer.alloc(dtype, [parts[d][1] for d in dims], name)
-        registers = self.writer.dealt(dtype, [most(parts[d][1]) for d in axes], name)
+        registers = self.writer.distributed(dtype, [most(parts[d][1]) for d in axes], name)
         self.sums[registers] = axes
         return registers
 

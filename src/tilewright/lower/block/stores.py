@@ -101,7 +101,7 @@ class Write:
         """Change this write's coordinates so that elements that a condition excludes are not written.
 
         Conditions are the limits in the attribute `bounds`, the masks of enclosing conditionals, and data-dependent
-        ends of dimensions. Where one is false, the first coordinate `self.at[0]` becomes -1; `self.marks[0]` is set, as
+        ends of dimensions. If one is false, the first coordinate `self.at[0]` becomes -1; `self.marks[0]` is set, as
         this coordinate may be out of bounds. For a condition on data, code is emitted that stores its values, and
         `self.where` gets {new symbol: load of the value}. Nothing changes without conditions, or if all are constantly
         true. Otherwise raise a ProgramError if the memory has no dimension.
@@ -116,7 +116,7 @@ class Write:
                 conditions.append(self.images(condition))
         for mask in low.scope.masks:
             formulas_.append(dynamic_bounds.squeezed(low, mask, self.dims, "the condition", self.op).formula)
-        formulas_ += [inside for d in self.dims if (inside := dynamic_bounds.counts(low.scope, d)) is not None]
+        formulas_ += [inside for d in self.dims if (inside := dynamic_bounds.in_range(low.scope, d)) is not None]
         for formula in formulas_:
             tile = Tile(dtypes.i32, self.dims, self.parts, Formula.cast(dtypes.i32, _truth(formula)))
             _, condition_load = low.storage.load_of(tile)

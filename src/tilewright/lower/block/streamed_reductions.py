@@ -36,8 +36,8 @@ from tilewright.plan.model import element_bytes, l1, piece_of_row
 class StreamedReductions:
     """The reductions `last` over the dimension `dim`, emitted in one loop over parts of it.
 
-    `inside` are the operations that compute what they reduce, in order. `at_once` are the elements of a part, along
-    the dimensions that are cut into pieces first, and along `dim`: loops go over them in this order, outermost first.
+    `inside` are the operations that compute what they reduce, in order. `at_once` are the elements of a part, along the
+    dimensions that are cut into pieces first, and along `dim`: loops iterate over them in this order, outermost first.
     """
 
     inside: tuple[Op, ...]
@@ -76,13 +76,15 @@ def operands_within(op: Op) -> Iterator[Value]:
 
 
 def streamed(low: Lowering, early: Sequence[Op], ops: Sequence[Op], after: Sequence[Op]) -> StreamedReductions | None:
-    """Return reductions among `ops` that are to be emitted in one loop over parts of their dimension, with what
-    computes their operands; None if there are none.
+    """Return reductions among `ops` that are to be emitted in one loop over parts of their dimension, together with the
+    operations that compute their operands; None if there are none.
 
-    The machine is a CPU, and L1 does not hold the values for all of the dimension, but for one index of it. Memory that
-    is read is contiguous along another dimension, which is not reduced. Something is computed, or there are several
-    reductions: a single reduction of what is read needs no loop of its own. `ops` are elementwise operations and
-    reductions; `early` are reads and the like that are emitted in front of them, `after` the operations behind them.
+    There are four conditions. The machine is a CPU. L1 does not hold the values for all of the dimension, but it does
+    for one index of it. Memory that is read is contiguous along another dimension, which is not reduced. There are
+    several reductions, or one whose operand is computed: a single reduction of what is read needs no loop of its own.
+
+    `ops` are elementwise operations and reductions; `early` are reads and the like that are emitted in front of them,
+    `after` the operations behind them.
     """
     scope = low.scope
     if low.machine.lanes is not None or scope.masks or scope.bases or scope.ends or scope.walking:

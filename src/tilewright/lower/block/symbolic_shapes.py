@@ -52,7 +52,7 @@ class OpenSizes:
         records = [Op(BLOCK.records["param"], (), {"parameters": tuple((s, None) for s in self.parameters)})]
         return records + [Op(BLOCK.records["let"], (), {"symbol": s}) for s in self.lets]
 
-    def written_out(self, e: Expr) -> Expr:
+    def in_parameters(self, e: Expr) -> Expr:
         """Return `e` as an expression of parameters alone: symbols that a `let` defines are replaced by their
         definitions.
         """
@@ -110,10 +110,10 @@ def parameter_names(sizes: list[Symbol]) -> dict[Symbol, str]:
     return {s: names[s] for s in sizes}
 
 
-def fresh_name(name: str, taken: Collection[str]) -> str:
-    """Return `name`, with `OPEN_` in front if it is all lower case, and again as long as the name is in `taken`."""
+def fresh_name(name: str, used_names: Collection[str]) -> str:
+    """Return `name`, with `OPEN_` in front if it is all lower case, and again as long as the name is in `used_names`."""
     name = name if name != name.lower() else f"OPEN_{name}"
-    while name in taken:
+    while name in used_names:
         name = f"OPEN_{name}"
     return name
 

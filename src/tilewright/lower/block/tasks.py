@@ -1,4 +1,4 @@
-"""The tasks of a program, and the loops over blocks by which each task goes over its dimensions.
+"""The tasks of a program, and the loops over blocks by which each task iterates over its dimensions.
 
 tasks t_M in 0..4 {                       tasks of 32 rows
   for b_M in 0..2 { ... }                 blocks of 14
@@ -163,16 +163,16 @@ class Tasks:
         return [r for r in ranges if r.hi is not as_expr(1)]
 
     def _longest_first(self, counts: Mapping[Expr, Size], places: dict[Expr, Expr]) -> list[Range]:
-        """Return the ranges of task indices, outermost first: dimensions before the rows (batch dimensions), rows from
-        last to first, then the other dimensions. The last rows come first because their loops are the longest (causal
-        masks).
+        """Return the ranges of task indices, outermost first, such that tasks with long loops come first: with a causal
+        mask, those are the last rows.
 
-        `counts` is {dimension: number of tasks along it}; `places` gets {dimension: index of the current task along
-        it}. A raster group is a number of tasks along the batch dimensions that run together: they become ranges right
-        after the rows.
+        The order is: dimensions before the rows (batch dimensions), rows from last to first, then the other dimensions.
+        A raster group is a number of tasks along the batch dimensions that run together; its dimensions come right
+        after the rows. `counts` is {dimension: number of tasks along it}; `places` gets {dimension: index of the
+        current task along it}.
         """
-        assert self.w.home is not None
-        row, dims, ranges = self.w.home.row, list(counts), list[Range]()
+        assert self.w.fragment_layout is not None
+        row, dims, ranges = self.w.fragment_layout.row, list(counts), list[Range]()
         batch_dims, column_dims = dims[: dims.index(row)], dims[dims.index(row) + 1 :]
         inner, remaining = dict.fromkeys(batch_dims, 1), self.plan.raster
         for d in reversed(batch_dims):
@@ -220,14 +220,14 @@ class Tasks:
     def _distribute_blocks(self, dim: Expr, per: int) -> None:
         """Distribute the blocks of `dim` to tasks, `per` blocks to each: 10 blocks with `per` 4 give 3 tasks.
 
-        The range of task indices is added to `self.ranges`, and `self.task.dealt[dim]` becomes (index of the task,
-        `per`, number of tasks). Elements behind the full blocks belong to the last task. If there is only one task,
-        nothing is set.
+        The range of task indices is added to `self.ranges`, and `self.task.task_splits[dim]` becomes (index of the
+        task, `per`, number of tasks). Elements behind the full blocks belong to the last task. If there is only one
+        task, nothing is set.
         """
         full, tail = self._count_blocks(dim, self.low.scope.size(dim))
         count = number_or(maximum(as_expr(pieces(full + self._counts_as_block(dim, tail), per)), 1))
         if count != 1:
-            self.task.dealt[dim] = self._task_index(dim, count), per, count
+            self.task.task_splits[dim] = self._task_index(dim, count), per, count
 
     def _count_blocks(self, dim: Expr, length: Size) -> tuple[Size, Size]:
         """Return (number of full blocks, elements behind them) of `length` elements of a dimension.
@@ -303,8 +303,8 @@ class Tasks:
         ends = isinstance(full, Expr) and dim in self.bound.padded  # the end is in the last block
         ahead, behind = self.bound.peeled.get(dim, (1, 1) if slides and full not in (0, 1) else (0, int(ends)))
         last: Expr = as_expr(1)
-        if dim in self.task.dealt:
-            task, per, count = self.task.dealt[dim]
+        if dim in self.task.task_splits:
+            task, per, count = self.task.task_splits[dim]
             last, end = task >= count - 1, per * (task + 1)
             behind = 0 if slides else behind
             even = full % per == 0 == behind + self._counts_as_block(dim, tail)
@@ -312,7 +312,7 @@ class Tasks:
             if behind:
                 with low.branch(last):
                     loop(full - 1, full, True)
-        elif slides and isinstance(full, int) and full > 1 and in_place.are_alike(low, dim):
+        elif slides and isinstance(full, int) and full > 1 and in_place.edge_blocks_match_interior(low, dim):
             loop(0, full, True, (ahead, behind))
         else:
             for start, stop, at_edge in _peeled_loops(full, ahead, behind):
@@ -344,7 +344,7 @@ def _independent(ops: list[Op], dim: Expr) -> list[Op]:
 
 
 def _peeled_loops(full: Size, ahead: int, behind: int) -> list[tuple[Expr | int, Expr | int, bool]]:
-    """Return [(first, end, True if its blocks may be at an edge)]: loops that together go over `full` blocks.
+    """Return [(first, end, True if its blocks may be at an edge)]: loops that together iterate over `full` blocks.
 
     `end` is not included. Each of the first `ahead` and the last `behind` blocks is peeled to a loop of its own; if
     `full` is an expression, the first ones are one loop, and the last ones another. If none is peeled, the one loop has

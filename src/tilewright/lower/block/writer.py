@@ -21,7 +21,7 @@ from tilewright.ir.dtypes import DType
 from tilewright.ir.formula import Formula
 from tilewright.ir.tensors import Distribution, RegisterType, TensorType, packed
 from tilewright.lower.block.lazy_tiles import Load, loads, rewritten
-from tilewright.lower.block.register_layouts import Home
+from tilewright.lower.block.register_layouts import FragmentLayout
 from tilewright.machine import Limits
 
 _AXIS = re.compile(r"i\d+")
@@ -101,7 +101,7 @@ class BlockWriter:
         self.loc: Any = None
         """The line of the author's source that emitted operations refer to."""
         self._names: dict[str, int] = {}
-        self.home: Home | None = None
+        self.fragment_layout: FragmentLayout | None = None
         """The register layout of values between MMAs; None: they are in memory."""
         self.loops: list[tuple[Symbol, Block]] = []
         """(variable, body) of the loops around the open block, outermost first."""
@@ -212,12 +212,13 @@ class BlockWriter:
         groups = None if waves == (1, 1) else (as_expr(waves[0]), as_expr(waves[1]))
         return self._alloc_registers(dtype, sizes, Distribution(operand=operand, waves=groups), name)
 
-    def dealt(self, dtype: DType, sizes: Sequence[int], name: str) -> Value:
-        """Emit the allocation of a register tensor in the layout of accumulators (`self.home`), and return it.
+    def distributed(self, dtype: DType, sizes: Sequence[int], name: str) -> Value:
+        """Emit the allocation of a register tensor in the layout of accumulators (`self.fragment_layout`), and return
+        it.
 
         That layout must exist and have a tile of these `sizes`; `name` is made unique.
         """
-        distribution = None if self.home is None else self.home.distribution(tuple(sizes))
+        distribution = None if self.fragment_layout is None else self.fragment_layout.distribution(tuple(sizes))
         assert distribution is not None
         return self._alloc_registers(dtype, sizes, distribution, name)
 
@@ -282,18 +283,18 @@ class BlockWriter:
             yield
 
     def combine(
-        self, name: str, source: Value, target: Value, along: int, how: str, *, accumulate: bool = False
+        self, name: str, source: Value, target: Value, along: int, function: str, *, accumulate: bool = False
     ) -> None:
         """Emit the operation `name` ("reduce" or "scan") of `source` along dimension number `along`, into `target`.
 
-        `how` is the combining function, such as "sum". With `accumulate`, elements of `target` are combined with the
-        result; otherwise they are overwritten.
+        `function` is the combining function, such as "sum". With `accumulate`, elements of `target` are combined with
+        the result; otherwise they are overwritten.
         """
-        attrs: dict[str, Any] = {"along": along, "with": how, "accumulate": accumulate or None}
+        attrs: dict[str, Any] = {"along": along, "with": function, "accumulate": accumulate or None}
         self.emit(name, (source, target), (), **attrs)
 
     def axes(self, sizes: Sequence[Size]) -> tuple[Symbol, ...]:
-        """Return new iterators i0, i1, ... of an operation; iterator n goes over 0..sizes[n]-1."""
+        """Return new iterators i0, i1, ... of an operation; iterator n runs over 0..sizes[n]-1."""
         return tuple(index(f"i{n}", size) for n, size in enumerate(sizes))
 
     def view(self, tensor: Value, over: tuple[Symbol, ...], at: Sequence[tuple[Expr, bool]]) -> Value:
@@ -309,7 +310,7 @@ class BlockWriter:
         ):
             return tensor
         if isinstance(tensor.type, RegisterType) and self._is_row(tensor, over, at, sizes):
-            broadcast = self.dealt(tensor.type.dtype, [int(n) for n in sizes], f"{tensor.name}_wide")
+            broadcast = self.distributed(tensor.type.dtype, [int(n) for n in sizes], f"{tensor.name}_wide")
             self.emit("broadcast", (tensor, broadcast), along=1)
             return broadcast
         if isinstance(tensor.type, RegisterType):  # parts of registers have no view: copy them to memory
@@ -337,13 +338,13 @@ class BlockWriter:
         at [m].
 
         `over` must be two iterators, with the extents `sizes`, of which the first is the tensor's only extent. `at`
-        must be one coordinate, the first iterator itself. The register layout `self.home` must exist, and have a tile
-        of these extents.
+        must be one coordinate, the first iterator itself. The register layout `self.fragment_layout` must exist, and
+        have a tile of these extents.
         """
-        if self.home is None or len(over) != 2 or len(at) != 1 or at[0][0] is not over[0]:
+        if self.fragment_layout is None or len(over) != 2 or len(at) != 1 or at[0][0] is not over[0]:
             return False
         shape = tuple(e.value for e in sizes if isinstance(e, Const))
-        return tensor.type.shape == sizes[:1] and self.home.distribution(shape) is not None
+        return tensor.type.shape == sizes[:1] and self.fragment_layout.distribution(shape) is not None
 
     def copy(
         self, tensor: Value, over: tuple[Symbol, ...], at: Sequence[tuple[Expr, bool]], target: Value, otherwise: float

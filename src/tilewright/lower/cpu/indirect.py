@@ -38,9 +38,9 @@ def _for_each_element(low: LoopLowering, op: Op, body: Callable[[tuple[Expr, ...
             meanings[name] = index_value
         images = Substitution({**low.meaning, **meanings})
         memory_coordinates, conditions = [], []
-        for (formula, loose), size in zip(op.attrs["at"], memory.shape, strict=True):
+        for (formula, may_leave), size in zip(op.attrs["at"], memory.shape, strict=True):
             coordinate = images(formula)
-            if loose:
+            if may_leave:
                 conditions += [coordinate >= 0, coordinate < size]
             memory_coordinates.append(coordinate)
         inner = memory.at(tuple(memory_coordinates))
@@ -80,9 +80,12 @@ def scatter(low: LoopLowering, op: Op) -> None:
 
 
 def atomic(low: LoopLowering, op: Op) -> None:
-    """Lower `atomic` on a CPU: emit loops that combine each element of the first operand, by an atomic operation, with
-    the element of the second one at the coordinates that index tensors give. Elements out of bounds are skipped. The
-    attribute `how` names the operation (such as add).
+    """Lower `atomic` on a CPU: emit loops over the elements of operand 0, a register tensor. Each iteration changes one
+    element of operand 1, a tensor in memory: it becomes the result of an atomic operation on its old value and the
+    element of operand 0.
+
+    Index tensors, the other operands, give the coordinates in memory. Elements out of bounds are skipped. The attribute
+    `how` names the operation (such as add).
     """
     memory = in_memory(low, low.handles[op.operands[0]])
     value: Value = low.register(memory.dtype)

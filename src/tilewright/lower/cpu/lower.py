@@ -165,9 +165,10 @@ def _registers(low: LoopLowering, kind: RegisterType, result: Value) -> Handle:
 
 
 def _tiles(low: LoopLowering, kind: RegisterType, tile: Any, shape: tuple[int, ...], name: str) -> Tiles:
-    """Emit the allocation of tile registers for a matrix of type `kind` and this shape, and return them as `Tiles`.
-    Each register holds a matrix of the size that `tile`, an operand of an MMA atom, has; `name` is the start of its
-    name.
+    """Emit the allocation of tile registers for a matrix of `shape` elements, and return them as `Tiles`.
+
+    `kind` has the element type. `tile` is an operand of an MMA atom: each register holds a matrix of its size. `name`
+    is the beginning of the registers' names.
     """
     rows, columns = shape[0] // tile.rows, shape[1] // tile.columns
     registers = {
@@ -199,7 +200,7 @@ def _view(low: LoopLowering, op: Op) -> None:
     shape = sizes(low.expr(e) for e in op.results[0].type.shape)
     over = tuple(low.axis(s.name, n) for s, n in zip(op.attrs["over"], shape, strict=True))
     with low.means(dict(zip(op.attrs["over"], over, strict=True))):
-        places = tuple((low.expr(e), loose) for e, loose in op.attrs["at"])
+        places = tuple((low.expr(e), may_leave) for e, may_leave in op.attrs["at"])
     low.handles[op.results[0]] = PlacedView(base, base.dtype, shape, over, places)
 
 

@@ -75,7 +75,7 @@ def halved(low: LoopLowering, op: Op, totals: list[Value]) -> Value:
     return total_so_far
 
 
-class _Walk:
+class _ReduceLoops:
     """The loops that `reduce` and `scan` share: over all dimensions but the reduced one, with vectors along the last of
     them.
     """
@@ -272,13 +272,13 @@ class _Line:
         return replace(address, conditions=(*address.conditions, *self.in_bounds))
 
 
-class _Reduce(_Walk):
+class _Reduce(_ReduceLoops):
     """A reduction: up to `chains` totals are accumulated in one loop."""
 
     def lines(self, lines: list[_Line]) -> None:
         """Emit the reduction of `lines`, each a line (all elements along the reduced dimension) or a vector of adjacent
-        lines, and store the totals. Vectors go along a single line if it is contiguous; otherwise one loop goes over
-        the reduced dimension, with a total for each of `lines`.
+        lines, and store the totals. Vectors go along a single line if it is contiguous; otherwise one loop iterates
+        over the reduced dimension, with a total for each of `lines`.
         """
         if len(lines) == 1 and lines[0].lane is None and self._is_contiguous():
             self._store_totals(lines[0], [self._contiguous_total(lines[0])])
@@ -325,8 +325,8 @@ class _Reduce(_Walk):
                 for n, total in enumerate(accumulators):
                     combined(self.low, self.op, [total], [part(chains * r + n)])
 
-            rounds = (0 if isinstance(count, Expr) else 1, count // chains)
-            accumulate(self.low, [(self.op, total) for total in totals], rounds, step)
+            limits = (0 if isinstance(count, Expr) else 1, count // chains)
+            accumulate(self.low, [(self.op, total) for total in totals], limits, step)
         if not isinstance(count, Expr):
             for n in range(count % chains):
                 combined(self.low, self.op, [totals[n]], [part(count - count % chains + n)])
@@ -351,7 +351,7 @@ class _Reduce(_Walk):
             self.store(target, total, line.outer, line)
 
 
-class _Scan(_Walk):
+class _Scan(_ReduceLoops):
     """A scan: the running total is stored at every element."""
 
     def lines(self, lines: list[_Line]) -> None:

@@ -32,9 +32,9 @@ def read_asynchronously(program: Program, chain: Places, machine: Machine) -> se
 
     def note(value: Value) -> None:
         root = chain.root(value)
-        maker = chain.made.get(root)
+        maker = chain.makers.get(root)
         if maker is not None and maker.name in ("acquire", "wait"):
-            channel = chain.made[maker.operands[0]]
+            channel = chain.makers[maker.operands[0]]
             root = channel.operands[maker.results.index(root)]
         roots.add(chain.root(root))
 
@@ -55,7 +55,7 @@ def lane_filled_channels(program: Program, chain: Places, machine: Machine) -> s
     channels = set()
     for op in program.walk():
         if op.name == "copy" and "by" in op.attrs and is_lane_copy(machine, op.attrs["by"]):
-            maker = chain.made.get(chain.root(op.operands[1]))
+            maker = chain.makers.get(chain.root(op.operands[1]))
             if maker is not None and maker.name == "acquire":
                 channels.add(maker.operands[0])
     return channels

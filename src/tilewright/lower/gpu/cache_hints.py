@@ -46,9 +46,10 @@ class _Use:
 
 def mark_streams(program: Program, machine: Machine) -> None:
     """Set the attribute `stream` (evict first), in place, on loads of a loop program whose data should not displace
-    results from the machine's last-level cache. A load is marked if it reads each element about once, and is the last
-    read of an argument that is only read. Nothing changes unless the results nearly fill the cache and all arguments
-    together exceed it.
+    results from the machine's last-level cache.
+
+    A load is marked if it reads each element about once, and is the last read of an argument that the program only
+    reads. Nothing changes unless the results nearly fill the cache, and all arguments together exceed it.
     """
     cache, (least, most) = machine.limits.l2_bytes, machine.limits.results_kept
     sizes = {value: _bytes(value) for value in program.args}

@@ -62,8 +62,9 @@ def _groups(low: WaveLowering, op: Op) -> int:
     """Return the number of groups of waves that use a channel (ring of shared-memory stages) without waiting for each
     other.
 
-    A group has as many waves as the largest MMA of the program needs. `op` makes the channel. Return 1 if the waves of
-    the role (producer or consumer) that is being lowered are only one group, or must wait for each other.
+    `op` makes the channel. A group has as many waves as the largest MMA of the program needs; the groups are those of
+    the role (producer or consumer) that is being lowered. Return 1 if its waves are one group only, or if groups must
+    wait for each other.
     """
     lanes = {low.target.multiply_atom(x.attrs["atom"]).c.lanes for x in low.program.walk() if x.name == "mma"}
     waves_per_mma = max(lanes, default=low.lanes) // low.lanes
@@ -201,10 +202,12 @@ def wait(low: WaveLowering, op: Op) -> None:
 
 
 def release(low: WaveLowering, op: Op) -> None:
-    """Lower `release` on a GPU: emit the wave's arrival at the `empty` barrier of its stage, after the MMAs and bulk
-    copies that read the stage; it may come after a later MMA was started. With delayed releases
-    (`ring.delays_release`), the first wave of each group arrives only when the stage is acquired again, if a bulk copy
-    reads it.
+    """Lower `release` on a GPU: emit the wave's arrival at the `empty` barrier of its stage. The arrival comes after
+    the MMAs and bulk copies that read the stage; the emission may be put off until a wait for these MMAs, so that later
+    MMAs start first.
+
+    With delayed releases (`ring.delays_release`), and if a bulk copy reads the stage, the first wave of each group
+    arrives only when the stage is acquired again.
     """
     ring: BarrierRing = low.handles[op.operands[0]]
 
@@ -225,7 +228,7 @@ def release(low: WaveLowering, op: Op) -> None:
             low.emit("arrive", (ring.empty,), at=(ring.barrier(place),), everywhere=ring.cluster_wide or None)
         ring.has_copy_out = False
 
-    low.flying.release(ring, release_stage, ring.stages > 1 and not ring.has_copy_out)
+    low.mmas_in_flight.release(ring, release_stage, ring.stages > 1 and not ring.has_copy_out)
 
 
 def wait_for_copies_out(low: WaveLowering) -> None:

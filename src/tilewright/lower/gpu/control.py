@@ -47,7 +47,7 @@ def for_(low: WaveLowering, op: Op) -> None:
             with low.means({r.symbol: as_expr(n) for r, n in zip(ranges, point, strict=True)}):
                 _body(low, op, once=True)
         return
-    low.flying.wait_for_all()
+    low.mmas_in_flight.wait_for_all()
     loops = tuple(
         Range.of(low.fresh(r.symbol.name), lo, hi, r.step) for r, (lo, hi) in zip(ranges, limits, strict=True)
     )
@@ -57,21 +57,21 @@ def for_(low: WaveLowering, op: Op) -> None:
 
     def lower_body(in_flight: list[Group], settles: bool) -> tuple[Block, list[Group]]:
         inner = Block(())
-        low.flying.groups = list(in_flight)
+        low.mmas_in_flight.groups = list(in_flight)
         with low.writing(inner), low.means(meanings):
             _body(low, op)
-            low.flying.clear()
+            low.mmas_in_flight.clear()
             if settles:
-                low.flying.wait_for_all()
-        left_in_flight, low.flying.groups = low.flying.groups, []
+                low.mmas_in_flight.wait_for_all()
+        left_in_flight, low.mmas_in_flight.groups = low.mmas_in_flight.groups, []
         return inner, left_in_flight
 
-    touched_before, low.flying.touched = low.flying.touched, set()
+    touched_before, low.mmas_in_flight.touched = low.mmas_in_flight.touched, set()
     inner, left_in_flight = lower_body([], settles=False)
     # assemblers do not track accumulators across iterations that other operations touch
-    if any(not low.flying.touched.isdisjoint(g.accumulators) for g in left_in_flight):
+    if any(not low.mmas_in_flight.touched.isdisjoint(g.accumulators) for g in left_in_flight):
         inner, left_in_flight = lower_body([], settles=True)
-    low.flying.touched |= touched_before
+    low.mmas_in_flight.touched |= touched_before
     if left_in_flight:  # the next iteration begins with the MMAs that this one leaves in flight
         carried = [
             replace(g, started_if=~is_first, releases=list(g.releases), released=list(g.released))
@@ -88,7 +88,7 @@ def for_(low: WaveLowering, op: Op) -> None:
     low.emit("for", ranges=loops, blocks=(inner,))
     nonempty = [lo < hi for lo, hi in limits]
     runs_at_all = None if is_constant else _all(nonempty)
-    low.flying.groups = [replace(g, started_if=runs_at_all) for g in left_in_flight]
+    low.mmas_in_flight.groups = [replace(g, started_if=runs_at_all) for g in left_in_flight]
 
 
 def _all(conditions: list[Expr]) -> Expr:
@@ -121,8 +121,8 @@ def if_(low: WaveLowering, op: Op) -> None:
             low.block(block)
         low.meaning = meaning
         return
-    low.flying.clear()
-    groups = low.flying.groups
+    low.mmas_in_flight.clear()
+    groups = low.mmas_in_flight.groups
 
     def lower_blocks(in_flight: list[Group]) -> tuple[tuple[Block, ...], int]:
         """Return (the lowered blocks of the `if`, number of groups of MMAs in flight that one of the blocks waits for,
@@ -132,29 +132,29 @@ def if_(low: WaveLowering, op: Op) -> None:
         for block in op.blocks:
             inner = Block(())
             groups_of_block = [replace(g, releases=list(g.releases), released=list(g.released)) for g in in_flight]
-            low.flying.groups = list(groups_of_block)
+            low.mmas_in_flight.groups = list(groups_of_block)
             with low.writing(inner):
                 low.block(block)
-                low.flying.clear()
-            left = low.flying.groups
+                low.mmas_in_flight.clear()
+            left = low.mmas_in_flight.groups
             unfinished = groups_of_block[len(groups_of_block) - len(left) :]
             same = len(left) <= len(groups_of_block) and all(x is y for x, y in zip(left, unfinished, strict=True))
             if not same or any(
                 len(x.releases) != len(y.releases) for x, y in zip(groups_of_block, in_flight, strict=True)
             ):
                 with low.writing(inner):
-                    low.flying.wait_for_all()
+                    low.mmas_in_flight.wait_for_all()
                 left = []
             most = max(most, len(groups_of_block) - len(left))
             low.meaning = meaning
             blocks.append(inner)
-        low.flying.groups = list(in_flight)
+        low.mmas_in_flight.groups = list(in_flight)
         return tuple(blocks), most
 
     blocks, most = lower_blocks(groups)
     if most:  # wait before the branch, so that the same groups are in flight after both blocks
-        low.flying.wait_for_oldest(most)
-        blocks, _ = lower_blocks(low.flying.groups)
+        low.mmas_in_flight.wait_for_oldest(most)
+        blocks, _ = lower_blocks(low.mmas_in_flight.groups)
     low.emit("if", when=when, blocks=blocks)
 
 
@@ -162,7 +162,7 @@ def barrier(low: WaveLowering, op: Op) -> None:
     """Lower `barrier` on a GPU: emit a wait for all asynchronous MMAs, then a barrier of the group's waves. The barrier
     is left out if the analysis found that no lane reads what another one stored since the last barrier.
     """
-    low.flying.wait_for_all()
+    low.mmas_in_flight.wait_for_all()
     if not low.frames.has_private_memory and op not in low.frames.needless:
         low.sync_waves()
 
@@ -182,7 +182,7 @@ def tasks(low: WaveLowering, op: Op) -> None:
     of the role take tasks in turn; raise a ProgramError if then the number of stages that a task uses depends on the
     task.
     """
-    low.flying.wait_for_all()
+    low.mmas_in_flight.wait_for_all()
     if op.attrs.get("schedule") == "table":
         _from_table(low, op)
         return
@@ -201,7 +201,7 @@ def tasks(low: WaveLowering, op: Op) -> None:
             _lower_epilogue(low, op)
         else:
             _body(low, op)
-        low.flying.wait_for_all()
+        low.mmas_in_flight.wait_for_all()
         if synchronises:
             low.sync_waves()
     side = low.group.side
@@ -229,7 +229,7 @@ def _from_table(low: WaveLowering, op: Op) -> None:
 
     def lower_task() -> None:
         _body(low, op)
-        low.flying.wait_for_all()
+        low.mmas_in_flight.wait_for_all()
         if synchronises:
             low.sync_waves()
 
@@ -241,7 +241,7 @@ def _from_table(low: WaveLowering, op: Op) -> None:
         with low.writing(own_task):
             skipped = _pingpong_task(low, op)
             _lower_epilogue(low, op)
-            low.flying.wait_for_all()
+            low.mmas_in_flight.wait_for_all()
             if synchronises:
                 low.sync_waves()
         side = low.group.side
@@ -272,9 +272,11 @@ def _lower_epilogue(low: WaveLowering, op: Op) -> None:
 
 
 def _pingpong_task(low: WaveLowering, op: Op) -> Skipped:
-    """Emit the first block of a task for one half of a ping-pong role, between a wait for its turn and the arrival that
-    gives the turn to the other half. Fills of registers come before the wait; the arrival comes as soon as the last MMA
-    is started if MMAs read only registers and stages of channels.
+    """Emit the first block of a task for one half of a ping-pong role: a wait for the half's turn, the block, and the
+    arrival that gives the turn to the other half.
+
+    Operations at the beginning of the block that touch registers only come before the wait. If MMAs read only registers
+    and stages of channels, the arrival comes as soon as the last MMA is started, else after all are done.
 
     Afterwards `low.group` is this half. Return pairs (position in a ring of stages, number of stages that a task uses).
     Raise a ProgramError for an odd number of waves, or if the number of stages depends on a condition.
@@ -301,14 +303,14 @@ def _pingpong_task(low: WaveLowering, op: Op) -> Skipped:
     first_shared = next((i for i, inner in enumerate(body) if not _is_register_only(inner)), len(body))
     for inner in body[:first_shared]:
         low.op(inner)
-    low.flying.clear()
+    low.mmas_in_flight.clear()
     low.emit("await", (turn_barriers,), at=(own_side,), phase=count + own_side - 1)
     for inner in body[first_shared:]:
         low.op(inner)
     if not _reads_stages_only(low, op.blocks[0]):
-        low.flying.wait_for_all()
+        low.mmas_in_flight.wait_for_all()
     low.emit("arrive", (turn_barriers,), at=(1 - own_side,))
-    low.flying.wait_for_all()
+    low.mmas_in_flight.wait_for_all()
     skipped: Skipped = []
     for ring in low.rings.values():
         for name, counter in ring.counters.items():

@@ -110,7 +110,7 @@ def view(low: WaveLowering, op: Op) -> None:
         return
     over = tuple(low.axis(s.name, n) for s, n in zip(op.attrs["over"], shape, strict=True))
     with low.means(dict(zip(op.attrs["over"], over, strict=True))):
-        places = tuple((low.expr(e), loose) for e, loose in op.attrs["at"])
+        places = tuple((low.expr(e), may_leave) for e, may_leave in op.attrs["at"])
     low.handles[op.results[0]] = PlacedView(base, base.dtype, shape, over, places)
 
 
@@ -155,7 +155,7 @@ def values_of(low: WaveLowering, piece: RegisterValues) -> Value:
     If the piece is a whole fragment, that is the fragment itself; otherwise a shuffle to a new one is emitted. A wait
     for MMAs that still write the fragment is emitted first.
     """
-    low.flying.wait_for_registers(read=(piece.fragment,))
+    low.mmas_in_flight.wait_for_registers(read=(piece.fragment,))
     if piece.whole:
         return piece.fragment
     picked = low.fragment(piece.fragment.type.dtype, len(piece.columns), piece.fragment.name)
@@ -199,8 +199,8 @@ def in_layout_of(
 
 
 def can_shuffle_to(handle: RegisterTensor, piece: RegisterValues, shape: tuple[int, ...]) -> bool:
-    """True if one fragment of the register tensor `handle`, of this shape, has in every lane the elements at the
-    coordinates that `piece` gives. They can then be shuffled within lanes.
+    """True if the elements at the coordinates that `piece` gives can be shuffled, within lanes, from one fragment of
+    the register tensor `handle` of this `shape`: in every lane, that fragment has all of the lane's elements.
     """
     wanted = piece.ids(shape)
     return any(matching_columns(wanted, handle.ids(source)) is not None for source in handle.pieces)
@@ -220,7 +220,7 @@ def load(low: WaveLowering, memory: InMemory, target: Value, piece: RegisterValu
     """Emit the load of the fragment `target` from memory, at the coordinates that `piece` gives for each lane's values.
     Elements out of bounds become `otherwise` (None: 0). A wait for MMAs that use the fragment comes first.
     """
-    low.flying.wait_for_registers(written=(target,))
+    low.mmas_in_flight.wait_for_registers(written=(target,))
     lane, v = low.axes(len(piece.columns))
     _, where = _addresses(low, memory, piece, lane, v)
     condition = conjunction(where.conditions)
@@ -312,9 +312,9 @@ def fill(low: WaveLowering, op: Op) -> None:
     if isinstance(target, RegisterTensor):
         for piece in target.pieces:
             _check_whole(piece)
-            low.flying.wait_for_registers(written=(piece.fragment,))
+            low.mmas_in_flight.wait_for_registers(written=(piece.fragment,))
             if value == 0:  # an MMA that follows starts from zero itself
-                low.flying.cleared[piece.fragment] = None
+                low.mmas_in_flight.cleared[piece.fragment] = None
             else:
                 low.emit("fill", (piece.fragment,), value=value)
         return
@@ -393,7 +393,7 @@ def copy(low: WaveLowering, op: Op) -> None:
             _check_whole(piece)
             if isinstance(source, RegisterTensor):
                 values = in_layout_of(low, source, piece, target.shape)
-                low.flying.wait_for_registers(written=(piece.fragment,))
+                low.mmas_in_flight.wait_for_registers(written=(piece.fragment,))
                 shuffle(low, piece.fragment, values, np.arange(len(piece.columns)))
             else:
                 load(low, source, piece.fragment, piece, otherwise)
@@ -505,8 +505,10 @@ def _coordinates(memory: InMemory, axes: tuple[Expr, ...]) -> tuple[tuple[tuple[
     while isinstance(memory, PlacedView):
         images = Substitution({s: e for s, (e, _) in zip(memory.over, coordinates, strict=True)})
         symbols_out_of_bounds = {s for s, (_, may_leave) in zip(memory.over, coordinates, strict=True) if may_leave}
-        coordinates = tuple((images(e), bool(loose or e.symbols & symbols_out_of_bounds)) for e, loose in memory.places)
+        coordinates = tuple(
+            (images(e), bool(may_leave or e.symbols & symbols_out_of_bounds)) for e, may_leave in memory.places
+        )
         checked = zip(coordinates, memory.base.shape, memory.places, strict=True)
-        ends += [end for (e, _), n, (_, loose) in checked if loose for end in both_ends(e, as_expr(n))]
+        ends += [end for (e, _), n, (_, may_leave) in checked if may_leave for end in both_ends(e, as_expr(n))]
         memory = memory.base
     return coordinates, ends_within(ends, [e for e, _ in coordinates], map(as_expr, memory.shape))

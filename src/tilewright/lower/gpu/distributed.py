@@ -143,28 +143,28 @@ def _in_parts(
     def split(window_now: Window, free_dims: list[Dim]) -> None:
         at_once, others = 0, 1
         if free_dims:
-            others = window_now.values // (free_dims[0].rounds * free_dims[0].width)
+            others = window_now.values // (free_dims[0].vectors * free_dims[0].width)
             at_once = max(1, max_values // max(1, others * free_dims[0].width))
         if window_now.values <= max_values or not free_dims:
             emit_part(window_now)
             return
         first, *rest = free_dims
 
-        def emit_loop_body(rounds: int, turn: Expr) -> None:
-            shorter = replace(first, extent=rounds * first.width * first.threads)
+        def emit_loop_body(vectors: int, turn: Expr) -> None:
+            shorter = replace(first, extent=vectors * first.width * first.threads)
             changed = [
                 (shorter, turn) if full is first else (d, t)
                 for d, full, t in zip(window_now.dims, window_now.full_dims, window_now.first_vectors, strict=True)
             ]
             split(Window(tuple(d for d, _ in changed), window_now.full_dims, tuple(t for _, t in changed)), rest)
 
-        full_count, rest_count = divmod(first.rounds, min(at_once, first.rounds))
+        full_count, rest_count = divmod(first.vectors, min(at_once, first.vectors))
         with low.loop("turn", 0, full_count) as turn:
-            emit_loop_body(min(at_once, first.rounds), turn * min(at_once, first.rounds))
+            emit_loop_body(min(at_once, first.vectors), turn * min(at_once, first.vectors))
         if rest_count:
             emit_loop_body(rest_count, as_expr(full_count * at_once))
 
-    split(window(dims), sorted((d for d in dims if d not in fixed and d.rounds > 1), key=lambda d: -d.rounds))
+    split(window(dims), sorted((d for d in dims if d not in fixed and d.vectors > 1), key=lambda d: -d.vectors))
 
 
 def _emit_window(low: WaveLowering, op: Op, axes: tuple[Dim | None, ...], window: Window) -> None:
@@ -427,7 +427,7 @@ def _lane_totals(
     fixed = set(dims) if isinstance(low.handles[low.frames.root(source)], DistributedTensor) else set(row_dims)
     total = low.fragment(kind, held(row_dims))
     max_values = low.target.lane_access.loads_in_flight
-    looped = held(dims) > max_values and reduced is not None and reduced not in fixed and reduced.rounds > 1
+    looped = held(dims) > max_values and reduced is not None and reduced not in fixed and reduced.vectors > 1
     if looped:
         low.emit("fill", (total,), value=neutral)
 

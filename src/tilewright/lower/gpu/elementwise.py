@@ -45,7 +45,7 @@ def map_(low: WaveLowering, op: Op) -> None:
         operands = [copies.in_layout_of(low, h, piece, register_tensor.shape) for h in handles[1:]]
         if isinstance(target, RegisterTensor):
             result = piece.fragment
-            low.flying.wait_for_registers(written=(result,))
+            low.mmas_in_flight.wait_for_registers(written=(result,))
         else:
             result = low.fragment(target.dtype, len(piece.columns))
         lane, v = low.axes(len(piece.columns))
@@ -116,7 +116,7 @@ def reduce(low: WaveLowering, op: Op) -> None:
             low.emit("compute", (total, total, other), formula=combination)
         if len(waves[0]) > 1:
             total = _over_waves(low, (op, number), waves, total, combination)
-        low.flying.wait_for_registers(written=(piece.fragment,), read=(piece.fragment,))
+        low.mmas_in_flight.wait_for_registers(written=(piece.fragment,), read=(piece.fragment,))
         old = (piece.fragment,) if op.attrs.get("accumulate") else ()
         formula = combination if old else Formula.operand(1)
         low.emit("compute", (piece.fragment, *old, total), formula=formula)
@@ -253,7 +253,7 @@ def broadcast(low: WaveLowering, op: Op) -> None:
         return
     for piece, row in zip(target.pieces, rows, strict=True):
         values = copies.in_layout_of(low, source, row, shape)
-        low.flying.wait_for_registers(written=(piece.fragment,))
+        low.mmas_in_flight.wait_for_registers(written=(piece.fragment,))
         copies.shuffle(low, piece.fragment, values, np.arange(len(piece.columns)))
 
 

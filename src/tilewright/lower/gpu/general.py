@@ -321,9 +321,9 @@ def _for_each_indexed_element(
             meanings[name] = number
         images = Substitution({**low.meaning, **meanings})
         coordinates, conditions = [], []
-        for (formula, loose), size in zip(op.attrs["at"], memory.shape, strict=True):
+        for (formula, may_leave), size in zip(op.attrs["at"], memory.shape, strict=True):
             coordinate = images(formula)
-            if loose:
+            if may_leave:
                 conditions += [coordinate >= 0, coordinate < size]
             coordinates.append(coordinate)
         where = memory.at(tuple(coordinates))
@@ -440,11 +440,11 @@ def while_(low: WaveLowering, op: Op) -> None:
     flag = low.handles[op.operands[0]]
     if not isinstance(flag, RegisterTensor) or len(flag.pieces) != 1 or flag.shape:
         raise ProgramError("while looks at one number in registers")
-    low.flying.wait_for_all()
+    low.mmas_in_flight.wait_for_all()
     inner = Block(())
     before = low.meaning
     with low.writing(inner):
         low.block(op.blocks[0])
-        low.flying.wait_for_all()
+        low.mmas_in_flight.wait_for_all()
     low.meaning = before
     low.emit("while", (flag.pieces[0].fragment,), blocks=(inner,))

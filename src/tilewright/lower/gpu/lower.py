@@ -81,10 +81,10 @@ def _role(low: WaveLowering, role: Op | None, number: int, waves: int, before: i
             if op.name != "role":
                 low.op(op)
             elif op is role:
-                low.flying.wait_for_all()
+                low.mmas_in_flight.wait_for_all()
                 low.group = role_group
                 low.block(op.blocks[0], once=True)
-        low.flying.wait_for_all()
+        low.mmas_in_flight.wait_for_all()
         channels.wait_for_copies_out(low)
     low.handles, low.meaning = handles, meaning
     inner = Block((), [*low.head.ops, *body.ops])
@@ -115,7 +115,7 @@ def _distributed(rule: Rule) -> Rule:
     """
 
     def lower_op(low: WaveLowering, op: Op) -> None:
-        if op in low.frames.turned:
+        if op in low.frames.transposes:
             transposing.lower_transposed(low, op)
         else:
             (distributed.lower_distributed if op in low.frames.axes else rule)(low, op)

@@ -45,11 +45,11 @@ def mma(low: WaveLowering, op: Op) -> None:
             operands.append(value)
             attrs |= operand_attrs
         atoms.append((tuple(operands), attrs))
-    starts_from_zero = [low.flying.take_zero(values[0]) for values, _ in atoms]
+    starts_from_zero = [low.mmas_in_flight.take_zero(values[0]) for values, _ in atoms]
     register_operands = {v for values, _ in atoms for v in values[1:] if isinstance(v.type, FragmentType)}
-    low.flying.wait_for_registers(read=register_operands)
+    low.mmas_in_flight.wait_for_registers(read=register_operands)
     if not atom.asynchronous:
-        low.flying.wait_for_registers(written=[values[0] for values, _ in atoms])
+        low.mmas_in_flight.wait_for_registers(written=[values[0] for values, _ in atoms])
     before_mma(low, op)
     for (values, attrs), from_zero in zip(atoms, starts_from_zero, strict=True):
         if from_zero:
@@ -59,7 +59,7 @@ def mma(low: WaveLowering, op: Op) -> None:
     if atom.asynchronous:
         low.between_lanes.waited = False  # an MMA is an instruction of all lanes at once
         groups = [((values[0],), tuple(v for v in values[1:] if v in register_operands)) for values, _ in atoms]
-        low.flying.start(groups, rings)
+        low.mmas_in_flight.start(groups, rings)
 
 
 def _first_of_atom(low: WaveLowering, atom: MultiplyAtom, rows_or_columns: Any) -> Any:

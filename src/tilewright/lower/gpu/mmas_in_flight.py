@@ -53,9 +53,10 @@ class InFlightMmas:
         """Fragments whose zeros are not emitted yet: an MMA can start from zero; other uses fill them first."""
 
     def start(self, groups: Sequence[tuple[tuple[Value, ...], tuple[Value, ...]]], rings: Iterable[Any]) -> None:
-        """Record groups of MMAs that were just started: `groups` are pairs (accumulators, operands in registers),
-        `rings` are the channels that they read. If an earlier group has stages to release, emit a wait for all earlier
-        groups, and these releases.
+        """Record groups of MMAs that were just started. `groups` are pairs (accumulators, operands in registers),
+        `rings` are the channels that they read.
+
+        If stages wait to be released for an earlier group, emit a wait for all earlier groups, and these releases.
         """
         before = len(self.groups)
         self.groups += [MmaGroup(accumulators, operands, frozenset(rings)) for accumulators, operands in groups]

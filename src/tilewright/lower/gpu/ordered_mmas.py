@@ -17,9 +17,11 @@ from tilewright.lower.gpu.wave_lowering import WaveLowering
 
 
 def turns_of(low: WaveLowering, loop: Op) -> OrderedGroups | None:
-    """Return the OrderedGroups by which groups of waves start the MMAs of `loop` one after the other in each iteration;
-    a group is the waves that do one MMA. Allocate its barriers and counter. Return None if the loop has no MMAs or
-    lacks the attribute `overlap turns`, if all waves are one group, or if its MMAs take different numbers of waves.
+    """Return the OrderedGroups by which groups of waves start the MMAs of `loop` one after the other in each iteration,
+    and allocate its barriers and counter. A group is the waves that do one MMA.
+
+    Return None if the loop has no MMAs or lacks the attribute `overlap turns`; if all waves are one group, or are no
+    whole number of groups; or if its MMAs take different numbers of waves.
     """
     products = tuple(_mmas_of(low, loop.blocks[0]))
     if loop.attrs.get("overlap") != "turns" or not products:
@@ -38,8 +40,8 @@ def before_mma(low: WaveLowering, product: Op) -> None:
     """
     turns = low.turns
     if turns is not None and product is turns.products[0]:
-        count = low.read_counter(turns.rounds, "round")
-        group = low.group.wave // turns.together
+        count = low.read_counter(turns.iterations, "round")
+        group = low.group.wave // turns.waves_per_group
         low.emit("await", (turns.order,), at=(group,), phase=count - (group < 1))
 
 
@@ -49,8 +51,8 @@ def after_mma(low: WaveLowering, product: Op) -> None:
     """
     turns = low.turns
     if turns is not None and product is turns.products[-1]:
-        low.add_to_counter(turns.rounds, as_expr(1))
-        following = (low.group.wave // turns.together + 1) % (low.group.waves // turns.together)
+        low.add_to_counter(turns.iterations, as_expr(1))
+        following = (low.group.wave // turns.waves_per_group + 1) % (low.group.waves // turns.waves_per_group)
         low.emit("arrive", (turns.order,), at=(following,))
 
 

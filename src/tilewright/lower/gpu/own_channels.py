@@ -20,9 +20,11 @@ from tilewright.lower.gpu.wave_lowering import WaveLowering
 
 
 def groups_are_independent(low: WaveLowering, channel: Op, groups: int) -> bool:
-    """True if the role's waves, in `groups` equal groups, can each hand over a part of the stages of `channel` without
-    waiting for each other: copies out of a stage, split along their first dimension, read only elements that one group
-    wrote. `channel` is the operation that makes it.
+    """True if each of `groups` equal groups of the role's waves can hand over its own part of the stages of a channel,
+    without waiting for the other groups.
+
+    `channel` is the operation that makes the channel. A stage is split along its first dimension into one part for each
+    group. Each copy out of the part must read only elements that the same group wrote.
     """
     role = next((op for op in low.roles if op.attrs["name"] == low.role), None)
     if role is None or channel in low.program.body.ops or low.group.halves > 1 or low.group.waves % groups:
@@ -59,7 +61,7 @@ def _operands_to_check(op: Op) -> tuple[Value, ...]:
 
 def _is_in_stage(low: WaveLowering, value: Value, channel: Op) -> bool:
     """True if `value` is a stage of the channel that the operation `channel` makes, or a view of such a stage."""
-    maker = low.chain.made.get(low.chain.root(value))
+    maker = low.chain.makers.get(low.chain.root(value))
     return maker is not None and maker.name in ("acquire", "wait") and maker.operands[0] is channel.results[0]
 
 
@@ -92,13 +94,13 @@ def _has_constant_coordinates(low: WaveLowering, value: Value, constant_symbols:
     """True if the coordinates of the view `value`, and of the views below it, depend only on the views' own axes and on
     `constant_symbols`.
     """
-    op = low.chain.made.get(value)
+    op = low.chain.makers.get(value)
     while op is not None and op.name in ("view", "bitcast"):
         if op.name == "view" and any(
             low.expr(e).symbols - constant_symbols - {*op.attrs["over"]} for e, _ in op.attrs["at"]
         ):
             return False
-        op = low.chain.made.get(op.operands[0])
+        op = low.chain.makers.get(op.operands[0])
     return True
 
 

@@ -44,7 +44,7 @@ class BarrierRing:
     base: Expr
     """The index of the first barrier that this half or group of the role uses."""
     counters: dict[str, RingPosition]
-    own: bool
+    one_role: bool
     """True if one role is producer and consumer."""
     has_copy_out: bool = False
     """True if a bulk copy reads the stage that the wave holds."""

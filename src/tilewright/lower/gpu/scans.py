@@ -35,8 +35,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class Scan:
-    """A scan of a distributed tensor. Its fragments have one value per row and round (vector of a lane along the
-    dimension).
+    """A scan of a tensor that is distributed over lanes. A fragment of totals has one value for each row and each
+    vector that a lane has along the scanned dimension.
     """
 
     def __init__(self, low: WaveLowering, op: Op):
@@ -95,8 +95,8 @@ class Scan:
         before, total = self._filled(count), self._copied(sums[-1])
         self._over_lanes(before, total, scanned)
         self._over_waves(before, total, scanned)
-        rounds = round_of[groups[0]]
-        before = self._combined(before, self._earlier(total, rounds, scanned.rounds))
+        vector_numbers = round_of[groups[0]]
+        before = self._combined(before, self._earlier(total, vector_numbers, scanned.vectors))
         exclusive = bool(self.op.attrs.get("exclusive"))
         parts: list[Value | None] = [None, *sums[:-1]] if exclusive else [*sums]
         totals = [before if partial is None else self._combined(before, partial) for partial in parts]
@@ -207,20 +207,20 @@ class Scan:
             low.emit("compute", (total, total, other), formula=self.combination)
         low.sync_waves()
 
-    def _earlier(self, total: Value, round_of: Array, rounds: int) -> Value:
-        """Emit, for each value of the fragment `total`, the combination of the row's values with smaller round numbers;
-        return the fragment of these.
+    def _earlier(self, total: Value, round_of: Array, vectors: int) -> Value:
+        """Emit, for each value of the fragment `total`, the combination of the values of the same row with smaller
+        vector numbers; return the fragment of these.
 
-        A lane takes the vectors of a row in rounds; round_of[i] is the round of value i, from 0 to `rounds` - 1. A
-        value of round 0 gets the neutral element.
+        A lane has `vectors` vectors of each row. round_of[i] is the number, from 0 to `vectors` - 1, of the vector to
+        which value i belongs. A value of vector 0 gets the neutral element.
         """
         count = len(round_of)
         earlier = self._filled(count)
-        for r in range(rounds - 1):
+        for r in range(vectors - 1):
             # the value of the same row in round r, for every value of a later round
-            rows = np.argsort(round_of, kind="stable").reshape(rounds, -1)
+            rows = np.argsort(round_of, kind="stable").reshape(vectors, -1)
             source = np.empty(count, np.int64)
-            for k in range(rounds):
+            for k in range(vectors):
                 source[rows[k]] = rows[r]
             other = self.low.fragment(self.kind, count)
             copies.shuffle(self.low, other, total, source)

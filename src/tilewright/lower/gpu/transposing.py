@@ -83,7 +83,7 @@ class TransposeTile:
     @property
     def may_overrun(self) -> bool:
         """True if the last tiles along an axis extend past its end."""
-        return any(d.rounds % n for d, n in zip((self.slow, self.fast), self.vectors, strict=True))
+        return any(d.vectors % n for d, n in zip((self.slow, self.fast), self.vectors, strict=True))
 
     @property
     def values(self) -> int:
@@ -100,7 +100,7 @@ def lower_transposed(low: WaveLowering, op: Op) -> None:
     """Lower a map or copy whose source is contiguous along another axis than its target: emit loops over tiles, each of
     which is transposed in shared memory.
     """
-    turn = low.frames.turned[op]
+    turn = low.frames.transposes[op]
     extents = tuple(int(e) for e in box(op))
     size = op.operands[turn.operand].type.dtype.numpy.itemsize
     side = low.target.lane_access.transposed_bytes // size
@@ -128,8 +128,8 @@ def _emit_tile(
     axis.
     """
     source, target = turn.source, turn.target
-    turned = op.operands[turn.operand]
-    size = turned.type.dtype.numpy.itemsize
+    transposed_operand = op.operands[turn.operand]
+    size = transposed_operand.type.dtype.numpy.itemsize
     max_width = low.target.lane_access.vector_bytes // size
     rows, columns = (extents[axis] for axis in (target, source))
     wide, high = sides[source], sides[target]
@@ -139,8 +139,8 @@ def _emit_tile(
 
     bits = min(low.target.shared_memory.swizzle_bits, max(0, (high // max_width).bit_length() - 1))
     swizzle = Swizzle(bits, max_width.bit_length() - 1, high.bit_length() - 1) if bits and high >= max_width else None
-    kind = TensorType("shared", turned.type.dtype, (as_expr(wide * high),), None, swizzle)
-    scratch = low.hoist((op, "turned"), kind, "turned")
+    kind = TensorType("shared", transposed_operand.type.dtype, (as_expr(wide * high),), None, swizzle)
+    scratch = low.hoist((op, "transposed"), kind, "turned")
     # in: vectors along the source's axis, stored as columns of the tile
     other_axis = low.axis("beside", rows)
     # elements of a register's size are loaded in vectors only from aligned offsets
@@ -148,13 +148,15 @@ def _emit_tile(
     width = _width(
         columns,
         wide,
-        max_width if any_alignment else _alignment(low, turned, coordinates(as_expr(0), other_axis), max_width),
+        max_width
+        if any_alignment
+        else _alignment(low, transposed_operand, coordinates(as_expr(0), other_axis), max_width),
     )
     tile_in = TransposeTile.of(low, (rows, columns), (high, wide), width, (at[target], at[source]))
     lane, v = low.axes(tile_in.values)
     t, s, conditions = tile_in.coordinates(low, lane, v)
     loaded = _load_values(
-        low, turned, coordinates(s, t), conditions, lane, v, tile_in.values, op.attrs.get("otherwise")
+        low, transposed_operand, coordinates(s, t), conditions, lane, v, tile_in.values, op.attrs.get("otherwise")
     )
     t, s = tile_in.coordinates_in_tile(low, lane, v)
     condition = conjunction(first(low, tile_in.dims, lane))
@@ -169,7 +171,7 @@ def _emit_tile(
     tile_out = TransposeTile.of(low, (columns, rows), (wide, high), width, (at[source], at[target]))
     lane, v = low.axes(tile_out.values)
     s, t = tile_out.coordinates_in_tile(low, lane, v)
-    transposed_values = low.fragment(turned.type.dtype, tile_out.values)
+    transposed_values = low.fragment(transposed_operand.type.dtype, tile_out.values)
     low.emit("load", (transposed_values, scratch), over=(lane, v), at=(s * high + t,))
     s, t, conditions = tile_out.coordinates(low, lane, v)
     where = coordinates(s, t)

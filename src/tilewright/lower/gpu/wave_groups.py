@@ -25,11 +25,11 @@ class WaveGroup:
 @dataclass(frozen=True)
 class OrderedGroups:
     """The order in which groups of waves start the MMAs of a loop: a barrier per group (`order`), a counter of
-    iterations (`rounds`), the MMAs of one iteration, and the waves per group (`together`).
+    iterations (`iterations`), the MMAs of one iteration, and the waves per group (`waves_per_group`).
     """
 
     order: Value
-    rounds: Value
+    iterations: Value
     products: tuple[Op, ...]
-    together: int
+    waves_per_group: int
     """The number of waves per group."""

@@ -47,7 +47,7 @@ class WaveLowering(LoopLowering):
         self.top = Block(())
         self.head = Block(())
         self.hoisted: dict[Any, Value] = {}
-        self.flying = InFlightMmas(self)
+        self.mmas_in_flight = InFlightMmas(self)
         self.turns: OrderedGroups | None = None
         self.between_lanes = WaveSync(self)
         self.dirty: set[Value] = set()
@@ -223,12 +223,14 @@ class WaveLowering(LoopLowering):
             self.dirty.add(allocation)
 
     def copied_out_channels(self) -> set[Value]:
-        """Return the channels from whose stages bulk copies in the current role read."""
+        """Return the channels whose stages are sources of bulk copies in the current role; in the whole program if it
+        has no roles.
+        """
         ops = next((list(walk_block(op.blocks[0])) for op in self.roles if op.attrs["name"] == self.role), None)
         channels = set()
         for op in self.program.walk() if ops is None else ops:
             if op.name == "copy" and "by" in op.attrs and is_bulk_copy(self.target, op.attrs["by"]):
-                maker = self.chain.made.get(self.chain.root(op.operands[0]))
+                maker = self.chain.makers.get(self.chain.root(op.operands[0]))
                 if maker is not None and maker.name == "wait":
                     channels.add(maker.operands[0])
         return channels

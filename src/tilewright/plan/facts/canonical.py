@@ -218,7 +218,7 @@ class _Builder:
     def _add_node(self, op: str, dims: Dims, dtype: DType, args: tuple[int, ...] = (), **more: Any) -> int:
         """Add a node (a value of the graph) and return its number; a read that equals an earlier read gets no new node.
 
-        Such a read returns the earlier node's number. `op` is the name of the node's operation, `dims` are its
+        For an equal read, return the earlier node's number. `op` is the name of the node's operation, `dims` are its
         dimensions, `args` the node numbers of its operands, `more` further fields of ValueFacts. A gather (a read with
         operands) is never merged.
         """

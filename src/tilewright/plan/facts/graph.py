@@ -120,9 +120,11 @@ class Facts:
 
     @cached_property
     def accumulators(self) -> frozenset[int]:
-        """The MMAs (node numbers) whose accumulators the epilogue reads: values that are written depend on them.
+        """The MMAs (node numbers) whose accumulators the epilogue reads: those on which a written value depends
+        directly.
 
-        Of MMAs that add to one accumulator, one after the other, only the last counts.
+        An MMA that a written value needs only as an operand of another MMA is left out, such as the earlier ones of a
+        chain.
         """
         written = {i for w in self.writes for i in self.behind(w.args[0], ("read", "mma"))}
         return frozenset(p.node for p in self.products if p.node in written)

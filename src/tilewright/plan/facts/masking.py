@@ -47,11 +47,12 @@ def masks_of(loop: Op) -> tuple[Op, ...]:
 
 
 def changes_nothing(loop: Op, masked: Op, value: float | None = None) -> bool:
-    """True if an iteration of `loop` leaves all its carried values unchanged when one value is `value` everywhere.
+    """True if an iteration of `loop` leaves all its carried values unchanged when all elements of one value are the
+    same number.
 
-    That value is the result of `masked`, an operation of the loop's body. `value` may be None: `masked` is then a
-    select, and its result is its last operand for every element, as in a tile that is wholly masked. The proof takes
-    values about which nothing is known to be finite.
+    `masked` is the operation of the loop's body whose result is that value, and `value` the number. If `value` is None,
+    `masked` is a select, and each element of its result is that of its last operand, as in a tile that is wholly
+    masked. The proof takes values about which nothing is known to be finite.
     """
     (body,) = loop.blocks
     known: dict[Value, Known] = {arg: arg for arg in body.args}
@@ -71,9 +72,8 @@ def changes_nothing(loop: Op, masked: Op, value: float | None = None) -> bool:
 def masks_of_product(program: Program, product: Op) -> tuple[Op, ...]:
     """Return the selects of a program that let work of the MMA `product` be skipped where their condition is false.
 
-    They set an operand of the MMA to zero (a triangular operand), or replace the MMA's result, of which there is no
-    other use (a triangular result). Of the second kind there is one or none: several selects behind the result do not
-    count.
+    There are two kinds. Some selects set an operand of the MMA to zero (a triangular operand). One select may replace
+    the MMA's result, if the result has no other use (a triangular result); if several selects do, none of them counts.
     """
     selects = [op for op in program.walk() if op.name == "select"]
     zeros = [op for op in selects if _makes_operand_zero(program, op, product)]

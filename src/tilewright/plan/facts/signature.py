@@ -45,10 +45,11 @@ class _Signing:
         return (tuple(extents), tuple(parallel), tuple(loops), tuple(self._value_tree(w.id) for w in facts.writes))
 
     def _sort_key(self, run: tuple[str, ...]) -> tuple[object, ...]:
-        """Return the key by which groups of dimensions are sorted and so numbered; it contains no names.
+        """Return the key by which groups of dimensions are sorted, and so numbered. It contains no names.
 
-        The key has the group's strides in writes, its extent, and its strides in reads. `run` is the group: dimensions
-        that form one flat index, outermost first. A group that occurs in no write comes last.
+        `run` is the group: dimensions that form one flat index, outermost first. The key has, in this order: whether no
+        write has the group; the negated stride of its innermost dimension in each write; its extent; and (element
+        bytes, stride) of each read that has it.
         """
         facts, inner = self.facts, run[-1]
         written = [-w.place.steps.get(inner, 0) for w in facts.writes]

@@ -10,7 +10,7 @@ from tilewright.plan.block_size import why_too_large
 from tilewright.plan.blocking import LaneUnit
 from tilewright.plan.choice import Refusal
 from tilewright.plan.contraction import Contraction, merge_rows, merge_taps, size
-from tilewright.plan.fixed import FREE, Fixed
+from tilewright.plan.fixed import FREE, StatedTiles
 from tilewright.plan.lanes import lane_block_unit, lane_unit, why_no_lanes
 from tilewright.plan.model import roofline
 from tilewright.plan.search.block_work import block_cost
@@ -20,7 +20,7 @@ from tilewright.plan.validate import why_illegal, why_not_atom
 from tilewright.plan.vectors import vector_unit
 
 
-def choose(space: Contraction, machine: Machine, fixed: Fixed = FREE) -> RankedBlocks:
+def choose(space: Contraction, machine: Machine, fixed: StatedTiles = FREE) -> RankedBlocks:
     """Rank all legal blockings (tile sizes, loop orders) of the contraction `space` on a CPU; return RankedBlocks.
 
     All units of the machine are tried. A unit is an MMA atom, or the SIMD unit with vectors along a dimension that A, B
@@ -69,7 +69,7 @@ def variant(space: Contraction, atom: MultiplyAtom | LaneUnit) -> Contraction:
 
 
 def _candidates(
-    space: Contraction, atoms: list[MultiplyAtom | LaneUnit], machine: Machine, fixed: Fixed
+    space: Contraction, atoms: list[MultiplyAtom | LaneUnit], machine: Machine, fixed: StatedTiles
 ) -> Iterator[CostedBlocking]:
     """Yield a CostedBlocking (blocking and predicted cost) for each legal blocking of a product, with each of `atoms`.
 
@@ -84,7 +84,7 @@ def _candidates(
                 yield CostedBlocking(blocking, suited, block_cost(suited, blocking, machine))
 
 
-def _unit(space: Contraction, atom: MultiplyAtom | LaneUnit, machine: Machine, fixed: Fixed) -> BlockUnit:
+def _unit(space: Contraction, atom: MultiplyAtom | LaneUnit, machine: Machine, fixed: StatedTiles) -> BlockUnit:
     """Return a BlockUnit: which tile sizes, task counts and ways to stage A are tried for a product with `atom`.
 
     `space` is the product's index space. `atom` is an MMA atom, or a LaneUnit: vectors along a dimension that A, B and

@@ -35,7 +35,9 @@ def block_cost(space: Contraction, blocking: Blocking, machine: Machine) -> Cost
     storing = shape.repeats * _task_storing_cycles(space, blocking, machine, shape)
     sharpness = _sharpness(blocking, machine)
     ragged, ragged_reading = 0.0, 0.0
-    if shape.last_tail:  # the last task along M also has a ragged tile of so many rows, for which B is read again
+    if (
+        shape.last_tail
+    ):  # the last task along M also has a ragged tile of this number of rows, for which B is read again
         last_tasks = ceil(shape.column_tasks * shape.around / workers)
         products = shape.across * _tile_cycles(space, blocking, machine, shape.last_tail, blocking.vectors)
         _, b = _operand_reads(space, blocking, machine, shape)
@@ -238,13 +240,17 @@ def _task_staging_cycles(space: Contraction, blocking: Blocking, machine: Machin
 
 
 def _task_storing_cycles(space: Contraction, blocking: Blocking, machine: Machine, shape: TaskShape) -> float:
-    """Return one core's cycles to store results of one task and batch element that overlap nothing.
+    """Return one core's cycles to store the results of one task and batch element that do not overlap other work.
 
     A task is one core's tile; `shape` has its numbers of accumulator tiles. With tile registers, the result is the sum
-    of up to three terms. Stores take cycles per element, unless they are delayed: delayed stores overlap with the next
-    accumulator tile. Two terms count per cache line of the result: one if a task writes its rows in several pieces, one
-    if several tasks write parts of the same row. With vector registers, only rows in several pieces count: those of the
-    result, and those of the epilogue's operands, which are then read in pieces too.
+    of up to three terms:
+
+    - cycles per element, unless stores are delayed and so overlap the next accumulator tile;
+    - cycles per cache line of the result, if a task writes its rows in several pieces;
+    - cycles per cache line of the result, if several tasks write parts of the same row.
+
+    With vector registers, only rows in several pieces take cycles. Then the operands of the epilogue, which are read in
+    pieces too, count like the result.
     """
     in_pieces = not blocking.stage and blocking.order[0] == COLUMNS and shape.across > 1
     if not blocking.in_tiles:

@@ -15,7 +15,7 @@ from tilewright.plan.contracted import contraction_of
 from tilewright.plan.contraction import Contraction, merge_columns, merge_rows, pad_k, size, with_known_sizes
 from tilewright.plan.facts import Facts
 from tilewright.plan.facts.values import UNTIMED
-from tilewright.plan.fixed import FREE, Fixed, fixed_by
+from tilewright.plan.fixed import FREE, StatedTiles, stated_tiles
 from tilewright.plan.model import copy_kernel_cycles, cores
 from tilewright.plan.refusals import refused
 from tilewright.plan.schedule import Schedule
@@ -86,7 +86,7 @@ def product_space(facts: Facts, machine: Machine) -> Contraction | str:
     space = contraction_of(facts, machine)
     if isinstance(space, str):
         return space
-    if (space.a.loose and space.a.otherwise != 0) or space.b.loose or space.out.loose:
+    if (space.a.checked_dims and space.a.otherwise != 0) or space.b.checked_dims or space.out.checked_dims:
         return "an access of an operand or the result may be out of bounds, where nothing, or no zero, is read"
     return merge_columns(space)
 
@@ -108,7 +108,7 @@ def kernels_of_blocks(facts: Facts, machine: Machine, ranking: Ranking) -> Itera
     if facts.opened:
         yield from _open_kernels(facts, space, machine, ranking)
         return
-    fixed, count = fixed_by(facts.program, space, facts.sizes), 0
+    fixed, count = stated_tiles(facts.program, space, facts.sizes), 0
     for variant_of, ranked in _ranked_variants(space, machine, fixed):
         notes = (variant_of.note,) if variant_of.note else ()
         rewrites, ordering = tuple(map(Rewrite, notes)), ordering_of(ranked.candidates)
@@ -146,7 +146,9 @@ def _plan_candidate(
     return PlanCandidate(kernel, kernel.candidate.cost.cycles + added, key, rewrites)
 
 
-def _ranked_variants(space: Contraction, machine: Machine, fixed: Fixed) -> Iterator[tuple[Variant, RankedBlocks]]:
+def _ranked_variants(
+    space: Contraction, machine: Machine, fixed: StatedTiles
+) -> Iterator[tuple[Variant, RankedBlocks]]:
     """Yield (Variant, RankedBlocks) pairs: a way to prepare a product's operands, and the ranked blockings for it.
 
     `space` is the product's index space; blockings follow the author's constraints `fixed`. The pairs come in this
@@ -185,7 +187,7 @@ def _is_vector_atom_for(atom: MultiplyAtom, space: Contraction) -> bool:
     """True if `atom` multiplies vectors (it has one row, not a tile of rows) and takes exactly the operand types of a
     product.
 
-    `space` is the product's index space. Such an atom may multiply and add several neighbours along K at once.
+    `space` is the product's index space. The atom may multiply and add several neighbours along K at once.
     """
     return (atom.a.dtype, atom.b.dtype) == (space.a.dtype, space.b.dtype) and atom.shape[0] == 1
 
@@ -280,7 +282,7 @@ def rate_blocks(facts: Facts, machine: Machine, plan: Schedule) -> PlanCandidate
         return space
     chosen, blocking = blocking_of_plan(facts, space, machine, plan)
     typical = with_known_sizes(chosen.space, facts.sizes) if space.open else chosen.space
-    fixed = FREE if space.open else fixed_by(facts.program, space, facts.sizes)
+    fixed = FREE if space.open else stated_tiles(facts.program, space, facts.sizes)
     ranked = choose(typical, machine, fixed)
     notes = (chosen.note,) if chosen.note else ()
     candidate = next((x for x in ranked.candidates if x.blocking == blocking), None)

@@ -198,9 +198,10 @@ def _too_few_tasks(facts: Facts, work: Work, machine: Machine) -> Cause:
 def _slow_products(kernel: CandidateKernel, facts: Facts, work: Work) -> Cause:
     """Return a Cause (text, advice, operation) for a kernel that spends most of its time on MMAs.
 
-    It says one of these: no atom takes the operands' types, so lanes multiply; the kernel has no pipeline; atoms
-    compute at least twice the product, because tiles are padded; or MMAs simply take the time. `facts` is the analysed
-    program, `work` has the number of tasks.
+    For a KernelSchedule, the Cause is about the MMA of most cycles: either its atom computes at least twice the
+    product, because tiles are padded, or MMAs simply take the time. For other kernels it is about the largest MMA:
+    either it has an atom but no pipeline, or lanes multiply without an atom. `facts` is the analysed program, `work`
+    has the number of tasks.
     """
     node = max((facts.nodes[p.node] for p in facts.products), key=lambda n: facts.size(n.space))
     if not isinstance(kernel, KernelSchedule):
@@ -354,7 +355,7 @@ def _short_runs(kernel: CandidateKernel, facts: Facts, machine: Machine) -> Caus
 def _read_again(kernel: CandidateKernel, facts: Facts, work: Work) -> Cause:
     """Return a Cause (text, advice, operation) for a kernel that reads rows of an input several times.
 
-    Such rows are too long to keep in registers or shared memory. `facts` is the analysed program; `work` has the bytes
+    These rows are too long to keep in registers or shared memory. `facts` is the analysed program; `work` has the bytes
     that are read again.
     """
     reduced = [n for n in facts.nodes if n.reduces and n.source is not None and n.op != "mma"]

@@ -34,12 +34,11 @@ def cycles_beyond_l1(limits: Limits, moved: float, needed: float, slower: float 
 
 @dataclass(frozen=True)
 class OperandReads:
-    """The bytes that one task reads of an operand: `first` for the first time, `again` for all further times.
+    """The bytes of one operand that one task reads: `first` for the first time, `again` all further times.
 
-    `core` is the number of bytes of the operand's tensor that a core reads in all its tasks. `between` is the number of
-    bytes that the task reads from one read of a byte of this operand to the next read of the same byte, this operand's
-    own bytes included. A cache of that size still holds the byte. Reads from L2 take `slower` times as long as at L2's
-    rate.
+    `core` is the number of bytes of the operand's tensor that a core reads in all its tasks. `between` is a cache size:
+    if a cache holds that number of bytes, it still holds an element of the operand when the task reads the element
+    again. Reads from L2 take `slower` times as long as at L2's rate.
     """
 
     first: float
@@ -60,7 +59,7 @@ def slower_rows(machine: Machine, atom: MultiplyAtom, rows: int, stride: int, *,
         return 1.0
     costs, limits = machine.costs.tile_loads, machine.limits
     conflict = not stays_in_l1(limits, rows, limits.line_bytes, stride)
-    return costs.apart * (costs.conflict if conflict else 1.0) * (costs.bypass if streams else 1.0)
+    return costs.strided * (costs.conflict if conflict else 1.0) * (costs.bypass if streams else 1.0)
 
 
 def operand_cycles(limits: Limits, reads: OperandReads, held: float = 0.0) -> float:
@@ -212,10 +211,12 @@ def value_bytes(kernel: UniformKernelSchedule) -> float:
 
 
 def _value_bytes_of(kernel: UniformKernelSchedule, op: Op) -> float:
-    """Return the bytes of scratch memory for the accumulator, computed and transposed operands of the MMA `op`, per
-    iteration.
+    """Return the bytes of scratch memory that the MMA `op` uses per iteration: for its accumulator, its computed
+    operands, and a B that the task transposes.
 
-    If a task loops over accumulator tiles, it is the bytes of one tile.
+    All elements are counted with the accumulator's element size, except those of B, which are counted per task and only
+    for atoms that take one element of K at a time. If a task loops over accumulator tiles, the accumulator and the
+    operands are those of one tile.
     """
     values = {*op.results, *(v for v in op.operands[:2] if _argument(kernel, v) is None)}
     elements = sum(prod(kernel.blocks.get(d) or kernel.width(d) for d in v.type.dims) for v in values)

@@ -57,7 +57,7 @@ def _access_cycles(kernel: UniformKernelSchedule, n: ValueFacts, vector: int) ->
     costs, source = kernel.machine.costs, n.source
     assert source is not None
     kind = source.results[0].type if n.op == "read" else source.operands[0].type
-    single_element = costs.lanes.apart / vector
+    single_element = costs.lanes.lane_store / vector
     if not kind.dims or kernel.width(kind.dims[-1]) == 1:
         return 0.0
     last = kind.dims[-1]

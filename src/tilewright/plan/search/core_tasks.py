@@ -199,12 +199,12 @@ def keeps_cores_busy(candidate: PlanCandidate | None, machine: Machine) -> bool:
 
 
 def _cpu_kernel(kernel: UniformKernelSchedule, *, holds: bool, chooses: bool) -> UniformKernelSchedule:
-    """Return `kernel` with microkernels (atoms and accumulator tiles) that fit its task widths, on a CPU.
+    """Return `kernel` with microkernels (atoms and accumulator tiles) and task widths that fit each other, on a CPU.
 
-    With `holds`, the kernel loops over accumulator tiles that stay in registers over all of K, if registers hold the
-    tiles of all MMAs at once. Its widths are then rounded up to whole tiles. That is not done if the author states
-    tasks smaller than a tile. Without such loops, microkernels are chosen anew if `chooses` is set, or if a task is
-    smaller than its tile.
+    With `holds`, tasks loop over accumulator tiles that stay in registers over all of K; task widths are rounded up to
+    whole tiles. That is not done if registers cannot hold the tiles of all MMAs at once, or if the author states tasks
+    smaller than a tile. Without such loops, microkernels are chosen anew for the task widths if `chooses` is set, or if
+    a task is smaller than its tile.
     """
     facts, machine = kernel.facts, kernel.machine
     blocks = blocks_of(kernel.products, facts.cut, kernel.width, machine) if holds else {}

@@ -63,9 +63,10 @@ def copy_rate(machine: Machine, w: Work) -> CopyRate:
 
 
 class KernelTime(NamedTuple):
-    """The predicted cycles of a kernel: `cycles` in all, and `unbounded` without the bound of memory bandwidth.
+    """The predicted cycles of a kernel: `cycles` is the prediction, `unbounded` the cycles if memory had infinite
+    bandwidth.
 
-    `unbounded` has a plain launch, `cycles` the shortest launch that the machine has.
+    `cycles` includes the shortest launch that the machine has, `unbounded` a plain launch.
     """
 
     cycles: float
@@ -112,9 +113,13 @@ def row_cycles(machine: Machine, k: int, slab: int, element_bytes: int, pitch: i
     """
     limits, row = machine.limits, slab * element_bytes
     whole, rest = divmod(k, slab)
-    misaligned = limits.askew if pitch % limits.sector_bytes else 1.0
+    misaligned = limits.misaligned_row if pitch % limits.sector_bytes else 1.0
     tail = rest * element_bytes
-    last = limits.askew_partial if pitch and tail > limits.sector_bytes and tail % limits.sector_bytes else misaligned
+    last = (
+        limits.misaligned_row_tail
+        if pitch and tail > limits.sector_bytes and tail % limits.sector_bytes
+        else misaligned
+    )
     factor = line_factor(machine, row, pitch) / limits.l2_rate
     return row * factor * (whole * misaligned + (last if rest else 0))
 
@@ -235,9 +240,11 @@ def _unpipelined_cycles(machine: Machine, w: Work) -> tuple[float, float]:
     core runs several tasks at a time, the waits of one task overlap the memory traffic of the others.
     """
     limits, cores = machine.limits, machine.limits.cores or 1
-    rounds = ceil(w.tasks / cores)
+    tasks_per_core = ceil(w.tasks / cores)
     phase_cycles = [_phase_cycles(machine, p) for p in w.phases]
-    busy = rounds * sum(p.trips * max(cycles, p.gather) for p, cycles in zip(w.phases, phase_cycles, strict=True))
+    busy = tasks_per_core * sum(
+        p.trips * max(cycles, p.gather) for p, cycles in zip(w.phases, phase_cycles, strict=True)
+    )
     moved = moving_cycles(machine, w.moved, from_memory=w.from_memory) * max(1, cores / w.tasks)
     if w.at_a_time:
         moved += w.again / limits.far_rate / cores
@@ -326,12 +333,12 @@ def _even_tasks_cycles(machine: Machine, w: Work, o: Overlap, steps: list[float]
     body = _loop_cycles(w, steps, of_trips, masked)
     if not o.ordered:  # groups wait for one another's first product
         body += (o.groups - 1) / 2 * sum(p.first for p in w.phases if p.is_dependent)
-    rounds = ceil(w.tasks / (limits.cores or 1))
+    tasks_per_core = ceil(w.tasks / (limits.cores or 1))
     busy = (w.l2_read + w.end.l2) * share + limits.task_cycles
-    between = (rounds - 1) * limits.next_task
-    if o.pingpong and rounds > 1:
-        return rounds * max(body, (body + end) / 2, busy) + end + between
-    return rounds * max(body + end, busy) + between
+    between = (tasks_per_core - 1) * limits.next_task
+    if o.pingpong and tasks_per_core > 1:
+        return tasks_per_core * max(body, (body + end) / 2, busy) + end + between
+    return tasks_per_core * max(body + end, busy) + between
 
 
 def _uneven_tasks_cycles(machine: Machine, w: Work, steps: list[float], end: float) -> float:

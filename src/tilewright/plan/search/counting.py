@@ -96,7 +96,7 @@ def task_end(t: Tiling, last: MmaTile, result: ResultRows, lanes: float, blocks:
         pieces = sum(count for _, count in store.row_pieces(width)) or width / narrowest
         narrow = result.rows * (pieces - width / widest) * last.row_bytes
         lines = ceil(width / widest) * line_factor(machine, min(width, widest), result.pitch)
-        misaligned = limits.askew if result.pitch % limits.sector_bytes else 1
+        misaligned = limits.misaligned_row if result.pitch % limits.sector_bytes else 1
         l2 = result.rows * lines * limits.leaving_row * misaligned
     outputs = t.batch * last.rows * last.columns
     return TaskEnd(outputs * blocks, lanes * blocks, l2 * blocks, narrow * blocks, blocks, reduces)
@@ -185,11 +185,11 @@ def _slabs_of_stage(placed: OperandPlacement, mmas: tuple[MmaTile, ...], phases:
 
 
 def _share_of_k_in_bounds(t: Tiling, nest_mmas: list[MmaTile]) -> float:
-    """Return the fraction (0 to 1) of K that is not padding; K is padded to whole rows of shared memory (slabs).
+    """Return the fraction (0 to 1) of K that is not padding, if K is padded to whole rows of shared memory (slabs).
 
-    `nest_mmas` are the MMAs of one loop nest; the first one with a K dimension decides. Of several K dimensions it is
-    the one that is contiguous in memory, else the last by name. Example: K of 96 in rows of 64 elements -> 0.75. It is
-    1 if no MMA has a K dimension. `t` is the Tiling.
+    K of 96 in rows of 64 elements gives 0.75. `nest_mmas` are the MMAs of one loop nest; the first one with a K
+    dimension decides. If it has several K dimensions, the one that is contiguous in memory counts, else the last by
+    name. The result is 1 if no MMA has a K dimension. `t` is the Tiling.
     """
     for m in nest_mmas:
         rows = [t.facts.nodes[r].place.contiguous for r in (*m.oriented.a.reads, *m.oriented.b.reads)]
@@ -204,8 +204,8 @@ def _edge_copies(t: Tiling, mmas: tuple[MmaTile, ...]) -> tuple[float, int]:
     """Return (out-of-bounds operand rows that an edge tile copies per K step, edge tiles of the busiest core).
 
     A tile is the part of C that one workgroup computes; an edge tile extends past the end of M or N. `t` (a Tiling) has
-    the tile sizes, `mmas` are the MMA tiles. The rows count for one K loop. So the result is (0, 0) if lanes copy
-    operands without bulk copies, if a workgroup does more than sum one tile of C, and if MMAs have different K.
+    the tile sizes, `mmas` are the MMA tiles. The result is (0, 0) in three cases: lanes, not bulk copies, load
+    operands; a workgroup does more than sum one tile of C; or MMAs have different K.
     """
     if t.o.by_threads or t.o.is_chained or any(m.oriented.product.k != mmas[0].oriented.product.k for m in mmas):
         return 0.0, 0

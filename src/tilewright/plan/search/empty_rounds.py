@@ -57,12 +57,12 @@ def busiest_share(t: Tiling) -> float:
 
 
 def _uniform(t: Tiling, place: AccessFacts, k: frozenset[str]) -> Iterator[np.ndarray]:
-    """Yield boolean arrays of shape (positions of a tile, K iterations): True where a coordinate of the tile is in
-    bounds.
+    """Yield tables that say in which K iterations a whole tile of a read is in bounds.
 
-    There is one array for each memory coordinate of the access `place` that meets two conditions: it depends on K (the
-    dimensions `k`), and all elements of a tile have the same value of it. The positions are the indices along the
-    coordinate's other dimensions. `t` is the Tiling (tile sizes).
+    There is one boolean array for each memory coordinate of the access `place` that depends on K (the dimensions `k`)
+    and is the same for all elements of a tile. Its shape is (positions, K iterations): positions are the indices along
+    the other dimensions of the coordinate. An entry is True if the coordinate is in bounds. `t` is the Tiling (tile
+    sizes).
     """
     offsets = place.offsets or (0,) * len(place.coords)
     # a tile of a flat index may span two values of a digit

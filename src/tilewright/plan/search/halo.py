@@ -52,16 +52,15 @@ class HaloWindow:
 
 @lru_cache
 def halo_window(o: Orientation, c: DimClass) -> HaloWindow | None:
-    """Return the HaloWindow of A along the dimensions of `c`: how a sliding window reads A. None if there is no halo
-    tile.
+    """Return the HaloWindow of A along the dimensions of `c`, or None if there is none. The result is cached.
 
-    With a HaloWindow, a workgroup can load a halo tile: the input patch of a box (rectangle) of output positions, once
-    for all filter taps. `o` (an Orientation) says which of M and N lies on the atom's rows; `c` is a class of
-    dimensions (same role, such as M or K, in every MMA).
+    A HaloWindow says how a sliding window reads A. With it, a workgroup can load a halo tile: the input patch of a box
+    (rectangle) of output positions, once for all filter taps. `o` (an Orientation) says which of M and N lies on the
+    atom's rows; `c` is a class of dimensions (same role, such as M or K, in every MMA).
 
-    None in these cases: `c` is not M on the atom's rows; A does not slide along `c`; addresses are not sums of output
-    positions and filter taps; lanes and not bulk copies load A; atoms are synchronous; an operand is computed; or the
-    kernel has another MMA. The result is cached.
+    There is a HaloWindow only under these conditions. `c` is M on the atom's rows, and A slides along it. Addresses are
+    sums of output positions and filter taps. Bulk copies, not lanes, load A. Atoms are asynchronous. No operand is
+    computed, and the kernel has no other MMA.
     """
     window = _window_or_reason(o, c)
     return None if isinstance(window, str) else window

@@ -178,11 +178,11 @@ def _least_tasks_per_core(t: Tiling) -> float:
         return 0.0
     if facts.masked_product is not None:
         return t.tasks / cores * facts.masked_product.share(t.size)
-    rounds = t.tasks / cores * prod(facts.unmasked_shares.values())
+    tasks_per_core = t.tasks / cores * prod(facts.unmasked_shares.values())
     if (kept := kept_rounds(t)[0]) < 1:
-        return rounds * kept
+        return tasks_per_core * kept
     may_split = not facts.opened and t.tasks <= 2 * CROWDED * cores and not why_not_split(facts)
-    return rounds if facts.loops or may_split else ceil(rounds)
+    return tasks_per_core if facts.loops or may_split else ceil(tasks_per_core)
 
 
 def work_of(kernel: KernelSchedule) -> Work | None:
@@ -257,9 +257,11 @@ def _share_read_alone(kernel: KernelSchedule) -> float:
 
 
 def _l2_cycles_of_b(kernel: KernelSchedule, placed: OperandPlacement) -> float:
-    """Return the L2 cycles of one core to copy all of operand B once, for a kernel that loads A as halo tiles.
+    """Return the L2 cycles of one core to copy the part of operand B that one task reads, for a kernel that loads A as
+    halo tiles.
 
-    A halo tile is an input patch; `placed` must have one.
+    The part has all filter taps and input channels, and the columns of the task's tile. A halo tile is an input patch;
+    `placed` must have one.
     """
     t, m, halo = kernel.tiling, kernel.mmas[0], placed.halo
     assert halo is not None

@@ -231,10 +231,11 @@ class KernelPlan:
         return (Split("loop", slab),) if steps > 1 else ()
 
     def _loop_of_unit_k(self, d: Expr) -> tuple[Split, ...]:
-        """Return a loop Split, as a tuple of one, for the one-element dimension `d`; () if the plan needs no loop.
+        """Return a loop Split, as a tuple of one, for the one-element dimension `d`; () if the plan needs no loop over
+        it.
 
-        The innermost K dimension of all MMAs gets a loop of one slab (row of shared memory). An outer K dimension gets
-        a loop of one element if a loop splits K of the first MMA. Other dimensions need no loop.
+        If `d` is the innermost K dimension of all MMAs, the loop has steps of one slab (row of shared memory). If `d`
+        is another K dimension, and a loop splits K of the first MMA, the loop has steps of one element.
         """
         is_inner_k = all(isinstance(axes, Axes) and d is axes.k for axes in self.axes.values())
         for op, axes in self.axes.items():

@@ -58,11 +58,12 @@ def raster_factor(t: Tiling, raster: int, columns_first: bool) -> float:
     """Return the factor (1 or more) by which copies take longer with the raster group `raster` than with the best one.
 
     A raster group is the number of tiles of C along M that the grid visits before it steps along N; `columns_first`
-    swaps M and N. The more rows the concurrent tiles read, the larger the factor.
+    swaps M and N. `t` is the Tiling (tile sizes). There are two cases:
 
-    If all tiles run at once, they read the same rows in any order. The factor then depends only on which operand
-    neighbouring tiles share: it is above 1 if they share A where the best group shares B, or the reverse; 1 if C has as
-    many tiles along M as along N, or a single one along either. `t` is the Tiling (tile sizes).
+    - More tiles than cores: the factor grows with the number of distinct rows of A and B that concurrent tiles read. -
+    All tiles run at once: they read the same rows in any order. The factor is the machine's `far_users` if neighbouring
+    tiles share A where the best group lets them share B, or the reverse. Otherwise it is 1; also if C has as many tiles
+    along M as along N, or only one along either.
     """
     best = raster_of(t)
     if raster == best and not columns_first:
@@ -80,10 +81,11 @@ def raster_factor(t: Tiling, raster: int, columns_first: bool) -> float:
 def share_read_alone(t: Tiling, raster: int, columns_first: bool, order: str) -> float:
     """Return the fraction (0 to 1) of a tile's operand rows that no other core reads at about the same time.
 
-    If neighbouring tasks (workgroups' tiles) share an operand, its rows are loaded once for all of them. If only
-    distant tasks share it, each loads it; but at most one load per part of L2 counts. `raster` is the raster group
-    (tiles along M before a step along N), `columns_first` swaps M and N. `order` is how cores take tasks: in contiguous
-    order, neighbours run on one core, one after another, and share less. `t` is the Tiling (tile sizes).
+    Rows of the operand that neighbouring tasks (workgroups' tiles) share are loaded once for all of them. Rows that
+    only distant tasks share are loaded by each of them, but at most once for each part of L2. `raster` is the raster
+    group (tiles along M before a step along N), `columns_first` swaps M and N. `order` is the order in which cores take
+    tasks; in contiguous order, neighbours run on one core, one after another, and share less. `t` is the Tiling (tile
+    sizes).
     """
     rows, columns = _grid_tiles_of_c(t)
     (tile, tall), (width, wide) = (columns, rows) if columns_first else (rows, columns)

@@ -20,8 +20,8 @@ from tilewright.plan.search.uniform_kernel import UniformKernelSchedule
 def limits_of(candidate: PlanCandidate, machine: Machine) -> dict[str, float]:
     """Return {resource: cycles of the candidate if only this resource takes time}, the longest first.
 
-    The first resource limits the candidate. Resources are MMAs and the machine's rates, such as lanes and memory. Fixed
-    cycles, which remain if no resource takes time, are subtracted from each number.
+    The first resource limits the candidate. Resources are MMAs and the machine's rates, such as lanes and memory.
+    Fixed cycles, which remain if no resource takes time, are subtracted from each number.
     """
     return cycles_alone(machine, lambda other: cycles_on(candidate, other))
 

@@ -24,11 +24,13 @@ WHAT = "a loop in parts"
 def loops_in_parts(whole: PlanCandidate, ranking: Ranking) -> Iterator[PlanCandidate]:
     """Yield at most one candidate: the kernel of `whole` with its loop split over more workgroups.
 
-    Each workgroup does a part of the iterations, and a second kernel merges the partial results. The number of parts
-    and the tile size are those with the fewest predicted cycles, among those whose values fit the registers of lanes;
-    if none fits, the first that is tried. The kernel of `whole` must be a UniformKernelSchedule (without a pipeline).
-    Yields nothing if the program has no loop that can be split (see `_loop_to_split`), or if `whole` has workgroups for
-    more than half of the cores. If the loop is too short, `ranking` (the search's result) gets that as the reason.
+    Each workgroup does a part of the iterations, and a second kernel merges the partial results. Several numbers of
+    parts and tile sizes are tried. The one with the best sort key is yielded, among those whose values fit the
+    registers of lanes; if none fits, the first one. The kernel of `whole` must be a UniformKernelSchedule (without a
+    pipeline).
+
+    Nothing is yielded if the program has no loop that can be split (see `_loop_to_split`), or if `whole` has workgroups
+    for more than half of the cores. If the loop is too short, `ranking` (the search's result) gets that as the reason.
     """
     kernel = whole.kernel
     assert isinstance(kernel, UniformKernelSchedule)
@@ -81,8 +83,8 @@ def _parts(kernel: UniformKernelSchedule, loop: Op, tile: int) -> Iterator[Parts
     fewest_tasks = tasks_of(across or kernel.widths, size)
     is_ragged = neutral_values(loop) is not None
     counts = set[int]()
-    for rounds in (1,) if is_cpu else (0.5, 1, CROWDED):
-        width = ceil(extent / max(2, int(rounds * cores / fewest_tasks)) / tile) * tile
+    for tasks_per_core in (1,) if is_cpu else (0.5, 1, CROWDED):
+        width = ceil(extent / max(2, int(tasks_per_core * cores / fewest_tasks)) / tile) * tile
         count = ceil(extent / width)
         if count > 1 and count not in counts and (is_ragged or count * width == extent):
             counts.add(count)

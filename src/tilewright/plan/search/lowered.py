@@ -105,13 +105,15 @@ def _why_not_class_tile(o: Orientation, c: DimClass, tile: AxisTile) -> str:
 def _why_not_tile_shape(o: Orientation, c: DimClass, tile: AxisTile) -> str:
     """Return text: why the lowering (code generator) cannot do a tile of this shape; empty if it can.
 
-    `c` is the tile's class of dimensions (same role, such as M or K, in every MMA); `o` (an Orientation) says which of
-    M and N lies on the atom's rows. A tile that has all of `c`, or a run (contiguous flat indices) along the last
-    dimension of `c`, is always possible. Three shapes are refused:
+    `c` is the tile's class of dimensions (same role, such as M or K, in every MMA). A run is a range of contiguous flat
+    indices; a box is a rectangle. `o` (an Orientation) says which of M and N lies on the atom's rows.
+
+    A tile that has all of `c` is always possible, and so is a run along the last dimension of `c`. Three shapes are
+    refused:
 
     - a tile with several elements along more than one dimension of the program;
-    - a box (rectangle) without a halo tile, if it extends along several dimensions, or if `c` is one dimension of the
-      program and has a different number of such boxes than of runs of the same size;
+    - a box without a halo tile, if it extends along several dimensions, or if `c` is one dimension of the program and
+      takes another number of boxes than of runs of the same size;
     - a run over several dimensions of the program, unless it lies within the innermost one and divides its extent.
     """
     if tile.level == WHOLE or tile.fold == INNER_RUN:
@@ -149,7 +151,7 @@ def _why_not_step_size(o: Orientation, c: DimClass, tile: AxisTile) -> str:
     past = [d for d, n in tile.box if n > 1 and facts.extents[d] % tile.size]
     digits = next((x for x in facts.digits.values() if len(x) > 1 and set(c.dims) <= set(x)), ())
     if digits and tile.fold == RUN and not any(r.place.contiguous in digits for r in facts.reads):
-        # steps go over digits of one dimension, which ends where the first digit does
+        # steps cover digits of one dimension, which ends where the first digit does
         past = [d for d in digits if d in facts.extents][:1] if c.extent % tile.size else []
     for d in past:
         shared = [

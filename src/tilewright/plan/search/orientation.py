@@ -263,7 +263,7 @@ def _why_not_k_steps(facts: Facts, p: OrientedProduct) -> str:
     if inner is None or facts.extents[inner] % slab == 0:
         return ""
     digits = next((x for x in facts.digits.values() if len(x) > 1 and inner in x), ())
-    if digits:  # steps go over digits of one dimension, which ends where the first digit does
+    if digits:  # steps cover digits of one dimension, which ends where the first digit does
         inner = next(d for d in digits if d in facts.extents)
     continuing = [place for place in reads if any(inner in window and window - k_and_batch for window in place.windows)]
     return f"{continuing[0].memory}: steps of {slab} along {inner} end within its rows" if continuing else ""

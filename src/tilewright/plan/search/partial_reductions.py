@@ -109,9 +109,9 @@ def _best_part_count(kernel: UniformKernelSchedule, reduction: ValueFacts) -> in
 
     def cost(parts: int) -> tuple[float, int]:
         """Return the sort key (relative memory time, elements left over at the end) of splitting into `parts` parts."""
-        rounds = ceil(parts * fewest_tasks / cores)
-        busy = max(1, rounds * cores / (parts * fewest_tasks) / limits.far_alone)
-        return busy + rounds * limits.copy_latency / moved, extent % parts
+        tasks_per_core = ceil(parts * fewest_tasks / cores)
+        busy = max(1, tasks_per_core * cores / (parts * fewest_tasks) / limits.far_alone)
+        return busy + tasks_per_core * limits.copy_latency / moved, extent % parts
 
     most_parts = min(2 * CROWDED * cores // fewest_tasks, elements // machine.row_tasks.part_elements)
     return min(range(1, max(2, most_parts + 1)), key=cost)
@@ -204,5 +204,5 @@ def _iteration_waits(kernel: UniformKernelSchedule, parts: Parts, tasks: int) ->
     tile = next((n for d, n in kernel.loops.items() if str(d) == parts.dim), parts.width)
     machine, lanes = kernel.machine, kernel.waves * (kernel.machine.lanes or 1)
     at_a_time = max(1, machine.costs.resident.lanes // lanes)
-    rounds = ceil(tasks / ((machine.limits.cores or 1) * at_a_time))
-    return rounds * (ceil(parts.width / tile) - 1) * machine.limits.copy_latency
+    tasks_per_core = ceil(tasks / ((machine.limits.cores or 1) * at_a_time))
+    return tasks_per_core * (ceil(parts.width / tile) - 1) * machine.limits.copy_latency

@@ -45,13 +45,14 @@ class GraphCut:
 
 
 def two_kernel_splits(facts: Facts, ranking: Ranking, times: int = TIMES) -> Iterator[GraphCut]:
-    """Yield a GraphCut (the facts of both kernels) for each choice of a value at which to split a program in two.
+    """Yield a GraphCut (the facts of both kernels) for each value at which to split a program into two kernels.
 
-    The value goes through memory from the first kernel to the second. Several values may leave the same MMAs,
-    reductions and scans to the first kernel; of these the value with the fewest bytes is used. A value with more than
-    `times` times the bytes that the program moves to and from memory is not used, but noted in `ranking` (the search's
-    result). Last come splits whose first kernel has no MMA: it computes what an MMA's operand or epilogue needs.
-    `facts` is the analysed program.
+    The first kernel computes the value, and the second reads it from memory. Heavy operations are MMAs, reductions and
+    scans. If several values give the first kernel the same heavy operations, only the one with the fewest bytes is
+    used. A value is rejected, with a note in `ranking` (the search's result), if it has more than `times` times the
+    bytes that the program moves to and from memory. `facts` is the analysed program.
+
+    Last come splits whose first kernel has no MMA: it computes what an MMA's operand or epilogue needs.
     """
     best: dict[frozenset[int], tuple[float, int]] = {}
     heavy = {n.id for n in facts.nodes if n.op == "mma" or n.reduces or n.op in SCANS}
@@ -202,9 +203,9 @@ def _packed_access(facts: Facts, v: ValueFacts) -> AccessFacts:
     coords = tuple(tuple((n, facts.size(names[i + 1 :])) for i, n in enumerate(names)) for names in runs)
     shape = tuple(facts.size(names) for names in runs)
     strides = tuple(prod(shape[n + 1 :]) for n in range(len(shape)))
-    taken = {arg.name for arg in facts.program.args} | {n.place.memory for n in (*facts.reads, *facts.writes)}
+    used_names = {arg.name for arg in facts.program.args} | {n.place.memory for n in (*facts.reads, *facts.writes)}
     name = BETWEEN
-    while name in taken:  # a value of another split may have the name
+    while name in used_names:  # a value of another split may have the name
         name += "_"
     return AccessFacts(name, v.bytes, coords, shape, strides, False)
 

@@ -33,11 +33,11 @@ STORED = (2, 1)
 
 @dataclass(frozen=True)
 class KernelPipeline:
-    """Producer and consumer waves with their registers and stages, the overlap of MMAs, and whether A stays in
-    registers.
+    """The pipeline of a kernel: producer and consumer waves with registers and stages (`roles`), and the overlap of
+    MMAs.
 
-    With a halo tile (input patch) of A, `offsets` is the number of filter taps in a stage of B; 0: all of B is
-    resident. None: there is no halo tile.
+    `keeps_a` says that A stays in registers over the loop. `offsets` is for kernels with a halo tile (input patch) of
+    A: the number of filter taps in a stage of B, or 0 if all of B is resident. It is None without a halo tile.
     """
 
     roles: Pipeline

@@ -104,9 +104,9 @@ def place_operands(t: Tiling, mmas: tuple[MmaTile, ...], phases: dict[int, Loops
 def _reduced_bytes(t: Tiling) -> float:
     """Return the bytes of shared memory per workgroup for values that are reduced beside the MMAs.
 
-    An example is the squares of elements whose sum the epilogue uses. Such a value is computed, depends on no MMA, and
-    no MMA depends on its reduction. It counts the elements of a workgroup's tile, with all of the reduced dimensions.
-    `t` (a Tiling) has the tile sizes.
+    An example is the squares of elements whose sum the epilogue uses. A value counts if it is computed, depends on no
+    MMA, and no MMA depends on its reduction. It counts with the elements of a workgroup's tile, with all of the reduced
+    dimensions. `t` (a Tiling) has the tile sizes.
     """
     facts, reduced = t.facts, 0.0
     for n in facts.reductions_beside_mmas:
@@ -119,12 +119,12 @@ def _reduced_bytes(t: Tiling) -> float:
 
 @lru_cache
 def _joint_loops(o: Orientation, node: int) -> tuple[Op, ...] | None:
-    """Return a key of the MMA with the node number `node`: MMAs with equal keys share copies of the operands that they
+    """Return the loops around the MMA with node number `node`: MMAs with equal loops share copies of operands that they
     have in common.
 
-    The key is the tuple of the author's loops around the MMA, without K loops that only add to accumulators. It is None
-    (nothing is shared) if an MMA in the same loops has a computed operand, or if lanes, not bulk copies, load operands.
-    `o` (an Orientation) has the program's MMAs. The result is cached.
+    The result is the tuple of the author's loops, without K loops that only add to accumulators. None means that copies
+    are not shared: an MMA in the same loops has a computed operand, or lanes, not bulk copies, load operands. `o` (an
+    Orientation) has the program's MMAs. The result is cached.
     """
     facts = o.facts
     around = loops_around(facts.program)
@@ -183,8 +183,8 @@ def _count_read(
         return
     if not along and pitch:  # rows of memory run along M or N; a K step reads `k` of them
         row = min(rows, slab) * access.bytes
-        askew = limits.askew if pitch % limits.sector_bytes else 1.0
-        cycles = shared * trips * count / limits.l2_rate * line_factor(machine, row, pitch) * askew
+        misaligned = limits.misaligned_row if pitch % limits.sector_bytes else 1.0
+        cycles = shared * trips * count / limits.l2_rate * line_factor(machine, row, pitch) * misaligned
     elif inner is not None and t.loops_over(frozenset({inner}) & n.dims):
         element = m.row_bytes // slab
         rows_of_k = trips / ceil(extent / min(extent, slab)) * access.bytes * distinct_share / element

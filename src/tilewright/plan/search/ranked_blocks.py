@@ -54,11 +54,11 @@ Ordering = tuple[float, float, float]
 
 
 def ordering_of(candidates: Sequence[CostedBlocking]) -> Callable[[CostedBlocking], Ordering]:
-    """Return a function that gives the Ordering of each of the candidates.
+    """Return a function that gives the Ordering (sort key) of each of the candidates.
 
-    Candidates that are close to the fastest one (see CLOSE) count with its cycles. Among them, the sum of all
-    activities decides, those that others hide included: real caches and memory may be slower than predicted, most of
-    all if all cores are at work.
+    The key is (cycles, sum of the cycles of all activities, cycles). In the first place, candidates close to the
+    fastest one (see CLOSE) all count with the fastest one's cycles. Of these, the one with the smallest sum comes
+    first, although its activities overlap: real caches and memory may be slower than predicted.
     """
     fewest = min((x.cost.cycles for x in candidates), default=0.0)
 

@@ -175,10 +175,9 @@ def _do_waves_share_rows(kernel: UniformKernelSchedule, padded_rows: int) -> boo
 
 
 def _result_elements(kernel: UniformKernelSchedule) -> float:
-    """Return the number of elements of the kernel's largest result that one loop iteration computes, over all
-    workgroups.
+    """Return the number of elements that all workgroups together write in one loop iteration, of the largest result.
 
-    Without loops it is the number of elements of the whole result.
+    Without loops, that is the whole result. Each loop divides it by the dimension's extent over the tile.
     """
     size, facts = kernel.facts.number_of, kernel.facts
     most = max((facts.size(n.dims) for n in facts.writes), default=0)

@@ -33,7 +33,7 @@ from tilewright.plan.search.repack import repackings
 from tilewright.plan.search.row_copies import Repacked, with_copies
 from tilewright.plan.search.simt import simt_candidates
 
-Halves = dict[tuple[str, tuple[ValueFacts, ...]], Ranking]
+HalfRankings = dict[tuple[str, tuple[ValueFacts, ...]], Ranking]
 """The rankings of parts of a program: first or second kernel, and its values."""
 
 KEPT, KEPT_OF_FAMILY = 8, 16
@@ -77,7 +77,7 @@ def search_facts(
     only_lowered: bool = True,
     keeps_all: bool = False,
     blocks: bool = True,
-    halves: Halves | None = None,
+    halves: HalfRankings | None = None,
 ) -> Ranking:
     """Find the fastest ways to run an analysed program; return a Ranking: candidates, fastest first, and rejections.
 
@@ -121,7 +121,9 @@ def search_facts(
     return ranking
 
 
-def _add_without_loop(facts: Facts, machine: Machine, ranking: Ranking, only_lowered: bool, halves: Halves) -> None:
+def _add_without_loop(
+    facts: Facts, machine: Machine, ranking: Ranking, only_lowered: bool, halves: HalfRankings
+) -> None:
     """Add candidates to `ranking` that run the program as two kernels, with its loop turned into one iteration.
 
     Values between the loop's MMAs may then go through memory, such as the scores of attention. Nothing is added on
@@ -166,7 +168,7 @@ def _add_two_kernels(
     machine: Machine,
     ranking: Ranking,
     only_lowered: bool,
-    halves: Halves,
+    halves: HalfRankings,
     before: tuple[Rewrite, ...] = (),
 ) -> None:
     """For each possible split of the program into two kernels, add the fastest candidate to `ranking`.
@@ -202,7 +204,9 @@ def _add_two_kernels(
         _add_candidates(ranking, [both])
 
 
-def _searched_half(half: Facts, machine: Machine, ranking: Ranking, only_lowered: bool, halves: Halves) -> Ranking:
+def _searched_half(
+    half: Facts, machine: Machine, ranking: Ranking, only_lowered: bool, halves: HalfRankings
+) -> Ranking:
     """Return the Ranking of `half`, the analysed program of one of two kernels.
 
     A program with many cuts leads to the same half in many ways, so that each half is searched once. `halves` maps

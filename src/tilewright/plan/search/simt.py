@@ -281,10 +281,10 @@ def with_box_dims(
 
 
 def _box_kernel(program: SimtProgram, terms: SimtProduct, box: dict[str, int]) -> SimtKernelSchedule:
-    """Return the SIMT kernel in which each lane computes one box (rectangle) of results, each a vector of the batch.
+    """Return the schedule of a SIMT kernel in which each lane computes one box (rectangle) of output positions.
 
-    `program` is the MMA, `terms` says how lanes compute it. `box` maps each digit (mixed-radix part of M) to the box's
-    extent. Task widths and waves follow from the box.
+    `program` is the MMA, and `terms` says how lanes compute it. `box` maps each digit (mixed-radix part of M) to the
+    box's extent along it. The numbers of boxes and batch vectors per task, and of waves, are chosen here.
     """
     terms, outer, inner = with_box_dims(program, terms, box)
     count = prod(ceil(program.facts.extents[d] / n) for d, n in box.items())
@@ -303,16 +303,16 @@ def count_simt_work(kernel: SimtKernelSchedule) -> Work:
     limits, costs, lanes, values = machine.limits, machine.costs.terms, machine.lanes or 1, terms.vector_elements
     boxes = max(1, ceil(prod(kernel.widths.values()) / (values * terms.results * lanes * kernel.waves)))
     count, widened = size(terms.k), values if terms.element_bytes < terms.accumulator_bytes else 0
-    rounds = ceil(count / terms.k_step)
-    loads = rounds * boxes * (terms.window_positions // terms.positions_per_load)
-    instructions = loads * costs.load + rounds * boxes * terms.window_positions * widened
+    trips = ceil(count / terms.k_step)
+    loads = trips * boxes * (terms.window_positions // terms.positions_per_load)
+    instructions = loads * costs.load + trips * boxes * terms.window_positions * widened
     instructions += count * (boxes * terms.results * values + 1 + widened)
     instructions += boxes * terms.results * (values // 2 + costs.result) + costs.task
     tasks = tasks_of(kernel.widths, size)
     core_waves = ceil(tasks / (limits.cores or 1)) * kernel.waves
     concurrent = min(core_waves, max(kernel.waves, resident_waves(machine, boxes * terms.live_registers, kernel.waves)))
-    is_unrolled = rounds <= max_unrolled_steps(terms, kernel.widths, kernel.waves, machine)
-    wave_cycles = instructions * costs.waiting + (1 if is_unrolled else rounds) * limits.copy_latency
+    is_unrolled = trips <= max_unrolled_steps(terms, kernel.widths, kernel.waves, machine)
+    wave_cycles = instructions * costs.waiting + (1 if is_unrolled else trips) * limits.copy_latency
     lines = min(lanes, ceil(lanes * terms.lane_stride_bytes / machine.lane_access.line_bytes))
     phase = Phase(1, lanes=kernel.waves * instructions * lanes / limits.lane_rate, gather=kernel.waves * loads * lines)
     moved = touched_bytes(kernel.program.facts, machine)

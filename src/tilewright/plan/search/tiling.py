@@ -85,10 +85,10 @@ class Tiling:
         return self._loops[dims]
 
     def trips(self, loops: Loops) -> int:
-        """Return how often a workgroup runs the body of a loop nest: the product of the trip counts of `loops`.
+        """Return how often a workgroup runs the body of a loop nest: the product of the trip counts of `loops`; 1 if
+        `loops` is empty.
 
-        Each loop is given as the index of its class of dimensions (same role in every MMA). It is 1 if `loops` is
-        empty.
+        A loop is given as the number of a class of dimensions: those that have the same role in every MMA.
         """
         return prod(self.tiles[n].count for n in loops)
 

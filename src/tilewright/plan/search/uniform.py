@@ -78,9 +78,9 @@ def microkernels(facts: Facts, machine: Machine, width: Size, lanes: int | None 
     that an atom must span, None for any. `facts` is the analysed program of this kernel: MMAs that another kernel
     computes are left out.
     """
-    own = {facts.nodes[p.node].source for p in facts.products}
+    mmas = {facts.nodes[p.node].source for p in facts.products}
     every = best_microkernels(facts.program, machine, width, facts.number_of, facts.opened, lanes)
-    return {op: microkernel for op, microkernel in every.items() if op in own}
+    return {op: microkernel for op, microkernel in every.items() if op in mmas}
 
 
 def count_uniform_work(kernel: UniformKernelSchedule) -> Work:

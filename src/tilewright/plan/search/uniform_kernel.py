@@ -71,7 +71,7 @@ class UniformKernelSchedule:
     def trips(self) -> dict[Op, int]:
         """{MMA: number of iterations of the loops around it within one task} for all MMAs of the program.
 
-        A task is one workgroup's tile. The kernel may have a loop that the program does not have. Such a loop counts
+        A task is one workgroup's tile. The kernel may have a loop that the program does not have. That loop counts
         for each MMA with the loop's dimension.
         """
         program, size = self.facts.program, self.facts.number_of

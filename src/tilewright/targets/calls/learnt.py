@@ -45,9 +45,10 @@ class LearntCalls:
         return table
 
     def remember(self, kind: Description, record: CallRecord, most: int, room: int | None = None) -> None:
-        """Add a kind of call, as the `kind` of its arguments (their description) and the `record` that repeats it, in
-        front of the earlier ones. At most `most` kinds are kept. Older kinds are dropped once the kept memory exceeds
-        `room` bytes (None: no limit), and so are kinds that are no longer valid. The table must exist.
+        """Add a kind of call in front of those that are kept: `kind` describes its arguments, and `record` repeats it.
+
+        Kinds that are no longer valid are dropped. So are the oldest ones, if there would be more than `most`, or if
+        the memory of all would exceed `room` bytes (None: no limit). The new kind is always kept. The table must exist.
         """
         assert self.table is not None
         kinds, used = [(kind, record)], record.room

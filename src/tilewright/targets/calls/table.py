@@ -171,7 +171,7 @@ class CallRecord:
         outputs: Sequence[Output] = (),
         copies: Sequence[Copy | SmallCopy] = (),
         pairs: Sequence[tuple[int, int, int, int, int, int]] = (),
-        told: Sequence[int] = (),
+        counted: Sequence[int] = (),
         telling: Callable[[Any], Any] | None = None,
         room: int = 0,
         workspaces: Sequence[Callable[[], Any]] = (),
@@ -181,7 +181,7 @@ class CallRecord:
         """Write the record's words for the native function: what to copy, what to make, what to launch.
 
         `given` is the number of arguments; `pairs` are words of two arrays as `pair_of` gives them (how they overlap);
-        `told` are the arguments that `telling` is called with after the launch (torch counts writes to tensors).
+        `counted` are the arguments that `telling` is called with after the launch (torch counts writes to tensors).
         `room` is how many bytes of memory stay with the launch. `workspaces` make arrays, after the outputs, that
         the call drops when it returns. `fixed` are arguments that must be one tensor each: the record is for them
         alone, for as long as the word `alive` is not 0.
@@ -190,7 +190,7 @@ class CallRecord:
         self.alive = alive
         makers = [*(o.make for o in outputs), *workspaces]
         self.room = room
-        told = () if telling is None else told
+        counted = () if telling is None else counted
         threads = environment.THREADS.text()
         value = None if threads is None else ctypes.create_string_buffer(threads.encode())
         large, small = [c for c in copies if isinstance(c, Copy)], [c for c in copies if isinstance(c, SmallCopy)]
@@ -208,11 +208,11 @@ class CallRecord:
             "copy": np.array([(c.argument, id(c.make), 0 if c.back is None else id(c.back)) for c in large], np.int64),
             "makers": np.array([id(make) for make in makers], np.int64),
             "finishers": np.array([0 if o.finish is None else id(o.finish) for o in outputs], np.int64),
-            "tell": np.array(told, np.int64),
+            "tell": np.array(counted, np.int64),
         }
         words = {
             "given": given, "outputs": len(makers), "results": len(outputs), "pairs": len(pairs),
-            "copies": len(large), "smalls": len(small), "told": len(told), "fixes": len(fixed),
+            "copies": len(large), "smalls": len(small), "told": len(counted), "fixes": len(fixed),
             "alive": 0 if alive is None else alive.ctypes.data,
             "variable": ctypes.addressof(_VARIABLE), "threads": 0 if value is None else ctypes.addressof(value),
             "launch": launch.function, "launched": launch.data, "keeper": id(self),

@@ -17,7 +17,7 @@ FUNCTIONS: Mapping[str, float] = {
 COSTS = Costs(
     vectors=VectorCosts(block=30, task=100, shown=0.2, piece=8, ahead=2),
     lanes=LaneCosts(
-        product=0.5, integer_product=1.5, load=0.5, conversion=1.0, apart=16, parted=1.5, task=50, end=12, turn=3
+        product=0.5, integer_product=1.5, load=0.5, conversion=1.0, lane_store=16, parted=1.5, task=50, end=12, turn=3
     ),
     functions=FUNCTIONS,
 )

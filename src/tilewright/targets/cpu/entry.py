@@ -67,7 +67,7 @@ class EntryMember:
     """A module's entry for one set of sizes.
 
     `once` is a key of everything on which its bind function depends beside the arguments; empty if nothing is bound.
-    `made` are the workspaces that bind fills. `lasting` says that bind only fills them, so that the result may be
+    `workspaces` are the workspaces that bind fills. `lasting` says that bind only fills them, so that the result may be
     reused with other arguments. `fixed` are the arguments that bind reads. `places` has the source location of each
     check, by error code.
     """
@@ -76,7 +76,7 @@ class EntryMember:
     code: EntryCode
     sizes: tuple[int, ...] = ()
     once: tuple[object, ...] = ()
-    made: tuple[SlotMemory, ...] = ()
+    workspaces: tuple[SlotMemory, ...] = ()
     lasting: bool = True
     fixed: frozenset[int] = frozenset()
     places: Mapping[int, Any] = field(default_factory=dict)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.runtime.overlap import require_apart
+from tilewright.runtime.overlap import require_no_overlap
 from tilewright.runtime.scripts import Bound, Kept, ScriptExecutor, Whole
 from tilewright.targets.cpu.entry import EntryLaunch, EntryMember
 
@@ -40,7 +40,7 @@ class EntryExecutor(ScriptExecutor):
         staged, _ = self._staged(arrays, self.near(arrays))
         launch = EntryLaunch(member, staged)
         launch.bind()
-        return Kept(member.once, member.made, {_KEPT: launch.kept})
+        return Kept(member.once, member.workspaces, {_KEPT: launch.kept})
 
     def bind_whole(
         self,
@@ -63,9 +63,9 @@ class EntryExecutor(ScriptExecutor):
             return super().bind_whole(arrays, params, kept, passing=passing)
         memory = self.near(arrays, passing)
         staged, copies = self._staged(arrays, memory)
-        require_apart(self.name, [(a.name, a.role) for a in self.arguments], staged)
+        require_no_overlap(self.name, [(a.name, a.role) for a in self.arguments], staged)
         reused = None
-        if kept is not None and member.lasting and (kept.steps, kept.made) == (member.once, member.made):
+        if kept is not None and member.lasting and (kept.steps, kept.workspaces) == (member.once, member.workspaces):
             reused = kept.arrays[_KEPT]
         launch = EntryLaunch(member, staged, reused)
         if reused is None and member.once:

@@ -33,7 +33,7 @@ def entry_code(host: Program, launched: Launched, target: CpuTarget, *, laid_out
     kernels = list(dict.fromkeys(kernel for kernel, _ in launches.values()))
     cached = None if any(kernel.dump.wanted for kernel in kernels) else disk.load(key)
     if cached is None:
-        texts, entry = entry_texts(NAME, host, launches.__getitem__, target.machine, apart=True, laid_out=laid_out)
+        texts, entry = entry_texts(NAME, host, launches.__getitem__, target.machine, is_serial=True, laid_out=laid_out)
         code = HELPER.ask(target.options.request("object"), texts.text + "\n")
         for kernel in kernels:
             kernel.write_assembly()

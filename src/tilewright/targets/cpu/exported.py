@@ -53,16 +53,16 @@ def entry_texts(
     machine: Machine,
     *,
     tvm_ffi: bool = False,
-    apart: bool = False,
+    is_serial: bool = False,
     laid_out: bool = False,
 ) -> tuple[ProgramTexts, WrittenEntry]:
     """Return (LLVM text of the host program `host` and of all programs that it launches, description of the functions
     that launch them).
 
     Function names begin with `name`. `launched` is a function: it returns (kernel, conditions on its sizes) for a
-    launch operation. `tvm_ffi` adds the function that TVM-FFI calls. `apart` says that calls with the same kept memory
-    (such as packed weights) never run at the same time; `laid_out` says that arrays have the strides that the programs'
-    arguments declare.
+    launch operation. `tvm_ffi` adds the function that TVM-FFI calls. `is_serial` says that calls with the same kept
+    memory (such as packed weights) never run at the same time; `laid_out` says that arrays have the strides that the
+    programs' arguments declare.
     """
     texts = ProgramTexts(name)
     symbols: dict[NativeKernel, str] = {}
@@ -77,7 +77,7 @@ def entry_texts(
             symbols[kernel] = texts.add(emitted.text, emitted.name)
         return LaunchedFunction(symbols[kernel], kernel.program, emitted.scratch_bytes, emitted.open_bytes, conditions)
 
-    plan = EntryPlan(name, host, function, _tile_configuration(machine), apart=apart, laid_out=laid_out)
+    plan = EntryPlan(name, host, function, _tile_configuration(machine), is_serial=is_serial, laid_out=laid_out)
     entry = write_entry(plan, tvm_ffi=tvm_ffi)
     texts.add_entry(entry.text)
     return texts, entry

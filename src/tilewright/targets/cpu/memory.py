@@ -49,8 +49,8 @@ def _row_stride(e: NativeEmitter, offset: Expr, row: Symbol, buffer: Value) -> s
 
 def _load_register(e: NativeEmitter, op: Op, target: Value, buffer: Value, offset: Expr) -> str:
     """Emit the load of the scalar or vector register `target` from the tensor `buffer`, and return the LLVM value.
-    `offset` is the index expression, of the lane number for vectors. Where the condition of the operation `op` fails,
-    the register gets its `otherwise` value.
+    `offset` is the index expression, of the lane number for vectors. In lanes for which the condition of the operation
+    `op` fails, the register gets its `otherwise` value.
     """
     lanes, kind = e.lanes(target), element(target.type.dtype)
     lane = op.attrs["over"][0] if op.attrs["over"] else None

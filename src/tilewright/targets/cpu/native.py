@@ -20,7 +20,7 @@ from tilewright.lower.cpu.lower import LoweredLoops, lower
 from tilewright.machine import Machine
 from tilewright.runtime.codegen import HELPER
 from tilewright.runtime.dump import Dump
-from tilewright.runtime.overlap import require_apart
+from tilewright.runtime.overlap import require_no_overlap
 from tilewright.runtime.sizes import sizes_of
 from tilewright.targets.cpu.emit import EmittedNative, emit
 from tilewright.targets.cpu.entry import EntryCode, EntryLaunch, EntryMember
@@ -113,7 +113,7 @@ class NativeKernel:
         self.target.require(name)
         if workers is not None and workers < 1:
             raise ArgumentError(f"{name}: workers={workers}; at least one is needed")
-        values, types = self.taken(arrays, params)
+        values, types = self.sizes_and_types(arrays, params)
         staged: list[tuple[Array, Array, Array, str]] = []
         for number, (array, arg, kind) in enumerate(zip(arrays, self.program.args, types, strict=True)):
             _check_memory(array, arg.name or "", kind)
@@ -121,11 +121,13 @@ class NativeKernel:
                 flat = np.zeros(kind.cosize(), array.dtype)
                 staged.append((array, flat, _element_offsets(kind), kind.role or "in"))
                 arrays = [*arrays[:number], flat, *arrays[number + 1 :]]
-        require_apart(name, [(a.name or "", a.type.role) for a in self.program.args], arrays)
+        require_no_overlap(name, [(a.name or "", a.type.role) for a in self.program.args], arrays)
         started = self.start(arrays, workers, values)
         return StagedLaunch(started, staged) if staged else started
 
-    def taken(self, arrays: Sequence[Array], params: Mapping[str, int] | None) -> tuple[list[int], list[TensorType]]:
+    def sizes_and_types(
+        self, arrays: Sequence[Array], params: Mapping[str, int] | None
+    ) -> tuple[list[int], list[TensorType]]:
         """Return (values of the open sizes, types of the arguments with these values) for a call with `arrays`. Open
         sizes are known only at the call; `params` gives those that no shape determines, by name. Raise ArgumentError if
         the number, shapes or element types of the arrays are not those of the arguments.

@@ -78,8 +78,8 @@ def holds_only_products(e: NativeEmitter, op: Op) -> bool:
 
 
 def masked_products(e: NativeEmitter, op: Op) -> None:
-    """Write the multiplication atoms of the `if` operation `op` without a branch. Where its condition fails, a mask
-    keeps the accumulators as they were.
+    """Write the multiplication atoms of the `if` operation `op` without a branch. If its condition fails, a mask keeps
+    the accumulators as they were.
     """
     when, w = op.attrs["when"], e.w
     holds, depth = w.condition(when), w.depth(when)

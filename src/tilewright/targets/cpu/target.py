@@ -95,8 +95,8 @@ def named(machine: Machine) -> CpuTarget:
     return CpuTarget(name, _with_limits(machine, host_row), CodeOptions(None, family.cpu, enabled), why)
 
 
-def _with_limits(machine: Machine, own: Machine) -> Machine:
-    """Return `machine` with the number of cores and the cache sizes of the machine `own`."""
+def _with_limits(machine: Machine, host: Machine) -> Machine:
+    """Return `machine` with the number of cores and the cache sizes of the machine `host`."""
     names = ("cores", "l1_bytes", "l1_ways", "l2_bytes", "line_bytes")
-    values: Mapping[str, Any] = {n: getattr(own.limits, n) for n in names}
+    values: Mapping[str, Any] = {n: getattr(host.limits, n) for n in names}
     return replace(machine, limits=replace(machine.limits, **values))

@@ -72,7 +72,7 @@ class GpuLaunchCache(LearntCalls):
             call.launch,
             [Output(_maker(torch, tensor)) for tensor in outputs],
             pairs=[pair_of(w, n, call.extents, described.addresses) for w in written for n in arguments if n != w],
-            told=written,
+            counted=written,
             telling=telling_of(torch),
             workspaces=[_room_maker(torch, size, args[0].device) for size in call.workspaces],
         )

@@ -115,8 +115,8 @@ def task_loop(e: Emitter, deal: DynamicTasks, leads: bool, wave: str) -> Iterato
     """
     w, d = e.w, e.dialect
     total, last = w.number(deal.total), w.number(deal.total - 1)
-    taken, drawn, read = (w.slot("i32") for _ in range(3))
-    w.line(f"store i32 0, ptr {taken}")
+    count, drawn, read = (w.slot("i32") for _ in range(3))
+    w.line(f"store i32 0, ptr {count}")
     w.line(f"store i32 0, ptr {read}")
     workers = d.workers(e) if leads else ""
     dealing = w.value(f"icmp eq i32 {wave}, 0") if leads else ""
@@ -130,7 +130,7 @@ def task_loop(e: Emitter, deal: DynamicTasks, leads: bool, wave: str) -> Iterato
         numbers, its first wave also hands the number over to all waves. Return an i1, which is true if there is a task
         of that number.
         """
-        n = w.value(f"load i32, ptr {taken}")
+        n = w.value(f"load i32, ptr {count}")
         place = w.value(f"urem i32 {n}, {PLACES}")
         phase = w.value(f"and i32 {w.value(f'udiv i32 {n}, {PLACES}')}, 1")
         at = w.value(f"mul i32 {place}, 8")
@@ -145,13 +145,13 @@ def task_loop(e: Emitter, deal: DynamicTasks, leads: bool, wave: str) -> Iterato
                     number = w.value(f"add i32 {before}, {workers}")
                     w.line(f"store volatile i32 {number}, ptr addrspace(3) {slot}")
                     d.arrive(e, full, everywhere=False)
-            d.together(e)  # keeps the lanes of the dealing wave together
+            d.sync_lanes(e)  # keeps the lanes of the dealing wave together
         d.await_(e, full, phase)
         with w.when(e.first_lane):  # one lane reads and arrives: race checkers miss the order of a wave's lanes
             w.line(f"store i32 {w.value(f'load volatile i32, ptr addrspace(3) {slot}')}, ptr {read}")
             d.arrive(e, empty, everywhere=False)
         number = d.uniform(e, w.value(f"load i32, ptr {read}"))
-        w.line(f"store i32 {w.value(f'add i32 {n}, 1')}, ptr {taken}")
+        w.line(f"store i32 {w.value(f'add i32 {n}, 1')}, ptr {count}")
         numbered.append(number)
         return w.value(f"icmp slt i32 {number}, {total}")
 
@@ -164,7 +164,7 @@ def task_loop(e: Emitter, deal: DynamicTasks, leads: bool, wave: str) -> Iterato
                 w.line(f"store i32 {one}, ptr {drawn}")
         yield numbered[0]
         # without it, the branch of one lane would make the compiler treat the next iteration as divergent
-        d.together(e)
+        d.sync_lanes(e)
 
 
 def _barriers(deal: DynamicTasks) -> tuple[int, int]:

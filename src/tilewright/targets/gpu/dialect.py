@@ -104,7 +104,7 @@ class Dialect(Protocol):
         An interface method with an empty body: each machine's dialect implements it.
         """
 
-    def together(self, e: Emitter) -> None:
+    def sync_lanes(self, e: Emitter) -> None:
         """Emit a barrier of the wave's lanes, after which each lane sees the others' earlier writes.
 
         An interface method with an empty body: each machine's dialect implements it.
@@ -216,7 +216,7 @@ class Dialect(Protocol):
         An interface method with an empty body: each machine's dialect implements it.
         """
 
-    def settle(self, e: Emitter, pending: int, sums: tuple[Value, ...]) -> None:
+    def wait_products(self, e: Emitter, pending: int, sums: tuple[Value, ...]) -> None:
         """Emit the wait until at most `pending` groups of asynchronous multiplications are in flight. `sums` are the
         accumulators that may be used after it.
 

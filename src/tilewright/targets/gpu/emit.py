@@ -79,7 +79,7 @@ class Emitter:
             raise ProgramError(f"{machine.name} has no waves of many lanes")
         self.lanes = machine.lanes
         self.w = LaneWriter()
-        self.w.own = lambda name, values: dialect.function(self, name, values, "full")
+        self.w.instruction = lambda name, values: dialect.function(self, name, values, "full")
         self.offsets: dict[Value, int] = {}
         self.arrivals: list[tuple[int, int]] = []
         self.registers: dict[Value, list[str]] = {}
@@ -452,7 +452,9 @@ class Emitter:
             self.put(value, i, literal(number, dtype) if fresh is None else fresh)
 
     def _read(self, op: Op) -> None:
-        """Make the integer in the operand register, converted to i32, the value of the operation's symbol."""
+        """Emit `read`, which gives an integer register a symbol's name: convert the register to i32, and let the symbol
+        of `op` stand for it.
+        """
         value = op.operands[0]
         text, kind = self.get(value), value.type.dtype
         if kind.bits < 32:
@@ -504,8 +506,8 @@ class Emitter:
         machine has it. `axes` are the axes of `op`.
         """
         target = op.operands[0]
-        rounds = formula.name == "cast" and formula.value is to and is_coarse(to)
-        pairs = rounds and count % 2 == 0 and self.dialect.rounds_pairs(self, to)
+        is_rounded = formula.name == "cast" and formula.value is to and is_coarse(to)
+        pairs = is_rounded and count % 2 == 0 and self.dialect.rounds_pairs(self, to)
         if pairs and self._in_pairs(op, axes, formula, to, count):
             return
         texts = [self._formula(op, axes, i).write(formula, to) for i in range(count)]
@@ -623,7 +625,7 @@ class Emitter:
 
     def _together(self, op: Op) -> None:
         """Emit a barrier of the wave's lanes (as bar.warp.sync)."""
-        self.dialect.together(self)
+        self.dialect.sync_lanes(self)
 
     def _fence(self, op: Op) -> None:
         """Emit a fence: the lane's stores to shared memory become visible to asynchronous copies and
@@ -666,7 +668,7 @@ class Emitter:
         """Emit the wait until at most n groups of asynchronous multiplications are in flight. n is the attribute
         `pending` of `op`; the operands of `op` are accumulators that may be used after it.
         """
-        self.dialect.settle(self, op.attrs["pending"], op.operands)
+        self.dialect.wait_products(self, op.attrs["pending"], op.operands)
 
 
 def emit(program: Program, machine: Machine, dialect: Dialect) -> Emitted:

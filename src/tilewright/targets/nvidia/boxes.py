@@ -91,7 +91,7 @@ def boxes(op: Op, loads: bool) -> tuple[MapForm, list[TensorBox]]:
         tuple(e for e, _ in op.attrs["there"]),
         tensor.shape,
         tensor.steps,
-        tuple(loose for _, loose in op.attrs["there"]),
+        tuple(may_leave for _, may_leave in op.attrs["there"]),
         16,
         ends=tuple(holds(op.attrs["inside"])) if "inside" in op.attrs else (),
     )

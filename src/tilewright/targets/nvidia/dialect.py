@@ -201,7 +201,7 @@ class Ptx:
         """
         e.w.assembly("bar.sync $0, $1;", "r,r", (f"i32 {barrier}", f"i32 {threads}"))
 
-    def together(self, e: Emitter) -> None:
+    def sync_lanes(self, e: Emitter) -> None:
         """Emit a barrier of the wave's lanes (bar.warp.sync)."""
         e.w.declare("void @llvm.nvvm.bar.warp.sync(i32)")
         e.w.line("call void @llvm.nvvm.bar.warp.sync(i32 -1)")
@@ -368,11 +368,11 @@ class Ptx:
         else:
             mma.multiply(e, op, atom)
 
-    def settle(self, e: Emitter, pending: int, sums: tuple[Value, ...]) -> None:
+    def wait_products(self, e: Emitter, pending: int, sums: tuple[Value, ...]) -> None:
         """Emit the wait until at most `pending` groups of wgmma are in flight (wgmma.wait_group). `sums` are the
         accumulators that may be used after it.
         """
-        wgmma.settle(e, pending, sums)
+        wgmma.wait_products(e, pending, sums)
 
     def as_one_word(self, e: Emitter, word: str) -> str:
         """Emit a copy of the i32 `word` that LLVM cannot look through, so that it stays one register, and return the

@@ -52,26 +52,26 @@ def form(e: Emitter, op: Op) -> tuple[bool, Any] | None:
     return None
 
 
-def row_place(op: Op, turned: bool, first: int, matrices: int) -> Expr:
+def row_place(op: Op, is_transposed: bool, first: int, matrices: int) -> Expr:
     """Return the offset in shared memory, after the swizzle, of the matrix row whose address a lane gives to ldmatrix
     or stmatrix. The instruction moves `matrices` matrices, which begin at element number `first` that a lane holds.
-    `turned` says that they are transposed. The offset is an expression of the lane.
+    `is_transposed` says that they are transposed. The offset is an expression of the lane.
     """
     (lane, value), place = op.attrs["over"], op.attrs["at"][0]
     row, matrix = lane % 8, (lane // 8) % matrices
     position: dict[Any, Expr] = {
-        lane: row // 2 if turned else 4 * row,
-        value: first + 2 * matrix + (row % 2 if turned else 0),
+        lane: row // 2 if is_transposed else 4 * row,
+        value: first + 2 * matrix + (row % 2 if is_transposed else 0),
     }
     return swizzled(op.operands[1].type.swizzle, Substitution(position)(place))
 
 
-def _address(e: Emitter, op: Op, turned: bool, first: int, matrices: int) -> str:
+def _address(e: Emitter, op: Op, is_transposed: bool, first: int, matrices: int) -> str:
     """Emit the address in shared memory of the matrix row that this lane gives to the instruction (see `row_place`),
     and return it, an i32.
     """
     e.w.names[op.attrs["over"][0]] = e.lane
-    return e.address(op.operands[1], row_place(op, turned, first, matrices), 2)
+    return e.address(op.operands[1], row_place(op, is_transposed, first, matrices), 2)
 
 
 def _matrices_per_instruction(count: int) -> int:

@@ -112,7 +112,7 @@ class _Rows:
         self.places, self.steps, self.transposed = dict.fromkeys(places), descriptor.steps, descriptor.transposed
         self.chunks: dict[int, list[str]] = {}
         slab, period = ROW // size, ROW * ROWS
-        self.apart = (descriptor.slabs if self.transposed else descriptor.groups) * size
+        self.group_stride = (descriptor.slabs if self.transposed else descriptor.groups) * size
         """Bytes between slabs (m or n fastest), or between groups of eight rows (k fastest)."""
         step = TOGETHER * ROW if self.transposed else CHUNK
         if [m * size for m in descriptor.moves] != [step * n for n in range(self.steps)]:
@@ -122,15 +122,17 @@ class _Rows:
         if self.transposed:
             if not starts:
                 raise ProgramError(f"%{memory.name}: a factor begins at a multiple of {period} bytes, as swizzles do")
-            above = w.value(f"mul i32 {w.value(f'udiv i32 {first}, {slab}')}, {self.apart}")
+            above = w.value(f"mul i32 {w.value(f'udiv i32 {first}, {slab}')}, {self.group_stride}")
             self.turn: str | None = w.value(f"mul i32 {w.value(f'urem i32 {first}, {slab}')}, {size}")
             self.base = w.value(f"add i32 {begin}, {above}")
             return
         within, above = w.value(f"urem i32 {first}, {ROWS}"), w.value(f"udiv i32 {first}, {ROWS}")
-        moved = w.value(f"add i32 {w.value(f'mul i32 {within}, {ROW}')}, {w.value(f'mul i32 {above}, {self.apart}')}")
+        moved = w.value(
+            f"add i32 {w.value(f'mul i32 {within}, {ROW}')}, {w.value(f'mul i32 {above}, {self.group_stride}')}"
+        )
         self.base = w.value(f"add i32 {begin}, {moved}")
         """The address of the lane's first row, before the swizzle."""
-        self.turn = w.value(f"mul i32 {within}, {CHUNK}") if starts and self.apart % period == 0 else None
+        self.turn = w.value(f"mul i32 {within}, {CHUNK}") if starts and self.group_stride % period == 0 else None
         """The lane's contribution to the swizzle of a chunk; None: it must be computed from addresses."""
 
     def loaded(self, step: str, k: int) -> dict[int, str]:
@@ -151,7 +153,7 @@ class _Rows:
         w, values_of = self.e.w, {}
         chunk = w.once((self, step, "chunk"), f"mul i32 {step}, {CHUNK}")
         for n in self.places:
-            row_offset = n % ROWS * ROW + n // ROWS * self.apart
+            row_offset = n % ROWS * ROW + n // ROWS * self.group_stride
             if self.turn is None:
                 address = w.value(f"add i32 {self.base}, {row_offset}")
                 turn = w.value(f"and i32 {w.value(f'lshr i32 {address}, 3')}, {ROW - CHUNK}")
@@ -172,7 +174,7 @@ class _Rows:
         for n in (n for n in self.places if n % TOGETHER == 0):
             swizzled = self._swizzled_address((step, k, n % slab), chunk, k * CHUNK ^ n % slab // TOGETHER * CHUNK)
             place = w.once((self, step, swizzled), f"add i32 {swizzled}, {step_offset}")
-            values = self._load(place, k * ROW + n // slab * self.apart)
+            values = self._load(place, k * ROW + n // slab * self.group_stride)
             values_of |= {n + i: value for i, value in enumerate(values)}
         return values_of
 

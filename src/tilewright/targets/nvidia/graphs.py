@@ -65,9 +65,9 @@ def hold_for_graph(device: Device, stream: int, arrays: Sequence[Any]) -> None:
     """
     with _lock:
         destroy = _immortal_code()
-        gone = [entry for entry in _held if entry[0].value]
+        destroyed = [entry for entry in _held if entry[0].value]
         _held[:] = [entry for entry in _held if not entry[0].value]
-        _words.extend(word for word, _ in gone)
+        _words.extend(word for word, _ in destroyed)
         word = _words.pop() if _words else _immortal(ctypes.c_uint64())
         word.value = 0
         _held.append((word, tuple(arrays)))

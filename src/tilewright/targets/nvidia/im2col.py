@@ -133,7 +133,7 @@ def _load(
 
 
 @dataclass(frozen=True)
-class _Walk:
+class _SpatialWalk:
     """How the access moves along one spatial dimension: from position `low` in `count` steps of `step`; `taps` maps
     dimensions of the box to the offset of one tap."""
 
@@ -143,7 +143,9 @@ class _Walk:
     taps: dict[int, int]
 
 
-def _spatial_walks(access: Access, box: tuple[int, ...], channel: int, pixel: int) -> tuple[int, int, list[_Walk]]:
+def _spatial_walks(
+    access: Access, box: tuple[int, ...], channel: int, pixel: int
+) -> tuple[int, int, list[_SpatialWalk]]:
     """Return (first channel, first image, [how positions move along W, H, ...]) of the image access of an im2col copy.
     Raise Refused if the access is no im2col access. `box` are the extents of the copied box; `channel` and `pixel` are
     the numbers of its dimensions over channels, and over all positions.
@@ -183,8 +185,8 @@ def _spatial_walks(access: Access, box: tuple[int, ...], channel: int, pixel: in
 
 def _axis_walk(
     access: Access, form: tuple[dict[Symbol, int], int], weights: dict[Symbol, int], positions: int
-) -> _Walk:
-    """Return a _Walk (low, step, count, taps): how the access moves along one spatial dimension of the image.
+) -> _SpatialWalk:
+    """Return a _SpatialWalk (low, step, count, taps): how the access moves along one spatial dimension of the image.
 
     It starts at coordinate `low` and visits `count` pixels, `step` apart. `taps` is {dimension of the copied box:
     distance of neighbouring filter taps along it}. `form` is the coordinate as a linear form ({axis or digit: weight},
@@ -202,7 +204,7 @@ def _axis_walk(
         if axis not in access.axes:
             raise Refused(f"axis {axis.name} is part of a tap that was divided: give each tap its own axis")
         taps[access.axes.index(axis)] = weight
-    return _Walk(low, step, count, taps)
+    return _SpatialWalk(low, step, count, taps)
 
 
 def _rule(_: CopyAtom, request: CopyRequest) -> Iterable[Arguments]:
@@ -254,7 +256,7 @@ def _rule(_: CopyAtom, request: CopyRequest) -> Iterable[Arguments]:
 
 
 def _map(
-    access: Access, walks: list[_Walk], tile: TmaTile, channel: int, pixel: int
+    access: Access, walks: list[_SpatialWalk], tile: TmaTile, channel: int, pixel: int
 ) -> tuple[Im2colMap, tuple[int, ...]]:
     """Return (the im2col map for all taps of the access, the least tap offset along each spatial dimension). `walks`
     say how positions move along W, H, ...; `tile` is the shared-memory side, in which `channel` and `pixel` are the

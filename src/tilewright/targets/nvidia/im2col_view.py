@@ -112,9 +112,11 @@ def _step_of(far: MemoryView, d: int, digit: Expr, pixel: Symbol) -> int:
 
 
 def _pixel_number(far: MemoryView, d: int, left: Expr, flat: Expr, positions: Expr, pixel: Symbol) -> Expr:
-    """Return the pixel number `flat`, shifted so that its quotient by `positions` is `left`. `flat` is the number as
-    the faster dimensions tell it, `positions` the product of their counts, and `left` the quotient that dimension `d`
-    of the view `far` uses. Raise Refused if the shift depends on the axis `pixel`.
+    """Return the pixel number `flat` plus a shift, such that its quotient by `positions` is `left`.
+
+    im2col instructions count pixels along the fastest dimension first. `flat` is the number as the coordinates of the
+    dimensions faster than `d` tell it; `positions` is the product of their extents; and `left` is the quotient that
+    dimension `d` of the view `far` uses. Raise Refused if the shift depends on the axis `pixel`.
     """
     shift = left - flat // positions
     if pixel in shift.symbols:
@@ -133,9 +135,13 @@ def _not_counted(far: MemoryView, d: int) -> Refused:
 
 
 def _walk_conditions(far: MemoryView, walk: TapWalk, ranks: int) -> Iterator[Condition]:
-    """Yield the conditions on symbolic sizes under which the map's corners along one dimension of the view `far` fit in
-    their bits. `walk` is the movement along it, `ranks` the number of spatial dimensions. Raise Refused if they cannot
-    fit, or if steps or tap offsets are too large.
+    """Yield the conditions on symbolic sizes under which a TMA map in im2col form can describe one spatial dimension of
+    the view `far`.
+
+    The map holds two corners for each dimension, as integers of few bits; each corner must fit. `walk` is the movement
+    of pixels along the dimension, `ranks` the number of spatial dimensions. Raise Refused, when the iteration reaches
+    it, if a corner is a constant that does not fit; if the step is below 1 or above 8; or if the tap offsets have no
+    constant limits or lie too far apart.
     """
     if not 1 <= walk.step <= MOST_STEP:
         raise Refused(f"positions {walk.step} apart are more than {MOST_STEP}, or not forwards")

@@ -156,7 +156,7 @@ class Launch:
     def __call__(self) -> None:
         """Starts the kernel."""
         if self._moved:
-            self._there_and_back()
+            self._run_on_copies()
             return
         code = self._start()
         if code:
@@ -252,7 +252,7 @@ class Launch:
             return TargetError(f"{self.loaded.name}{what}: its stream could not be told")
         return self.device.fault(self.device.cu.CUresult(code), f"{self.loaded.name}{what}")
 
-    def _there_and_back(self) -> None:
+    def _run_on_copies(self) -> None:
         """Copy the host's arrays to the device, run the kernel, wait for it, and copy the written arrays back. Raise
         TargetError if a step fails.
         """

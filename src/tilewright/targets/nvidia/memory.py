@@ -28,8 +28,8 @@ class AllocatedOnStream:
     def __init__(self, device: Device, size: int, stream: int):
         self.device, self.stream = device, stream
         with device.entered():
-            taken = device.cu.cuMemAllocAsync(whole_places(size), stream)
-            self.pointer = device.check(taken, f"{size} bytes on the device")
+            result = device.cu.cuMemAllocAsync(whole_places(size), stream)
+            self.pointer = device.check(result, f"{size} bytes on the device")
 
     def __del__(self) -> None:
         if hasattr(self, "pointer"):
@@ -55,8 +55,8 @@ class DeviceMemory:
         torch, or from the driver (see the class).
         """
         if self.stream is not None:
-            taken = AllocatedOnStream(self.device, prod(shape) * dtype.itemsize, self.stream)
-            fields = int(taken.pointer), shape, packed_steps(shape), dtype, taken, self.device.number
+            memory = AllocatedOnStream(self.device, prod(shape) * dtype.itemsize, self.stream)
+            fields = int(memory.pointer), shape, packed_steps(shape), dtype, memory, self.device.number
             return DeviceArray(*fields, stream=self.stream, follows_stream=True)
         size = prod(shape) * dtype.itemsize
         owner: Any = torch_memory(size, self.device.number) if self.passing else None
@@ -110,7 +110,7 @@ class DeviceMemory:
             check(cu.cuStreamSynchronize(stream), "a copy to the host")
         return elements
 
-    def settle(self) -> None:
+    def wait(self) -> None:
         """Wait until the stream has done its work, so that other streams may read what it wrote."""
         stream = self._stream() if self.stream is None else self.stream
         with self.device.entered():

@@ -49,7 +49,7 @@ def _mma_words() -> list[MultiplyAtom]:
             RegisterOperand(16, 8, f32, Layout(((4, 8), (2, 2)), ((32, 1), (16, 8)))),
             ("sm_80",),
             cycles=SYNC,
-            rounds="tf32",
+            rounds_to="tf32",
         ),
         MultiplyAtom(
             "mma.m16n8k32.s8",
@@ -138,7 +138,7 @@ def _wgmma_bytes(columns: int, dtype: DType, *forms: str) -> MultiplyAtom:
         ("sm_90a",),
         completes="wgmma.wait_group",
         cycles=columns / 2,
-        rounds="tf32" if dtype is f32 else None,
+        rounds_to="tf32" if dtype is f32 else None,
     )
 
 

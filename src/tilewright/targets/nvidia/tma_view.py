@@ -84,7 +84,7 @@ def sides(request: ViewRequest, loads: bool) -> tuple[MemoryView, MemoryView]:
     assert isinstance(far, MemoryView)
     if far.swizzle is not None:
         raise Refused(f"global memory is addressed by strides; {far.name} is swizzled")
-    if any(near.loose):
+    if any(near.may_leave):
         raise Refused(f"the tile in shared memory, {near.name}, may not lie outside its tensor")
     return near, with_ends(far, request.axes)
 

@@ -146,7 +146,7 @@ def multiply(e: Emitter, op: Op, atom: MultiplyAtom) -> None:
         e.put(c, i, w.value(f"extractvalue {form} {result}, {i}"))
 
 
-def settle(e: Emitter, pending: int, sums: tuple[Value, ...]) -> None:
+def wait_products(e: Emitter, pending: int, sums: tuple[Value, ...]) -> None:
     """Emit the wait until at most `pending` wgmma groups are in flight. The accumulators `sums` are inputs and outputs
     of the wait, so that no use of them is moved before it.
     """

@@ -49,7 +49,7 @@ def _need_first_rows(offsets: Offsets, tiles: Array) -> None:
     offsets.need_no_ends("a tile has no mask")
     for d, (coordinate, extent) in enumerate(zip(offsets.coordinates, offsets.view.shape, strict=True)):
         position = offsets.view.coordinates[d]
-        if not offsets.view.loose[d] or (is_nonneg(position) and is_nonneg(extent - 1 - position)):
+        if not offsets.view.may_leave[d] or (is_nonneg(position) and is_nonneg(extent - 1 - position)):
             continue
         for part in coordinate.parts.values():
             down, along = np.diff(part[tiles], axis=1), np.diff(part[tiles], axis=2)

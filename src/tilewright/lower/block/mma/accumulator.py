@@ -93,7 +93,7 @@ class TiledSums:
         If C starts from zero, the registers are filled with zeros instead. At the end, the store of the registers to
         memory is emitted.
         """
-        p, w, atom = self.product, self.product.w, self.product.how.atom
+        p, w, atom = self.product, self.product.w, self.product.microkernel.atom
         sums = w.registers(atom.c.dtype, (tile.rows, tile.columns), f"{atom.name}.c", "sums")
         i, j = w.axes((tile.rows, tile.columns))
         is_padded = self.total in p.low.storage.padded
@@ -193,12 +193,12 @@ def _reused_accumulator(
     low: Lowering, op: Op, acc: Tile, start: Formula, parts: Parts, along: tuple[Expr | None, ...] | None
 ) -> Load | None:
     """Emit the store of `start` to loop-carried registers, so that the MMA `op` can add to them in place; return the
-    Load of these registers.
+    Load of these registers. Otherwise return None, and emit nothing.
 
-    `start` must be computed from the old value in these registers, element by element, as in `acc * scale`. The old
-    value must reach `op` through a chain of operations, each the only user of the one before. Otherwise return None and
-    emit nothing. `acc` is the accumulator operand; `parts` maps its dimensions to (first index, extent); `along` are
-    the dimensions of the registers' rows and columns (None: any).
+    Two conditions hold. `start`, the formula of the accumulator's elements, is computed from the old value in these
+    registers, element by element, as in `acc * scale`. The old value reaches `op` through a chain of operations, each
+    the only user of the one before. `acc` is the accumulator operand; `parts` maps its dimensions to (first index,
+    extent); `along` are the dimensions of the registers' rows and columns (None: any).
     """
     storage = low.storage
     for each in loads(start):

@@ -72,7 +72,7 @@ def _order(product: AtomProduct, left: OperandSource) -> list[ReductionLoop]:
     unrolled = {d for d, loop in low.bound.summed.items() if loop.unrolled}
     peeled = [d for d in dims if low.bound.depth and d not in unrolled and low.task.edge and left.slides(d)]
     taps = [ReductionLoop(d, 1, d in unrolled or d in peeled) for d in (*peeled, *(d for d in dims if d not in peeled))]
-    return [*taps, ReductionLoop(axes.k, 1, left.unrolls or product.how.blocks > 1)]
+    return [*taps, ReductionLoop(axes.k, 1, left.unrolls or product.microkernel.blocks > 1)]
 
 
 def _loops(product: AtomProduct, left: OperandSource, order: Sequence[ReductionLoop], late: bool) -> list[KLoop]:
@@ -82,7 +82,7 @@ def _loops(product: AtomProduct, left: OperandSource, order: Sequence[ReductionL
     With `late`, the first block of K is a run of its own, during which the results of the previous accumulator tile are
     stored. `left` is operand A, which may limit loops over filter taps.
     """
-    k, depth = product.axes.k, product.how.atom.shape[2]
+    k, depth = product.axes.k, product.microkernel.atom.shape[2]
     width, block_loops = product.width(k), list[KLoop]()
     if order[0].dim is k and any(s.dim is k for s in order[1:]):
         block = order[0].size // depth * depth
@@ -116,7 +116,7 @@ def _k_steps(product: AtomProduct, width: Size, unrolled: bool) -> list[KRun]:
     For a matrix atom it is one run; an iteration has the atom's K, or a K step in shared memory, and is `unrolled` if
     asked. An atom of one row (vectors) does several steps in each iteration, and what remains is a second run.
     """
-    kernel = product.how
+    kernel = product.microkernel
     depth = kernel.atom.shape[2]
     if kernel.is_matrix_atom:
         step = depth if kernel.slab is None else kernel.k_step_elements(most(width))

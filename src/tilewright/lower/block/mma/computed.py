@@ -47,7 +47,7 @@ class Computed(OperandSource):
         The allocations of registers for a K step, and of a shared tile for each argument that is copied step by step,
         are emitted.
         """
-        kernel, axes, w, low = product.how, product.axes, product.w, product.low
+        kernel, axes, w, low = product.microkernel, product.axes, product.w, product.low
         step = kernel.k_step_elements(most(product.width(axes.k)))
         held = w.registers(kernel.atom.a.dtype, (kernel.rows, step), f"{kernel.atom.name}.a", "left", kernel.group_grid)
         tiles: dict[Load, tuple[Value, int]] = {}
@@ -83,7 +83,7 @@ class Computed(OperandSource):
                 raise ProgramError(f"%{each.tensor.name}: what a factor is computed from ends within a step of K")
             else:
                 formula_of[each] = load(each.tensor, *coordinates)
-        formula = converted(self.tile.formula, self.tile.dtype, p.how.atom.a.dtype)
+        formula = converted(self.tile.formula, self.tile.dtype, p.microkernel.atom.a.dtype)
         formula = rewritten(formula, self._images(row + i, k + c), formula_of.__getitem__)
         w.map(self.held, (i, c), formula, Substitution({}))
         return self.held
@@ -125,10 +125,12 @@ class Computed(OperandSource):
         p, w = self.product, self.product.w
         dtype, name = each.tensor.type.dtype, f"{each.tensor.name}_part"
         with w.before(places):
-            row_registers = w.dealt(dtype, shape[:1], name)
+            row_registers = w.distributed(dtype, shape[:1], name)
             view = w.view(each.tensor, (i,), marked(places, each.tensor.type.shape))
             w.emit("copy", (view, row_registers), otherwise=0)
-            repeated = w.registers(dtype, shape, f"{p.how.atom.name}.a", f"{name}_wide", p.how.group_grid)
+            repeated = w.registers(
+                dtype, shape, f"{p.microkernel.atom.name}.a", f"{name}_wide", p.microkernel.group_grid
+            )
             w.emit("broadcast", (row_registers, repeated), along=1)
         return repeated
 

@@ -1,4 +1,4 @@
-"""MMAs without an atom: formulas of elements, multiplied and added term by term.
+"""MMAs without an atom: formulas of elements that multiply and add scalars.
 
     for k_K in 0..64 {
       map %acc = %acc + a*b + a*b + a*b + a*b        a few terms at a time

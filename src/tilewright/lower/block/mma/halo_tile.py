@@ -50,7 +50,7 @@ class HaloSource(OperandSource):
     @property
     def slab(self) -> int:
         """The number of K elements in a row of shared memory; one K step has as many."""
-        return self.product.how.slab or 1
+        return self.product.microkernel.slab or 1
 
     def _places(self, known: dict[Expr, Expr]) -> list[Expr]:
         """Return the memory coordinates of this operand's element, as expressions.
@@ -104,7 +104,7 @@ class HaloOfA(HaloSource):
     def __post_init__(self) -> None:
         self.held: tuple[Value, Box] | None = None
 
-    def bring(self, dim: Expr) -> None:
+    def copy_for(self, dim: Expr) -> None:
         """If `dim` is K, emit the copy of the halo tile for the current K step, and record its tensor, of which the
         method `rows` then returns views. Otherwise do nothing.
 
@@ -116,9 +116,9 @@ class HaloOfA(HaloSource):
             return
         deep, k = p.axes.deep, p.at[p.axes.k]
         rows = (
-            [p.how.rows]
+            [p.microkernel.rows]
             if self.walk is None
-            else [p.how.rows // self._rows_of_image, self.walk.lines, self.walk.length]
+            else [p.microkernel.rows // self._rows_of_image, self.walk.lines, self.walk.length]
         )
         over = p.w.axes([*rows, *(int(p.width(d)) for d in deep), self.slab])
         c = over[-1]
@@ -127,7 +127,7 @@ class HaloOfA(HaloSource):
         places = self._places(known | dict(zip(deep, over[len(rows) : -1], strict=True)))
         axes, digits = split(over, places)
         box = image_of([digits(x) for x in places], axes)
-        if box is None or prod(box.widths) >= prod(int(p.width(d)) for d in deep) * p.how.rows * self.slab:
+        if box is None or prod(box.widths) >= prod(int(p.width(d)) for d in deep) * p.microkernel.rows * self.slab:
             raise ProgramError("what a task reads of A is no box, or none smaller than what it reads")
         self.held = (self._box(box, k) if self.walk is None else self._lines(box, k, self.walk)), box
 
@@ -164,7 +164,7 @@ class HaloOfA(HaloSource):
         """Emit the copy of a halo tile, the memory `box` from K index `k` on, to a new shared tile, and return that
         tile.
         """
-        atom, w = self.product.how.atom, self.product.w
+        atom, w = self.product.microkernel.atom, self.product.w
         held = w.alloc(atom.a.dtype, box.widths, "halo", _swizzle(atom.a))
         over = w.axes(box.widths)
         self._copy(over, [first + x for first, x in zip(box.first, over, strict=True)], k, held, "halo")
@@ -177,7 +177,7 @@ class HaloOfA(HaloSource):
         image is copied separately. Rows behind the last line, which MMAs read too, are zeroed before the first task.
         Raise a ProgramError if the box's lines have another pitch than `walk`.
         """
-        p, w, swizzle = self.product, self.product.w, _swizzle(self.product.how.atom.a)
+        p, w, swizzle = self.product, self.product.w, _swizzle(self.product.microkernel.atom.a)
         *outer, lines, pitch, slab = box.widths
         if pitch != walk.pitch:
             raise ProgramError(f"lines of the halo tile are {pitch} long, not {walk.pitch}")
@@ -185,7 +185,7 @@ class HaloOfA(HaloSource):
         size = rows * slab if swizzle is None else -(-rows * slab // swizzle.size()) * swizzle.size()
         strides = [size * prod(outer[n + 1 :]) for n in range(len(outer))]
         with p.low.before_tasks():
-            held = w.alloc(p.how.atom.a.dtype, (*outer, rows, slab), "halo", swizzle, (*strides, slab, 1))
+            held = w.alloc(p.microkernel.atom.a.dtype, (*outer, rows, slab), "halo", swizzle, (*strides, slab, 1))
             if rows > lines * pitch:
                 *at, i, c = w.axes((*outer, rows - lines * pitch, slab))
                 slack = w.view(held, (*at, i, c), [(x, False) for x in (*at, lines * pitch + i, c)])
@@ -216,7 +216,7 @@ class BesideHalo(HaloSource):
         The tap dimensions of `streamed()`, for each index of which B is copied, come first. The others are all unrolled
         if that gives a wave group at most 36 (UNROLLED) atoms; otherwise only the last of them is.
         """
-        p, kernel, streamed = self.product, self.product.how, self.streamed()
+        p, kernel, streamed = self.product, self.product.microkernel, self.streamed()
         inside = [d for d in p.axes.deep if d not in streamed]
         atoms = kernel.rows // kernel.atom.shape[0] // kernel.groups
         are_unrolled = atoms * prod(int(p.width(d)) for d in inside) <= UNROLLED
@@ -242,14 +242,14 @@ class TapsOfB(BesideHalo):
         """
         return tuple(d for d in self.product.axes.deep if d not in self.last)
 
-    def bring(self, dim: Expr) -> None:
+    def copy_for(self, dim: Expr) -> None:
         """If `dim` is the innermost loop on which the copy of B depends, emit the copy to a new shared tile, and record
         the tile, of which the method `columns` then returns views. Otherwise do nothing.
         """
-        p, atom = self.product, self.product.how.atom
+        p, atom = self.product, self.product.microkernel.atom
         if dim is not (p.axes.k, *self.streamed())[-1]:
             return
-        sizes = [*(int(p.width(d)) for d in self.last), p.how.columns, self.slab]
+        sizes = [*(int(p.width(d)) for d in self.last), p.microkernel.columns, self.slab]
         self.held = p.w.alloc(atom.b.dtype, sizes, "slab", _swizzle(atom.b))
         over, k = p.w.axes(sizes), p.at[p.axes.k]
         self._copy(over, self._places(_of_b(p, self.last, over, k)), k, self.held, "ring")
@@ -270,7 +270,7 @@ class AllOfB(BesideHalo):
     """Operand B: all K steps and taps, copied before the first task."""
 
     def __post_init__(self) -> None:
-        p, w, atom = self.product, self.product.w, self.product.how.atom
+        p, w, atom = self.product, self.product.w, self.product.microkernel.atom
         used = {s for e in self.operand_load.at for s in e.symbols}
         dims = [d for d in (p.axes.n, *p.axes.around) if p.low.scope.coordinate(d) in used]
         if any(p.parts[d][0].symbols for d in dims):
@@ -278,9 +278,9 @@ class AllOfB(BesideHalo):
         deep = list(p.axes.deep)
         counts = [int(pieces(p.width(p.axes.k), self.slab)), *(int(p.width(d)) for d in deep)]
         with p.low.before_tasks():
-            self.held = w.alloc(atom.b.dtype, [*counts, p.how.columns, self.slab], "panel", _swizzle(atom.b))
+            self.held = w.alloc(atom.b.dtype, [*counts, p.microkernel.columns, self.slab], "panel", _swizzle(atom.b))
             for e, *outer in every(*map(range, counts[:-1])):
-                over, k = w.axes([counts[-1], p.how.columns, self.slab]), as_expr(self.slab * e)
+                over, k = w.axes([counts[-1], p.microkernel.columns, self.slab]), as_expr(self.slab * e)
                 known = _of_b(p, deep[-1:], over, k) | {d: as_expr(n) for d, n in zip(deep, outer, strict=False)}
                 at = [(as_expr(n), False) for n in (e, *outer)] + [(s, False) for s in over]
                 self._copy(over, self._places(known), k, w.view(self.held, over, at), "start")

@@ -26,7 +26,7 @@ class InRegisters(OperandSource):
         It is emitted in front of all loops on which A does not depend. The registers' extent along K is rounded up to
         whole K steps; if that adds columns, A goes through memory that is filled with zeros first.
         """
-        kernel, axes, low = product.how, product.axes, product.low
+        kernel, axes, low = product.microkernel, product.axes, product.low
         deep = most(product.width(axes.k))
         shape = kernel.rows, -(-deep // kernel.k_step_elements(deep)) * kernel.k_step_elements(deep)
         with low.writer.before([product.parts[d][0] for d in a.dims]):
@@ -58,7 +58,7 @@ class InRegisters(OperandSource):
         If the plan does all of K at once, return the whole register tensor instead, and emit nothing. `row` and `last`
         are not used: registers have all rows.
         """
-        if self.product.how.all_of_k_at_once:
+        if self.product.microkernel.all_of_k_at_once:
             return self.tensor
         i, c = self.product.w.axes((rows, deep))
         return self.product.w.columns(self.tensor, (i, c), i, k + c)

@@ -99,7 +99,7 @@ def write_nest(
         index = run.base + run.step * number
         product.at[loop.dim], product.steps[loop.dim] = index if outer_index is None else outer_index + index, run.step
         for source in sources:
-            source.bring(loop.dim)
+            source.copy_for(loop.dim)
         write_nest(product, inner, sources, step)
 
     for run in loop.runs():

@@ -28,9 +28,9 @@ Condition = tuple[Expr, tuple[Expr, ...]]
 def masks_on_product(low: Lowering, op: Op) -> tuple[Condition, ...]:
     """Return the masks of the MMA `op`, each as (expression, dimensions); a mask is true where its expression is >= 0.
 
-    Where a mask is false, the MMA adds nothing, or its result is not used. The result is () in three cases: the plan
-    has no pipeline; consumers take tasks in turn (ping-pong); or the program's own loop is around the MMAs, because
-    that loop skips masked iterations itself.
+    For an element for which a mask is false, the MMA adds nothing, or its result is not used. The result is () in three
+    cases: the plan has no pipeline; consumers take tasks in turn (ping-pong); or the program's own loop is around the
+    MMAs, because that loop skips masked iterations itself.
     """
     roles = low.plan.pipeline
     if roles is None or roles.pingpong or low.bound.loop_tiles:

@@ -36,18 +36,20 @@ def sources_of(product: AtomProduct, a: Tile, b: Tile, in_task: bool) -> tuple[O
     """
     if product.low.bound.halo_taps is not None:
         return halo_sources(product, a, b, product.low.bound.halo_taps)
-    if product.how.slab is not None:
+    if product.microkernel.slab is not None:
         return _staged_sources(product, a, b)
     return (_left_of_task(product, a) if in_task else _left(product, a)), _right(product, b)
 
 
 def _staged_sources(product: AtomProduct, a: Tile, b: Tile) -> tuple[OperandSource, OperandSource]:
-    """Return (source of A, source of B) for an atom that reads shared memory: K steps are copied there.
+    """Return (source of A, source of B) for an atom that reads operands from shared memory.
 
-    An A that the atom takes from registers, and that is no plain argument, is computed there: one K step at a time if
-    it is computed from arguments only, else all of K at once.
+    K steps of B are copied to shared memory. So are K steps of A if the atom reads A from shared memory, or if A is an
+    argument that the program only reads, of the atom's element type. Otherwise A is computed in registers. It is
+    computed one K step at a time if all its loads are from arguments that the program only reads, and the plan does not
+    do all of K at once. In the other cases it is computed for all of K at once.
     """
-    kernel, axes = product.how, product.axes
+    kernel, axes = product.microkernel, product.axes
     left: OperandSource
     if not kernel.a_in_registers or is_given(a, kernel.atom.a.dtype):
         left = Staged.of(product, a, axes.m)
@@ -59,17 +61,18 @@ def _staged_sources(product: AtomProduct, a: Tile, b: Tile) -> tuple[OperandSour
 
 
 def _left_of_task(product: AtomProduct, a: Tile) -> OperandSource:
-    """Return the source of operand A of the MMA `product`, in a task that keeps accumulators in tile registers. It is:
+    """Return the source of operand A of the MMA `product`, in a task that keeps accumulators in tile registers.
 
-    - if A is neither an argument nor staged rows (input rows copied to the worker's memory), or has not the atom's
-      type: in place if the atom can read it so, else a panel (a zero-padded copy, contiguous along K, that is emitted
-      here);
-    - else, if elements of A may be out of bounds: a buffer to which one K step at a time is copied, with zeros;
-    - else: A in place.
+    A is usable if it is an argument, or staged rows (input rows copied to the worker's memory), and has the atom's
+    type. The source is:
 
-    In the last two cases, raise a ProgramError if A is an argument and K is not whole atoms.
+    - for any other A: in place if the atom can read it so, else a panel (a zero-padded copy, contiguous along K, that
+    is emitted here); - for a usable A with elements that may be out of bounds: a buffer to which one K step at a time
+    is copied, with zeros; - for any other usable A: in place.
+
+    Raise a ProgramError if A is a usable argument, and K is not whole atoms.
     """
-    low, kernel = product.low, product.how
+    low, kernel = product.low, product.microkernel
     source = only_load(a.formula) if a.dtype is kernel.atom.a.dtype else None
     staged_tensors = {rows.tensor for rows in low.task.operands.values() if rows is not None}
     if source is None or not (source.is_given or source.tensor in staged_tensors):
@@ -88,7 +91,7 @@ def _left(p: AtomProduct, a: Tile) -> OperandSource:
     In place, A must have the atom's type, whole atoms of K and of rows, and be contiguous along K. The panel has K
     contiguous, and is padded with zeros to whole atoms.
     """
-    kernel, axes = p.how, p.axes
+    kernel, axes = p.microkernel, p.axes
     m, _, k = kernel.atom.shape
     source = only_load(a.formula) if a.dtype is kernel.atom.a.dtype else None
     has_whole_atoms = source is not None and p.width(axes.k) % k in (0, ZERO) and _has_rows(p, source, a.dims, m)
@@ -139,12 +142,14 @@ def _panel(
 
 
 def _right(p: AtomProduct, b: Tile) -> OperandSource:
-    """Return the source of operand B: in place, packed by a program that runs before, or packed here by emitted code.
+    """Return the source of operand B. The first that applies is chosen:
 
-    It is in place if the atom can read it so and caches hold it well; else packed before, if B is an argument that
-    several tasks or iterations read; else in place if possible; else packed here.
+    - in place, if the atom can read it so and caches hold it well;
+    - packed by a program that runs before, if B is an argument that several tasks or iterations read;
+    - in place, if the atom can read it so;
+    - packed here, by emitted code.
     """
-    kernel, axes = p.how, p.axes
+    kernel, axes = p.microkernel, p.axes
     n = kernel.atom.shape[1]
     source = only_load(b.formula) if b.dtype is kernel.atom.b.dtype else None
     is_unpacked = kernel.k_pack == 1 and not p.low.bound.packed
@@ -190,7 +195,7 @@ def _is_near(p: AtomProduct, source: Load) -> bool:
     low, m = p.low, p.axes.m
     if not m.symbols.isdisjoint(low.scope.bound):
         return True
-    if most(low.scope.size(m)) <= p.how.rows:
+    if most(low.scope.size(m)) <= p.microkernel.rows:
         return True
     stride, k_stride = 1, 0
     for e, n in reversed(list(zip(source.at, source.tensor.type.shape, strict=True))):
@@ -201,5 +206,5 @@ def _is_near(p: AtomProduct, source: Load) -> bool:
     limits, each, rows = low.machine.limits, element_bytes(source.tensor.type.dtype), most(p.width(p.axes.k))
     if k_stride * rows * each > l2(limits) / NEAR:
         return False
-    row = p.how.columns * each
+    row = p.microkernel.columns * each
     return stays_in_l1(limits, rows, row, k_stride * each) or not stays_in_l1(limits, rows, row, row)

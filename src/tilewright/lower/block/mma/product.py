@@ -48,11 +48,11 @@ class MatrixProduct(TileProduct):
 
 
 class AtomProduct(MatrixProduct):
-    """An MMA by an atom; `how` has the atom and the size of an accumulator tile."""
+    """An MMA by an atom; `microkernel` has the atom and the size of an accumulator tile."""
 
-    def __init__(self, low: Lowering, how: Microkernel, axes: Axes, parts: Parts, c: tuple[Expr, ...]):
+    def __init__(self, low: Lowering, microkernel: Microkernel, axes: Axes, parts: Parts, c: tuple[Expr, ...]):
         super().__init__(low, axes, parts, c)
-        self.how = how
+        self.microkernel = microkernel
         self.masks: tuple[tuple[Expr, tuple[Expr, ...]], ...] = ()
         """Masks, as conditions on coordinates: where one is false, the MMA adds nothing (`masked`)."""
         self.packed: tuple[Value, BlockOrder] | None = None
@@ -63,7 +63,7 @@ class AtomProduct(MatrixProduct):
         """{filter tap: number of its indices in one K step}, for the taps of which a K step has several; a tap is a
         reduction dimension beside K.
         """
-        return {d: n for d, n in zip(self.axes.deep, self.how.taps, strict=False) if n > 1}
+        return {d: n for d, n in zip(self.axes.deep, self.microkernel.taps, strict=False) if n > 1}
 
     @property
     def deep(self) -> int:
@@ -77,7 +77,7 @@ class AtomProduct(MatrixProduct):
         one: it then reads elements of the next part.
         """
         k, width = self.axes.k, most(self.width(self.axes.k))
-        step = self.how.k_step_elements(width)
+        step = self.microkernel.k_step_elements(width)
         if width % step == 0 and k not in self.low.scope.past:
             return True
         size = self.low.scope.size(k)

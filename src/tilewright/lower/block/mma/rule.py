@@ -11,7 +11,7 @@ from tilewright.ir import tile_formulas as formulas
 from tilewright.ir.core import Op, TileType, Value
 from tilewright.ir.dtypes import DType
 from tilewright.ir.formula import Formula
-from tilewright.ir.tile import loose
+from tilewright.ir.tile import mismatched_dims
 from tilewright.ir.tile_formulas import converted
 from tilewright.lower.block import dynamic_bounds
 from tilewright.lower.block.lazy_tiles import Parts, Tile, common_parts, most, only_load, rounded
@@ -39,7 +39,7 @@ def mma(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """
     a, b, acc = (low.storage.env[v] for v in op.operands)
     parts = common_parts([a, b, acc])
-    dims_of_one_operand = (loose(op) or (set(),))[0]
+    dims_of_one_operand = (mismatched_dims(op) or (set(),))[0]
     for d in dims_of_one_operand:
         if parts[d][1] != 1:
             raise ExecutionError(f"mma: {d} is in one factor only, but is {parts[d][1]} wide here", op.loc)
@@ -58,7 +58,7 @@ def mma(low: Lowering, op: Op) -> tuple[Tile, ...]:
     kernel, blocks = low.bound.products.get(op), op.attrs.get("blocks", 1)
     if blocks != (1 if kernel is None else kernel.blocks):
         raise ProgramError(f"mma in {blocks} blocks: nothing here multiplies them by themselves", op.loc)
-    atom_rounds = kernel is not None and kernel.atom.rounds == "tf32"  # the atom rounds its operands
+    atom_rounds = kernel is not None and kernel.atom.rounds_to == "tf32"  # the atom rounds its operands
     tf32 = op.attrs.get("precision") == "tf32" and wide is dtypes.f32 and not atom_rounds
     a, b = (dynamic_bounds.neutral(low, t.over(t.dims, parts), summed, 0) for t in (a, b))
     if tf32:
@@ -175,18 +175,18 @@ def _microkernel_with_operands(
     the operands.
 
     A and B are `a` and `b`, swapped if the atom's rows run along N. `c` are the dimensions of the result. Return None
-    if the MMA has no M, N and K, or if the plan has no atom for it. `low.lost` then records the reason, except for a
-    plan that unrolls scalar products instead of an atom.
+    if the MMA has no M, N and K, or if the plan has no atom for it. `low.fallback_mmas` then records the reason, except
+    for a plan that unrolls scalar products instead of an atom.
     """
     known = {**a.parts, **b.parts}
     axes = axes_of(a.dims, b.dims, c, lambda d: most(known[d][1]))
     if isinstance(axes, str):
-        low.lost[op] = axes
+        low.fallback_mmas[op] = axes
         return None
     kernel = low.bound.products.get(op)
     if kernel is None:
         if low.bound.unrolled_terms is None:
-            low.lost[op] = "its plan says loops"
+            low.fallback_mmas[op] = "its plan says loops"
         return None
     axes = kernel.oriented(axes)
     return kernel, axes, *((b, a) if axes.swapped else (a, b))

@@ -24,10 +24,11 @@ _POINTWISE = {*ELEMENTWISE, "select", "cast", "read", "fill", "scalar", "self_in
 
 
 def with_shared_operands(low: Lowering, ops: Sequence[Op], dims: Sequence[Expr]) -> list[Op]:
-    """Emit the computation and the packing of operands B that all blocks along `dims` share; return the operations of
-    `ops` that are left to be emitted for each block.
+    """Emit, once for all blocks along `dims`, the computation and the packing of operands B of MMAs in `ops` that do
+    not depend on the block. Return the operations of `ops` that are left to be emitted for each block.
 
-    `low.task.packed` gets the packed operands of MMAs in `ops`. B must be computed, and have none of `dims`.
+    An operand is shared if it is computed, not read, and has none of the dimensions `dims`. `low.task.packed` gets the
+    packed operands.
     """
     scope = low.scope
     if low.machine.lanes is not None or scope.masks or scope.bases or scope.ends or scope.past:

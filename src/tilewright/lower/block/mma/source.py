@@ -43,7 +43,7 @@ class OperandSource:
         Subclasses with state override it.
         """
 
-    def bring(self, dim: Expr) -> None:
+    def copy_for(self, dim: Expr) -> None:
         """Emit the copies that this operand needs at the start of each iteration of the K loop over `dim`; by default
         none.
 
@@ -60,7 +60,7 @@ class OperandSource:
     def limits(self, dim: Expr) -> tuple[Expr, Expr, bool]:
         """Return (first, end, unrolled) of the loop over `dim`, a reduction dimension beside K such as a filter tap.
 
-        Here it goes over all indices, and `unrolled` is False. Subclasses override it to leave out indices out of
+        Here the loop covers all indices, and `unrolled` is False. Subclasses override it to leave out indices out of
         bounds.
         """
         return as_expr(0), as_expr(self.product.width(dim)), False

@@ -50,11 +50,11 @@ class Staged(OperandSource):
         all of K at once, the copies are emitted here too, and an A that the atom takes from registers is also loaded to
         registers. Raise a ProgramError if K is padded and the operand is not shown to be zero there.
         """
-        operand_layout = product.how.atom.a if dim is product.axes.m else product.how.atom.b
+        operand_layout = product.microkernel.atom.a if dim is product.axes.m else product.microkernel.atom.b
         is_argument = is_given(tile, operand_layout.dtype)
         tile, source = product.low.storage.load_of(tile, operand_layout.dtype)
         needs_registers = isinstance(operand_layout, RegisterOperand)
-        operand_layout = product.how.atom.b if needs_registers else operand_layout
+        operand_layout = product.microkernel.atom.b if needs_registers else operand_layout
         outer = [d for d in (*product.axes.around, *product.axes.deep) if d in tile.dims]
         dims = tuple(d for d in (*outer, dim, product.axes.k) if d is not None)
         is_direct = is_argument and product.ends_in_zeros(source)
@@ -66,14 +66,17 @@ class Staged(OperandSource):
             source = Load(view, ())
         assert isinstance(operand_layout, MemoryOperand)
         swizzle = operand_layout.layout.outer if isinstance(operand_layout.layout, ComposedLayout) else None
-        count = product.how.rows if dim is product.axes.m else product.how.columns
-        row, along_k = product.how.slab or 1, product.how.contiguous_along_k[0 if dim is product.axes.m else 1]
-        k_step = product.how.k_step_elements(most(product.width(product.axes.k)))
+        count = product.microkernel.rows if dim is product.axes.m else product.microkernel.columns
+        row, along_k = (
+            product.microkernel.slab or 1,
+            product.microkernel.contiguous_along_k[0 if dim is product.axes.m else 1],
+        )
+        k_step = product.microkernel.k_step_elements(most(product.width(product.axes.k)))
         # slabs of K are contiguous: one copy fills them
         is_one_copy = not along_k and count == row and k_step <= product.low.machine.bulk_copy.box_extent
         step = k_step if is_one_copy else row
         sizes = (count, row) if along_k else (count // row, step, row)
-        if not product.how.all_of_k_at_once:
+        if not product.microkernel.all_of_k_at_once:
             count_of_slabs = prod(product.taps.values()) * k_step // step
             several = [] if count_of_slabs == 1 else [count_of_slabs]
             held = product.w.alloc(operand_layout.dtype, (*several, *sizes), "slabs" if several else "slab", swizzle)
@@ -101,8 +104,8 @@ class Staged(OperandSource):
         p = self.product
         i, c = p.w.axes((rows, deep))
         view = p.w.view(self.held, (i, c), self._slab_place(i, c))
-        kind = f"{p.how.atom.name}.a"
-        registers = p.w.registers(p.how.atom.a.dtype, (rows, deep), kind, "left", p.how.group_grid)
+        kind = f"{p.microkernel.atom.name}.a"
+        registers = p.w.registers(p.microkernel.atom.a.dtype, (rows, deep), kind, "left", p.microkernel.group_grid)
         p.w.emit("copy", (view, registers))
         return registers
 
@@ -143,7 +146,7 @@ class Staged(OperandSource):
                 row = count // copies * s + i
                 self._copy((i, c), first + row, k + c, p.w.view(self.held, (i, c), [*place, (row, False), (c, False)]))
             return
-        wide = p.how.slab or 1
+        wide = p.microkernel.slab or 1
         with p.w.loop("s", count // wide, unroll=True) as s:
             c, i = p.w.axes((deep, wide))
             target = p.w.view(self.held, (c, i), [*place, (s, False), (c, False), (i, False)])
@@ -175,7 +178,7 @@ class Staged(OperandSource):
         """
         if self.registers is not None:
             return self.registers
-        if not self.product.how.all_of_k_at_once:
+        if not self.product.microkernel.all_of_k_at_once:
             self._copy_step(rows, deep, row, k)
         i, c = self.product.w.axes((rows, deep))
         return self.product.w.view(self.held, (i, c), self._slab_place(i, c))
@@ -186,7 +189,7 @@ class Staged(OperandSource):
         The copy of the K step to the shared tile is emitted first, unless the plan does all of K at once: then the copy
         is there already.
         """
-        if not self.product.how.all_of_k_at_once:
+        if not self.product.microkernel.all_of_k_at_once:
             self._copy_step(columns, deep, column, k)
         e, j = self.product.w.axes((deep, columns))
         return self.product.w.view(self.held, (e, j), self._slab_place(j, e))
@@ -198,7 +201,7 @@ class Staged(OperandSource):
         False says that it is not out of bounds. If the tile has several slabs (groups of K elements), the slab's number
         comes first.
         """
-        row = self.product.how.slab or 1
+        row = self.product.microkernel.slab or 1
         step, c = ([(c // self.step, False)], c % self.step) if self.several else ([], c)
         return (
             [*step, (i, False), (c, False)]

@@ -31,13 +31,13 @@ def staged(low: Lowering, plan: TileRegisterMma, walk: LineLayout, read: Op, ker
     """
     scope = low.scope
     w, kind, depth, axes = low.writer, read.results[0].type, kernel.atom.shape[2], plan.axes
-    taps_apart = [d for d in kind.dims if d in axes.deep and d not in plan.shifts]
+    other_taps = [d for d in kind.dims if d in axes.deep and d not in plan.shifts]
     last = {d: scope.number(d) - 1 for d in plan.shifts}
     lines = walk.lines + sum(last[d] * lines_down for d, (lines_down, _) in plan.shifts.items())
     shift = sum(last[d] * columns_down for d, (_, columns_down) in plan.shifts.items())
     count = lines * walk.pitch
     extra_rows = kernel.rows + shift - (walk.pitch - walk.length) if plan.shifts else -count % kernel.rows
-    outer = [*map(scope.number, taps_apart), int(pieces(scope.number(axes.k), depth))]
+    outer = [*map(scope.number, other_taps), int(pieces(scope.number(axes.k), depth))]
     held = w.alloc(kind.dtype, (*outer, count + extra_rows, depth), "staged")
     if extra_rows:  # blocks read rows behind the last line
         *before, i, c = w.axes((*outer, extra_rows, depth))
@@ -47,7 +47,7 @@ def staged(low: Lowering, plan: TileRegisterMma, walk: LineLayout, read: Op, ker
     line, place, *taps, chunk, c = over
     first, row = scope.part(axes.m)[0], walk.pitch * line + place
     known: dict[Expr, Expr] = {d: scope.part(d)[0] for d in kind.dims} | dict.fromkeys(plan.shifts, as_expr(0))
-    known |= {axes.m: first + row, **dict(zip(taps_apart, taps, strict=True))}
+    known |= {axes.m: first + row, **dict(zip(other_taps, taps, strict=True))}
     access = access_of(low, read, read.operands[0], kind.dims, ())
     source = _in_chunks(low, access, known, axes.k, over, depth * chunk + c)
     goal = w.view(held, over, [(e, False) for e in (*taps, chunk, row, c)])
@@ -56,7 +56,7 @@ def staged(low: Lowering, plan: TileRegisterMma, walk: LineLayout, read: Op, ker
     for d, (lines_down, columns_down) in plan.shifts.items():
         at = at + (lines_down * walk.pitch + columns_down) * scope.coordinate(d)
     k = scope.coordinate(axes.k)
-    return Load(held, (*map(scope.coordinate, taps_apart), k // depth, at, k % depth))
+    return Load(held, (*map(scope.coordinate, other_taps), k // depth, at, k % depth))
 
 
 def _in_chunks(

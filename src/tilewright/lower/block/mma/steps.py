@@ -54,7 +54,7 @@ class AtomStep:
 
         Nothing is emitted for atoms that read memory, for atoms of one row (vectors), and in front of other loops.
         """
-        kernel, tile = self.product.how, self.tile
+        kernel, tile = self.product.microkernel, self.tile
         if dim is self.product.axes.k and kernel.is_matrix_atom and kernel.slab is None and self.registers is None:
             self.registers = operand_registers(self.product.w, kernel, tile.rows, tile.columns)
 
@@ -64,7 +64,7 @@ class AtomStep:
         If B is block-diagonal, emit an MMA for each diagonal block of the step. Elements out of bounds are skipped if
         the MMA reads operands in place.
         """
-        p, kernel, tile = self.product, self.product.how, self.tile
+        p, kernel, tile = self.product, self.product.microkernel, self.tile
         k, width, registers = p.at[p.axes.k], p.width(p.axes.m), self.registers
         last = width - 1 if tile.ragged_rows and isinstance(width, Expr) else None  # rows past it are not stored
         a = self.left.rows(tile.rows, p.deep, tile.row, k, last)
@@ -89,7 +89,7 @@ class AtomStep:
 
         `a` and `b` are the tiles of A and B in that step.
         """
-        w, kernel = self.product.w, self.product.how
+        w, kernel = self.product.w, self.product.microkernel
         n, slab = kernel.atom.shape[1], kernel.slab or 1
         k_of_block = most(self.product.width(self.product.axes.k)) // kernel.blocks
         deep = min(k_of_block, slab)

@@ -35,7 +35,7 @@ from tilewright.rewrite.rewriter import needed
 
 
 @dataclass(frozen=True)
-class Rounds:
+class BlockRange:
     """Blocks along a dimension, from number `first` up to, and without, `end`, emitted under the condition `when`.
 
     `past` is True for a last block that goes past the end of the dimension.
@@ -113,8 +113,8 @@ class TiledTask:
         elif _staging(self.plans[sharing_product], self.hows[sharing_product]) != _staging(plan, kernel):
             raise ProgramError("two mma read the same rows, but their plans stage these in different ways", op.loc)
 
-    def _block_ranges(self, dim: Expr) -> Iterator[Rounds]:
-        """Yield the ranges of the task's blocks along `dim` (as Rounds): the full blocks, then a ragged last one.
+    def _block_ranges(self, dim: Expr) -> Iterator[BlockRange]:
+        """Yield the ranges of the task's blocks along `dim` (as BlockRange): the full blocks, then a ragged last one.
 
         There is no ragged one if A is staged along `dim`; the last block then counts as full. If blocks are distributed
         to several tasks, the range is that of the current task.
@@ -123,12 +123,12 @@ class TiledTask:
         full, tail = divided(low.scope.part(dim)[1], width)
         if dim not in self.in_place:
             full, tail = pieces(low.scope.part(dim)[1], width), 0
-        task, blocks_per_task, count = low.task.dealt.get(dim, (as_expr(0), full, 1))
+        task, blocks_per_task, count = low.task.task_splits.get(dim, (as_expr(0), full, 1))
         if full != 0:
             end = blocks_per_task * (task + 1)
-            yield Rounds(blocks_per_task * task, end if full % blocks_per_task == 0 else minimum(end, full))
+            yield BlockRange(blocks_per_task * task, end if full % blocks_per_task == 0 else minimum(end, full))
         if tail != 0:
-            yield Rounds(full, full + 1, ONE if count == 1 else task >= count - 1, past=True)
+            yield BlockRange(full, full + 1, ONE if count == 1 else task >= count - 1, past=True)
 
     def _can_be_late(self) -> bool:
         """True if the results of a block may be stored during the next block.
@@ -143,9 +143,9 @@ class TiledTask:
         final_products = set(self.plans) - self.between
         return not any(needed(op, self.makers) & self.between for op in makers_of_inputs - final_products)
 
-    def _blocks(self, rounds: dict[Expr, Rounds]) -> None:
-        """Emit the loop over the blocks in `rounds`, {dimension: range of blocks}; its body is the MMAs, then their
-        epilogue. A single block has no loop.
+    def _blocks(self, block_ranges: dict[Expr, BlockRange]) -> None:
+        """Emit the loop over the blocks in `block_ranges`, {dimension: range of blocks}; its body is the MMAs, then
+        their epilogue. A single block has no loop.
 
         If the plan delays stores, the epilogue of a block runs during the next block. It does not if a block is ragged,
         or if the epilogue reads the result of an MMA that another MMA needs, since the next block overwrites that.
@@ -153,14 +153,14 @@ class TiledTask:
         low, w = self.low, self.low.writer
         ranges: list[Range] = []
         before = dict(low.scope.parts)
-        for dim, blocks in rounds.items():
+        for dim, blocks in block_ranges.items():
             number = as_expr(blocks.first)
             if blocks.end - number is not ONE:
                 ranges.append(Range.of(w.fresh(f"b_{dim}"), blocks.first, blocks.end))
                 number = ranges[-1].symbol
             width = low.bound.blocks[dim]
             low.scope.parts[dim] = low.scope.part(dim)[0] + width * number, width
-        low.task.overhanging = {d for d, blocks in rounds.items() if blocks.past}
+        low.task.overhanging = {d for d, blocks in block_ranges.items() if blocks.past}
         late = low.plan.overlap == "delayed store" and bool(ranges) and not low.task.overhanging
         late = late and self._can_be_late()
         low.task.registers |= {op: replace(registers, late=late) for op, registers in self.registers.items()}

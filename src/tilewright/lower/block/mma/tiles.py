@@ -17,14 +17,14 @@ from tilewright.lower.block.writer import word
 class Span:
     """Blocks of equal size along M or N: their number, size, and first index; `ragged`: the last one goes past the end.
 
-    `there` is the condition under which the blocks exist.
+    `in_bounds` is the condition under which the blocks exist.
     """
 
     count: Size
     size: int
     first: Size
     ragged: bool
-    there: Expr = ONE
+    in_bounds: Expr = ONE
 
 
 def spans(width: Size, block: int, unit: int) -> Iterator[Span]:
@@ -66,7 +66,7 @@ def over_tiles(product: AtomProduct, peels_ends: Callable[[], bool], one: Callab
     (some elements are out of bounds), the first and last of several iterations along M are peeled, as these lie at the
     tensor's edges.
     """
-    kernel, axes, w = product.how, product.axes, product.w
+    kernel, axes, w = product.microkernel, product.axes, product.w
     m, n, _ = kernel.atom.shape
     with ExitStack() as loops:
         for d in axes.around:
@@ -74,7 +74,7 @@ def over_tiles(product: AtomProduct, peels_ends: Callable[[], bool], one: Callab
         for across in spans(product.width(axes.n), kernel.columns, n):
             for down in spans(product.width(axes.m), kernel.rows, m):
                 ends = (1, 1) if peels_ends() and down.count != 1 else None
-                in_range = product.low.branch(across.there * down.there)
+                in_range = product.low.branch(across.in_bounds * down.in_bounds)
                 with in_range, w.loop("f", across.count) as f, w.loop("m", down.count, peel=ends) as i:
                     row, column = down.first + down.size * i, across.first + across.size * f
                     one(AccumulatorTile(row, column, down.size, across.size, down.ragged, across.ragged))
