@@ -68,7 +68,6 @@ ALLOWED = {
     "plan/search/pipeline.py: STORED": _SEARCH,
     "plan/search/ranked_blocks.py: CLOSE": _SHARE,
     "plan/search/ranked_blocks.py: CLEARLY": _SHARE,
-    "plan/search/ranked_blocks.py: CLOSE": _SHARE,
     "plan/search/ranked_blocks.py: SHOWN": _SHOWN,
     "plan/search/ranked_blocks.py: MORE": _SEARCH,
     "plan/search/ranking.py: ENOUGH_STAGES": _SEARCH,
