@@ -64,7 +64,7 @@ class UniformKernelSchedule:
 
     @cached_property
     def _axes(self) -> dict[Op, Axes | str]:
-        """What `axes_of` returned so far."""
+        """Results of `axes_of` so far, by MMA."""
         return {}
 
     @cached_property
