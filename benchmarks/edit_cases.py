@@ -174,10 +174,22 @@ CASES = (
 
 
 @cache
+def _texts(number: int) -> tuple[str, str]:
+    """The plan that is chosen for a case, and its block program."""
+    kernel = CASES[number].kernel()
+    return kernel.text("plan").strip(), kernel.text("block")
+
+
 def chosen(number: int) -> str:
     """The plan that is chosen for a case."""
-    text: str = CASES[number].kernel().text("plan")
-    return text.strip()
+    plan, _ = _texts(number)
+    return plan
+
+
+def chosen_block(number: int) -> str:
+    """The block program of the plan that is chosen for a case."""
+    _, block = _texts(number)
+    return block
 
 
 @cache

@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 from block_reader import contradictions
-from edit_cases import CASES, Case, chosen, shapes
+from edit_cases import CASES, Case, chosen, chosen_block, shapes
 from plan_edits import edit
 from plan_legality import Broken, broken
 
@@ -167,12 +167,12 @@ def _main(case: int, dims: tuple[str, ...]) -> str:
 def readable() -> frozenset[int]:
     """The cases whose chosen plan the reader of block texts understands: those of one kernel, and not all of these."""
     found = set()
-    for number, case in enumerate(CASES):
+    for number in range(len(CASES)):
         plan = parse_plan(chosen(number))
         if plan.split_at is not None or plan.parts is not None or any(p.at == "launch" for p in plan.values):
             continue
         products = {p.name: (_main(number, p.rows), _main(number, p.columns)) for p in shapes(number).products}
-        if not contradictions(chosen(number), case.kernel().text("block"), products):
+        if not contradictions(chosen(number), chosen_block(number), products):
             found.add(number)
     return frozenset(found)
 

@@ -4,8 +4,10 @@ from kernel_checks import F32, normal, run, same, small_integers, within
 
 import tilewright
 from tilewright import kernels
+from tilewright.compiler.native import kernel_for
 from tilewright.errors import ArgumentError, DtypeMismatch
 from tilewright.problems import matmul_reference, parse_matmul
+from tilewright.targets.registry import machine
 
 TRANSPOSES = ("nn", "nt", "tn", "tt")
 SIZES = [(1, 1, 1), (1, 7, 5), (9, 1, 4), (5, 3, 1), (3, 5, 7), (17, 33, 20), (31, 2, 65)]
@@ -116,6 +118,23 @@ def test_a_bias_may_have_the_batch(batched, target):
     out = np.full((*extents, 5, 7), np.nan, np.float32)
     kernel(a, b, bias, out=out)
     same(out, product(*wide) + bias[..., None, :].astype(np.int64))
+
+
+@pytest.mark.parametrize("bias", [False, True, "batched"])
+@pytest.mark.parametrize("rows", [1, 3])
+def test_a_batch_of_few_rows_by_one_matrix_was_as_many_products(rows, bias):
+    """The rows of a batch are rows of one product: each element of b that is loaded is used by several."""
+    sizes = {"B0": 17, "M": rows, "N": 136, "K": 72}
+    kernel = kernel_for(kernels.gemm("nt", "f32", batched=("a",), bias=bias), sizes, machine=machine("x86.avx512"))
+    together = {"M": 17 * rows, "N": 136, "K": 72}
+    whole = kernel_for(kernels.gemm("nt", "f32", bias=bool(bias)), together, machine=machine("x86.avx512"))
+    assert kernel.choice.cycles < 1.5 * whole.choice.cycles
+    rng = np.random.default_rng(2)
+    arrays = [small_integers(rng, shape, "f32") for shape in ((17, rows, 72), (136, 72), (17, 136))]
+    a, b, added = arrays[0], arrays[1], {False: None, True: arrays[2][0], "batched": arrays[2]}[bias]
+    c = np.full((17, rows, 136), np.nan, np.float32)
+    kernel.bind({"a": a, "b": b, "c": c} | ({} if added is None else {"bias": added}))()
+    same(c, product(a, b.T) + (0 if added is None else np.atleast_2d(added)[:, None, :].astype(np.int64)))
 
 
 @pytest.mark.parametrize("dtype", ["f16", "bf16", "f32"])

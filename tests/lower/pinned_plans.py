@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from every_plan import every_plan
+from every_plan import plans_from_the_best
 
 from tilewright.compiler.native import kernel_for
 from tilewright.machine import Machine
@@ -14,9 +14,9 @@ from tilewright.plan.schedule import Schedule
 
 def first_plan(kernel: Any, sizes: dict[str, int], machine: Machine, wanted: Callable[[Schedule], Any]) -> Schedule:
     """The first plan of the search that is wanted."""
-    plans = every_plan(kernel, sizes, machine, lambda plan: bool(wanted(plan)))
-    assert plans, "the search lists no such plan"
-    return plans[0]
+    plan = next(plans_from_the_best(kernel, sizes, machine, wanted), None)
+    assert plan is not None, "the search lists no such plan"
+    return plan
 
 
 def planned_as(kernel: Any, sizes: dict[str, int], machine: Machine, wanted: Callable[[Schedule], Any]) -> Any:

@@ -14,9 +14,11 @@ import tilewright.lang as tkl
 import tilewright.wave as tkw
 from tilewright.compiler.native import kernel_for
 from tilewright.ir import dtypes
+from tilewright.ir.block import parse_block
 from tilewright.ir.formula import Formula
 from tilewright.ir.tile import parse_tile
 from tilewright.ir.tile_formulas import call, number
+from tilewright.lower.cpu.lower import WorkerLowering
 from tilewright.targets.registry import machine
 from tilewright.targets.registry import native as cpu_target
 
@@ -364,3 +366,20 @@ grid M_1, M_0, G"""  # two kernels are chosen
     wanted = np.full_like(result, np.nan)
     tilewright.compile(kernel, target="executor")(*inputs, wanted)
     np.testing.assert_array_equal(result, wanted)
+
+
+def test_a_tensor_that_nothing_uses_was_a_key_error_instead_of_own():
+    text = """block f(%x: in global f32 (16), %y: out global f32 (16))
+{
+  %idle = alloc shared f32 (16)
+  %sum = alloc shared f32 (16)
+  map %sum = %x + 1.0
+  map %y = %sum + %sum
+}"""
+    program, avx512 = parse_block(text), machine("x86.avx512f.avx512vnni")
+    idle, total, add, double = program.body.ops
+    low = WorkerLowering(program, avx512, avx512)
+    assert low.is_own(idle.results[0], set())  # nothing uses it, so nothing outside does
+    assert low.is_own(total.results[0], {add, double})
+    assert not low.is_own(total.results[0], {add})
+    assert not low.is_own(program.args[0], {add})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ import tilewright
 from tilewright import kernels
 from tilewright.compiler.native import kernel_for
 from tilewright.errors import ArgumentError
+from tilewright.ir.tile import parse_tile
 from tilewright.plan.text import parse_plan
 from tilewright.targets.registry import machine
 
@@ -158,6 +160,47 @@ def test_rows_may_run_on_from_line_to_line_of_a_halo_tile(shape, taps, how, digi
     assert len(re.findall(r"fill %halo_slack", text)) == 1
     assert "by tma.load" in text
     assert "by tma.store" in text
+
+
+CHANNELS_FIRST = """tile conv(%x: global bf16[N, H, W, C], %w: global bf16[F, 3, 3, C], %y: global bf16[N, F, H, W])
+  symbols C, F, H, K, M, N, W, it0, it1
+  bind K = C*9
+  bind M = N*H*W
+{
+  %0 = fill value=0 : f32[M, F]
+  %1 = iterate %0 axis=(K) (%2: f32[M, F]) {
+    %3 = read %x over=[it0, it1] at=[it0//(H*W), (it0//W)%H + it1//(C*3) - 1, (it1//C)%3 + it0%W - 1, it1%C] otherwise=0 : bf16[M, K]
+    %4 = read %w over=[it0, it1] at=[it0, it1//(C*3), (it1//C)%3, it1%C] : bf16[F, K]
+    %5 = mma %3, %4, %2 : f32[M, F]
+    yield %5
+  } : f32[M, F]
+  %6 = cast %1 dtype=bf16 : bf16[M, F]
+  write %6, %y over=[it0, it1] at=[it0//(H*W), it1, (it0//W)%H, it0%W]
+}
+"""  # noqa: E501
+
+
+@pytest.mark.parametrize(
+    ("shape", "digits", "images"),
+    [((3, 7, 8), "M_2 3, M_1 7, M_0 10 of 8", 1), ((3, 6, 7), "M_2 3, M_1 6, M_0 9 of 7", 2)],
+)
+def test_a_strip_stored_with_channels_first_took_its_columns_for_rows(shape, digits, images):
+    """Slabs of accumulator rows are no whole lines: the copy of a slab read beyond the slab."""
+    program, sizes = parse_tile(CHANNELS_FIRST), {**dict(zip("NHW", shape, strict=True)), "C": 72, "F": 136}
+    plan = f"""axis M = ({digits}): task M_2 {images}
+        axis F = (F 136): task 64
+        axis K_2 = (K_2 3): loop 1
+        axis K_1 = (K_1 3): loop 3
+        axis K_0 = (K_0 72): loop 64
+        grid M, F
+        loops K_0, K_2, K_1
+        x halo at K_0
+        w panel at K_2
+        mma by wgmma.m64n64k16.bf16, tile 128x64
+        producer 1 wave 40 registers, consumer 8 waves 232 registers, stages 2, halo stages 2, epilogue stages 1
+        launch early"""
+    made = kernel_for(SimpleNamespace(trace=lambda: program), sizes, machine=SMALL, plan=plan)
+    exact(made, program)
 
 
 def test_a_plan_with_a_halo_tile_is_read_back_and_may_be_pinned():

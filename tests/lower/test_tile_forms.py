@@ -9,7 +9,7 @@ from tile_checks import native, no_atoms_today, own_cache, three_ways
 import tilewright
 import tilewright.lang as tkl
 import tilewright.wave as tkw
-from tilewright.errors import ArgumentError, ExecutionError, ParseError, ProgramError
+from tilewright.errors import ArgumentError, DimensionMismatch, ExecutionError, ParseError, ProgramError
 from tilewright.ir.block import parse_block
 from tilewright.ir.tile import BINARY, UNARY_ANY, UNARY_FLOAT, parse_tile
 from tilewright.lang import sympy
@@ -335,6 +335,44 @@ def test_reshape_extract_and_permute():
         tkw.write(tkw.permute(tile, target_shape=[N, M]), z)
 
     three_ways(kernel, integers((6, 10)), symbols={K: 4, B: 15})
+
+
+def extracting(offset):
+    @tkw.wave()
+    def kernel(x: mem(M, N), y: mem(B)):
+        tkw.write(tkw.broadcast(tkw.extract(tkw.read(x), offset), [B]), y)
+
+    return kernel
+
+
+@pytest.mark.parametrize("offset", [[3, 2], [-4, -3], [0, -1], [-12], [11]])
+def test_extract_counts_negative_offsets_from_the_end(offset):
+    x = np.arange(12, dtype=np.float32).reshape(4, 3)
+    (y, *_) = three_ways(extracting(offset), x, symbols={B: 5})
+    assert (y == (x[tuple(offset)] if len(offset) == 2 else x.ravel()[offset[0]])).all()
+
+
+@pytest.mark.parametrize(
+    ("offset", "extent"),
+    [
+        ([5, 1], "index 5 .*M has 4"),
+        ([-5, 0], "index -5 .*M has 4"),
+        ([0, 3], "index 3 .*N has 3"),
+        ([12], "tile has 12"),
+    ],
+)
+@pytest.mark.parametrize("target", ["cpu", "executor"])
+def test_an_index_of_extract_past_the_end_is_refused_and_does_not_wrap_around(offset, extent, target):
+    run = tilewright.compile(extracting(offset), {B: 2}, target=target)
+    with pytest.raises(ExecutionError, match="out of bounds" if target == "executor" else extent) as refused:
+        run(np.zeros((4, 3), np.float32))
+    assert "tkw.extract(tkw.read(x), offset)" in str(refused.value)
+
+
+def test_extract_with_too_many_or_too_few_indices_is_refused_while_it_is_traced():
+    for offset in ([0, 0, 0], []):
+        with pytest.raises(DimensionMismatch, match=f"offset has {len(offset)} numbers.*each of its 2 dimensions"):
+            tilewright.compile(extracting(offset), {B: 2}, target="executor")
 
 
 @pytest.mark.parametrize(("wide", "narrow"), [("i16", "i8"), ("i32", "i8"), ("f32", "i16"), ("i64", "f32")])

@@ -74,6 +74,18 @@ def test_arrays_on_a_gpu_do_not_run_on_the_cpu():
         tilewright.matmul(away, np.ones((3, 2), np.float32), target="cpu")
 
 
+@pytest.mark.parametrize("target", [None, "cpu"])
+def test_a_residual_on_a_gpu_beside_an_input_on_the_host_was_passed_on(target):
+    """Later code asked for the numpy interface of the residual."""
+    residual = DeviceArray(4096, (2, 4), (4, 1), np.dtype("f4"), None, device=1)
+    layer = tilewright.Linear(np.ones((4, 3), np.float32), target=target)
+    with pytest.raises(ArgumentError, match="residual lies on GPU 1, x on the host, where the call runs; move x to"):
+        layer(np.ones((2, 3), np.float32), residual)
+    assert layer(np.ones((2, 3), np.float32), np.ones((2, 4), np.float32)).tolist() == [[4] * 4] * 2
+    with pytest.raises(ArgumentError, match="residual lies on GPU 1, x on the host"):
+        layer(np.ones((2, 3), np.float32), residual)  # also if calls of the host are remembered
+
+
 def test_a_precision_that_there_is_not_is_refused():
     with pytest.raises(ArgumentError, match="precision='bf16': 'tf32', which rounds factors of f32, or None"):
         tilewright.matmul(np.ones((1, 1), np.float32), np.ones((1, 1), np.float32), precision="bf16")

@@ -75,16 +75,27 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 IS_MODULE = frozenset(map(str, MODULES))
 
 
-@pytest.mark.sampled(181)
-@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(PACKAGE)))
-def test_parts_import_only_downwards(path):
-    where = path.relative_to(PACKAGE)
-    if where.name == "__init__.py" and len(where.parts) == 1:
-        return  # the package offers its parts lazily
-    part = where.parts[0].removesuffix(".py")
-    for name in imports(path):
-        other = part_of(name)
-        assert rank(other) < rank(part) or other == part, f"{where} imports {name}, which lies above it"
+FOLDERS = sorted({str(path.parent.relative_to(PACKAGE)) for path in MODULES})
+
+
+def modules_in(folder: str) -> list[Path]:
+    """The files of a folder of the package, without those of folders in it."""
+    return [path for path in MODULES if path.parent == PACKAGE / folder]
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_parts_import_only_downwards(folder):
+    upwards = []
+    for path in modules_in(folder):
+        where = path.relative_to(PACKAGE)
+        if where.name == "__init__.py" and len(where.parts) == 1:
+            continue  # the package offers its parts lazily
+        part = where.parts[0].removesuffix(".py")
+        others = {name: part_of(name) for name in imports(path)}
+        upwards += [
+            f"{where} imports {name}" for name, other in others.items() if rank(other) >= rank(part) and other != part
+        ]
+    assert upwards == [], "what is imported lies above what imports it"
 
 
 LARGEST = {
@@ -99,7 +110,6 @@ LARGEST = {
     "targets/gpu": 5,
 }
 """Folders whose files still import each other in a circle, and how many the largest circle has; others have none."""
-FOLDERS = sorted({str(path.parent.relative_to(PACKAGE)) for path in MODULES})
 
 
 @cache
@@ -133,8 +143,7 @@ def reached_files(path: Path) -> set[Path]:
 def test_files_import_each_other_in_no_circle(folder):
     circles = [
         sorted(str(other.relative_to(PACKAGE)) for other in reached_files(path) if path in reached_files(other))
-        for path in MODULES
-        if path.parent == PACKAGE / folder
+        for path in modules_in(folder)
     ]
     largest = max(circles, key=len)
     assert len(largest) <= LARGEST.get(folder, 0), f"{len(largest)} files import each other: {', '.join(largest)}"

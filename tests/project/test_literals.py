@@ -115,21 +115,29 @@ def _is_plain(node: ast.AST, name: str, child: ast.AST) -> bool:
     return False
 
 
+FOLDERS = sorted({str(path.parent.relative_to(PACKAGE)) for path in SOURCES})
+
+
+def sources_in(folder: str) -> list[tuple[str, Path]]:
+    """(name in the package, path) of the sources of a folder, without those of folders in it."""
+    return [(str(path.relative_to(PACKAGE)), path) for path in SOURCES if path.parent == PACKAGE / folder]
+
+
 @cache
 def numbers_of(path: Path) -> list[tuple[str, float, str | None]]:
     """`numbers` of a file, which is read once for all tests."""
     return list(numbers(path.read_text()))
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=[str(p.relative_to(PACKAGE)) for p in SOURCES])
-def test_every_number_has_its_reason(path: Path) -> None:
-    name = str(path.relative_to(PACKAGE))
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_every_number_has_its_reason(folder: str) -> None:
     bare = [
-        f"{scope}: {value}"
+        f"{name}: {scope}: {value}"
+        for name, path in sources_in(folder)
         for scope, value, doc in numbers_of(path)
         if doc is None and f"{name}: {scope}" not in REASONS
     ]
-    assert bare == [], f"{name}: say below the name why it is so, or in the table of this test: {bare}"
+    assert bare == [], "say below the name why it is so, or in the table of this test"
 
 
 def test_every_row_of_the_table_is_of_a_number() -> None:
@@ -140,8 +148,12 @@ def test_every_row_of_the_table_is_of_a_number() -> None:
     assert sorted(REASONS.keys() - scopes) == []
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=[str(p.relative_to(PACKAGE)) for p in SOURCES])
-def test_no_measured_cost_stands_outside_the_rows_of_machines(path: Path) -> None:
-    name = str(path.relative_to(PACKAGE))
-    found = [f"{scope}: {doc}" for scope, _, doc in numbers_of(path) if doc is not None and MEASURED.search(doc)]
-    assert found == [], f"{name}: costs belong to `machine/costs.py` and the rows: {found}"
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_no_measured_cost_stands_outside_the_rows_of_machines(folder: str) -> None:
+    costs = [
+        f"{name}: {scope}: {doc}"
+        for name, path in sources_in(folder)
+        for scope, _, doc in numbers_of(path)
+        if doc is not None and MEASURED.search(doc)
+    ]
+    assert costs == [], "costs belong to `machine/costs.py` and the rows"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -100,6 +101,63 @@ def test_functions_name_what_is_no_tensor(name: str, wrong: Any) -> None:
             spoilt = [wrong if n == place else a for n, a in enumerate(given)]
             with pytest.raises(ArgumentError, match=r"^\w+ is of type \w+; it must be a tensor of torch"):
                 getattr(tilewright.torch.functional, name)(*spoilt)
+
+
+MISFITS = {
+    "key has another batch": (
+        [(2, 3, 4, 8), (3, 3, 5, 8), (3, 3, 5, 8)],
+        {},
+        r"query has shape \(2, 3, 4, 8\), key has ",
+    ),
+    "value has other heads": (
+        [(2, 3, 4, 8), (1, 5, 8), (2, 4, 5, 8)],
+        {},
+        r"value has shape \(2, 4, 5, 8\): of each dim",
+    ),
+    "six heads for four": (
+        [(1, 6, 4, 8), (1, 4, 5, 8), (1, 4, 5, 8)],
+        {"enable_gqa": True},
+        "key .* divide the 6 heads",
+    ),
+    "four heads of values": ([(6, 4, 8), (3, 5, 8), (4, 5, 8)], {"enable_gqa": True}, "value .* divide the 6 heads"),
+    "no heads of keys": (
+        [(6, 4, 8), (0, 5, 8), (0, 5, 8)],
+        {"enable_gqa": True},
+        "key .* 0 heads .* divide the 6 heads",
+    ),
+    "matrices": (
+        [(4, 8), (5, 8), (5, 8)],
+        {"enable_gqa": True},
+        r"query has shape \(4, 8\); its heads are dimension -3",
+    ),
+    "keys are a matrix": ([(6, 4, 8), (5, 8), (5, 8)], {"enable_gqa": True}, r"key has shape \(5, 8\); its heads"),
+    "mask of other queries": (
+        [(1, 6, 4, 8), (1, 6, 5, 8), (1, 6, 5, 8), (3, 5)],
+        {},
+        r"attn_mask has shape \(3, 5\); it",
+    ),
+    "mask of a batch": ([(6, 4, 8), (6, 5, 8), (6, 5, 8), (2, 6, 4, 5)], {}, r"broadcastable to \(6, 4, 5\)"),
+}
+"""{fault: shapes of query, key, value and mask, options, what the error names}."""
+
+
+@pytest.mark.parametrize("is_fake", [False, True], ids=["eager", "fake"])
+@pytest.mark.parametrize("name", MISFITS)
+def test_shapes_that_do_not_fit_an_attention_were_errors_of_torch(name: str, is_fake: bool) -> None:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    shapes, options, says = MISFITS[name]
+    with FakeTensorMode() if is_fake else nullcontext(), pytest.raises(ArgumentError, match=says):
+        tilewright.torch.functional.scaled_dot_product_attention(*map(torch.ones, shapes), **options)
+
+
+@pytest.mark.parametrize("is_fake", [False, True], ids=["eager", "fake"])
+def test_batches_of_matrices_that_do_not_broadcast_were_errors_of_torch(is_fake: bool) -> None:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    says = r"a has shape \(7, 2, 4, 8\), b has shape \(3, 8, 5\): of each dimension before the last two"
+    with FakeTensorMode() if is_fake else nullcontext(), pytest.raises(ArgumentError, match=says):
+        tilewright.torch.functional.matmul(torch.ones(7, 2, 4, 8), torch.ones(3, 8, 5))
 
 
 MODULES = {

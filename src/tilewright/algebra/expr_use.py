@@ -138,8 +138,14 @@ class Substitution:
     """One set of replacements, applied to any number of expressions; images are cached in `done`."""
 
     def __init__(self, values: Mapping[Any, ExprLike]):
-        self.by_symbol = {k: as_expr(v) for k, v in values.items() if isinstance(k, Symbol)}
-        self.by_name = {k: as_expr(v) for k, v in values.items() if not isinstance(k, Symbol)}
+        self.by_symbol: dict[Symbol, Expr] = {}
+        self.by_name: dict[Any, Expr] = {}
+        for key, value in values.items():
+            image = value if isinstance(value, Expr) else as_expr(value)
+            if isinstance(key, Symbol):
+                self.by_symbol[key] = image
+            else:
+                self.by_name[key] = image
         self.done: dict[Expr, Expr] = {}
 
     def __call__(self, e: Expr) -> Expr:

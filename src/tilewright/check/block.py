@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.algebra import ComposedLayout
+from tilewright.algebra.expr import Const
 from tilewright.analysis.distribution import Placement, operand_layout, placed, placement
 from tilewright.analysis.thread_layout import frames_of
 from tilewright.analysis.views import Places, written
@@ -26,7 +27,7 @@ from tilewright.ir.core import Block, Op, Program, Value, walk_block
 from tilewright.ir.printer import op_text
 from tilewright.ir.tensors import RegisterType, TensorType, numbers
 from tilewright.ir.verifier import verify
-from tilewright.machine import Condition, Machine, MemoryOperand, MultiplyAtom, RegisterOperand
+from tilewright.machine import Condition, Machine, MemoryOperand, MultiplyAtom, RegisterOperand, Space
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -79,7 +80,7 @@ class _Checker:
             except ProgramError as fault:
                 raise type(fault)(fault.what, fault.location or op.loc) from None
         self._check_memory()
-        self._check_channels(names)
+        self._check_channels()
         check_cluster(self.program, self.machine, self.places)
         self._check_copy_atoms()
 
@@ -210,7 +211,7 @@ class _Checker:
         }
         why = misarranged(atom, held) if "c" in held else None
         is_arrangement = "c" in held and why is None
-        waves = self._wave_arrangement(c, atom)
+        waves = _wave_arrangement(c)
         for value, name in ((c, "c"), (a, "a"), (b, "b")):
             unit = getattr(atom, name)
             if isinstance(value.type, RegisterType):
@@ -220,15 +221,6 @@ class _Checker:
                 self._check_addressed(value, name, unit, atom)
             elif self.machine.waves != 1:
                 raise ProgramError(f"mma: {atom.name} takes {name} from registers; copy it there first")
-
-    def _wave_arrangement(self, c: Value, atom: MultiplyAtom) -> tuple[int, ...]:
-        """Return (waves along rows, waves along columns): the grid of waves over which the accumulator `c` is
-        distributed; (1, 1) if its type states none. `atom` is not used.
-        """
-        distribution = c.type.distribution
-        if distribution is not None and distribution.waves is not None:
-            return numbers(distribution.waves, "waves")
-        return (1, 1)
 
     def _check_fragment(
         self, value: Value, name: str, atom: MultiplyAtom, waves: tuple[int, ...], why: str | None
@@ -353,11 +345,11 @@ class _Checker:
                         inner.loc,
                     )
 
-    def _check_channels(self, role_names: list[str]) -> None:
+    def _check_channels(self) -> None:
         """Raise a ProgramError if a channel has no acquire, no commit or no wait. Raise one too if it has no release
         and one worker that does all tasks would acquire it more often than it has stages.
 
-        Channels that no operation uses are skipped. `role_names` is not used.
+        Channels that no operation uses are skipped.
         """
         used: dict[Value, set[str]] = {}
         for op in self.program.walk():
@@ -395,16 +387,33 @@ def past_shared_memory(program: Program, machine: Machine) -> ProgramError | Non
     space, total = machine.spaces["shared"], 0
     if space.bytes is None:
         return None
+    allocations = [pair for pair in _allocations(program.body, 1) if isinstance(pair[0].attrs["type"], TensorType)]
+    if _surely_fits(allocations, space):
+        return None
     in_registers = frames_of(program, Places(program, program.makers()), machine).tensors
-    for op, copies in _allocations(program.body, 1):
-        kind = op.attrs["type"]
-        if isinstance(kind, TensorType) and op.results[0] not in in_registers:
-            size = kind.cosize() * kind.dtype.numpy.itemsize
-            total += copies * (-(-size // space.alignment) * space.alignment)
+    for op, copies in allocations:
+        if op.results[0] not in in_registers:
+            total += copies * _aligned_bytes(op, space)
             if total > space.bytes:
                 needed = f"{total} bytes are needed up to {op_text(op)}; {machine.name} has {space.bytes}"
                 return ProgramError(f"shared memory: {needed}", op.loc)
     return None
+
+
+def _surely_fits(allocations: list[tuple[Op, int]], space: Space) -> bool:
+    """True if tensors fit in `space` (shared memory) even if none of them is kept in registers.
+
+    `allocations` are pairs (`alloc` operation, number of copies). It is False if an extent is known only at the call.
+    """
+    if not all(isinstance(e, Const) for op, _ in allocations for e in op.attrs["type"].expressions()):
+        return False
+    return sum(copies * _aligned_bytes(op, space) for op, copies in allocations) <= (space.bytes or 0)
+
+
+def _aligned_bytes(op: Op, space: Space) -> int:
+    """Return the bytes that the tensor of the `alloc` operation `op` takes in `space`, rounded up to its alignment."""
+    kind: TensorType = op.attrs["type"]
+    return -(-kind.cosize() * kind.dtype.numpy.itemsize // space.alignment) * space.alignment
 
 
 def _allocations(block: Block, factor: int) -> Iterator[tuple[Op, int]]:
@@ -439,6 +448,16 @@ def _count_acquires(block: Block, channel: Value, runs: int) -> int:
         for inner_block in op.blocks:
             total += _count_acquires(inner_block, channel, inner_runs)
     return total
+
+
+def _wave_arrangement(c: Value) -> tuple[int, ...]:
+    """Return (waves along rows, waves along columns): the grid of waves over which the accumulator `c` is distributed;
+    (1, 1) if its type states none.
+    """
+    distribution = c.type.distribution
+    if distribution is not None and distribution.waves is not None:
+        return numbers(distribution.waves, "waves")
+    return (1, 1)
 
 
 def _raise_first_difference(mine: Placement, other: Placement, name: str, wanted: str) -> None:

@@ -1066,12 +1066,15 @@ LASTING = ("definition", "parameters", "sizes", "fetched")
 """The kinds whose symbols stay declared after their operation."""
 
 
+_BY_NAME = {**KINDS, **{f"{name}?": kind for name, kind in KINDS.items()}}
+
+
 def kind_of(name: str) -> Kind:
     """Return the `Kind` object (checks, prints and parses attributes) called `name`, such as "int" or "axes".
 
     A trailing `?` in `name`, which marks an optional attribute, is ignored. Raise KeyError for an unknown name.
     """
-    return KINDS.get(name) or KINDS[name.rstrip("?")]
+    return _BY_NAME[name]
 
 
 def attr_text(kind: str, value: Any, operands: Sequence[str] = ()) -> str:

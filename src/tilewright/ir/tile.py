@@ -401,9 +401,16 @@ def _apply(op: Op) -> tuple[Any, ...]:
 def _extract(op: Op) -> tuple[Any, ...]:
     """Check `op`, an `extract`, which takes one element of a tile, and return a tuple of its one result type.
 
-    That is a scalar of the tile's element type.
+    That is a scalar of the tile's element type. Raise DimensionMismatch unless `offset` is a single row-major number,
+    or has one index for each dimension.
     """
     type_ = tile_type(op, 0)
+    given, rank = len(op.attrs["offset"]), len(type_.dims)
+    if given not in (1, rank):
+        raise DimensionMismatch(
+            f"extract: offset has {given} numbers for a tile {type_}; give one index for each of its {rank} "
+            "dimensions, or one row-major number"
+        )
     return (TileType(type_.dtype),)
 
 

@@ -72,24 +72,22 @@ def gemm(
     Right: Any = tkl.Memory[(*b_batch, *b_dims, GLOBAL, of_data)]
     Out: Any = tkl.Memory[(*batch, M, N, GLOBAL, of_result)]
 
-    def read_broadcast(operand: Any, operand_batch: Sequence[Any], dims: Sequence[Any]) -> Any:
-        """Emit a read of `operand`, memory with the batch dimensions `operand_batch` and the matrix dimensions `dims`,
-        and return it as a tile, repeated along the batch dimensions that it lacks.
+    def read_left(a: Any) -> Any:
+        """Emit a read of `a`, and return it as a tile with all batch dimensions, repeated along those that it lacks.
+
+        The tile of b has only its own batch dimensions: the others are further rows of the product.
         """
-        if tuple(operand_batch) == batch:
-            return tkw.read(operand)
-        all_dims = (*batch, *dims)
+        if a_batch == batch:
+            return tkw.read(a)
+        all_dims = (*batch, *a_dims)
         at = {d: tkw.IndexMapping.iterator(n) for n, d in enumerate(all_dims)}
-        return tkw.read(
-            operand,
-            mapping=tkw.IndexMapping(len(all_dims), inputs={d: at[d] for d in (*operand_batch, *dims)}, outputs=at),
-        )
+        inputs = {d: at[d] for d in (*a_batch, *a_dims)}
+        return tkw.read(a, mapping=tkw.IndexMapping(len(all_dims), inputs=inputs, outputs=at))
 
     def product(a: Any, b: Any) -> Any:
         @tkw.iterate(K, init_args=[tkl.Register[(*batch, M, N, of_sums)](0)])
         def total(acc: Any) -> Any:
-            factors = read_broadcast(a, a_batch, a_dims), read_broadcast(b, b_batch, b_dims)
-            return tkw.mma(*factors, acc, precision=precision, accumulate=accumulate)
+            return tkw.mma(read_left(a), tkw.read(b), acc, precision=precision, accumulate=accumulate)
 
         return total if plain else tkw.cast(total, of_bias)
 

@@ -97,10 +97,10 @@ class LoopLowering:
 
     def is_own(self, value: Value, ops: set[Op]) -> bool:
         """True if an `alloc` of the program makes the tensor `value`, and no operation outside the set `ops` uses it.
-        Views and arguments are not own. A tensor that an `alloc` makes must have at least one use.
+        Views and arguments are not own; a tensor that nothing uses is.
         """
         maker = self.makers.get(value)
-        return maker is not None and maker.name == "alloc" and self.touching[value] <= ops
+        return maker is not None and maker.name == "alloc" and self.touching.get(value, set()) <= ops
 
     @cached_property
     def _idle(self) -> set[Op]:

@@ -243,7 +243,7 @@ class Layer:
         checked, form = self._checked_input(x), Form([x])
         form.require(self.out, "the result")
         shape, target = self._shape(checked), target_for(self.target, {"x": checked})
-        residual_array = None if residual is None else self._checked_residual(residual, shape, checked)
+        residual_array = None if residual is None else self._checked_residual(residual, shape, checked, target)
         out = result(target, [checked], shape, self.out)
         if not out.size:
             return LayerCall(returned(out, form), out)
@@ -252,15 +252,20 @@ class Layer:
         launch()
         return LayerCall(returned(out, form), out, launch, whole)
 
-    def _checked_residual(self, residual: Any, shape: tuple[int, ...], x: Any) -> Any:
+    def _checked_residual(self, residual: Any, shape: tuple[int, ...], x: Any, target: str) -> Any:
         """Return `residual` as a contiguous array. Raise `ArgumentError` unless it has the result's `shape` and type,
-        or if it is on another GPU than the input `x`.
+        or if it is on another GPU than the input `x`, or on a GPU if the call's `target` is a CPU.
         """
         checked = array(residual, "residual", (len(shape),))
         if checked.shape != shape or dtype_of(checked, "residual") is not self.out:
             raise ArgumentError(
                 f"residual is {by(checked.shape)} of {checked.dtype}; it must be as the result, "
                 f"{by(shape)} of {self.out}"
+            )
+        if isinstance(checked, DeviceArray) and not is_gpu(target):
+            raise ArgumentError(
+                f"residual lies on GPU {checked.device}, x on the host, where the call runs; move x to the GPU, or "
+                "residual to the host"
             )
         common_device("the call", [x, checked])
         return checked

@@ -33,6 +33,22 @@ def _require_tensors(**tensors: Any) -> None:
             raise ArgumentError(f"{name} is of type {type(tensor).__name__}; it must be a tensor of torch")
 
 
+def _common_batch(**tensors: Any) -> Sequence[Any]:
+    """Return the dimensions before the last two to which those of all tensors are broadcast.
+
+    Each keyword is the name of a parameter. Raise ArgumentError, which names them, unless the extents of each dimension
+    are equal, 1 or missing.
+    """
+    try:
+        batch: Sequence[Any] = torch.broadcast_shapes(*(t.shape[:-2] for t in tensors.values()))
+    except RuntimeError as fault:
+        shapes = ", ".join(f"{name} has shape {tuple(t.shape)}" for name, t in tensors.items())
+        raise ArgumentError(
+            f"{shapes}: of each dimension before the last two, the extents must be equal, 1 or missing"
+        ) from fault
+    return batch
+
+
 def linear(
     input: Any,
     weight: Any,
@@ -89,7 +105,7 @@ def matmul(a: Any, b: Any, bias: Any = None, *, activation: str | None = None) -
     left = a[None] if a.dim() == 1 else a
     right = b[:, None] if b.dim() == 1 else b
     if right.dim() > 2:
-        batch = torch.broadcast_shapes(left.shape[:-2], right.shape[:-2])
+        batch = _common_batch(a=left, b=right)
         left, right = (t.expand(*batch, *t.shape[-2:]) for t in (left, right))
     product = torch.ops.tilewright.matmul(left, right, bias, activation)
     product = product.squeeze(-1) if b.dim() == 1 else product
@@ -474,9 +490,8 @@ def scaled_dot_product_attention(
         if tensor.dim() < 2:
             raise ArgumentError(f"{name} has shape {tuple(tensor.shape)}; it takes at least 2 dimensions")
     if enable_gqa:
-        heads = query.shape[-3]
-        key, value = (t.repeat_interleave(heads // t.shape[-3], -3) for t in (key, value))
-    batch = torch.broadcast_shapes(*(t.shape[:-2] for t in (query, key, value)))
+        key, value = (_with_heads_of_query(query, t, name) for t, name in ((key, "key"), (value, "value")))
+    batch = _common_batch(query=query, key=key, value=value)
     q, k, v = (_as_four_dimensions(t, batch) for t in (query, key, value))
     bias, has_visible_key = mask_as_bias(attn_mask, q, k, batch)
     trains_mask = isinstance(attn_mask, torch.Tensor) and attn_mask.requires_grad and torch.is_grad_enabled()
@@ -486,6 +501,26 @@ def scaled_dot_product_attention(
         result = torch.ops.tilewright.attention(q, k, v, bias, is_causal, scale)
     result = result.reshape(*batch, *result.shape[-2:])
     return result if has_visible_key is None else result.masked_fill(~has_visible_key, 0)
+
+
+def _with_heads_of_query(query: Any, tensor: Any, name: str) -> Any:
+    """Return the keys or values `tensor` [..., h, n, d] with each head repeated, so that it has the heads of `query`.
+
+    `name` is the parameter, for errors. Raise ArgumentError unless both have heads, and h divides those of `query`.
+    """
+    for parameter, of_heads in (("query", query), (name, tensor)):
+        if of_heads.dim() < 3:
+            shape = tuple(of_heads.shape)
+            raise ArgumentError(f"enable_gqa=True: {parameter} has shape {shape}; its heads are dimension -3")
+    heads, repeated = query.shape[-3], tensor.shape[-3]
+    if heads == repeated:
+        return tensor
+    if not repeated or heads % repeated:
+        raise ArgumentError(
+            f"enable_gqa=True: {name} has shape {tuple(tensor.shape)}, with {repeated} heads (dimension -3); their "
+            f"number must divide the {heads} heads of query, which has shape {tuple(query.shape)}"
+        )
+    return tensor.repeat_interleave(heads // repeated, -3)
 
 
 def _as_four_dimensions(tensor: Any, batch: Sequence[int]) -> Any:
@@ -508,10 +543,18 @@ def mask_as_bias(attn_mask: Any, q: Any, k: Any, batch: Sequence[int]) -> tuple[
     dimensions `batch` first. A bool mask is True for visible keys, as in torch's function. The bias is f32, or f64 for
     f64 queries. If gradients may be recorded, a query without a visible key gets 0 added instead of -inf, because its
     weights would be NaN, and so would the gradients of all keys and values; the caller replaces its result. Raise
-    ArgumentError for a float64 mask with other queries than float64.
+    ArgumentError for a mask that cannot be broadcast, and for a float64 mask with other queries than float64.
     """
     if attn_mask is None:
         return None, None
+    _require_tensors(attn_mask=attn_mask)
+    shape = (*batch, q.shape[-2], k.shape[-2])
+    extents = list(zip(reversed(attn_mask.shape), reversed(shape), strict=False))
+    if attn_mask.dim() > len(shape) or any(n not in (1, wanted) for n, wanted in extents):
+        raise ArgumentError(
+            f"attn_mask has shape {tuple(attn_mask.shape)}; it must be broadcastable to {shape}, "
+            "with queries and keys last"
+        )
     score_type = torch.float64 if q.dtype is torch.float64 else torch.float32
     if attn_mask.dtype is torch.bool:
         has_visible_key = attn_mask.any(-1, keepdim=True)
@@ -524,5 +567,5 @@ def mask_as_bias(attn_mask: Any, q: Any, k: Any, batch: Sequence[int]) -> tuple[
         added = attn_mask.to(score_type)
     if torch.is_grad_enabled():
         added = added.masked_fill(~has_visible_key, 0)
-    expanded = added.expand(*batch, q.shape[-2], k.shape[-2])
+    expanded = added.expand(shape)
     return expanded.reshape(*q.shape[:3], k.shape[-2]), has_visible_key

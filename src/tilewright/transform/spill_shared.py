@@ -37,10 +37,14 @@ def spill_to_workspaces(lowered: Lowered, machine: Machine) -> Lowered:
     tasks = next((op for op in program.body.ops if op.name == "tasks"), None)
     if tasks is None or machine.spaces["shared"].bytes is None:
         return moved
+    allocations = [op for op in program.walk() if op.name == "alloc" and isinstance(op.attrs["type"], TensorType)]
+    is_open = not all(_is_number(op.attrs["type"].room()) for op in allocations)
+    if not is_open and not _may_overflow(allocations, machine):
+        return moved
     left = _movable(program, tasks, machine)
     chosen = [op for op in left if not _is_number(op.attrs["type"].room())]
     left = [op for op in left if op not in chosen]
-    if not chosen and not _may_overflow(program, machine):
+    if not chosen and not _may_overflow(allocations, machine):
         return moved
     workspaces: list[Value] = []
     arguments, others = program.args[: len(lowered.arguments)], program.args[len(lowered.arguments) :]
@@ -87,14 +91,13 @@ def _movable(program: Program, tasks: Op, machine: Machine) -> list[Op]:
     return movable[::-1]
 
 
-def _may_overflow(program: Program, machine: Machine) -> bool:
-    """True if the tensors that the program allocates take more than half of shared memory: with scratch memory of
-    operations, the program may then exceed it.
+def _may_overflow(allocations: list[Op], machine: Machine) -> bool:
+    """True if the tensors of the `alloc` operations `allocations`, which are all of a program, take more than half of
+    shared memory: with scratch memory of operations, the program may then exceed it.
     """
     most = machine.spaces["shared"].bytes
     assert most is not None
-    every = [op for op in program.walk() if op.name == "alloc" and isinstance(op.attrs["type"], TensorType)]
-    return 2 * sum(map(_bytes, every)) > most
+    return 2 * sum(map(_bytes, allocations)) > most
 
 
 def _largest(allocations: list[Op], wanted_bytes: int) -> Iterator[Op]:

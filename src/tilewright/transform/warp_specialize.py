@@ -273,16 +273,17 @@ class _Split:
         left out.
         """
         filled, emptied = self.filled.get(id(block), []), self.emptied.get(id(block), [])
+        users = {channel: self._users(channel, block) for channel in (*filled, *emptied)}
         is_synchronised = True
         """True if a barrier is not needed: only tiles that channels order were touched since the last one."""
         for op in block.ops:
             if (op.name == "barrier" and is_synchronised) or self._is_once(op):
                 continue
             for channel in filled:
-                if op is self._users(channel, block)[0]:
+                if op is users[channel][0]:
                     self._take_stage("wait", channel)
             for channel in emptied:
-                if op is self._users(channel, block)[0]:
+                if op is users[channel][0]:
                     self._take_stage("acquire", channel)
                 if op is channel.copies[0]:
                     self._emit_handover("commit", channel)
@@ -297,7 +298,7 @@ class _Split:
             else:
                 self._clone_remapped(op, self._emit_multiplying if op.blocks else None)
             for channel in (*filled, *emptied):
-                if op is self._users(channel, block)[-1]:
+                if op is users[channel][-1]:
                     self._emit_handover("release", channel)
 
     def _emit_pingpong(self, op: Op) -> None:

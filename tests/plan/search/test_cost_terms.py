@@ -67,7 +67,7 @@ def test_each_further_task_of_a_core_adds_the_cycles_between_tasks(pingpong):
 def test_copies_take_longer_to_arrive_the_less_of_the_operands_is_still_in_l2():
     kept, gone = (share * LIMITS.l2_bytes for share in LIMITS.operands_kept)
     work = Work(LIMITS.cores, (Phase(16, 512, copied=30000),))
-    near, half, far = (cost.copy_rate(HOPPER, replace(work, moved=x)).latency for x in (kept, (kept + gone) / 2, 9e9))
+    near, half, far = (cost.copy_rate(HOPPER, work._replace(moved=x)).latency for x in (kept, (kept + gone) / 2, 9e9))
     assert (near, far) == (LIMITS.copy_latency, LIMITS.copy_latency + LIMITS.far_latency)
     assert half == pytest.approx((near + far) / 2)
 

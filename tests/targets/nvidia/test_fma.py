@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from every_plan import every_plan
+from every_plan import plans_from_the_best
 from lines import Lines
 from programs import products
 
@@ -110,7 +110,7 @@ def test_rows_of_such_products_are_reduced_by_a_program_of_their_own() -> None:
     best = kernel_for(normalised, sizes, target="gpu:hopper")
     assert best.plan.parts == ("K", 4)  # the kernel that adds up parts reduces rows
     assert "two kernels, split after mma" in best.explain()
-    plan, *_ = every_plan(normalised, sizes, HOPPER, lambda plan: plan.split_after == "mma")
+    plan = next(plans_from_the_best(normalised, sizes, HOPPER, lambda plan: plan.split_after == "mma"))
     made = kernel_for(normalised, sizes, target="gpu:hopper", plan=plan)
     assert made.plan.products[0].atom.startswith("fma.m64n32k4.f32")
     assert made.plan.then is not None

@@ -21,7 +21,7 @@ from tilewright.ir.tile import union_dims
 from tilewright.ir.tile_formulas import call, converted
 from tilewright.ir.tile_functions import is_composed
 from tilewright.lower.block import dynamic_bounds, masks
-from tilewright.lower.block.lazy_tiles import Parts, Tile, common_parts, load, loads, only_load, rewritten, weight
+from tilewright.lower.block.lazy_tiles import Parts, Tile, common_parts, load, loads, most, only_load, rewritten, weight
 from tilewright.lower.block.lowering import Lowering
 from tilewright.lower.block.materialise import is_row, simple
 from tilewright.lower.block.storage import Storage
@@ -330,23 +330,33 @@ def extract(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """Lower an `extract`; return (result tile,): one element of the operand, without dimensions.
 
     The attribute `offset` is its row-major number, or its index along each dimension; negative ones count from the end.
-    Raise an ExecutionError if a row-major number is out of range, and a ProgramError if a size of the operand is known
-    only at the call.
+    Raise an ExecutionError if one is out of range, and a ProgramError if a size of the operand is known only at the
+    call.
     """
     tile = low.storage.env[op.operands[0]]
     _refuse_open(op, tile.parts)
-    offsets = [low.scope.number(e) for e in op.attrs["offset"]]
+    offsets, extents = [low.scope.number(e) for e in op.attrs["offset"]], [most(n) for n in tile.sizes]
     if len(offsets) == 1:
-        size = prod(tile.sizes)
-        if not -size <= offsets[0] < size:
-            raise ExecutionError(f"extract of element {offsets[0]} of {size}", op.loc)
-        images = low.scope.digits(tile, as_expr(offsets[0] % size))
+        images = low.scope.digits(tile, as_expr(_from_start(op, offsets[0], prod(extents), "the tile")))
     else:
         images = {
-            low.scope.coordinate(d): tile.parts[d][0] + n % tile.parts[d][1]
-            for d, n in zip(tile.dims, offsets, strict=True)
+            low.scope.coordinate(d): tile.parts[d][0] + _from_start(op, n, extent, str(d))
+            for d, n, extent in zip(tile.dims, offsets, extents, strict=True)
         }
     return (Tile(tile.dtype, (), {}, rewritten(tile.formula, Substitution(images))),)
+
+
+def _from_start(op: Op, offset: int, extent: int, along: str) -> int:
+    """Return an offset of the `extract` `op` as an index from 0 on; a negative one counts from the end: -1 of 4 gives
+    3.
+
+    Raise an ExecutionError if it is out of range of the `extent` elements of `along`, a dimension or the whole tile.
+    """
+    if not -extent <= offset < extent:
+        raise ExecutionError(
+            f"{op_text(op)}: index {offset} is out of range; {along} has {extent} elements here", op.loc
+        )
+    return offset % extent
 
 
 # -- from nothing -----------------------------------------------------------------------------------------

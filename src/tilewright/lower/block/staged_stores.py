@@ -30,8 +30,9 @@ def through_shared(low: Lowering, write: Write) -> bool:
     one.
 
     It is not possible in these cases: the formula loads no register tensor with M and N; the write has a further
-    dimension of extent above 1; the machine has no bulk store; no tiles in shared memory cover the accumulator exactly.
-    Raise a ProgramError if padding past the end of a dimension might be stored.
+    dimension of extent above 1; the machine has no bulk store; no tiles in shared memory cover the accumulator exactly;
+    rows of memory are columns of the accumulator, whose rows run on from image line to image line. Raise a ProgramError
+    if padding past the end of a dimension might be stored.
     """
     _check_overhang(low.scope, write)
     sums = {each.tensor for each in loads(write.formula) if each.tensor in low.storage.sums}
@@ -116,13 +117,13 @@ def _transposed(low: Lowering, write: Write, atom: CopyAtom, held: Value) -> boo
 
     It goes through a shared tile with some columns of the accumulator, each cut into pieces as long as a row of shared
     memory. `write` is the write of its elements. Return True; or False, with nothing emitted, if no such tile divides
-    the accumulator.
+    the accumulator, or if a task's rows run on from image line to image line.
     """
     w = low.writer
     m, n = low.storage.sums[held]
     rows, columns, size = most(write.parts[m][1]), most(write.parts[n][1]), element_bytes(write.dtype)
     row = next((x for x in atom.rows if rows * size % x == 0), None)
-    if row is None:
+    if row is None or low.bound.walk is not None:  # a row of shared memory would hold no whole image lines
         return False
     slab_rows = row // size
     unit = 1 << low.machine.shared_memory.swizzle_bits

@@ -111,9 +111,7 @@ def parameter_names(sizes: list[Symbol]) -> dict[Symbol, str]:
 
 
 def fresh_name(name: str, used_names: Collection[str]) -> str:
-    """Return `name`, with `OPEN_` in front if it is all lower case, and again as often as the name is in `used_names`
-    already.
-    """
+    """Return `name`, with `OPEN_` in front if it is all lower case, and again as long as it is in `used_names`."""
     name = name if name != name.lower() else f"OPEN_{name}"
     while name in used_names:
         name = f"OPEN_{name}"

@@ -19,6 +19,7 @@ from tilewright.plan.facts.loops import EXPONENTIALS, LoopFacts
 from tilewright.plan.facts.masking import MaskedProduct, Trips, count_trips, masks_of, masks_of_product
 from tilewright.plan.facts.product import ProductFacts, products_of
 from tilewright.plan.facts.values import ValueFacts, behind
+from tilewright.plan.model import Size
 
 SCANS = (*tile.SCANS, "topk")
 """Operations that go along a dimension in order."""
@@ -73,6 +74,14 @@ class Facts:
     """Returns the facts of the program with its loop in one iteration, so that the loop's states need no merge; or
     text: why that is impossible. None if that was not examined."""
     _trips: dict[tuple[object, ...], Trips] = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def number_of(self) -> Size:
+        """The function that evaluates an expression of sizes, such as a dimension's extent, to an int.
+
+        It has typical numbers for sizes known only at the call.
+        """
+        return numbers_of(self.sizes)
 
     def size(self, dims: Iterable[str]) -> int:
         """Return the number of elements over `dims`: the product of their extents; 1 for no dimensions."""
@@ -239,7 +248,7 @@ class Facts:
             return {(ceil(self.extents[axis] / tile), 0): 1}
         key = (axis, tile, tuple(rows.values()))
         if key not in self._trips:
-            self._trips[key] = count_trips(self.program, masks, axis_dim, tile, rows, numbers_of(self.sizes))
+            self._trips[key] = count_trips(self.program, masks, axis_dim, tile, rows, self.number_of)
         return self._trips[key]
 
     @cached_property

@@ -7,14 +7,12 @@ tasks as cores. The count that saves the most cycles is the cause.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from math import ceil, prod
 
 from tilewright.ir.core import Op
 from tilewright.machine import Machine
-from tilewright.plan.boxes import numbers_of, why_whole
+from tilewright.plan.boxes import why_whole
 from tilewright.plan.facts import Dims, Facts, ValueFacts
-from tilewright.plan.microkernel import axes_in
 from tilewright.plan.model import bytes_text
 from tilewright.plan.search.blocked import BlockedKernelSchedule
 from tilewright.plan.search.core_rows import vector_cycles
@@ -90,26 +88,26 @@ def _without(work: Work, machine: Machine) -> Iterator[tuple[str, Work]]:
 
     def phases(**none: float) -> tuple[Phase, ...]:
         """Return the phases (loop nests) of the work, with the counts that are keywords set to the given numbers."""
-        return tuple(replace(p, **none) for p in work.phases)  # type: ignore[arg-type]
+        return tuple(p._replace(**none) for p in work.phases)  # type: ignore[arg-type]
 
-    yield "mma", replace(work, phases=phases(mma=0, first=0))
-    yield "lanes", replace(work, phases=phases(lanes=0, masked=0), end=replace(work.end, lanes=0))
-    yield "shared", replace(work, phases=phases(shared=0))
+    yield "mma", work._replace(phases=phases(mma=0, first=0))
+    yield "lanes", work._replace(phases=phases(lanes=0, masked=0), end=work.end._replace(lanes=0))
+    yield "shared", work._replace(phases=phases(shared=0))
     copies = phases(copied=0, l2=0, alone=0, strewn=0)
-    yield "copied", replace(work, phases=copies, l2_read=0, resident=0, first=0, edges=0)
-    yield "gather", replace(work, phases=phases(gather=0))
-    yield "serial", replace(work, phases=phases(serial=0))
-    yield "end", replace(work, end=replace(work.end, by_lanes=0, l2=0, narrow=0))
-    yield "again", replace(work, again=0)
-    yield "moved", replace(work, moved=0, again=0)
-    yield "waits", replace(work, waits=0, exchange=0)
-    yield "latency", replace(work, latency=0)
-    yield "starts", replace(work, starts=0)
+    yield "copied", work._replace(phases=copies, l2_read=0, resident=0, first=0, edges=0)
+    yield "gather", work._replace(phases=phases(gather=0))
+    yield "serial", work._replace(phases=phases(serial=0))
+    yield "end", work._replace(end=work.end._replace(by_lanes=0, l2=0, narrow=0))
+    yield "again", work._replace(again=0)
+    yield "moved", work._replace(moved=0, again=0)
+    yield "waits", work._replace(waits=0, exchange=0)
+    yield "latency", work._replace(latency=0)
+    yield "starts", work._replace(starts=0)
     cores = machine.limits.cores or 1
     if work.tasks < cores:
         share = work.tasks / cores
-        shorter = tuple(replace(p, trips=p.trips * share) for p in work.phases)
-        yield "tasks", replace(work, tasks=cores, phases=shorter, waits=work.waits * share)
+        shorter = tuple(p._replace(trips=p.trips * share) for p in work.phases)
+        yield "tasks", work._replace(tasks=cores, phases=shorter, waits=work.waits * share)
 
 
 def _described(what: str, kernel: CandidateKernel, work: Work, machine: Machine) -> Cause:
@@ -130,7 +128,7 @@ def _described(what: str, kernel: CandidateKernel, work: Work, machine: Machine)
     if what == "gather":
         return _short_runs(kernel, facts, machine)
     if what == "waits" and products and isinstance(kernel, UniformKernelSchedule):
-        return _many_steps(kernel, facts)
+        return _many_steps(kernel)
     if what == "again":
         return _read_again(kernel, facts, work)
     if what == "latency" and isinstance(kernel, UniformKernelSchedule):
@@ -183,7 +181,7 @@ def _too_few_tasks(facts: Facts, work: Work, machine: Machine) -> Cause:
     It names the longest dimension that the grid cannot split, and why. If the grid can split all of them, it says that
     there are too few elements. `facts` is the analysed program, `work` has the number of tasks.
     """
-    size = numbers_of(facts.sizes)
+    size = facts.number_of
     unsplit = [d for d in facts.order if d.symbols <= facts.sizes.keys() and d not in facts.cut and size(d) > 1]
     count = f"{work.tasks} tasks" if work.tasks > 1 else "one task"
     what = f"{count} for {machine.limits.cores} cores"
@@ -285,14 +283,14 @@ def _slow_operands(what: str, kernel: CandidateKernel, facts: Facts, work: Work)
     )
 
 
-def _many_steps(kernel: UniformKernelSchedule, facts: Facts) -> Cause:
+def _many_steps(kernel: UniformKernelSchedule) -> Cause:
     """Return a Cause (text, advice, operation) for a kernel whose waves wait for operands in every K step of an MMA.
 
-    It names the MMA with the most K steps. If no MMA runs on an atom, it says that lanes multiply. `facts` is not used.
+    It names the MMA with the most K steps. If no MMA runs on an atom, it says that lanes multiply.
     """
     waits: dict[Op, tuple[int, str]] = {}
     for op, microkernel in kernel.products.items():
-        axes = axes_in(op, kernel.width)
+        axes = kernel.axes_of(op)
         if microkernel is not None and not isinstance(axes, str):
             _, _, depth = axes.sizes(kernel.width)
             steps = ceil(depth / microkernel.slab) if microkernel.slab else 1

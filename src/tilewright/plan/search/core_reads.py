@@ -15,9 +15,8 @@ from math import ceil, prod
 from tilewright.algebra.expr import Expr
 from tilewright.ir.core import MemoryType, Op, Value
 from tilewright.machine import Limits, Machine, MultiplyAtom, OpaqueOperand
-from tilewright.plan.boxes import numbers_of
 from tilewright.plan.facts import Facts, ValueFacts
-from tilewright.plan.microkernel import Axes, Microkernel, axes_in, row_stride_of_a
+from tilewright.plan.microkernel import Axes, Microkernel, row_stride_of_a
 from tilewright.plan.model import element_bytes, l1, l2, missing_share, share_of_sets, stays_in_l1
 from tilewright.plan.search.uniform_kernel import UniformKernelSchedule
 
@@ -83,7 +82,7 @@ def task_read_cycles(kernel: UniformKernelSchedule) -> float:
     """
     trips, held, total = _trips(kernel), value_bytes(kernel), 0.0
     for op, microkernel in kernel.products.items():
-        axes = axes_in(op, kernel.width)
+        axes = kernel.axes_of(op)
         if microkernel is not None and not isinstance(axes, str):
             batch = prod(kernel.width(d) for d in axes.around)
             total += trips[op] * batch * _product_cycles(kernel, op, microkernel, axes, held)
@@ -100,7 +99,7 @@ def task_overhead_cycles(kernel: UniformKernelSchedule) -> float:
     costs, trips = kernel.machine.costs, _trips(kernel)
     total = 0.0
     for op, microkernel in kernel.products.items():
-        axes = axes_in(op, kernel.width)
+        axes = kernel.axes_of(op)
         if microkernel is None or isinstance(axes, str):
             continue
         rows, columns, _ = axes.sizes(kernel.width)
@@ -134,7 +133,7 @@ def is_packed_before(kernel: UniformKernelSchedule, op: Op) -> bool:
     Atoms that read several neighbours along K always want B packed. For other atoms, B is packed on a CPU if it is not
     contiguous along N and several tasks read it. False if the atom reads shared memory, or if the MMA has no atom.
     """
-    microkernel, axes = kernel.products[op], axes_in(op, kernel.width)
+    microkernel, axes = kernel.products[op], kernel.axes_of(op)
     if microkernel is None or microkernel.slab or isinstance(axes, str):
         return False
     if microkernel.k_pack > 1:
@@ -148,7 +147,7 @@ def _bytes_packed_in_task(kernel: UniformKernelSchedule, op: Op) -> float:
     A task packs B if tasks split N within an accumulator tile, so that no kernel before can pack it. It also packs a B
     that is not contiguous along N and that no other task reads.
     """
-    microkernel, axes = kernel.products[op], axes_in(op, kernel.width)
+    microkernel, axes = kernel.products[op], kernel.axes_of(op)
     if microkernel is None or isinstance(axes, str):
         return 0.0
     is_cut = not _has_whole_tiles(kernel, microkernel, axes)
@@ -162,7 +161,7 @@ def _bytes_packed_in_task(kernel: UniformKernelSchedule, op: Op) -> float:
 def _has_whole_tiles(kernel: UniformKernelSchedule, microkernel: Microkernel, axes: Axes) -> bool:
     """True if tasks do not split N, or split it at whole accumulator tiles."""
     width = kernel.width(axes.n)
-    return width >= numbers_of(kernel.facts.sizes)(axes.n) or width % microkernel.columns == 0
+    return width >= kernel.facts.number_of(axes.n) or width % microkernel.columns == 0
 
 
 def _lies_across_n(kernel: UniformKernelSchedule, op: Op, axes: Axes) -> bool:
@@ -188,7 +187,7 @@ def _stride(kernel: UniformKernelSchedule, read: ValueFacts, dim: Expr) -> int:
 
 def _is_read_by_several(kernel: UniformKernelSchedule, op: Op, axes: Axes) -> bool:
     """True if several tasks read the same elements of B of the MMA `op`: they split a dimension that B lacks."""
-    size, dims = numbers_of(kernel.facts.sizes), axes.operands(op)[1].type.dims
+    size, dims = kernel.facts.number_of, axes.operands(op)[1].type.dims
     return any(size(d) > n and d not in dims for d, n in kernel.widths.items())
 
 
@@ -247,7 +246,7 @@ def _bytes_of(kernel: UniformKernelSchedule, op: Op, axes: Axes) -> tuple[float,
 
     `axes` says which dimensions of the MMA are M, N and K.
     """
-    size = numbers_of(kernel.facts.sizes)
+    size = kernel.facts.number_of
 
     def extent(d: Expr) -> int:
         """Return the number of elements of `d` that one iteration reads; all of K if accumulators stay in registers."""
@@ -266,7 +265,7 @@ def _seen_bytes(kernel: UniformKernelSchedule, value: Value, task_bytes: float) 
     `value` is the operand, `task_bytes` its bytes per task. Tasks along the operand's dimensions read separate parts of
     the tensor, and the cores share these parts. If the operand is computed, not read, `task_bytes` is returned.
     """
-    tensor, size = _argument(kernel, value), numbers_of(kernel.facts.sizes)
+    tensor, size = _argument(kernel, value), kernel.facts.number_of
     if tensor is None:
         return task_bytes
     total = prod(size(d) for d in tensor.sizes if d is not None) * element_bytes(tensor.dtype)
@@ -289,7 +288,7 @@ def _product_cycles(kernel: UniformKernelSchedule, op: Op, microkernel: Microker
         (column_tiles - 1, sizes[0] + tile_b),
         (row_tiles - 1, tile_a + tile_b / _share_of_sets(kernel, op, microkernel, axes)),
     )  # (passes, bytes in between)
-    stride = row_stride_of_a(kernel.facts.program, op, axes, numbers_of(kernel.facts.sizes))
+    stride = row_stride_of_a(kernel.facts.program, op, axes, kernel.facts.number_of)
     slower = slower_rows(kernel.machine, microkernel.atom, microkernel.rows, stride), 1.0
     tiles = {axes.m: microkernel.rows, axes.n: microkernel.columns}
     total = 0.0
@@ -316,7 +315,7 @@ def _runs(kernel: UniformKernelSchedule, value: Value, read: float, tiles: Mappi
     0 if the operand is computed, if it is contiguous along no dimension, or if tiles and tasks have whole rows of the
     tensor, which follow one another in memory.
     """
-    size, node = numbers_of(kernel.facts.sizes), read_of(kernel.facts, value)
+    size, node = kernel.facts.number_of, read_of(kernel.facts, value)
     dim = None if node is None else next((d for d in value.type.dims if _stride(kernel, node, d) == 1), None)
     if dim is None:
         return 0.0

@@ -14,7 +14,7 @@ from math import ceil, prod
 from tilewright.algebra.expr import Expr
 from tilewright.ir.core import Op
 from tilewright.machine import Machine
-from tilewright.plan.boxes import choose_task_widths, numbers_of, reads_sliding_window, why_whole
+from tilewright.plan.boxes import choose_task_widths, reads_sliding_window, why_whole
 from tilewright.plan.facts import Facts
 from tilewright.plan.general import blocks_of, room_of
 from tilewright.plan.microkernel import Microkernel, axes_in
@@ -47,7 +47,7 @@ def kernels_of_cores(
     """
     if machine.lanes is not None:
         return
-    size, loops = numbers_of(facts.sizes), loop_tiles(facts)
+    size, loops = facts.number_of, loop_tiles(facts)
     for d in (d for d in facts.order if d.symbols <= facts.sizes.keys()):
         if d not in facts.cut and size(d) > 1:
             why = "elements are computed in order" if facts.in_order else why_whole(facts.program, d)
@@ -89,7 +89,7 @@ def _k_tiles(
     known only at the call; and those that reduce further dimensions. `products` maps each MMA to its microkernel (atom
     and tile).
     """
-    size = numbers_of(facts.sizes)
+    size = facts.number_of
     fixed = {*facts.loops, *facts.stated_loops, *(str(d) for d in facts.opened)}
     for op, microkernel in products.items():
         axes = axes_in(op, size)
@@ -118,7 +118,7 @@ def _task_widths(
     only at the call, if the program logs, or if elements are computed in order. Widths that the author states are in
     all choices. `products` maps each MMA to its microkernel, `loops` each looped dimension to elements per iteration.
     """
-    size = numbers_of(facts.sizes)
+    size = facts.number_of
     stated = {d: min(n, size(d)) for d in facts.cut if (n := facts.stated_tasks.get(str(d))) is not None}
     if facts.products and facts.cut:
         widths = task_widths(facts, machine, loops)
@@ -175,7 +175,7 @@ def _with_longer_pieces_of_rows(facts: Facts, widths: Mapping[Expr, int]) -> Ite
     Rows are contiguous in memory, and tasks reduce over another dimension. Pieces are divisors of a row, at least twice
     as long each time, and whole rows. Widths that the author states stay.
     """
-    size, rows = numbers_of(facts.sizes), {n.place.contiguous for n in strided_reads(facts)}
+    size, rows = facts.number_of, {n.place.contiguous for n in strided_reads(facts)}
     for d, width in widths.items():
         if str(d) not in rows or str(d) in facts.stated_tasks:
             continue
@@ -195,7 +195,7 @@ def keeps_cores_busy(candidate: PlanCandidate | None, machine: Machine) -> bool:
     if machine.lanes is not None or candidate is None or not isinstance(candidate.kernel, UniformKernelSchedule):
         return False
     kernel = candidate.kernel
-    return tasks_of(kernel.widths, numbers_of(kernel.facts.sizes)) >= (machine.limits.cores or 1)
+    return tasks_of(kernel.widths, kernel.facts.number_of) >= (machine.limits.cores or 1)
 
 
 def _cpu_kernel(kernel: UniformKernelSchedule, *, holds: bool, chooses: bool) -> UniformKernelSchedule:
@@ -223,7 +223,7 @@ def _whole_tiles(facts: Facts, widths: Mapping[Expr, int], blocks: Mapping[Expr,
     not exceed the dimension's extent, if that is known before the call. A dimension whose extent is known only at the
     call, and along which a sliding window reads, is left out: a task has all of it.
     """
-    size, rounded = numbers_of(facts.sizes), dict(widths)
+    size, rounded = facts.number_of, dict(widths)
     for d, n in blocks.items():
         if str(d) in facts.stated_tasks:
             continue

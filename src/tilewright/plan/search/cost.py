@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import ceil, gcd
+from typing import NamedTuple
 
 from tilewright.machine import Limits, Machine
 from tilewright.plan.model import moving_cycles
@@ -11,8 +11,7 @@ from tilewright.plan.search.ranking import ENOUGH_STAGES
 from tilewright.plan.search.work import Phase, TaskEnd, Work
 
 
-@dataclass(frozen=True)
-class Overlap:
+class Overlap(NamedTuple):
     """How the work of a kernel overlaps: `groups` wave groups (such as warpgroups) and `stages` pipeline stages.
 
     0 stages mean that there is no pipeline. With `ahead`, MMAs start one iteration ahead; with `ordered`, wave groups
@@ -40,8 +39,7 @@ SAME_WAVES = Overlap(1, 0)
 up."""
 
 
-@dataclass(frozen=True)
-class CopyRate:
+class CopyRate(NamedTuple):
     """How fast copies to shared memory are.
 
     `share` is the fraction of the machine's cores at work: the more there are, the longer L2 takes for each. `latency`
@@ -64,8 +62,7 @@ def copy_rate(machine: Machine, w: Work) -> CopyRate:
     return CopyRate(min(w.tasks, cores) / cores, limits.copy_latency + far * limits.far_latency)
 
 
-@dataclass(frozen=True)
-class KernelTime:
+class KernelTime(NamedTuple):
     """The predicted cycles of a kernel: `cycles` is the prediction, `unbounded` the cycles if memory had infinite
     bandwidth.
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from math import ceil, gcd, prod
+from typing import NamedTuple
 
 from tilewright.plan.search.axes import COLUMNS, ROWS
 from tilewright.plan.search.cost import line_factor
@@ -16,8 +16,7 @@ from tilewright.plan.search.unit import MmaTile
 from tilewright.plan.search.work import Phase, TaskEnd, Work
 
 
-@dataclass(frozen=True)
-class ResultRows:
+class ResultRows(NamedTuple):
     """The results of an accumulator tile as rows of memory; `pitch` is the number of bytes from row to row.
 
     There are `rows` rows of `columns` elements, of `bytes` bytes each.
@@ -53,7 +52,7 @@ def count_work(
     # if MMAs wait for each other, wave groups end a task one by one, while others multiply
     at_end = 0.0 if live.dependent else lanes.end
     end = task_end(t, last, result, at_end, blocks, lanes.reduces_at_end and not live.dependent)
-    end = replace(end, by_lanes=_lane_store_cycles(t, result, end.outputs))
+    end = end._replace(by_lanes=_lane_store_cycles(t, result, end.outputs))
     outside, edges = _edge_copies(t, mmas)
     return Work(
         t.tasks,

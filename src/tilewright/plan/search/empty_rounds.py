@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from tilewright.plan.search.tiling import Tiling
 from tilewright.plan.search.work import Phase
 
 
+@lru_cache  # bounds of a tiling and all its pipelines ask for it, one after the other
 def kept_rounds(t: Tiling) -> tuple[float, float]:
     """Return (mean fraction of K iterations that a task does not skip, the largest such fraction of any task).
 
@@ -84,4 +85,4 @@ def less_work(p: Phase, share: float) -> Phase:
     Cycles and bytes per iteration are multiplied by the fraction `share`. The number of iterations, `p.trips`, stays.
     """
     names = ("mma", "lanes", "masked", "shared", "copied", "l2", "gather", "serial")
-    return replace(p, **{name: getattr(p, name) * share for name in names})
+    return p._replace(**{name: getattr(p, name) * share for name in names})

@@ -12,7 +12,6 @@ from math import ceil
 
 from tilewright.algebra.expr import Expr
 from tilewright.machine import Machine
-from tilewright.plan.boxes import numbers_of
 from tilewright.plan.facts import Facts
 from tilewright.plan.general import blocks_of
 from tilewright.plan.search.product_tasks import task_widths
@@ -65,7 +64,7 @@ def _fragment_kernel(
     that the author states. `narrowed` means that `widths` were halved to save shared memory: only atoms of one wave are
     then used, which read operands from registers.
     """
-    size = numbers_of(facts.sizes)
+    size = facts.number_of
 
     def width(d: Expr) -> int:
         """Return the extent of `d` in the innermost tile, in elements.

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from math import ceil, prod
 
 from tilewright.plan.model import moving_cycles
-from tilewright.plan.search.axes import COLUMNS, ROWS
 from tilewright.plan.search.cost import KernelTime, Overlap, kernel_time, row_cycles
 from tilewright.plan.search.counting import count_work, result_rows
 from tilewright.plan.search.empty_rounds import busiest_share, kept_rounds, less_work
@@ -61,8 +60,7 @@ class KernelSchedule:
 
         Only such a kernel has a raster (an order in which the grid visits tiles of C).
         """
-        tiles_of_c = [(set(c.roles), tile) for c, tile in self.tiling.pairs() if {ROWS, COLUMNS} & set(c.roles)]
-        return all(tile.level == GRID and len(roles) == 1 for roles, tile in tiles_of_c)
+        return self.tiling.cuts_both
 
     @property
     def family(self) -> str:
@@ -218,30 +216,30 @@ def _with_pipeline(work: Work, kernel: KernelSchedule, placed: OperandPlacement)
     if kernel.cuts_both and pipeline.offsets is None:
         longer = raster_factor(t, kernel.raster, kernel.columns_first)
         alone = _share_read_alone(kernel)
-        phases = tuple(replace(p, copied=p.copied * longer, l2=p.l2 * longer, alone=p.copied * alone) for p in phases)
+        phases = tuple(p._replace(copied=p.copied * longer, l2=p.l2 * longer, alone=p.copied * alone) for p in phases)
     if pipeline.keeps_a:
         less = sum(x.rows * x.depth * x.atom.a.dtype.bits / 8 for x in placed.keepable)
-        phases = tuple(replace(p, shared=max(0.0, p.shared - less)) if p.is_dependent else p for p in phases)
+        phases = tuple(p._replace(shared=max(0.0, p.shared - less)) if p.is_dependent else p for p in phases)
     if pipeline.offsets:
-        phases = tuple(replace(p, per_stage=pipeline.offsets) for p in phases)
+        phases = tuple(p._replace(per_stage=pipeline.offsets) for p in phases)
     if placed.halo is not None:
         taps = halo_taps(placed.halo)
-        phases = tuple(replace(p, per_halo_stage=taps) for p in phases)
+        phases = tuple(p._replace(per_halo_stage=taps) for p in phases)
     if pipeline.offsets == 0 and placed.halo is not None:
         halo, limits = placed.halo, t.machine.limits
         b_bytes = halo.chunks * taps * halo.tap
         b_cycles = _l2_cycles_of_b(kernel, placed)
         (phase,) = phases
         l2 = phase.l2 - b_cycles / phase.trips
-        phases = (replace(phase, copied=phase.copied - b_bytes / phase.trips, l2=l2, per_stage=0),)
+        phases = (phase._replace(copied=phase.copied - b_bytes / phase.trips, l2=l2, per_stage=0),)
         first = max(b_bytes, b_cycles * limits.l2_rate)
-        work = replace(work, l2_read=work.l2_read - b_cycles, first=first)
+        work = work._replace(l2_read=work.l2_read - b_cycles, first=first)
     if pipeline.roles.pingpong and t.facts.masked_product is not None:  # halves that take turns do all iterations
-        work = replace(work, lengths=((1.0, 0.0, t.tasks),))
+        work = work._replace(lengths=((1.0, 0.0, t.tasks),))
     if not pipeline.roles.pingpong and pipeline.offsets is None and (share := busiest_share(t)) < 1:
         phases = tuple(less_work(p, share) for p in phases)
-        work = replace(work, l2_read=work.l2_read * share)
-    return replace(work, phases=phases)
+        work = work._replace(l2_read=work.l2_read * share)
+    return work._replace(phases=phases)
 
 
 def _share_read_alone(kernel: KernelSchedule) -> float:

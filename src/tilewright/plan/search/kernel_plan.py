@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import prod
 
 from tilewright.algebra.expr import Expr
-from tilewright.plan.boxes import cut_dims, numbers_of
+from tilewright.plan.boxes import cut_dims
 from tilewright.plan.general import axis_of, words_for
 from tilewright.plan.microkernel import Axes, axes_in
 from tilewright.plan.schedule import Axis, Digit, ProductUnit, Schedule, Split, ValuePlacement
@@ -33,7 +33,7 @@ class KernelPlan:
 
     def __post_init__(self) -> None:
         self.t, self.facts = self.kernel.tiling, self.kernel.tiling.facts
-        self.size = numbers_of(self.facts.sizes)
+        self.size = self.facts.number_of
         ops = [self.facts.nodes[m.node].source for m in self.kernel.mmas]
         self.products = {op: m for op, m in zip(ops, self.kernel.mmas, strict=True) if op is not None}
         self.axes = {op: axes_in(op, self._tile_extent) for op in self.products}

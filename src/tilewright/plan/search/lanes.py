@@ -12,7 +12,7 @@ from math import prod
 
 from tilewright.ir.core import Op
 from tilewright.machine import Machine
-from tilewright.plan.boxes import choose_task_widths, numbers_of
+from tilewright.plan.boxes import choose_task_widths
 from tilewright.plan.facts import Facts
 from tilewright.plan.general import room_of
 from tilewright.plan.model import l2, moving_cycles
@@ -38,7 +38,7 @@ def kernels_of_lanes(facts: Facts, machine: Machine, ranking: Ranking) -> Iterat
     if facts.part:
         yield from _kernel_of_half(facts, machine)
         return
-    size = numbers_of(facts.sizes)
+    size = facts.number_of
     loops = loop_tiles(facts)
     chosen = choose_task_widths(facts.program, size, room_of(machine), facts.logs, facts.opened) if facts.cut else {}
     unnarrowed = {d: chosen.get(d, size(d)) for d in facts.cut}
@@ -63,7 +63,7 @@ def _with_longer_tasks(kernel: UniformKernelSchedule) -> UniformKernelSchedule |
     dimensions first, by divisors of their extents. None also for a program that reduces or scans, if the author states
     tasks, or if tasks cannot grow.
     """
-    facts, machine, size = kernel.facts, kernel.machine, numbers_of(kernel.facts.sizes)
+    facts, machine, size = kernel.facts, kernel.machine, kernel.facts.number_of
     work = count_uniform_work(kernel)
     has_other_tasks = facts.stated_tasks or facts.scanned or any(n.reduces for n in facts.nodes)
     if has_other_tasks or work.starts <= moving_cycles(machine, work.moved):
@@ -101,7 +101,7 @@ def _kernel_of_half(facts: Facts, machine: Machine) -> Iterator[PlanCandidate]:
     along = [n.place.contiguous for n in (*facts.reads, *facts.writes) if set(rows) & n.dims]
     if not rows or facts.loops or any(d not in rows for d in along):
         return
-    size = numbers_of(facts.sizes)
+    size = facts.number_of
     row = max(facts.size(n.dims & set(rows)) for n in facts.nodes)
     accesses = [n.place for n in (*facts.reads, *facts.writes)]
     most = max(facts.size(n.dims) for n in (*facts.reads, *facts.writes))

@@ -8,7 +8,6 @@ from math import ceil, inf, prod
 
 from tilewright.algebra.expr import Expr, symbol
 from tilewright.ir.core import Op, TileType
-from tilewright.plan.boxes import numbers_of
 from tilewright.plan.facts.loops import merging_loop
 from tilewright.plan.facts.masking import neutral_values
 from tilewright.plan.rows import task_widths_and_waves, tasks_of, widths_across_rows
@@ -37,7 +36,7 @@ def loops_in_parts(whole: PlanCandidate, ranking: Ranking) -> Iterator[PlanCandi
     assert isinstance(kernel, UniformKernelSchedule)
     facts, cores = kernel.facts, kernel.machine.limits.cores or 1
     loop = _loop_to_split(kernel)
-    if loop is None or CROWDED * tasks_of(kernel.widths, numbers_of(facts.sizes)) > cores:
+    if loop is None or CROWDED * tasks_of(kernel.widths, facts.number_of) > cores:
         return
     axis = str(loop.attrs["axis"])
     tiles: tuple[int, ...] = (*TILES, facts.stated_loops.get(axis, 1))
@@ -76,7 +75,7 @@ def _parts(kernel: UniformKernelSchedule, loop: Op, tile: int) -> Iterator[Parts
     divide the loop is left out if elements past the loop's end cannot be made neutral (such as 0 for a sum).
     """
     facts, cores, axis = kernel.facts, kernel.machine.limits.cores or 1, str(loop.attrs["axis"])
-    extent, size = facts.extents[axis], numbers_of(facts.sizes)
+    extent, size = facts.extents[axis], facts.number_of
     is_cpu = kernel.machine.lanes is None  # each core has a part of its own
     across = (
         None if is_cpu else widths_across_rows(facts.program, kernel.widths, size, kernel.machine, tasks_per_core=inf)
@@ -97,7 +96,7 @@ def _split_kernel(kernel: UniformKernelSchedule, parts: Parts, tile: int) -> Uni
 
     On a GPU, task widths and waves are chosen anew; on a CPU, task widths stay.
     """
-    facts, numbers = kernel.facts, numbers_of(kernel.facts.sizes)
+    facts, numbers = kernel.facts, kernel.facts.number_of
     split, loops = (
         symbol(f"{parts.dim}_split", 1),
         {d: tile if str(d) == parts.dim else n for d, n in kernel.loops.items()},

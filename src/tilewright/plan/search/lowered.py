@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from math import ceil
 
-from tilewright.plan.boxes import numbers_of, own_coordinate
+from tilewright.plan.boxes import own_coordinate
 from tilewright.plan.facts import Facts
 from tilewright.plan.facts.loops import merging_loop
 from tilewright.plan.microkernel import axes_in
@@ -41,7 +41,7 @@ def _why_not_one_row_or_column(o: Orientation) -> str:
     It cannot if the program writes a result without that dimension, such as `y[n]` for an M of 1. The text is about the
     first such MMA. `o` (an Orientation) says which of M and N lies on the atom's rows.
     """
-    size = numbers_of(o.facts.sizes)
+    size = o.facts.number_of
     for p in o.facts.products:
         source = o.facts.nodes[p.node].source
         axes = axes_in(source, size) if source is not None and not (p.m and p.n) else None

@@ -11,7 +11,6 @@ from tilewright.ir.core import Op
 from tilewright.ir.dtypes import DType
 from tilewright.machine import Machine, MultiplyAtom
 from tilewright.plan.accumulator_type import accumulator_type
-from tilewright.plan.boxes import numbers_of
 from tilewright.plan.facts import AccessFacts, Dims, Facts, OperandFacts, ProductFacts
 from tilewright.plan.microkernel import axes_in, precision_of, shared_atoms
 from tilewright.plan.search.axes import COLUMNS, ROWS, DimClass, classes_of
@@ -276,7 +275,7 @@ def _unit_row_is_k(facts: Facts, read: Op, p: ProductFacts) -> bool:
     True also if M, N and K of the MMA cannot be identified. `facts` is the analysed program.
     """
     source = facts.nodes[p.node].source
-    axes = axes_in(source, numbers_of(facts.sizes)) if source is not None else ""
+    axes = axes_in(source, facts.number_of) if source is not None else ""
     if isinstance(axes, str):
         return True
     if "at" not in read.attrs:

@@ -9,7 +9,6 @@ from math import ceil, inf, prod
 from tilewright.algebra.expr import Expr, symbol
 from tilewright.ir.tile import REDUCTIONS
 from tilewright.machine import Machine
-from tilewright.plan.boxes import numbers_of
 from tilewright.plan.computed import GIVEN, SIMPLE
 from tilewright.plan.facts import Facts, ValueFacts
 from tilewright.plan.model import line_bytes, moving_cycles
@@ -39,7 +38,7 @@ def kernels_in_parts(whole: PlanCandidate, ranking: Ranking) -> Iterator[PlanCan
     kernel = whole.kernel
     assert isinstance(kernel, UniformKernelSchedule)
     facts, machine = kernel.facts, kernel.machine
-    size = numbers_of(facts.sizes)
+    size = facts.number_of
     tasks, cores = tasks_of(kernel.widths, size), machine.limits.cores or 1
     reduction = _single_reduction(facts)
     if reduction is None or CROWDED * tasks > cores:
@@ -95,7 +94,7 @@ def _best_part_count(kernel: UniformKernelSchedule, reduction: ValueFacts) -> in
     get too many tasks.
     """
     facts, machine, limits = kernel.facts, kernel.machine, kernel.machine.limits
-    size, cores = numbers_of(facts.sizes), limits.cores or 1
+    size, cores = facts.number_of, limits.cores or 1
     if machine.lanes is None:  # each core has a part of its own
         return cores // tasks_of(kernel.widths, size)
     source = facts.nodes[reduction.args[0]]
@@ -135,7 +134,7 @@ def _split_candidate(kernel: UniformKernelSchedule, parts: Parts) -> PlanCandida
     On a GPU, task widths and waves are chosen anew, for workgroups that reduce one or more parts each. On a CPU, task
     widths stay, and a task reduces one part. The cycles include the kernel that combines the partial results.
     """
-    facts, machine, numbers = kernel.facts, kernel.machine, numbers_of(kernel.facts.sizes)
+    facts, machine, numbers = kernel.facts, kernel.machine, kernel.facts.number_of
     split = symbol(f"{parts.dim}_split", 1)
 
     def size(d: Expr) -> int:
@@ -177,8 +176,8 @@ def work_in_parts(kernel: UniformKernelSchedule, parts: Parts) -> tuple[Work, fl
     states = parts.count * _carried_bytes(facts, parts.dim)
     lanes = sum(p.lanes for p in unsplit.phases) * unsplit.tasks
     waits = unsplit.waits + _iteration_waits(kernel, parts, tasks)
-    work = replace(
-        unsplit, tasks=tasks, phases=(Phase(1, lanes=lanes / tasks),), moved=unsplit.moved + states, waits=waits
+    work = unsplit._replace(
+        tasks=tasks, phases=(Phase(1, lanes=lanes / tasks),), moved=unsplit.moved + states, waits=waits
     )
     return work, moving_cycles(machine, states) + machine.limits.copy_latency + launch_cycles(machine)
 
@@ -192,7 +191,7 @@ def _carried_bytes(facts: Facts, dim: str) -> float:
     loops = [op for op in facts.program.walk() if op.name == "iterate" and str(op.attrs["axis"]) == dim]
     if not loops:
         return sum(facts.size(n.dims) * n.bytes for n in facts.nodes if n.reduces)
-    size, kinds = numbers_of(facts.sizes), [result.type for result in loops[0].results]
+    size, kinds = facts.number_of, [result.type for result in loops[0].results]
     return float(sum(prod(map(size, kind.dims)) * kind.dtype.numpy.itemsize for kind in kinds))
 
 

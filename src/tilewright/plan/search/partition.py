@@ -78,7 +78,8 @@ def two_kernel_splits(facts: Facts, ranking: Ranking, times: int = TIMES) -> Ite
         what = f"two kernels, split after {after}" if after else f"two kernels, %{value} in memory between them"
         if moved > times * facts.moved_bytes:
             share = moved / facts.moved_bytes
-            ranking.reject(what, f"{moved / 2**20:.0f} MiB lie between them, {share:.0f} times their arguments")
+            volume = f"{moved / 2**20:.0f} MiB lie between them, {share:.0f} times the bytes that the program moves"
+            ranking.reject(what, volume)
         else:
             yield GraphCut(what, before, _second_kernel(facts, value), after)
     yield from _splits_before_mmas(facts, heavy)

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tilewright.algebra.expr import Expr
-from tilewright.plan.boxes import numbers_of
 from tilewright.plan.facts import Facts
 from tilewright.plan.general import words_for
 from tilewright.plan.schedule import Axis, Schedule
@@ -69,7 +68,7 @@ def plan_axes(facts: Facts, plan: Schedule) -> PlanAxes | str:
         parts_of_task = 1 if task is None else task.size
     words = words_for(f"{d}_part" if parts is not None and str(d) == parts.dim else str(d) for d in facts.order)
     axes = {d: named[word] for d, word in zip(facts.order, words.values(), strict=True) if word in named}
-    size = numbers_of(facts.sizes)
+    size = facts.number_of
     for d in facts.order:
         if d not in axes and size(d) > 1:
             return f"no axis of the plan is {d}"

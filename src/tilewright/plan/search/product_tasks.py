@@ -7,7 +7,7 @@ from math import ceil, prod
 
 from tilewright.algebra.expr import Expr
 from tilewright.machine import Machine
-from tilewright.plan.boxes import ROWS, numbers_of, radices, width_choices
+from tilewright.plan.boxes import ROWS, radices, width_choices
 from tilewright.plan.facts import Facts, ValueFacts
 from tilewright.plan.general import room_of
 from tilewright.plan.microkernel import axes_in
@@ -21,7 +21,7 @@ def task_widths(facts: Facts, machine: Machine, loops: Mapping[Expr, int]) -> di
     the MMAs have dimensions in common, only these are narrowed. A width that the author states is used as it is.
     `loops` maps looped dimensions to elements per iteration; `facts` is the analysed program.
     """
-    size, room = numbers_of(facts.sizes), room_of(machine)
+    size, room = facts.number_of, room_of(machine)
     products = [facts.nodes[p.node] for p in facts.products]
     shared = [d for d in facts.cut if all(_digits_of(facts, d) & n.space for n in products)]
     dims = shared or list(facts.cut)

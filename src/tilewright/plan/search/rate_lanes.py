@@ -7,7 +7,6 @@ from math import prod
 
 from tilewright.algebra.expr import Expr
 from tilewright.machine import Machine
-from tilewright.plan.boxes import numbers_of
 from tilewright.plan.facts import Facts
 from tilewright.plan.microkernel import Microkernel
 from tilewright.plan.schedule import REVERSED, Schedule
@@ -26,7 +25,7 @@ def rate_uniform(facts: Facts, machine: Machine, plan: Schedule, axes: PlanAxes)
     All waves of such a kernel run the same code. `facts` is the analysed program, `axes` has the plan's axis of each
     program dimension. Return text if an `mma` statement of the plan names an atom that the machine lacks.
     """
-    size = numbers_of(facts.sizes)
+    size = facts.number_of
     widths, blocks = dict[Expr, int](), dict[Expr, int]()
     for d in sorted(facts.cut, key=lambda d: _grid_position(plan, axes, d)):
         task, loop = axes.task(d), axes.loop(d)

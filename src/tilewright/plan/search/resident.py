@@ -6,11 +6,9 @@ It counts spilled registers, rows that are read again, reductions across waves, 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from math import ceil, gcd, prod
 
 from tilewright.machine import Machine
-from tilewright.plan.boxes import numbers_of
 from tilewright.plan.kept_rows import RowRead, reused_reads
 from tilewright.plan.search.single_lane_scans import single_lane_cycles
 from tilewright.plan.search.tiles import filled_box
@@ -48,16 +46,15 @@ def with_resident_tasks(kernel: UniformKernelSchedule, work: Work) -> Work:
     shared = _row_bytes(kernel, reads, lanes) + _window_bytes(kernel) / work.tasks
     (phase,) = work.phases
     lanes_of_windows = _window_loads(kernel) * machine.limits.gather_cycles / machine.limits.lane_rate
-    phase = replace(phase, lanes=phase.lanes + lanes_of_windows, shared=phase.shared + shared)
-    phase = replace(phase, gather=_line_cycles(kernel, work.tasks, reads))
+    phase = phase._replace(lanes=phase.lanes + lanes_of_windows, shared=phase.shared + shared)
+    phase = phase._replace(gather=_line_cycles(kernel, work.tasks, reads))
     exchange = len(reductions) * costs.exchange if _do_waves_share_rows(kernel, padded_rows) else 0.0
     core_tasks, waits = ceil(work.tasks / (machine.limits.cores or 1)), work.waits
     # if all tasks of a core run at once, none loads while the others compute
     if core_tasks <= at_a_time and any(row.keeper != "nobody" for row in reads):
         waits += core_tasks * phase.trips * phase.lanes
     latency = ceil(core_tasks / at_a_time) * single_lane_cycles(kernel)
-    return replace(
-        work,
+    return work._replace(
         phases=(phase,),
         at_a_time=at_a_time,
         exchange=exchange,
@@ -108,7 +105,7 @@ def _line_cycles(kernel: UniformKernelSchedule, tasks: int, reads: Sequence[RowR
     tasks. `reads` are reads that a task reduces and uses again; rows that it does not keep in between are loaded for
     each use.
     """
-    facts, line, size = kernel.facts, kernel.machine.lane_access.line_bytes, numbers_of(kernel.facts.sizes)
+    facts, line, size = kernel.facts, kernel.machine.lane_access.line_bytes, kernel.facts.number_of
     dims = {str(d): d for d in facts.order}
     uses = {row.read: row.uses for row in reads if row.keeper == "nobody"}
     cycles = 0.0
@@ -182,7 +179,7 @@ def _result_elements(kernel: UniformKernelSchedule) -> float:
 
     Without loops, that is the whole result. Each loop divides it by the dimension's extent over the tile.
     """
-    size, facts = numbers_of(kernel.facts.sizes), kernel.facts
+    size, facts = kernel.facts.number_of, kernel.facts
     most = max((facts.size(n.dims) for n in facts.writes), default=0)
     return most * prod(min(1.0, n / max(1, size(d))) for d, n in kernel.loops.items())
 

@@ -14,7 +14,6 @@ from math import ceil, prod
 from tilewright.algebra.expr import Expr, symbol
 from tilewright.machine import Machine
 from tilewright.plan.accumulator_type import accumulator_type
-from tilewright.plan.boxes import numbers_of
 from tilewright.plan.facts import AccessFacts, Facts, ProductFacts
 from tilewright.plan.model import Size, element_bytes
 from tilewright.plan.rows import elements_per_line, smallest_element_bytes, task_widths_and_waves, tasks_of
@@ -173,7 +172,7 @@ def _extent_function(program: SimtProgram, more: dict[Expr, int]) -> Size:
     It knows the program's dimensions, the flattened K (all K dimensions as one index), and the dimensions in `more`,
     which maps them to extents.
     """
-    numbers = numbers_of(program.facts.sizes)
+    numbers = program.facts.number_of
     known: dict[Expr, int] = {program.terms.k: program.k_elements, **more}
     return lambda d: known[d] if d in known else numbers(d)
 

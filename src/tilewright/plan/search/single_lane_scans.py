@@ -11,7 +11,6 @@ from __future__ import annotations
 from math import ceil, prod
 
 from tilewright.algebra.expr import Expr
-from tilewright.plan.boxes import numbers_of
 from tilewright.plan.facts import ValueFacts
 from tilewright.plan.facts.graph import SCANS
 from tilewright.plan.search.uniform_kernel import UniformKernelSchedule
@@ -39,7 +38,7 @@ def single_lane_cycles(kernel: UniformKernelSchedule) -> float:
     Each step along a row waits for one element. It comes from shared memory if that holds all elements of the
     workgroup, else from global memory. A topk (search for the largest few) takes one pass over the row per result.
     """
-    machine, size, cycles = kernel.machine, numbers_of(kernel.facts.sizes), 0.0
+    machine, size, cycles = kernel.machine, kernel.facts.number_of, 0.0
     shared = machine.spaces["shared"].bytes if "shared" in machine.spaces else None
     for n in single_lane_ops(kernel):
         dim = _op_dim(n)

@@ -274,9 +274,9 @@ def split_work(kernel: KernelSchedule, work: Work, parts: Parts) -> tuple[Work, 
     tile = t.tiles[number]
     step = dict(tile.box).get(parts.dim, tile.size)
     share = ceil(parts.width / step) / ceil(t.facts.extents.get(parts.dim, t.o.classes[number].extent) / step)
-    phases = tuple(replace(p, trips=p.trips * share) if p.trips >= tile.count else p for p in work.phases)
+    phases = tuple(p._replace(trips=p.trips * share) if p.trips >= tile.count else p for p in work.phases)
     if kernel.early and "programmatic" in machine.launches and not t.o.by_threads:
-        phases = tuple(replace(p, strewn=p.copied) for p in phases)
+        phases = tuple(p._replace(strewn=p.copied) for p in phases)
     states = state_bytes(t, number)
     last = mmas[-1]
     unsplit = result_rows(t, last)
@@ -285,8 +285,7 @@ def split_work(kernel: KernelSchedule, work: Work, parts: Parts) -> tuple[Work, 
     end = task_end(t, last, result, 0.0, work.end.blocks, False)
     written = sum(w.place.elements * w.place.bytes for w in t.facts.writes)
     tasks = t.tasks * parts.count
-    split = replace(
-        work,
+    split = work._replace(
         tasks=tasks,
         phases=phases,
         end=end,

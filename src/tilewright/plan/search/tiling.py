@@ -11,7 +11,7 @@ from functools import cached_property
 from math import prod
 
 from tilewright.plan.facts import Dims, ValueFacts
-from tilewright.plan.search.axes import COLUMNS, DEPTH, DimClass
+from tilewright.plan.search.axes import COLUMNS, DEPTH, ROWS, DimClass
 from tilewright.plan.search.orientation import Orientation
 from tilewright.plan.search.tiles import CLUSTER, GRID, LOOP, WHOLE, AxisTile
 
@@ -117,6 +117,12 @@ class Tiling:
             if tile.level == WHOLE and is_between and c.extent > slab and c.extent % slab == 0:
                 return c.extent // slab
         return 1
+
+    @cached_property
+    def cuts_both(self) -> bool:
+        """True if the grid splits M and N of all MMAs, and no M of one MMA is N or K of another."""
+        tiles_of_c = [(set(c.roles), tile) for c, tile in self.pairs() if {ROWS, COLUMNS} & set(c.roles)]
+        return all(tile.level == GRID and len(roles) == 1 for roles, tile in tiles_of_c)
 
     def pairs(self) -> tuple[tuple[DimClass, AxisTile], ...]:
         """Return pairs (DimClass, its AxisTile): each class of dimensions (same role in all MMAs) with its tile."""

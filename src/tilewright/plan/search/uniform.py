@@ -13,10 +13,9 @@ from tilewright.ir.core import Op
 from tilewright.ir.tile import SCANS
 from tilewright.machine import Machine
 from tilewright.plan.addresses import elements_per_load, needs_division
-from tilewright.plan.boxes import numbers_of
 from tilewright.plan.facts import Facts, ValueFacts
 from tilewright.plan.general import CHOSEN, DEEPEST, WHOLE, axis_of, only_adds, plan_over_dims
-from tilewright.plan.microkernel import Microkernel, all_tiles_cycles, axes_in, best_microkernels, waves_of
+from tilewright.plan.microkernel import Microkernel, all_tiles_cycles, best_microkernels, waves_of
 from tilewright.plan.model import Size, cycles_to_copy
 from tilewright.plan.schedule import REVERSED, ProductUnit, Schedule, Split
 from tilewright.plan.search.core_reads import (
@@ -53,7 +52,7 @@ def loop_tiles(facts: Facts) -> dict[Expr, int]:
     if that is known only at the call. Any other gets its whole extent up to WHOLE (512) elements, and CHOSEN (256)
     beyond. While loops, and loops over dimensions that the grid splits, are left out.
     """
-    size, tiles = numbers_of(facts.sizes), {}
+    size, tiles = facts.number_of, {}
     for op in facts.program.walk():
         if op.name != "iterate":
             continue
@@ -80,7 +79,7 @@ def microkernels(facts: Facts, machine: Machine, width: Size, lanes: int | None 
     computes are left out.
     """
     mmas = {facts.nodes[p.node].source for p in facts.products}
-    every = best_microkernels(facts.program, machine, width, numbers_of(facts.sizes), facts.opened, lanes)
+    every = best_microkernels(facts.program, machine, width, facts.number_of, facts.opened, lanes)
     return {op: microkernel for op, microkernel in every.items() if op in mmas}
 
 
@@ -91,7 +90,7 @@ def count_uniform_work(kernel: UniformKernelSchedule) -> Work:
     workgroup waits for A and for B in every K step of every accumulator tile. If another kernel packs B of an MMA
     first, the cycles and bytes of the packing are included.
     """
-    facts, machine, size = kernel.facts, kernel.machine, numbers_of(kernel.facts.sizes)
+    facts, machine, size = kernel.facts, kernel.machine, kernel.facts.number_of
     counts = {d: ceil(size(d) / n) for d, n in kernel.widths.items()}
     waves = max(kernel.waves, waves_of(machine, kernel.products.values()))
     slower = machine.costs.one_wave if waves == 1 else 1.0
@@ -142,7 +141,7 @@ def _bytes_packed_before(kernel: UniformKernelSchedule) -> list[float]:
     """
     facts, packed = kernel.facts, []
     for op in kernel.products:
-        axes = axes_in(op, kernel.width)
+        axes = kernel.axes_of(op)
         if isinstance(axes, str) or not is_packed_before(kernel, op):
             continue
         read = read_of(facts, axes.operands(op)[1])
@@ -163,7 +162,7 @@ def _operand_copies(kernel: UniformKernelSchedule) -> tuple[float, float]:
     for p in facts.products:
         op = facts.nodes[p.node].source
         assert op is not None
-        microkernel, axes = kernel.products[op], axes_in(op, kernel.width)
+        microkernel, axes = kernel.products[op], kernel.axes_of(op)
         if microkernel is None or isinstance(axes, str):
             continue
         rows, columns, depth = axes.sizes(kernel.width)
@@ -198,7 +197,7 @@ def _element_cycles(kernel: UniformKernelSchedule, n: ValueFacts) -> float:
     For an MMA it is one multiply-add, for a read whose address needs divisions the address arithmetic. It is 0 for
     scans, and for operations that take no arithmetic.
     """
-    facts, machine, size = kernel.facts, kernel.machine, numbers_of(kernel.facts.sizes)
+    facts, machine, size = kernel.facts, kernel.machine, kernel.facts.number_of
     if n.op == "read" and n.source is not None and needs_division(n.source, size):
         return float(machine.limits.placing / machine.limits.lane_rate / elements_per_load(n.source, size, machine))
     if n.op == "mma" and n.source is not None:
@@ -213,7 +212,7 @@ def _multiply_add_cycles(kernel: UniformKernelSchedule, op: Op) -> float:
     that are not padding. On a machine without lanes (a CPU), loads that feed the atom, and loads and stores of
     accumulator tiles, count too.
     """
-    microkernel, axes = kernel.products.get(op), axes_in(op, kernel.width)
+    microkernel, axes = kernel.products.get(op), kernel.axes_of(op)
     if microkernel is None or isinstance(axes, str):
         return 1 / kernel.machine.limits.lane_rate
     sizes = axes.sizes(kernel.width)
@@ -233,7 +232,7 @@ def _operand_waits(kernel: UniformKernelSchedule) -> tuple[int, int]:
     """
     total = iterations = 0
     for op, microkernel in kernel.products.items():
-        axes, steps = axes_in(op, kernel.width), 1
+        axes, steps = kernel.axes_of(op), 1
         if microkernel is not None and not isinstance(axes, str):
             rows, columns, depth = axes.sizes(kernel.width)
             slabs = ceil(depth / microkernel.slab) if microkernel.slab else 1
@@ -269,7 +268,7 @@ def plan_of_uniform(kernel: UniformKernelSchedule) -> Schedule:
 
     If the kernel splits a reduction into parts, it is the plan in which different workgroups reduce the parts.
     """
-    facts, size = kernel.facts, numbers_of(kernel.facts.sizes)
+    facts, size = kernel.facts, kernel.facts.number_of
     tiled = [d for d in facts.cut if d in kernel.widths or d in kernel.blocks]
     whole = [d for d in facts.order if d not in tiled]
     if kernel.parts is not None:
@@ -299,7 +298,7 @@ def _plan_in_parts(kernel: UniformKernelSchedule, parts: Parts, whole: list[Expr
     the grid does not split. Only those that a reduction has get an axis: the others belong to the second kernel, which
     combines the partial results.
     """
-    size, split = numbers_of(kernel.facts.sizes), f"{parts.dim}_split"
+    size, split = kernel.facts.number_of, f"{parts.dim}_split"
     tasks = [axis_of(str(d), size(d), (Split("task", n),)) for d, n in kernel.widths.items()]
     loops = {d: (Split("loop", n),) for d, n in kernel.loops.items()}
     reduced = {d for n in kernel.facts.nodes if n.reduces and n.source for d in n.source.operands[0].type.dims}

@@ -9,9 +9,8 @@ from math import ceil, prod
 from tilewright.algebra.expr import Expr
 from tilewright.ir.core import Op
 from tilewright.machine import Machine
-from tilewright.plan.boxes import numbers_of
 from tilewright.plan.facts import Facts
-from tilewright.plan.microkernel import Microkernel
+from tilewright.plan.microkernel import Axes, Microkernel, axes_in
 from tilewright.plan.search.kernel import Parts
 from tilewright.plan.search.uniform_loops import loops_around
 
@@ -53,7 +52,20 @@ class UniformKernelSchedule:
         It is per workgroup (on CPUs per thread) if the grid splits `d`; else per iteration if the kernel loops over
         `d`; else all of `d`.
         """
-        return max(1, self.widths.get(d) or self.loops.get(d) or numbers_of(self.facts.sizes)(d))
+        return max(1, self.widths.get(d) or self.loops.get(d) or self.facts.number_of(d))
+
+    def axes_of(self, op: Op) -> Axes | str:
+        """Return Axes, which dimensions of the mma `op` are M, N, K and others in the innermost tile of this kernel; or
+        text: why `op` has no accumulator tile.
+        """
+        if op not in self._axes:
+            self._axes[op] = axes_in(op, self.width)
+        return self._axes[op]
+
+    @cached_property
+    def _axes(self) -> dict[Op, Axes | str]:
+        """Results of `axes_of` so far, by MMA."""
+        return {}
 
     @cached_property
     def trips(self) -> dict[Op, int]:
@@ -62,7 +74,7 @@ class UniformKernelSchedule:
         A task is one workgroup's tile. The kernel may have a loop that the program does not have. That loop counts
         for each MMA with the loop's dimension.
         """
-        program, size = self.facts.program, numbers_of(self.facts.sizes)
+        program, size = self.facts.program, self.facts.number_of
         written = {op.attrs["axis"] for op in program.walk() if op.name == "iterate"}
         trips = dict[Op, int]()
         for op, loops in loops_around(program).items():

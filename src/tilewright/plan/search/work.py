@@ -6,11 +6,10 @@ the grid (on a CPU one thread's); cycles of MMA units and lanes are those of one
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class Phase:
+class Phase(NamedTuple):
     """The work of one iteration of a phase (loop nest) on one core; `trips` is its number of iterations per task."""
 
     trips: float
@@ -54,8 +53,7 @@ class Phase:
     """True if masks skip iterations of this phase's MMA."""
 
 
-@dataclass(frozen=True)
-class TaskEnd:
+class TaskEnd(NamedTuple):
     """The work of a task's epilogue: elementwise work on results, and stores through shared to global memory."""
 
     outputs: float
@@ -74,8 +72,7 @@ class TaskEnd:
     """Cycles of the core's lanes to store results that no bulk copy can store."""
 
 
-@dataclass(frozen=True)
-class Work:
+class Work(NamedTuple):
     """The work of a kernel with `tasks` tasks: its `phases` (loop nests), its epilogue `end`, and its memory traffic.
 
     `lengths` has (share of iterations that masks do not skip, partly masked iterations, number of such tasks), with
