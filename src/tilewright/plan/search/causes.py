@@ -95,7 +95,7 @@ def _without(work: Work, machine: Machine) -> Iterator[tuple[str, Work]]:
     yield "mma", replace(work, phases=phases(mma=0, first=0))
     yield "lanes", replace(work, phases=phases(lanes=0, masked=0), end=replace(work.end, lanes=0))
     yield "shared", replace(work, phases=phases(shared=0))
-    copies = phases(copied=0, l2=0, alone=0, strewn=0)
+    copies = phases(copied=0, l2=0, alone=0, strewn=0, rewritten=0)
     yield "copied", replace(work, phases=copies, l2_read=0, resident=0, first=0, edges=0)
     yield "gather", replace(work, phases=phases(gather=0))
     yield "serial", replace(work, phases=phases(serial=0))
