@@ -49,7 +49,7 @@ def test_plans_are_drawn_once_each_and_timed_by_a_dry_clock(script: Any, tmp_pat
 
 
 def test_copies_of_constant_operands_take_no_time(script: Any) -> None:
-    """The facts of a program had no constants, and no rows of K: plans with such copies had too long a time, or none."""
+    """Programs had no constants and no rows of K here: plans with such copies had too long a time, or none."""
     case = script.case_of("list: f32 nn 65536x64x256")
     plan = case.planned().text("plan")
     assert "rows of K" in plan
