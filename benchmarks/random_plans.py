@@ -48,8 +48,9 @@ from corpus_text import read
 
 from tilewright import kernels
 from tilewright.compiler.native import kernel_for
+from tilewright.driver.request_facts import facts_of_request
 from tilewright.errors import FastPathLost, MissingAtomWarning, TilewrightError
-from tilewright.plan.facts import Facts, facts_of
+from tilewright.plan.facts import Facts
 from tilewright.plan.search import rate_plan
 from tilewright.plan.text import parse_plan
 from tilewright.targets.registry import machine
@@ -107,7 +108,7 @@ class Case:
     def facts(self) -> Facts:
         """The facts of the program."""
         request = request_of(Problem("", "", self.make, self.sizes, self.constant), machine("hopper"))
-        return facts_of(request.program, {**request.sizes, **request.typical}, request.free, request.open_extents)
+        return facts_of_request(request)
 
     def cycles(self, plan: str) -> float | None:
         """The cycles that the search predicts for a plan; None: it predicts none."""

@@ -84,6 +84,7 @@ GROUPS = {
         "read_power": "p: a raster that reads r times as much as the best raster multiplies copy times by r^p",
         "alone": "factor on L2 reads of rows that no other core reads at about the same time",
         "strewn": "the value of `alone` for kernels with programmatic dependent launch",
+        "rewritten": "the value of `alone` for operands that the previous launch copied to another layout",
         "operands_kept": "shares of L2: operands up to the first stay there until the next launch; from the second on, "
         "none stay",
         "last_store": "factor on the time of the last task's stores to L2",
@@ -94,7 +95,7 @@ GROUPS = {
         "lone_lanes": "factor on elementwise work of one warpgroup between MMAs, if the iteration is not dependent",
         "least_step": "minimum cycles in which waves wait for a stage, use it and release it",
         "group_step": "cycles added to an iteration for each warpgroup after the first",
-        "operand_latency": "cycles added to an iteration in which lanes compute an operand",
+        "operand_latency": "cycles added to an iteration in which lanes compute an operand, for each wgmma along M",
         "group_latency": "cycles added to the MMAs of a dependent iteration for each warpgroup",
         "lane_latency": "cycles added to the elementwise work of a dependent iteration of one warpgroup",
         "turn_latency": "cycles added to a dependent iteration if warpgroups take turns",

@@ -48,6 +48,15 @@ def test_plans_are_drawn_once_each_and_timed_by_a_dry_clock(script: Any, tmp_pat
     assert chosen.cycles == min(t.cycles for t in again)
 
 
+def test_copies_of_constant_operands_take_no_time(script: Any) -> None:
+    """Programs had no constants and no rows of K here: plans with such copies had too long a time, or none."""
+    case = script.case_of("list: f32 nn 65536x64x256")
+    plan = case.planned().text("plan")
+    assert "rows of K" in plan
+    constant = script.Case(case.make, case.sizes, ("a", "b"))
+    assert constant.cycles(plan) < case.cycles(plan)
+
+
 def test_edits_change_what_lines_say_and_keep_their_form(script: Any) -> None:
     plan = "axis M = (M_1 56, M_0 56): task M_1 8, task M_0 8\ngrid M, F\nraster 8\nwaves 8\nlaunch early"
     edits = {script.edited(plan, random.Random(seed)) for seed in range(200)}

@@ -73,9 +73,10 @@ class Limits:
     their width. `misaligned_row`, `misaligned_row_tail`: slow-down for rows whose stride is no multiple of a sector,
     and for a last part that ends within a sector. `overlapping`: slow-down for rows that begin within the row before.
     `alone`: slow-down of L2 for rows that no other core reads at about the same time; `strewn`: the same for a kernel
-    whose workgroups do not start one after the other, because it is launched early. `far_users`: slow-down of copies if
-    all tasks run at once and tasks that read the same data are not neighbours. `read_power`: exponent by which reads
-    above those of the best raster slow copies.
+    whose workgroups do not start one after the other, because it is launched early; `rewritten`: the same for operands
+    that the launch before copied to another layout. `far_users`: slow-down of copies if all tasks run at once and tasks
+    that read the same data are not neighbours. `read_power`: exponent by which reads above those of the best raster
+    slow copies.
 
     Latencies, in cycles. `latency`: a multiply-add of the vector unit. `load_cycles`: time between two vector loads.
     `run_cycles`: each contiguous run of an operand that a CPU core reads from memory behind L2. `copy_latency`: a copy
@@ -93,13 +94,13 @@ class Limits:
     on arithmetic of a single group between its MMAs. `round_latency`: exposed cycles of an iteration with a single
     group, divided by the square of the number of groups. `group_latency`, `lane_latency`: cycles added to MMAs for each
     group, and to arithmetic, divided by the number of groups; `turn_latency`: added to both if groups take turns;
-    `operand_latency`: added to an iteration in which lanes compute an operand: they wait for copies, MMAs for lanes.
-    `lone_shown`: exposed share of the shorter of MMAs and arithmetic with a single group. `least_step`: minimum cycles
-    of an iteration, in which waves wait for a stage, multiply and release it; `group_step`: addition for each further
-    group. `last_store`: factor on the L2 rate for results of the last task; `epilogue_latency`: the cycles of an
-    epilogue beside its arithmetic, stores and waits. `sharpness`: exponent of the p-norm that joins the own time of a
-    chain of MMAs, or of a kernel with halo tiles, and that of its memory traffic (0: the longer of both, for all
-    kernels).
+    `operand_latency`: added to an iteration for each block of an atom's rows that a group multiplies, if lanes compute
+    an operand: they wait for copies, MMAs for lanes. `lone_shown`: exposed share of the shorter of MMAs and arithmetic
+    with a single group. `least_step`: minimum cycles of an iteration, in which waves wait for a stage, multiply and
+    release it; `group_step`: addition for each further group. `last_store`: factor on the L2 rate for results of the
+    last task; `epilogue_latency`: the cycles of an epilogue beside its arithmetic, stores and waits. `sharpness`:
+    exponent of the p-norm that joins the own time of a chain of MMAs, or of a kernel with halo tiles, and that of its
+    memory traffic (0: the longer of both, for all kernels).
 
     Code. `placing`: simple operations needed to address an element by division; `lane_store`: to store a result from a
     lane. `prefetch_bytes`: distance ahead at which packed operands are prefetched (0: no prefetch). `instructions`: the
@@ -165,6 +166,7 @@ class Limits:
     l2_parts: int = 1
     alone: float = 1.0
     strewn: float = 1.0
+    rewritten: float = 1.0
     least_step: float = 0.0
     group_step: float = 0.0
     lone_lanes: float = 1.0

@@ -63,6 +63,8 @@ class Facts:
     """True if elements are computed in order, by one task."""
     part: str = ""
     """"first" or "second" for a part of a program that is split into two kernels; empty: it is whole."""
+    is_repacked: bool = False
+    """True if a launch just before the kernel copies operands to another layout."""
     between: str = ""
     """The memory that the first of two kernels wrote, in the facts of the second; empty otherwise."""
     read_ops: Mapping[Op, int] = field(default_factory=dict, repr=False)

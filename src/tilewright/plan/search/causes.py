@@ -93,7 +93,7 @@ def _without(work: Work, machine: Machine) -> Iterator[tuple[str, Work]]:
     yield "mma", work._replace(phases=phases(mma=0, first=0))
     yield "lanes", work._replace(phases=phases(lanes=0, masked=0), end=work.end._replace(lanes=0))
     yield "shared", work._replace(phases=phases(shared=0))
-    copies = phases(copied=0, l2=0, alone=0, strewn=0)
+    copies = phases(copied=0, l2=0, alone=0, strewn=0, rewritten=0)
     yield "copied", work._replace(phases=copies, l2_read=0, resident=0, first=0, edges=0)
     yield "gather", work._replace(phases=phases(gather=0))
     yield "serial", work._replace(phases=phases(serial=0))

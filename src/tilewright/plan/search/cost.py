@@ -140,10 +140,11 @@ def step_cycles(machine: Machine, p: Phase, o: Overlap, rate: CopyRate, extra_co
     elif o.groups == 1:
         lanes *= limits.lone_lanes
     busy = max(mma, lanes) + min(mma, lanes) * _exposed_share(limits, p, o)
-    busy += limits.operand_latency if p.is_computed else 0
+    busy += limits.operand_latency * p.computed
     copies = _copy_cycles(limits, p, rate.share) + extra_copy_cycles
     cycles = max(busy, p.shared / limits.shared_rate, copies) + limits.copy_shown * copies
-    cycles = max(cycles, (1 + limits.copy_shown) * limits.strewn * p.strewn / limits.l2_rate * rate.share)
+    slowly_read = max(limits.strewn * p.strewn, limits.rewritten * p.rewritten)
+    cycles = max(cycles, (1 + limits.copy_shown) * slowly_read / limits.l2_rate * rate.share)
     if p.is_dependent:
         return cycles + p.serial + (limits.turn_latency if o.ordered else 0)
     if copies:  # a stage is used, and filled again, while the others are used

@@ -157,9 +157,10 @@ def _phase_work(
                 t.batch * sum(m.shared_bytes for m in nest_mmas),
                 copied,
                 placed.l2.get(loops, 0.0),
+                rewritten=copied if t.facts.is_repacked and not t.o.by_threads else 0.0,
                 gather=gather,
                 is_dependent=any(m.node in live.dependent for m in nest_mmas),
-                is_computed=loops in lanes.computing,
+                computed=_blocks_of_rows(t, nest_mmas) if loops in lanes.computing else 0,
                 first=first,
                 is_lone=bool(nest_mmas)
                 and t.groups == 1
@@ -170,6 +171,16 @@ def _phase_work(
             )
         )
     return tuple(work_of_phases)
+
+
+def _blocks_of_rows(t: Tiling, nest_mmas: list[MmaTile]) -> int:
+    """Return the number of blocks of an atom's rows that each wave group multiplies in one iteration of a loop nest.
+
+    A tile of 256 rows has 2 blocks for each of 2 groups, with atoms of 64 rows. Of several MMAs in `nest_mmas` the one
+    with the most blocks counts. It is 1 if a wave group has less than a block, and if there are no MMAs. `t` (a Tiling)
+    has the wave groups.
+    """
+    return max((m.rows // (m.atom.shape[0] * t.down) for m in nest_mmas), default=1) or 1
 
 
 def _slabs_of_stage(placed: OperandPlacement, mmas: tuple[MmaTile, ...], phases: dict[int, Loops], loops: Loops) -> int:

@@ -84,5 +84,5 @@ def less_work(p: Phase, share: float) -> Phase:
 
     Cycles and bytes per iteration are multiplied by the fraction `share`. The number of iterations, `p.trips`, stays.
     """
-    names = ("mma", "lanes", "masked", "shared", "copied", "l2", "gather", "serial")
+    names = ("mma", "lanes", "masked", "shared", "copied", "l2", "rewritten", "gather", "serial")
     return p._replace(**{name: getattr(p, name) * share for name in names})

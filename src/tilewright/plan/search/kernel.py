@@ -231,7 +231,8 @@ def _with_pipeline(work: Work, kernel: KernelSchedule, placed: OperandPlacement)
         b_cycles = _l2_cycles_of_b(kernel, placed)
         (phase,) = phases
         l2 = phase.l2 - b_cycles / phase.trips
-        phases = (phase._replace(copied=phase.copied - b_bytes / phase.trips, l2=l2, per_stage=0),)
+        copied = phase.copied - b_bytes / phase.trips
+        phases = (phase._replace(copied=copied, l2=l2, rewritten=min(phase.rewritten, copied), per_stage=0),)
         first = max(b_bytes, b_cycles * limits.l2_rate)
         work = work._replace(l2_read=work.l2_read - b_cycles, first=first)
     if pipeline.roles.pingpong and t.facts.masked_product is not None:  # halves that take turns do all iterations

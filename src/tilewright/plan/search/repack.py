@@ -41,7 +41,8 @@ def repackings(facts: Facts, machine: Machine, ranking: Ranking) -> Iterator[Rep
         ranking.reject("repacked operands", f"{LACKING}: {why}")
         return
     for p in facts.products:
-        yield from _repackings_of(facts, p, machine, ranking)
+        for x in _repackings_of(facts, p, machine, ranking):
+            yield replace(x, facts=replace(x.facts, is_repacked=x.cycles > 0))
 
 
 def _repackings_of(facts: Facts, p: ProductFacts, machine: Machine, ranking: Ranking) -> Iterator[Repacked]:

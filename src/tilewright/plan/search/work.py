@@ -29,14 +29,16 @@ class Phase(NamedTuple):
     """Copied bytes that no other core reads at about the same time."""
     strewn: float = 0.0
     """Copied bytes of a kernel whose workgroups do not start one after the other, because it is launched early."""
+    rewritten: float = 0.0
+    """Copied bytes of a kernel whose operands the launch before wrote, whichever tasks are neighbours."""
     gather: float = 0.0
     """Cycles of lanes that copy operands themselves, without bulk copies; on a CPU those of its reads."""
     sharpness: float = 0.0
     """Exponent of the p-norm that joins MMAs and reads on a CPU (0: the longer of both)."""
     is_dependent: bool = False
     """True if an MMA needs the result of another MMA of the same iteration."""
-    is_computed: bool = False
-    """True if lanes compute an operand of an MMA."""
+    computed: int = 0
+    """Blocks of an atom's rows for which each wave group computes an operand of an MMA; 0: none is computed."""
     first: float = 0.0
     """Cycles of one wave group for its first MMA."""
     is_lone: bool = False
