@@ -139,9 +139,9 @@ def test_operands_that_the_launch_before_copied_are_read_more_slowly():
 
 def test_an_iteration_takes_longer_if_the_launch_before_wrote_its_operands():
     phase, overlap = Phase(90, 100, copied=30000), cost.Overlap(2, 4)
-    before, after = (cost.step_cycles(HOPPER, replace(phase, rewritten=n), overlap, NEAR) for n in (0, 30000))
+    before, after = (cost.step_cycles(HOPPER, phase._replace(rewritten=n), overlap, NEAR) for n in (0, 30000))
     assert after > before
-    assert cost.step_cycles(with_limits(rewritten=1.0), replace(phase, rewritten=30000), overlap, NEAR) == before
+    assert cost.step_cycles(with_limits(rewritten=1.0), phase._replace(rewritten=30000), overlap, NEAR) == before
 
 
 def test_each_block_of_rows_for_which_lanes_compute_an_operand_waits():
