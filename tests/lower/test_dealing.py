@@ -153,3 +153,35 @@ def test_halves_that_take_turns_must_know_how_much_the_other_takes() -> None:
     program = bind(parse_block(text), {"M": 128, "N": 64, "BN": 64})
     with pytest.raises(errors.ProgramError, match="depends on the task, and a half does not know the other's"):
         lower_waves(program, HOPPER)
+
+
+SHIFTED = """block shifted(%x: in global f32 (5, 64), %deal: in global i32 (R, 5), %y: out global f32 (5, 64))
+  param R = 2
+  waves 2
+  machine hopper
+{
+  tasks t in 0..5 schedule table of %deal {
+    %s = alloc shared f32 (64)
+    %row = view %x (i 64) -> [t, i]
+    copy %row -> %s
+    barrier
+    %back = view %s (i 64) -> [63 - i]
+    %to = view %y (i 64) -> [t, i]
+    copy %back -> %to
+  }
+}
+"""
+
+
+def test_waves_synchronise_between_tasks_of_a_table_that_reuse_shared_memory() -> None:
+    """Nothing else keeps a wave from filling the memory for its next task while another one still reads it."""
+    x = np.arange(320, dtype=np.float32).reshape(5, 64)
+    table = np.array([[4, 0, 2, -1, -1], [1, 3, -1, -1, -1]], np.int32)
+    y = np.full_like(x, np.nan)
+    run = compile_text(SHIFTED, "interpreter")
+    run(x, table, y)
+    np.testing.assert_array_equal(y, x[:, ::-1])
+    loop = compile_text(SHIFTED, "gpu:hopper").text("loop")
+    assert loop.count("barrier") == 2, loop
+    private = SHIFTED.replace("waves 2", "waves 1")
+    assert "barrier" not in compile_text(private, "gpu:hopper").text("loop")
