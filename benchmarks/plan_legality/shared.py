@@ -14,7 +14,7 @@ from plan_legality.reading import CORE_ROWS, ROW, Broken, Reading, atoms_of, is_
 from tilewright.machine import MultiplyAtom
 from tilewright.plan.schedule import ProductUnit
 
-RESULT_ROWS = (128, 64, 32)
+RESULT_ROWS, CHUNK = (128, 64, 32), 16
 """Bytes of a row of a result's stage, the longest that divides its columns: by such rows bulk copies swizzle."""
 
 
@@ -132,26 +132,42 @@ def shared_bytes(r: Reading) -> int:
                 counted.append((1, steps * r.products[0][0].columns * ROW))
             else:
                 counted.append((roles.stages, taps * r.products[0][0].columns * ROW * (_k_of(r) // (at.slab or 1))))
-    counted.append((roles.epilogue_stages * (2 if roles.pingpong else 1), _result_bytes(r)))
+    counted += [(roles.epilogue_stages * (2 if roles.pingpong else 1), n) for n in _result_tiles(r)]
     return sum(-(-stages * size // align) * align for stages, size in counted)
 
 
-def _result_bytes(r: Reading) -> int:
-    """Bytes of one stage of results: a row of shared memory of every row of C; of a transposed block, as many rows of C
-    as a row of shared memory has elements, with all of their columns."""
+def _result_tiles(r: Reading) -> list[int]:
+    """Bytes of one stage of each tile of results: a row of shared memory of every row of C; of a transposed block, as
+    many rows of C as a row of shared memory has elements, with all of their columns.
+
+    Columns that no row of shared memory divides lie in tiles of several widths. No tile: lanes write them as they are.
+    """
     line, _, mine = r.products[-1]
     if not r.shapes.writes_tiles and r.plan.split_after is None:
-        return 0
+        return []
     across = 1 if line.transposed else max(1, r.groups // max(1, atoms_of(line, mine)[0]))
     columns = line.columns // across
-    row = next((n for n in RESULT_ROWS if columns * r.result_bytes % n == 0), None)
-    if row is None:  # lanes write them as they are
-        return 0
+    along = columns * r.result_bytes
+    row = next((n for n in RESULT_ROWS if along % n == 0), None)
     if not line.transposed:
-        return line.rows * row * across
+        return [line.rows * width * across for width in ([row] if row else _widths_of(along))]
+    if row is None:
+        return []
     most = min(line.rows, row // r.result_bytes)
     rows = next((n for n in range(most // CORE_ROWS * CORE_ROWS, 0, -CORE_ROWS) if line.rows % n == 0), 0)
-    return rows * line.columns * r.result_bytes
+    return [rows * line.columns * r.result_bytes]
+
+
+def _widths_of(along: int) -> list[int]:
+    """The widths of the tiles in which a row of `along` bytes leaves, each as often as it fits what wider ones left."""
+    if along % CHUNK or along < min(RESULT_ROWS):
+        return []
+    widths = []
+    for width in (*RESULT_ROWS, CHUNK):
+        if along >= width:
+            widths.append(width)
+            along %= width
+    return widths
 
 
 def _k_of(r: Reading) -> int:
