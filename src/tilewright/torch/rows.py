@@ -15,7 +15,7 @@ from tilewright.kernels.softmax import softmax as softmax_kernel
 from tilewright.torch.batching import batch_first, loop_rule
 from tilewright.torch.checks import require_float, require_rank, require_same_device, require_same_dtype, require_shape
 from tilewright.torch.learning import as_contiguous, as_reshaped_argument, constant
-from tilewright.torch.library import Definition, Result, define, is_channels_last
+from tilewright.torch.library import Backward, Definition, Result, define, is_channels_last
 
 
 @lru_cache(maxsize=512)
@@ -104,19 +104,28 @@ def _layer_norm_vmap_rule(
     return torch.ops.tilewright.layer_norm(batch_first(x, in_dims[0]), shape, weight, bias, eps), 0
 
 
-def _layer_norm_gradients(gradient: Any, inputs: tuple[Any, ...], _: Any, needed: Sequence[bool]) -> Sequence[Any]:
-    """Return (dx, None, dweight, dbias, None), the gradients of all arguments of the operator `layer_norm`.
+def _norm_gradients(name: str) -> Backward:
+    """Return the backward of the norm operator `name`, whose arguments are (x, what to normalise, weight, bias, eps).
 
-    `gradient` is with respect to the result, `inputs` are all arguments. `needed` says which need a gradient; the
-    others get None. One kernel computes `dx`, another one both `dweight` and `dbias`.
+    One kernel computes the gradient of x, another one those of both the weight and the bias.
     """
-    x, shape, weight, bias, eps = inputs
-    operators = torch.ops.tilewright
-    dx = operators.layer_norm_gradient(x, weight, gradient, shape, eps) if needed[0] else None
-    if not (needed[2] or needed[3]):
-        return dx, None, None, None, None
-    sums = operators.layer_norm_weight_gradient(x, gradient, shape, eps)
-    return dx, None, *_gradients_of_weights(sums, (weight, bias), needed[2:4]), None
+
+    def gradients(gradient: Any, inputs: tuple[Any, ...], _: Any, needed: Sequence[bool]) -> Sequence[Any]:
+        """Return (dx, None, dweight, dbias, None), the gradients of all arguments.
+
+        `gradient` is with respect to the result, `inputs` are all arguments. `needed` says which need a gradient; the
+        others get None.
+        """
+        x, normalised, weight, bias, eps = inputs
+        operators = torch.ops.tilewright
+        by_x, by_weights = (getattr(operators, f"{name}_{kind}") for kind in ("gradient", "weight_gradient"))
+        dx = by_x(x, weight, gradient, normalised, eps) if needed[0] else None
+        if not (needed[2] or needed[3]):
+            return dx, None, None, None, None
+        sums = by_weights(x, gradient, normalised, eps)
+        return dx, None, *_gradients_of_weights(sums, (weight, bias), needed[2:4]), None
+
+    return gradients
 
 
 def _gradients_of_weights(sums: Sequence[Any], weights: Sequence[Any], needed: Sequence[bool]) -> list[Any]:
@@ -133,7 +142,7 @@ LAYER_NORM = define(
         "(Tensor x, SymInt[] normalized_shape, Tensor? weight, Tensor? bias, float eps) -> Tensor",
         _check_layer_norm,
         _run_layer_norm,
-        _layer_norm_gradients,
+        _norm_gradients("layer_norm"),
         vmap=_layer_norm_vmap_rule,
         autocast="f32",
     )
@@ -259,28 +268,13 @@ def _group_norm_vmap_rule(
     return normalised.unflatten(0, images.shape[:2]), 0
 
 
-def _group_norm_gradients(gradient: Any, inputs: tuple[Any, ...], _: Any, needed: Sequence[bool]) -> Sequence[Any]:
-    """Return (dx, None, dweight, dbias, None), the gradients of all arguments of the operator `group_norm`.
-
-    `gradient` is with respect to the result, `inputs` are all arguments. `needed` says which need a gradient; the
-    others get None. One kernel computes `dx`, another one both `dweight` and `dbias`.
-    """
-    x, num_groups, weight, bias, eps = inputs
-    operators = torch.ops.tilewright
-    dx = operators.group_norm_gradient(x, weight, gradient, num_groups, eps) if needed[0] else None
-    if not (needed[2] or needed[3]):
-        return dx, None, None, None, None
-    sums = operators.group_norm_weight_gradient(x, gradient, num_groups, eps)
-    return dx, None, *_gradients_of_weights(sums, (weight, bias), needed[2:4]), None
-
-
 GROUP_NORM = define(
     Definition(
         "group_norm",
         "(Tensor x, int num_groups, Tensor? weight, Tensor? bias, float eps) -> Tensor",
         check_group_norm,
         _run_group_norm,
-        _group_norm_gradients,
+        _norm_gradients("group_norm"),
         vmap=_group_norm_vmap_rule,
         autocast="f32",
     )

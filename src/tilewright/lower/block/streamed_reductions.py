@@ -30,6 +30,7 @@ from tilewright.lower.block.lowering import Lowering
 from tilewright.lower.block.materialise import kept
 from tilewright.plan.boxes import contiguous_dims
 from tilewright.plan.model import element_bytes, l1, piece_of_row
+from tilewright.rewrite.rewriter import needed
 
 
 @dataclass(frozen=True)
@@ -118,12 +119,7 @@ def _is_converted(op: Op) -> bool:
 
 def _computing(op: Op, ops: Sequence[Op], makers: dict[Value, Op]) -> list[Op]:
     """Return those of `ops` on whose results the elements that the reduction `op` reduces depend, in order."""
-    pending, computing = [*reduce.operands(op)], set[Op]()
-    while pending:
-        maker = makers.get(pending.pop())
-        if maker is not None and maker not in computing:
-            computing.add(maker)
-            pending += maker.operands
+    computing = {x for v in reduce.operands(op) if v in makers for x in needed(makers[v], makers)}
     return [x for x in ops if x in computing]
 
 

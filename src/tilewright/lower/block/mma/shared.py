@@ -19,6 +19,7 @@ from tilewright.lower.block.lowering import Lowering
 from tilewright.lower.block.packing import pack_here
 from tilewright.plan.boxes import WRITES
 from tilewright.plan.microkernel import Axes, axes_of
+from tilewright.rewrite.rewriter import needed
 
 _POINTWISE = {*ELEMENTWISE, "select", "cast", "read", "fill", "scalar", "self_index", "broadcast", "permute", "apply"}
 
@@ -42,12 +43,14 @@ def with_shared_operands(low: Lowering, ops: Sequence[Op], dims: Sequence[Expr])
         if axes is None:
             continue
         right = op.operands[0 if axes.swapped else 1]
-        needed = _needed(right, makers)
-        is_computed = right in makers and makers[right].name != "read"
-        is_pure = all(x.name in _POINTWISE and not written.intersection(x.operands) for x in needed)
-        if is_computed and is_pure and not any(d in v.type.dims for x in needed for v in x.results for d in dims):
+        maker = makers.get(right)
+        if maker is None or maker.name == "read":
+            continue
+        computing = needed(maker, makers)
+        is_pure = all(x.name in _POINTWISE and not written.intersection(x.operands) for x in computing)
+        if is_pure and not any(d in v.type.dims for x in computing for v in x.results for d in dims):
             shared[op] = axes, right
-            inside |= needed
+            inside |= computing
     if not shared:
         return list(ops)
     low.block(Block((), [op for op in ops if op in inside]))
@@ -72,14 +75,3 @@ def _axes(low: Lowering, op: Op) -> Axes | None:
 def _parts(low: Lowering, op: Op) -> Parts:
     """Return {dimension: its current part} for the dimensions of the MMA `op`."""
     return {d: low.scope.part(d) for v in op.operands if isinstance(v.type, TileType) for d in v.type.dims}
-
-
-def _needed(value: Value, makers: dict[Value, Op]) -> set[Op]:
-    """Return the operations on whose results `value` depends. `makers` is {value: the operation that computes it}."""
-    needed, pending = set[Op](), [value]
-    while pending:
-        op = makers.get(pending.pop())
-        if op is not None and op not in needed:
-            needed.add(op)
-            pending += op.operands
-    return needed
