@@ -77,12 +77,14 @@ def operands_within(op: Op) -> Iterator[Value]:
 
 
 def streamed(low: Lowering, early: Sequence[Op], ops: Sequence[Op], after: Sequence[Op]) -> StreamedReductions | None:
-    """Return reductions among `ops` that are to be emitted in one loop over parts of their dimension, together with the
-    operations that compute their operands; None if there are none.
+    """Return reductions over one dimension among `ops` that are to be emitted in one loop over parts of it, together
+    with the operations that compute their operands; None if there are none. Of nested reductions, the outer one is
+    taken.
 
-    There are four conditions. The machine is a CPU. L1 does not hold the values for all of the dimension, but it does
-    for one index of it. Memory that is read is contiguous along another dimension, which is not reduced. There are
-    several reductions, or one whose operand is computed: a single reduction of what is read needs no loop of its own.
+    All of these conditions must hold. The machine is a CPU. The scope has no masks, offsets or data-dependent ends. L1
+    does not hold the values for all of the dimension, but it does for one index of it. Memory that is read is
+    contiguous along another dimension, which is not reduced. There are several reductions, or one whose operand is
+    computed or converted. Operands that other operations use too are cheap to compute again.
 
     `ops` are elementwise operations and reductions; `early` are reads and the like that are emitted in front of them,
     `after` the operations behind them.
@@ -171,10 +173,11 @@ def _of_parts(low: Lowering, group: StreamedReductions, early: Sequence[Op]) -> 
 
 
 def _pieces(low: Lowering, group: StreamedReductions, early: Sequence[Op]) -> dict[Expr, int] | None:
-    """Return {contiguous dimension: elements of a piece of it} for rows that are longer than a piece; None if memory
-    that `group` reads is contiguous along no dimension, or along one that it reduces.
+    """Return {dimension: elements of a piece} for the dimensions to cut into pieces; {} if none is long enough.
 
-    All of the group's results must have a dimension that is cut into pieces.
+    These are dimensions along which a value that `group` reads is contiguous, that are longer than a piece, and that
+    all results of the group have. If values differ, the largest piece counts. None if no value is contiguous along a
+    dimension, or one is along a dimension that the group reduces.
     """
     ops = (*group.inside, *group.last)
     reduced = {op.attrs["dim"] for op in ops if op.name in REDUCTIONS}
