@@ -65,6 +65,7 @@ GROUPS = {
         "launch_cycles": "cycles of a kernel launch",
         "following_cycles": "cycles of a launch that overlaps the end of the previous kernel",
         "sharing_cycles": "cycles that a CPU kernel takes longer if several workers share its tasks",
+        "uneven": "how much longer than the average the slowest core may take for a task, as a share of it",
         "start_cycles": "cycles between the starts of two workgroups, if not all can start at once",
         "task_cycles": "cycles between the last copy of a task and the first copy of the core's next task",
         "next_task": "cycles between the last MMA of a task and the first MMA of the core's next task",

@@ -83,7 +83,7 @@ def test_a_smaller_first_cache_changes_which_factor_stays():
 
 
 def test_a_smaller_second_cache_makes_smaller_strips():
-    problem = "mb1ic256ih56oc128oh28kh1sh2ph0"
+    problem = "mb1ic256ih14oc256kh3ph1"
     large, small = chosen(problem, "bf16").best, chosen(problem, "bf16", with_limits(AMX, l2_bytes=128 << 10)).best
     assert small.blocking.strip < large.blocking.strip
     assert small.cost.cycles > large.cost.cycles

@@ -158,3 +158,45 @@ def test_the_block_text_compiles_to_the_same_code():
         warnings.simplefilter("ignore", MissingAtomWarning)
         again = tilewright.compile_text(made.text("block"), "cpu")
     assert again._kernel.object == made._kernel.object
+
+
+@pytest.mark.parametrize("target", ["interpreter", "cpu"])
+def test_unsigned_integers_that_are_read_are_not_negative(target):
+    text = """loop f(%x: in global u8 (2), %y: inout global i32 (256))
+{
+  tasks t in 0..2 {
+    %a = alloc vector u8 ()
+    %one = alloc vector i32 ()
+    fill %one 1
+    load %a () = %x[t]
+    read i in 0..255 = %a
+    store %one () -> %y[i] if (i >= 0)
+  }
+}
+"""
+    y = np.zeros(256, np.int32)
+    tilewright.compile_text(text, target)(np.array([200, 3], np.uint8), y)
+    assert list(np.flatnonzero(y)) == [3, 200]
+
+
+@pytest.mark.parametrize("target", ["interpreter", "cpu"])
+@pytest.mark.parametrize("dtype", ["i32", "u8", "i64"])
+def test_a_loop_ends_when_its_flag_of_any_integer_type_is_zero(target, dtype):
+    text = f"""loop f(%x: in global {dtype} (1), %y: out global {dtype} (1))
+{{
+  tasks t in 0..1 {{
+    %n = alloc vector {dtype} ()
+    %count = alloc vector {dtype} ()
+    fill %count 0
+    load %n () = %x[0]
+    while %n {{
+      compute %n = %n - 1
+      compute %count = %count + 2
+    }}
+    store %count () -> %y[0]
+  }}
+}}
+"""
+    y = np.zeros(1, dtype.replace("u", "uint").replace("i3", "int3").replace("i6", "int6"))
+    tilewright.compile_text(text, target)(np.array([7], y.dtype), y)
+    assert y == 14

@@ -82,7 +82,8 @@ class Limits:
     `run_cycles`: each contiguous run of an operand that a CPU core reads from memory behind L2. `copy_latency`: a copy
     to shared memory; `far_latency`: the addition to it if L2 holds no operand. `launch_cycles`: a launch;
     `following_cycles`: a launch that overlaps the end of the previous one and needs its results. `sharing_cycles`: what
-    a launch on a CPU takes longer if several workers share its tasks.
+    a launch on a CPU takes longer if several workers share its tasks. `uneven`: how much longer than the average, as a
+    share of it, the slowest core of a CPU may take for a task, if other programs or threads use the cores too.
     `start_cycles`: time between the starts of two workgroups. `task_cycles`: time between the copies of one task and
     those of a core's next; `next_task`: between the products of both. `outside_row`: each out-of-bounds row of a box
     copy. `leaving_row`: each row of a result that is stored. `lone_store`: a task that waits because it has one buffer
@@ -162,6 +163,7 @@ class Limits:
     launch_cycles: int = 0
     following_cycles: int = 0
     sharing_cycles: int = 0
+    uneven: float = 0.0
     start_cycles: float = 0.0
     l2_parts: int = 1
     alone: float = 1.0

@@ -33,9 +33,10 @@ class CallFunction:
         arguments) or `NAME` (those of every call). Its checks also register their error codes with the plan.
         """
         plan, w = self.plan, self.w
-        room = max((8 * (len(op.operands) + 2 + len(p)) for op, p in plan.parameters.items()), default=8)
+        room = max((8 * (len(op.operands) + 3 + len(p)) for op, p in plan.parameters.items()), default=8)
         self.args = w.value(f"alloca [{room} x i8], align {ALIGNMENT}")
         self.record = w.value("alloca [24 x i8], align 8")
+        self.counter = w.value(f"alloca [{2 * ALIGNMENT} x i8], align {2 * ALIGNMENT}")
         self._sizes()
         self._buffers()
         self._regions()
@@ -254,11 +255,12 @@ class CallFunction:
         count = w.integer(maximum(minimum(as_expr(op.attrs["workers"]), COUNT), 1))
         configuration = "null" if plan.configuration is None else f"@{plan.name}.configuration"
         words = [f"ptr {self.pointers[v]}" for v in op.operands]
-        words += [f"ptr {self.scratch}", f"ptr {configuration}"]
+        words += [f"ptr {self.scratch}", f"ptr {configuration}", f"ptr {self.counter}"]
         words += [f"i64 {w.integer(e)}" for e in plan.parameters[op].values()]
         for place, word in enumerate(words):
             slot = w.value(f"getelementptr i8, ptr {self.args}, i64 {8 * place}")
             w.line(f"store {word}, ptr {slot}")
+        w.line(f"store i64 0, ptr {self.counter}")
         w.count += 1
         several, single, done = (f"{what}{w.count}" for what in ("several", "single", "launched"))
         w.line(f"br i1 {w.value(f'icmp sgt i64 {count}, 1')}, label %{several}, label %{single}")

@@ -11,11 +11,12 @@ from math import ceil, prod
 
 from tilewright.machine import Machine, MultiplyAtom
 from tilewright.plan import lanes, tile_registers
-from tilewright.plan.blocking import COLUMNS, Blocking, required_lane_digit, round_up
+from tilewright.plan.blocking import COLUMNS, LANES, Blocking, required_lane_digit, round_up
 from tilewright.plan.contraction import Contraction, size
 from tilewright.plan.model import Cost, copy_kernel_cycles, cores, element_bytes, l2, missing_share, operand_bytes
 from tilewright.plan.search.core_reads import OperandReads, cycles_beyond_l1, operand_cycles, slower_rows
-from tilewright.plan.search.cost import SAME_WAVES, kernel_time, overlapped_cycles
+from tilewright.plan.search.core_shares import shares_of_core
+from tilewright.plan.search.cost import SAME_WAVES, kernel_time, overlapped_cycles, tasks_in_turn
 from tilewright.plan.search.work import Phase, Work
 from tilewright.plan.sliding import stride_between_rows
 from tilewright.plan.task_shape import TaskShape, columns_of, task_shape
@@ -46,19 +47,19 @@ def block_cost(space: Contraction, blocking: Blocking, machine: Machine) -> Cost
     tensors = {x.name: operand_bytes(x) for x in (space.a, space.b, space.out, *space.extras)}
     phase = Phase(1, mma, staging + storing, gather=reading, sharpness=sharpness)
     work = Work(shape.tasks, (phase,), moved=sum(tensors.values()), waits=ragged)
-    cycles, busiest = kernel_time(machine, work, SAME_WAVES).cycles, ceil(shape.tasks / workers)
-    known = busiest * (mma + staging + storing) + ragged + limits.launch_cycles
+    cycles, in_turn = kernel_time(machine, work, SAME_WAVES).cycles, tasks_in_turn(machine, shape.tasks)
+    known = in_turn * (mma + staging + storing) + ragged + limits.launch_cycles
     return Cost(
-        products=busiest * mma + ragged,
+        products=in_turn * mma + ragged,
         memory=cycles - known,
-        staging=busiest * staging,
-        storing=busiest * storing,
+        staging=in_turn * staging,
+        storing=in_turn * storing,
         launch=limits.launch_cycles,
         packing=0.0 if space.b.constant else copy_kernel_cycles(space.b, space.b, machine),
         tasks=shape.tasks,
-        busiest=busiest,
-        reading=busiest * reading + ragged_reading,
-        staged_bytes=busiest * shape.repeats * shape.staged_bytes,
+        busiest=ceil(shape.tasks / workers),
+        reading=in_turn * reading + ragged_reading,
+        staged_bytes=in_turn * shape.repeats * shape.staged_bytes,
     )
 
 
@@ -211,16 +212,20 @@ def _core_bytes(
 ) -> tuple[float, float, float]:
     """Return (bytes of A, bytes of B, bytes of the result) that one core reads or writes in all of its tasks.
 
-    Each is the tensor's size, divided by the number of cores that use separate parts of it. `space` is the product's
-    index space; `shape` has the number of tasks.
+    The tasks of a core follow from the order of the grid. `space` is the product's index space; `shape` has the number
+    of tasks.
     """
-    workers = cores(machine)
-    batch = [d for d in space.batch if not blocking.by_lanes or d is not required_lane_digit(space)]
-    a_parts = shape.a_parts * (shape.column_tasks if blocking.by_lanes else 1)
-    b_parts = shape.column_tasks * space.extent(tuple(batch))
-    parts = (space.a, a_parts), (space.b, b_parts), (space.out, shape.tasks * shape.repeats)
-    a, b, out = (operand_bytes(tensor) / min(count, workers) for tensor, count in parts)
-    return a, b, out
+    workers, batch = (
+        cores(machine),
+        [d for d in space.batch if not blocking.by_lanes or d is not required_lane_digit(space)],
+    )
+    counts, columns_first = [shape.around, shape.row_tasks], blocking.tasks[0] in (COLUMNS, LANES)
+    counts = [shape.column_tasks, *counts] if columns_first else [*counts, shape.column_tasks]
+    shares = shares_of_core(counts, workers, blocking.schedule)
+    columns, around, rows = shares if columns_first else (shares[2], shares[0], shares[1])
+    a = operand_bytes(space.a) * around * rows * (columns if blocking.by_lanes else 1)
+    b = operand_bytes(space.b) * columns * (around if space.extent(tuple(batch)) > 1 else 1)
+    return a, b, operand_bytes(space.out) / min(shape.tasks * shape.repeats, workers)
 
 
 def _task_staging_cycles(space: Contraction, blocking: Blocking, machine: Machine, shape: TaskShape) -> float:

@@ -18,6 +18,7 @@ from tilewright.machine import Limits, Machine, MultiplyAtom, OpaqueOperand
 from tilewright.plan.facts import Facts, ValueFacts
 from tilewright.plan.microkernel import Axes, Microkernel, row_stride_of_a
 from tilewright.plan.model import element_bytes, l1, l2, missing_share, share_of_sets, stays_in_l1
+from tilewright.plan.search.core_shares import shares_of_core
 from tilewright.plan.search.uniform_kernel import UniformKernelSchedule
 
 
@@ -263,14 +264,16 @@ def _seen_bytes(kernel: UniformKernelSchedule, value: Value, task_bytes: float) 
     """Return the bytes of an operand's tensor that one core reads in all its tasks (one thread's work each).
 
     `value` is the operand, `task_bytes` its bytes per task. Tasks along the operand's dimensions read separate parts of
-    the tensor, and the cores share these parts. If the operand is computed, not read, `task_bytes` is returned.
+    the tensor; which of them a core runs follows from the order of the grid. If the operand is computed, not read,
+    `task_bytes` is returned.
     """
     tensor, size = _argument(kernel, value), kernel.facts.number_of
     if tensor is None:
         return task_bytes
     total = prod(size(d) for d in tensor.sizes if d is not None) * element_bytes(tensor.dtype)
-    parts = prod(ceil(size(d) / n) for d, n in kernel.widths.items() if d in value.type.dims)
-    return max(task_bytes, total / min(parts, kernel.machine.limits.cores or 1))
+    counts = [ceil(size(d) / n) for d, n in kernel.widths.items()]
+    shares = zip(kernel.widths, shares_of_core(counts, kernel.machine.limits.cores or 1, "cyclic"), strict=True)
+    return max(task_bytes, total * prod(share for d, share in shares if d in value.type.dims))
 
 
 def _product_cycles(kernel: UniformKernelSchedule, op: Op, microkernel: Microkernel, axes: Axes, held: float) -> float:

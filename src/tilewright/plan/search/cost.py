@@ -39,6 +39,10 @@ SAME_WAVES = Overlap(1, 0)
 up."""
 
 
+BALANCED = 5
+"""The tasks per core from which on uneven cores end at about the same time."""
+
+
 class CopyRate(NamedTuple):
     """How fast copies to shared memory are.
 
@@ -241,7 +245,7 @@ def _unpipelined_cycles(machine: Machine, w: Work) -> tuple[float, float]:
     core runs several tasks at a time, the waits of one task overlap the memory traffic of the others.
     """
     limits, cores = machine.limits, machine.limits.cores or 1
-    tasks_per_core = ceil(w.tasks / cores)
+    tasks_per_core = tasks_in_turn(machine, w.tasks)
     phase_cycles = [_phase_cycles(machine, p) for p in w.phases]
     busy = tasks_per_core * sum(
         p.trips * max(cycles, p.gather) for p, cycles in zip(w.phases, phase_cycles, strict=True)
@@ -257,6 +261,22 @@ def _unpipelined_cycles(machine: Machine, w: Work) -> tuple[float, float]:
         overlapping = overlapped_cycles(machine.costs.resident.sharpness, moved, waiting + task_traffic)
         return max(busy, w.starts, w.latency, min(overlapping, moved + waiting)) + w.waits, moved + w.waits
     return max(busy, w.starts, w.latency) + w.waits, moved + w.waits
+
+
+def tasks_in_turn(machine: Machine, tasks: int) -> float:
+    """Return how many tasks, as long as the average one, a core runs one after the other until all `tasks` are done.
+
+    With equal cores it is the quotient of tasks and cores, rounded up. If the cores of the machine may be uneven, it is
+    the mean of two cases: equal cores, and uneven ones. With one task per core the slowest core decides. With more, the
+    last tasks are dealt to cores that are ready, and from BALANCED tasks per core on the slowest delays nothing.
+    """
+    cores, uneven = machine.limits.cores or 1, machine.limits.uneven
+    in_rounds = ceil(tasks / cores)
+    if not uneven or min(tasks, cores) == 1:
+        return in_rounds
+    per_core = max(1.0, tasks / cores)
+    delayed = max(0.0, (BALANCED - per_core) / (BALANCED - 1))
+    return (in_rounds + per_core * (1 + uneven * delayed)) / 2
 
 
 def _phase_cycles(machine: Machine, p: Phase) -> float:

@@ -36,6 +36,7 @@ def row(name: str, features: frozenset[str]) -> Machine:
             load_cycles=0.5,
             warm=2.25,
             sharing_cycles=3000,
+            uneven=0.33,
             **lane_rates(16),
             **LIMITS,
         ),

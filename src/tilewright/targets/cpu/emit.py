@@ -1,13 +1,16 @@
 """From a loop program to LLVM IR text for a CPU: one function that every worker calls.
 
 `void NAME(ptr args, i64 worker, i64 workers)`: `args` points to the pointers of the tensors, then the pointer of
-scratch memory (a piece for each worker), then that of the tile configuration, then the values of open parameters, 64
-bits each. Vector registers are LLVM values; tile registers are numbers.
+scratch memory (a piece for each worker), then that of the tile configuration, then that of the counter of dealt tasks
+(`dealing`), which is 0 at the launch, then the values of open parameters, 64 bits each. Vector registers are LLVM
+values; tile registers are numbers.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,6 +31,7 @@ from tilewright.ir.loop_types import VectorType
 from tilewright.ir.tensors import TensorType, numbers
 from tilewright.machine import Machine
 from tilewright.targets.cpu import memory, products
+from tilewright.targets.cpu.dealing import divide_tasks, emit_next_task
 from tilewright.targets.cpu.families import family_of
 from tilewright.targets.cpu.family import TileRegisters
 
@@ -68,6 +72,9 @@ class NativeEmitter:
         self.program = program
         self.machine, self.family = machine, family_of(machine)
         self.open = open_parameters(program)
+        task_loops = [op for op in program.walk() if op.name == "tasks"]
+        self.deals_tasks = len(task_loops) == 1 and task_loops[0] in program.body.ops
+        """A launch has one counter, for one loop over tasks that runs once."""
         scale = self.family.scale if machine.scales else None
         self.w = Writer(machine.fused, machine.nan_maximum, rounds_bf16=machine.rounds_bf16, scale=scale)
         self.pointers: dict[Value, str] = {}
@@ -93,7 +100,7 @@ class NativeEmitter:
         slot = w.value(f"getelementptr i8, ptr %args, i64 {8 * count}")
         base = w.value(f"load ptr, ptr {slot}")
         for number, parameter in enumerate(self.open):
-            slot = w.value(f"getelementptr i8, ptr %args, i64 {8 * (count + 2 + number)}")
+            slot = w.value(f"getelementptr i8, ptr %args, i64 {8 * (count + 3 + number)}")
             w.symbols[parameter] = (w.value(f"load i64, ptr {slot}"), 0)
         stride = whole = "STRIDE_OF_SCRATCH"
         open_bytes = self._open_memory()
@@ -283,14 +290,15 @@ class NativeEmitter:
         self.w.symbols[op.attrs["symbol"]] = (text, self.w.scope.depth)
 
     def _read(self, op: Op) -> None:
-        """Make the integer in the operand register the value of the operation's symbol; narrower integers are
-        sign-extended to 64 bits.
+        """Make the integer in the operand register the value of the operation's symbol, extended to 64 bits by its sign
+        or, if its type is unsigned, by zeros.
         """
         value = op.operands[0]
         text = self.register(value)
         kind = value.type.dtype
         if kind.bits < 64:
-            text = self.w.value(f"sext {element(kind)} {text} to i64")
+            word = "zext" if kind.numpy.kind in "ub" else "sext"
+            text = self.w.value(f"{word} {element(kind)} {text} to i64")
         self.w.symbols[op.attrs["symbol"]] = (text, self.w.scope.depth)
 
     # -- loads and stores ---------------------------------------------------------------------------------------
@@ -482,14 +490,41 @@ class NativeEmitter:
         self._loop(op.blocks, loop.symbol, lo, hi, str(loop.step), runs, lambda: self._nest(op, ranges[1:]))
 
     def _loop(
-        self, blocks: tuple[Block, ...], variable: Symbol | None, lo: str, hi: str, step: str, sure: bool, body: Any
-    ) -> str:
-        """Emit an LLVM loop from `lo` to below `hi` by `step` (LLVM values), and return the LLVM name of its counter.
+        self, blocks: tuple[Block, ...], variable: Symbol, lo: str, hi: str, step: str, sure: bool, body: Any
+    ) -> None:
+        """Emit an LLVM loop in which the symbol `variable` runs from `lo` to below `hi` by `step` (LLVM values).
 
-        The counter is the value of the symbol `variable`, if there is one. `body()` emits the loop's body; if
-        `variable` is None, it is called as body(counter). `blocks` are the blocks that the body emits: the registers
-        that they change are carried as phi values. `sure` says that the loop runs at least once, so that no check comes
-        before it.
+        `body()` emits the loop's body, and `blocks` are the blocks that it emits. `sure` says that the loop runs at
+        least once, so that no check comes before it.
+        """
+        w = self.w
+
+        def named_body(counter: str) -> None:
+            """Emit the body, with the LLVM value `counter` as the value of the symbol."""
+            w.symbols[variable] = (counter, w.scope.depth)
+            body()
+
+        def advance(counter: str) -> tuple[list[str], str]:
+            """Emit the addition of the step. Return ([the next counter], an i1: the loop goes on), LLVM values."""
+            following = w.value(f"add i64 {counter}, {step}")
+            return [following], w.value(f"icmp slt i64 {following}, {hi}")
+
+        self._carrying_loop(blocks, [lo], None if sure else hi, named_body, advance)
+
+    def _carrying_loop(
+        self,
+        blocks: tuple[Block, ...],
+        first: Sequence[str],
+        limit: str | None,
+        body: Callable[..., None],
+        advance: Callable[..., tuple[Sequence[str], str]],
+    ) -> None:
+        """Emit an LLVM loop with one or more counters, which begin with the values `first`.
+
+        The loop does not run if its first counter is not below `limit` at the start; with None it runs at least once.
+        `body(*counters)` emits the loop's body; the registers that its `blocks` change are carried as phi values. After
+        it, `advance(*counters)` emits the next counters and the condition (an i1) under which the loop goes on, and
+        returns both.
         """
         w = self.w
         carried = self._carried(blocks)
@@ -499,27 +534,26 @@ class NativeEmitter:
         before = w.scope
         hoisted_in = w.block
         inner = w.open()
-        if not sure:
+        if limit is not None:
             guard = w.name("some")
-            before.lines.insert(len(before.lines) - 1, f"  {guard} = icmp slt i64 {lo}, {hi}")
+            before.lines.insert(len(before.lines) - 1, f"  {guard} = icmp slt i64 {first[0]}, {limit}")
             before.lines.insert(len(before.lines) - 1, f"  br i1 {guard}, label %{head}, label %{done}")
         else:
             before.lines.insert(len(before.lines) - 1, f"  br label %{head}")
         w.label(head)
-        counter = w.name("i")
+        counters = [w.name("i") for _ in first]
         phis = len(inner.lines)
         names = {v: w.name("r") for v in carried}
-        if variable is not None:
-            w.symbols[variable] = (counter, inner.depth)
         inner.lines.append("")
         self.registers |= names
-        body_result = body(counter) if variable is None else body()
-        assert body_result is None
-        following = w.value(f"add i64 {counter}, {step}")
+        body(*counters)
+        following, again = advance(*counters)
         latch = w.block
-        again = w.value(f"icmp slt i64 {following}, {hi}")
         w.line(f"br i1 {again}, label %{head}, label %{done}")
-        rows = [f"  {counter} = phi i64 [{lo}, %{hoisted_in}], [{following}, %{latch}]"]
+        rows = [
+            f"  {counter} = phi i64 [{lo}, %{hoisted_in}], [{later}, %{latch}]"
+            for counter, lo, later in zip(counters, first, following, strict=True)
+        ]
         for v in carried:
             rows.append(
                 f"  {names[v]} = phi {self.kind(v)} [{start[v]}, %{hoisted_in}], [{self.register(v)}, %{latch}]"
@@ -529,18 +563,16 @@ class NativeEmitter:
         w.close()
         w.label(done)
         for v in carried:
-            if sure:
+            if limit is None:
                 self.registers[v] = ends[v]
             else:
                 out = w.name("e")
                 w.line(f"{out} = phi {self.kind(v)} [{start[v]}, %{hoisted_in}], [{ends[v]}, %{latch}]")
                 self.registers[v] = out
-        return counter
 
     def _tasks(self, op: Op) -> None:
-        """Emit the loop in which each worker runs its share of the operation's tasks: a contiguous range of them, or
-        every `workers`-th, as the operation's `schedule` says. Raise ProgramError if the limits of tasks are known only
-        during the run.
+        """Emit the loop in which each worker runs its share of the operation's tasks, and then tasks that are dealt
+        (see `dealing`). Raise ProgramError if the limits of tasks are known only during the run.
         """
         w = self.w
         ranges: tuple[Range, ...] = op.attrs["ranges"]
@@ -549,24 +581,12 @@ class NativeEmitter:
         task_count = as_expr(1)
         for count in counts:
             task_count = task_count * count
-        total = w.integer(task_count)
-        schedule = op.attrs.get("schedule", "strided")
-        if schedule == "contiguous":
-            more = w.value(f"add i64 %workers, {w.integer(task_count - 1)}")
-            per_worker = w.value(f"udiv i64 {more}, %workers")
-            first = w.value(f"mul i64 %worker, {per_worker}")
-            end = w.value(f"add i64 {first}, {per_worker}")
-            w.declare("i64 @llvm.smin.i64(i64, i64)")
-            last = w.value(f"call i64 @llvm.smin.i64(i64 {end}, i64 {total})")
-            step = "1"
-        else:
-            first, last, step = "%worker", total, "%workers"
 
-        def body(counter: str) -> None:
-            """Emit one task: split the flat task number `counter` (an LLVM value) into a value for the symbol of each
+        def body(task: str, *_: str) -> None:
+            """Emit one task: split the flat task number `task` (an LLVM value) into a value for the symbol of each
             range, then emit the operation's block.
             """
-            rest = counter
+            rest = task
             for r, count in reversed(list(zip(ranges, counts, strict=True))):
                 outermost = r is ranges[0]
                 digit = rest if outermost else w.value(f"urem i64 {rest}, {w.integer(count)}")
@@ -577,7 +597,14 @@ class NativeEmitter:
                 w.symbols[r.symbol] = (value, w.scope.depth)
             self.block(op.blocks[0])
 
-        self._loop(op.blocks, None, first, last, step, False, body)
+        counter = self._task_counter() if self.deals_tasks else None
+        own, dealt = divide_tasks(w, w.integer(task_count), op.attrs.get("schedule") or "strided", counter)
+        self._carrying_loop(op.blocks, own, own.end, body, partial(emit_next_task, w, dealt))
+
+    def _task_counter(self) -> str:
+        """Emit the load of the address of the counter of dealt tasks, and return its LLVM name."""
+        slot = self.w.value(f"getelementptr i8, ptr %args, i64 {8 * (len(self.program.args) + 2)}")
+        return self.w.value(f"load ptr, ptr {slot}")
 
     def _check_task_limits(self, ranges: tuple[Range, ...]) -> None:
         """Raise ProgramError unless the limits of `ranges` are made of numbers and open parameters (sizes known only at
@@ -657,7 +684,7 @@ class NativeEmitter:
         names = {v: w.name("r") for v in carried}
         inner.lines.append("")
         self.registers |= names
-        going = w.value(f"icmp ne i64 {self.register(flag)}, 0")
+        going = w.value(f"icmp ne {self.kind(flag)} {self.register(flag)}, 0")
         w.line(f"br i1 {going}, label %{inside}, label %{done}")
         w.label(inside)
         self.block(op.blocks[0])

@@ -51,6 +51,7 @@ def row(name: str, features: frozenset[str]) -> Machine:
             warm=2.0,
             **lane_rates(WIDTH),
             sharing_cycles=3000,
+            uneven=0.33,
             **LIMITS,
         ),
         fused=False,

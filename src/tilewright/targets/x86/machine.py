@@ -52,6 +52,7 @@ def row(name: str, features: frozenset[str]) -> Machine:
             prefetch_bytes=4096,
             warm=4.0,
             sharing_cycles=6000 if tiles else 3000,
+            uneven=0.33,
             **lane_rates(register_bytes),
             **LIMITS,
         ),
