@@ -70,7 +70,7 @@ class LearntCalls:
             self.table.replace([kind for kind in self.table.kinds if kind[1].is_valid()])
 
 
-def telling_of(torch: Any) -> Callable[[Any], Any] | None:
+def write_counter_of(torch: Any) -> Callable[[Any], Any] | None:
     """Return torch's function that counts a write to a tensor, `torch.autograd.graph.increment_version`. Return None if
     the module `torch` does not have this function, or if `torch` is None.
     """

@@ -109,7 +109,7 @@ def observer() -> Observed | None:
     return events
 
 
-def tell_of_call(
+def report_call(
     args: Sequence[Any], outputs: Sequence[tuple[Any, bool]], whole: Whole, places: Sequence[int | None]
 ) -> bool:
     """Append a KernelCall to the calls of this thread's observer. Return True, or False if this thread has no observer.

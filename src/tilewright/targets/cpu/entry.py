@@ -158,7 +158,7 @@ class EntryLaunch:
         """
         self._workspace.unlock()
 
-    def let_go(self, moved: Sequence[int | None]) -> None:
+    def drop_replaced_arrays(self, moved: Sequence[int | None]) -> None:
         """Drop the launch's references to arrays that later calls replace. `moved` has one entry for each array of the
         launch: its number among the arrays of a later call, or None if every call uses the same array. References to
         arrays with None are kept.

@@ -18,8 +18,8 @@ from tilewright.runtime.outputs import maker
 from tilewright.runtime.scripts import Whole
 from tilewright.runtime.tensors import Form, torch_dtype_of, torch_of
 from tilewright.targets.calls.describing import reads_arrays
-from tilewright.targets.calls.learnt import LearntCalls, telling_of
-from tilewright.targets.calls.observing import tell_of_call
+from tilewright.targets.calls.learnt import LearntCalls, write_counter_of
+from tilewright.targets.calls.observing import report_call
 from tilewright.targets.calls.table import (
     CallRecord,
     Copy,
@@ -63,7 +63,7 @@ class LaunchCache(LearntCalls):
         converted copy of an argument. If the call is remembered, its launch drops the references to arrays that later
         calls replace.
         """
-        if whole is None or tell_of_call(args, outputs, whole, places):
+        if whole is None or report_call(args, outputs, whole, places):
             return
         room = room_of(whole)
         if room is None or not all(a.size for a, _ in outputs):
@@ -97,10 +97,10 @@ class LaunchCache(LearntCalls):
             copies_of(dict(enumerate(args)), copied, written),
             pairs,
             [n for n in sorted(written) if n in array_args and torch_of(args[n]) is not None],
-            telling_of(sys.modules.get("torch")),
+            write_counter_of(sys.modules.get("torch")),
             room=room,
         )
-        launch.let_go(moved)
+        launch.drop_replaced_arrays(moved)
         self.remember(described, record, KINDS, ROOM)
 
 

@@ -247,7 +247,7 @@ def _record(
         fixed=fixed,
         alive=alive,
     )
-    launch.let_go(numbers)
+    launch.drop_replaced_arrays(numbers)
     return record
 
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from tilewright.runtime.device_arrays import packed_steps
 from tilewright.runtime.exchange import exchange_of
 from tilewright.runtime.scripts import Bound
-from tilewright.targets.calls.learnt import LearntCalls, telling_of
+from tilewright.targets.calls.learnt import LearntCalls, write_counter_of
 from tilewright.targets.calls.table import CallLaunch, CallRecord, Extent, NativeCode, Output, pair_of
 from tilewright.targets.calls.words import ARGUMENTS
 
@@ -74,8 +74,8 @@ class GpuLaunchCache(LearntCalls):
             [Output(_maker(torch, tensor)) for tensor in outputs],
             pairs=[pair_of(w, n, call.extents, described.addresses) for w in written for n in arguments if n != w],
             counted=written,
-            telling=telling_of(torch),
-            workspaces=[_room_maker(torch, size, args[0].device) for size in call.workspaces],
+            telling=write_counter_of(torch),
+            workspaces=[_workspace_maker(torch, size, args[0].device) for size in call.workspaces],
         )
         self.remember(described, record, KINDS)
 
@@ -88,7 +88,7 @@ def _maker(torch: Any, tensor: Any) -> Any:
     return partial(torch.empty_strided, shape, packed_steps(shape), dtype=tensor.dtype, device=tensor.device)
 
 
-def _room_maker(torch: Any, size: int, device: Any) -> Any:
+def _workspace_maker(torch: Any, size: int, device: Any) -> Any:
     """Return a function without parameters that allocates a workspace: a torch tensor of max(1, `size`) bytes on
     `device`. `torch` is the module.
 

@@ -15,7 +15,7 @@ PLACES = ("cuda_nvcc/bin", "cu13/bin")
 TOOLKIT = "/usr/local/cuda/bin"
 
 
-def in_wheel(name: str) -> Path | None:
+def packaged_tool(name: str) -> Path | None:
     """Return the path of NVIDIA's tool `name` ("ptxas" or "nvdisasm"), from the environment variable PTXAS or NVDISASM,
     else from an installed Python package. Return None if neither has the tool. The path in the variable is not checked.
     """
@@ -29,10 +29,10 @@ def in_wheel(name: str) -> Path | None:
 
 def tool(name: str) -> Path | None:
     """Return the path of NVIDIA's tool `name` ("ptxas" or "nvdisasm"). It comes from an environment variable or a
-    Python package (see `in_wheel`), else from the PATH, else from the CUDA toolkit. Return None if the tool is not
+    Python package (see `packaged_tool`), else from the PATH, else from the CUDA toolkit. Return None if the tool is not
     found.
     """
-    path = in_wheel(name)
+    path = packaged_tool(name)
     if path is not None:
         return path
     on_path = shutil.which(name) or shutil.which(name, path=TOOLKIT)

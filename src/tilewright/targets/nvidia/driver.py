@@ -148,11 +148,11 @@ LAUNCHES = 1024
 """Launches of one kernel that may be in flight at a time, each with counters of its own."""
 
 
-def whole_places(size: int) -> int:
+def allocated_bytes(size: int) -> int:
     """Return the number of bytes to allocate for `size` bytes: `size` rounded up to a multiple of 16, and at least 16.
     A load may read the whole aligned 16 bytes around an element.
 
-    >>> whole_places(0), whole_places(17)
+    >>> allocated_bytes(0), allocated_bytes(17)
     (16, 32)
     """
     return max(1, -(-size // ALIGNMENT)) * ALIGNMENT
@@ -164,7 +164,7 @@ class OwnedMemory:
     def __init__(self, device: Device, size: int, what: str):
         self.device = device
         with device.entered():
-            self.pointer = int(device.check(device.cu.cuMemAlloc(whole_places(size)), what))
+            self.pointer = int(device.check(device.cu.cuMemAlloc(allocated_bytes(size)), what))
 
     def __del__(self) -> None:
         if hasattr(self, "pointer"):

@@ -27,8 +27,8 @@ from tilewright.targets.nvidia.im2col_view import (
     im2col_conditions,
     walks,
 )
-from tilewright.targets.nvidia.tma import check_map, number, same_as_asked
-from tilewright.targets.nvidia.tma_tile import TmaTile, element_numbers, tile_of, written
+from tilewright.targets.nvidia.tma import check_map, number, require_same_elements
+from tilewright.targets.nvidia.tma_tile import TmaTile, box_layout, element_numbers, tile_of
 from tilewright.targets.nvidia.tma_view import PITCH, near_tile, sides
 
 
@@ -108,7 +108,7 @@ def _layout(size: int, arguments: Arguments) -> ComposedLayout:
     `arguments` are the instruction's arguments, as `_rule` yields them. Elements have `size` bytes.
     """
     tensor_map: Im2colMap = arguments["tensor_map"]
-    return written((tensor_map.channels, tensor_map.pixels), arguments["place"], tensor_map.swizzle, size)
+    return box_layout((tensor_map.channels, tensor_map.pixels), arguments["place"], tensor_map.swizzle, size)
 
 
 def _load(
@@ -242,14 +242,14 @@ def _rule(_: CopyAtom, request: CopyRequest) -> Iterable[Arguments]:
         offsets, inside = tensor_map.offsets(tuple(coordinates), taps)
         shape = tile.box
         reorder: Any = (lambda x: x) if channel < pixel else np.transpose
-        same_as_asked(
+        require_same_elements(
             request,
             True,
             element_numbers(request, shape, first),
             reorder(offsets).reshape(shape),
             reorder(inside).reshape(shape),
             reorder(
-                table(written((tensor_map.channels, tensor_map.pixels), place, tensor_map.swizzle, request.size))
+                table(box_layout((tensor_map.channels, tensor_map.pixels), place, tensor_map.swizzle, request.size))
             ).reshape(shape),
         )
         yield {"tensor_map": tensor_map, "coordinates": tuple(coordinates), "taps": taps, "place": place}

@@ -165,16 +165,16 @@ class Launch:
             return
         code = self._start()
         if code:
-            self.once_more(code)
+            self.start_again(code)
 
     @property
     def alone(self) -> Callable[[], None]:
         """A function without parameters that starts the kernel. It is a native function, or this launch itself if
         arrays of the host must be copied.
         """
-        return self if self._moved else self._record.run(self, self.once_more)
+        return self if self._moved else self._record.run(self, self.start_again)
 
-    def once_more(self, code: int, tensors: Sequence[Any] = ()) -> None:
+    def start_again(self, code: int, tensors: Sequence[Any] = ()) -> None:
         """Handle `code`, an error code of a start, by a second start: in the device's context if another context was
         current, or with new counters if a CUDA graph is captured. `tensors` are the tensors of the call (empty: the
         bound ones). Raise TargetError for other codes, or if the second start fails too.
@@ -227,7 +227,7 @@ class Launch:
         if any(launch._emitted.counters for launch, _ in launches):
             self._record.set(capturing=self.device.capturing)
         code = native_code()
-        launch_all = CallLaunch(code.address("all"), self._record.address, (code, self), self.once_more)
+        launch_all = CallLaunch(code.address("all"), self._record.address, (code, self), self.start_again)
         sizes = tuple(array.nbytes for array in workspaces.values())
         return MovableCall(code, launch_all, tuple(written), tuple(extents), tuple(addresses), sizes)
 

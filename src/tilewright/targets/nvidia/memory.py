@@ -16,7 +16,7 @@ from tilewright.errors import ArgumentError, TargetError
 from tilewright.machine import Machine
 from tilewright.runtime.device_arrays import DeviceArray, followed_stream, packed_steps
 from tilewright.runtime.exchange import exchange_of
-from tilewright.targets.nvidia.driver import ALIGNMENT, Device, OwnedMemory, device, whole_places, why_not
+from tilewright.targets.nvidia.driver import ALIGNMENT, Device, OwnedMemory, allocated_bytes, device, why_not
 from tilewright.targets.nvidia.graphs import hold_for_graph, is_captured
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -28,7 +28,7 @@ class AllocatedOnStream:
     def __init__(self, device: Device, size: int, stream: int):
         self.device, self.stream = device, stream
         with device.entered():
-            result = device.cu.cuMemAllocAsync(whole_places(size), stream)
+            result = device.cu.cuMemAllocAsync(allocated_bytes(size), stream)
             self.pointer = device.check(result, f"{size} bytes on the device")
 
     def __del__(self) -> None:

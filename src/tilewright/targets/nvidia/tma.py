@@ -16,7 +16,7 @@ from tilewright.algebra import Access, ComposedLayout, linear_form
 from tilewright.algebra.expr import Const
 from tilewright.machine import CopyAtom, CopyRequest, MemoryView, Place, Refused
 from tilewright.machine.copy import Arguments, Array, need_alignment, table
-from tilewright.targets.nvidia.tma_tile import TmaTile, element_numbers, tile_of, written
+from tilewright.targets.nvidia.tma_tile import TmaTile, box_layout, element_numbers, tile_of
 from tilewright.targets.nvidia.tma_view import MOST_BOX, MOST_DIMENSIONS, PITCH, tiled_conditions
 
 
@@ -62,7 +62,7 @@ def _layout(size: int, arguments: Arguments) -> ComposedLayout:
     are the instruction's arguments, as `_tiled_rule` yields them. Elements have `size` bytes.
     """
     tensor_map: TensorMap = arguments["tensor_map"]
-    return written(tensor_map.box, arguments["place"], tensor_map.swizzle, size)
+    return box_layout(tensor_map.box, arguments["place"], tensor_map.swizzle, size)
 
 
 def _load(
@@ -194,13 +194,13 @@ def _tiled_rule(atom: CopyAtom, request: CopyRequest) -> Iterable[Arguments]:
     for first, place in tile.pieces():
         coordinates = tuple(d.first + (0 if d.walked_by is None else first[d.walked_by]) for d in ordered)
         offsets, inside = tensor_map.offsets(coordinates)
-        same_as_asked(
+        require_same_elements(
             request,
             loads,
             element_numbers(request, tile.box, first),
             as_asked(offsets),
             as_asked(inside),
-            as_asked(table(written(box, place, tile.span, request.size))),
+            as_asked(table(box_layout(box, place, tile.span, request.size))),
         )
         yield {"tensor_map": tensor_map, "coordinates": coordinates, "place": place}
 
@@ -237,7 +237,9 @@ def check_map(start: int, extents: tuple[int, ...], strides: tuple[int, ...], pl
     need_alignment(place, np.array([start]), size, 16)
 
 
-def same_as_asked(request: CopyRequest, loads: bool, numbers: Array, far: Array, inside: Array, near: Array) -> None:
+def require_same_elements(
+    request: CopyRequest, loads: bool, numbers: Array, far: Array, inside: Array, near: Array
+) -> None:
     """Raise Refused unless an instruction moves the same elements as `request`. `numbers` are the numbers in the
     request's box of the elements that the instruction moves. `far` and `near` are their offsets in global and in shared
     memory, and `inside` is True for elements in bounds. If `loads`, the copy goes from global to shared memory, else

@@ -128,7 +128,7 @@ def _check_bytes(size: int, place: Place, tile: TmaTile) -> None:
             raise Refused(f"a box starts at byte {offset * size} of shared memory, which is not 128-byte aligned")
 
 
-def written(box: tuple[int, ...], place: int, span: int, size: int) -> ComposedLayout:
+def box_layout(box: tuple[int, ...], place: int, span: int, size: int) -> ComposedLayout:
     """Return the layout of one instruction's box in shared memory: coordinates -> offset. `box` are the extents of the
     box, and `place` is the offset of its first element. `span` is the number of bytes of a swizzled row (0: no
     swizzle). Elements have `size` bytes.
