@@ -179,13 +179,16 @@ class CallRecord:
         fixed: Sequence[FixedTensor] = (),
         alive: Array | None = None,
     ):
-        """Write the record's words for the native function: what to copy, what to make, what to launch.
+        """Write the record's words for the native function that repeats the call. TILEWRIGHT_THREADS must have its
+        present value at later calls.
 
-        `given` is the number of arguments; `pairs` are words of two arrays as `pair_of` gives them (how they overlap);
-        `counted` are the arguments that `telling` is called with after the launch (torch counts writes to tensors).
-        `room` is how many bytes of memory stay with the launch. `workspaces` make arrays, after the outputs, that
-        the call drops when it returns. `fixed` are arguments that must be one tensor each: the record is for them
-        alone, for as long as the word `alive` is not 0.
+        `given` is the number of arguments. `outputs` are the arrays that a call allocates and returns, and `copies` the
+        contiguous copies of arguments that it makes. `pairs` are results of `pair_of`. After the launch, `telling` is
+        called with each argument whose number is in `counted` (torch counts writes to tensors; None: no calls). `room`
+        is the number of bytes that the launch keeps. `workspaces` are functions that allocate arrays, whose addresses
+        follow those of the outputs; the call frees these arrays when it returns. `fixed` are arguments that must be one
+        particular tensor each. The record is valid as long as the word `alive` is not 0 (None: for ever). `fixed`
+        requires `alive`.
         """
         assert alive is not None or not fixed
         self.alive = alive

@@ -281,7 +281,9 @@ class NativeEmitter:
         self.w.symbols[op.attrs["symbol"]] = (text, self.w.scope.depth)
 
     def _read(self, op: Op) -> None:
-        """Set the operation's symbol to the integer in the operand register, sign-extended to 64 bits."""
+        """Set the operation's symbol to the integer in the operand register, sign-extended to 64 bits. Unsigned
+        integers are sign-extended too.
+        """
         value = op.operands[0]
         text = self.register(value)
         kind = value.type.dtype
@@ -637,8 +639,8 @@ class NativeEmitter:
             self.registers[v] = out
 
     def _while(self, op: Op) -> None:
-        """Emit a loop that runs as long as the flag register (the operand) is not zero. Registers that the body writes
-        become phis.
+        """Emit a loop that runs as long as the flag register (the operand), an integer of 64 bits, is not zero.
+        Registers that the body writes become phis.
         """
         w = self.w
         flag = op.operands[0]

@@ -47,7 +47,9 @@ class EntryCode:
     """The linked functions of a module; `key` is the key of its object in the cache."""
 
     def __init__(self, key: str, kept: bytes):
-        """Link an entry of the cache: `kept` is a line of JSON, followed by the object."""
+        """Link the machine code in `kept`, an entry of the cache: a line of JSON, then the object code. Issue the
+        warnings in the JSON (see `report_slow`). Raise CodeGenerationError if a symbol is missing.
+        """
         head, _, code = kept.partition(b"\n")
         header = json.loads(head)
         report_slow(header["slow"])
@@ -102,7 +104,9 @@ class EntryLaunch:
     def __init__(
         self, member: EntryMember, arrays: Sequence[Array], kept: Array | None = None, workers: int | None = None
     ):
-        """Prepare the call of `member` with `arrays`; at most `workers` workers run it (None: all of the pool)."""
+        """Bind `member` to `arrays`, without running it. At most `workers` workers run the launch (None: all of the
+        pool). `kept` is the memory that an earlier bind has filled (None: this launch has its own, which `bind` fills).
+        """
         threads, code, sizes = pool(), member.code, member.sizes
         count = min(workers or threads.workers, threads.workers)
         first = len(ENTRY) + len(sizes)

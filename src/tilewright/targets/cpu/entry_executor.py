@@ -56,9 +56,9 @@ class EntryExecutor(ScriptExecutor):
         written. Code that runs only once, such as packing of weights, runs now. If the module has no entry, the host
         executor binds the arrays.
 
-        `params` is {name: size}. `kept` is memory from `keep`; it is reused if it was filled by the same bind function
-        and does not depend on other arguments. `passing` says that the arrays are used for one call only. Raise
-        ArgumentError if a written array may share memory with another array.
+        `params` is {name: size}. `kept` is memory from `keep`; it is reused if it fits the entry for these sizes, and
+        the entry's bind function does nothing but fill it. `passing` says that the arrays are used for one call only.
+        Raise ArgumentError if a written array may share memory with another array.
         """
         member = self.member(arrays, params)
         if member is None:

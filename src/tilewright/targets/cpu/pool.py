@@ -353,7 +353,9 @@ class Pool:
     """The worker threads of this process, and the control block by which launches reach them."""
 
     def __init__(self, workers: int, code: PoolCode | None = None):
-        """Start `workers` - 1 threads; `code` has the functions of `TEXT` (None: generate them)."""
+        """Start `workers` - 1 threads. `code` is the linked machine code of `TEXT` (None: compile it or load it from
+        the cache). On CPUs with AMX, permission to use tile registers is requested before the threads start.
+        """
         features()  # asks for tile registers, before threads start
         self.workers = workers
         self.code = _generate_pool_code() if code is None else code

@@ -70,7 +70,9 @@ class Nvidia:
         return DeviceMemory(machine, number, passing, stream)
 
     def stopwatch(self, number: int) -> Stopwatch:
-        """Return an object that measures the time of launches on the GPU with the number `number`."""
+        """Return an object that measures the time of launches on the GPU with the number `number`. It has a `stream`
+        and a method `seconds(call)`. Raise TargetError if there is no such GPU.
+        """
         return Stopwatch(number)
 
     def bound(

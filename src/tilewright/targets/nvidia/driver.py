@@ -175,7 +175,9 @@ class Loaded:
     """A kernel on a device. `drawn` counts its launches that have taken counters."""
 
     def __init__(self, assembly: str | bytes, emitted: Emitted, number: int = 0):
-        """`assembly` is PTX, or the machine code that an assembler made of it."""
+        """Load the kernel `emitted` on the GPU with the number `number`. `assembly` is its PTX (str) or its cubin
+        (bytes). Raise TargetError if there is no such GPU, or if the driver refuses the code.
+        """
         gpu = device(number)
         if isinstance(gpu, str):
             raise TargetError(f"{emitted.name}: device {number}: {gpu}")
