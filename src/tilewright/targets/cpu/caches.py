@@ -68,7 +68,8 @@ def _from_files(folder: Path) -> dict[str, int | None]:
 
 
 def _bytes(text: str) -> int:
-    """Return the number of bytes of a cache size in Linux's notation. Raise ValueError for other texts.
+    """Return the number of bytes of the cache size `text`, which has Linux's notation. Raise ValueError for other
+    texts.
 
     >>> _bytes("48K"), _bytes("2M"), _bytes("512")
     (49152, 2097152, 512)

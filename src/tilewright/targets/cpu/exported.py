@@ -104,8 +104,8 @@ def exported_object(
 
 def complete_object(text: str, options: CodeOptions) -> tuple[str, bytes]:
     """Return (text, object code). The returned text is the LLVM text `text` followed by the support functions that its
-    code needs: functions that LLVM calls implicitly, such as conversions and memset. Raise CodeGenerationError if the
-    object still needs functions of a library.
+    code needs: functions that LLVM calls implicitly, such as conversions and memset. `options` are LLVM's. Raise
+    CodeGenerationError if the object still needs functions of a library.
     """
     code = object_of(text, options)
     missing = set(read_object(code).undefined)

@@ -204,7 +204,7 @@ def _copy_of_tensor(tensor: Any, place: int, dtype: Any, written: bool) -> Copy:
 
 
 def _dims(extents: Sequence[int], strides: Sequence[int]) -> tuple[tuple[int, int], ...]:
-    """Return ((extent, stride), ...) for the dimensions of an array, in order."""
+    """Return ((extent, stride), ...) for the dimensions of an array with these `extents` and `strides`."""
     return tuple(zip(extents, strides, strict=True))
 
 

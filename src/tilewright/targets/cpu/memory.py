@@ -26,8 +26,8 @@ _KNOWN = ("bool", "i8", "u8", "i16", "i32", "i64", "index", "f16", "bf16", "f32"
 def load(e: NativeEmitter, op: Op) -> None:
     """Emit the load `op`: its first operand is the target register (scalar, vector or tile), its second operand the
     tensor in memory. A vector is loaded with one instruction, with a mask, as a broadcast, or in several contiguous
-    pieces, depending on the index expression and the condition. The loaded LLVM value becomes the value of the
-    register.
+    pieces, depending on the index expression and the condition. For a scalar or vector, `e.registers` of the target is
+    set to the loaded LLVM value.
     """
     target, buffer = op.operands
     offset = op.attrs["at"][0]

@@ -131,11 +131,12 @@ def _source_of_result(
     first: int,
     copied_from: Mapping[int, Any],
 ) -> _Source | None:
-    """Return the origin of an array that the kernel wrote: the result of the operator that has the array's memory, or
-    that was copied from it. Return None if there is no such result.
+    """Return the origin of `array`, which the kernel wrote at the address `at`: the result of the operator that has the
+    array's memory, or that was copied from it. Return None if there is no such result, or if a result was copied from
+    an array that is not contiguous or has gaps in memory.
 
-    `array` has the address `at`. `result_at` is {address: number of the result}. The numbers of results begin with
-    `first`. `copied_from` is {address of a copy: tensor that was copied}.
+    `result_at` is {address: number of the result}. The numbers of `results` begin with `first`. `copied_from` is
+    {address of a copy: tensor that was copied}.
     """
     if at in result_at:
         return _Source(result_at[at], array)
@@ -252,9 +253,9 @@ def _record(
 
 
 def _copy_of_view(copy: Copy | SmallCopy, args: Sequence[Any], views: Mapping[int, Any]) -> Copy | SmallCopy:
-    """Return `copy`, changed so that it copies a view of the argument. The view has the extents and strides of
-    `views`[argument number], a tensor in the memory of the argument. `copy` is returned unchanged if it is a SmallCopy,
-    or if the argument already has these extents and strides.
+    """Return `copy`, changed so that it copies a view of its argument in `args`. The view has the extents and strides
+    of `views`[argument number], a tensor in the memory of the argument. `copy` is returned unchanged if it is a
+    SmallCopy, or if the argument already has these extents and strides.
     """
     if isinstance(copy, SmallCopy):
         return copy

@@ -17,8 +17,8 @@ def vector_atom(
     picks: int = 1,
     picks_from: int = 0,
 ) -> MultiplyAtom:
-    """Return a multiplication atom of vector registers: each of the `lanes` lanes of the accumulator adds the products
-    of `depth` neighbours along k. All lanes have the same values of A.
+    """Return the multiplication atom `name` of vector registers: each of the `lanes` lanes of the accumulator adds the
+    products of `depth` neighbours along k. All lanes have the same values of A.
 
     `types` are the element types of A, B and C. `features` are the CPU features that the atom needs, and `cycles` is
     its cost. `picks` is the number of values of A in one register, of which the instruction selects one by its number.

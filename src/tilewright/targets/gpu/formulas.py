@@ -73,9 +73,9 @@ def _adds_bounded_term(f: Formula, part: Formula) -> bool:
 
 
 def _as_fma(f: Formula) -> Formula:
-    """Return the formula d + c * x, in this order, as fma(c, x, d) if c and d are numbers and |c| is a power of two of
-    at most 1. The product is then exact, so that the result is the same. Return all other formulas unchanged, and also
-    this one if |c| or |d| is below LEAST or |d| is above 1 / LEAST.
+    """Return the formula `f` as fma(c, x, d) if it is d + c * x, in this order, c and d are numbers, and |c| is a power
+    of two of at most 1. The product is then exact, so that the result is the same. Return `f` unchanged in all other
+    cases, and also if |c| or |d| is below LEAST or |d| is above 1 / LEAST.
 
     >>> half, x = Formula.number(0.5), Formula.operand(1)
     >>> print(_as_fma(Formula("add", (half, Formula("mul", (half, x))))).text(["%y", "%x"]))

@@ -66,7 +66,7 @@ def _runs(e: Emitter, op: Op, *, misaligned: bool = False) -> list[MemoryRun]:
 
 def _is_contiguous(places: list[Expr], conditions: list[Expr | None], first: int, width: int) -> bool:
     """True if the `width` elements from number `first` on have consecutive `places` (offsets in elements) and the same
-    condition. False also if there are fewer than `width` elements from there on.
+    condition in `conditions`. False also if there are fewer than `width` elements from there on.
     """
     if first + width > len(places):
         return False

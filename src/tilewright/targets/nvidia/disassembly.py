@@ -74,8 +74,8 @@ def _tools(what: str, *names: str) -> dict[str, Path]:
 
 
 def _assembled(what: str, assembler: Path, ptx: str, architecture: str, folder: Path) -> Path:
-    """Run `assembler`, the path of ptxas, on the PTX text `ptx`. Return the path of the cubin file, which is written to
-    `folder`. Raise TargetError if ptxas fails; the message begins with `what`.
+    """Run `assembler`, the path of ptxas, on the PTX text `ptx` for `architecture`, such as "sm_90a". Return the path
+    of the cubin file, which is written to `folder`. Raise TargetError if ptxas fails; the message begins with `what`.
     """
     source, code = folder / "kernel.ptx", folder / "kernel.cubin"
     source.write_text(ptx)

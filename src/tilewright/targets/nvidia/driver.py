@@ -186,10 +186,10 @@ class Loaded:
             self._load(assembly, emitted)
 
     def _load(self, assembly: str | bytes, emitted: Emitted) -> None:
-        """Load the code `assembly` (PTX or cubin) on the device, and set `module`, `function` and `workgroups`, the
-        number of workgroups that fit on a multiprocessor. Allow the kernel its dynamic shared memory. If the kernel has
-        task counters, allocate them, filled with zeros, and set `counters` and `drawn`. Raise TargetError if the driver
-        refuses a step.
+        """Load the code `assembly` (PTX or cubin) of the kernel `emitted` on the device. Set `module`, `function` and
+        `workgroups`, the number of workgroups that fit on a multiprocessor. Allow the kernel its dynamic shared memory.
+        If the kernel has task counters, allocate them, filled with zeros, and set `counters` and `drawn`. Raise
+        TargetError if the driver refuses a step.
         """
         cu, check = self.device.cu, self.device.check
         # loaded as one module: by the linker, setmaxnreg would be dropped and wgmma serialised

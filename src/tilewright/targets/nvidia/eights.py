@@ -70,7 +70,7 @@ def row_place(op: Op, is_transposed: bool, first: int, matrices: int) -> Expr:
 
 def _address(e: Emitter, op: Op, is_transposed: bool, first: int, matrices: int) -> str:
     """Emit the address in shared memory of the matrix row that this lane passes to the instruction, and return it, an
-    i32. The parameters are those of `row_place`.
+    i32. `is_transposed`, `first` and `matrices` are as for `row_place`.
     """
     e.w.names[op.attrs["over"][0]] = e.lane
     return e.address(op.operands[1], row_place(op, is_transposed, first, matrices), 2)

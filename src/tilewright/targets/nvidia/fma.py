@@ -29,9 +29,9 @@ def multiply(e: Emitter, op: Op, atom: MultiplyAtom) -> None:
 
 
 def outer(e: Emitter, op: Op, atom: MultiplyAtom) -> None:
-    """Emit C += A * B for the operation `op` with fma instructions, with A and B in registers. In each k step, the lane
-    adds the outer product of its elements of A and B to its accumulators. If `op` has the attribute `fresh`, the
-    accumulators start at zero.
+    """Emit C += A * B for the operation `op` with fma instructions, with A and B in registers, whose layouts `atom`
+    describes. In each k step, the lane adds the outer product of its elements of A and B to its accumulators. If `op`
+    has the attribute `fresh`, the accumulators start at zero.
     """
     c, a, b = op.operands
     assert isinstance(atom.a, RegisterOperand)
@@ -55,8 +55,8 @@ def outer(e: Emitter, op: Op, atom: MultiplyAtom) -> None:
 
 def from_shared(e: Emitter, op: Op, atom: MultiplyAtom) -> None:
     """Emit C += A * B for the operation `op` with fma instructions, with A and B in shared memory, in rows of 128
-    bytes. Each load has 16 bytes. If `op` has the attribute `fresh`, the accumulators start at zero. Raise ProgramError
-    if A or B has another memory layout.
+    bytes. `atom` describes the layouts. Each load has 16 bytes. If `op` has the attribute `fresh`, the accumulators
+    start at zero. Raise ProgramError if A or B has another memory layout.
 
     A loop over k with at most WRITTEN_OUT fma instructions for a lane is unrolled. Longer loops have two k steps in
     each iteration.

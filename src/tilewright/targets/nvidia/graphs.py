@@ -59,7 +59,7 @@ def is_captured(capturing: Any, stream: int) -> bool:
 
 def hold_for_graph(device: Device, stream: int, arrays: Sequence[Any]) -> None:
     """Keep `arrays` alive as long as the CUDA graph that the stream is being captured into. `stream` is a handle of the
-    driver; it must be capturing. Raise TargetError if the driver refuses.
+    driver on `device`; it must be capturing. Raise TargetError if the driver refuses.
 
     Arrays that were kept for graphs that no longer exist are released at this call.
     """

@@ -122,9 +122,9 @@ def _load(
     place: int,
 ) -> None:
     """Execute one im2col instruction in the interpreter: copy channels of pixels from the flat array `source` (global
-    memory) to the flat array `target` (shared memory). `coordinates` are those of the first element, and `taps` are the
-    offsets of the filter's tap. `layout` gives the offsets in `target`. Elements outside the image become zero. `place`
-    is not used.
+    memory) to the flat array `target` (shared memory). `tensor_map` describes the image. `coordinates` are those of the
+    first element, and `taps` are the offsets of the filter's tap. `layout` gives the offsets in `target`. Elements
+    outside the image become zero. `place` is not used.
     """
     offsets, inside = tensor_map.offsets(coordinates, taps)
     elements = np.zeros(offsets.shape, source.dtype)
@@ -186,12 +186,13 @@ def _spatial_walks(
 def _axis_walk(
     access: Access, form: tuple[dict[Symbol, int], int], weights: dict[Symbol, int], positions: int
 ) -> _SpatialWalk:
-    """Return the _SpatialWalk of one spatial dimension of the image: how its coordinate depends on the pixel number and
-    on the filter's taps.
+    """Return the movement along one spatial dimension of the image as (low, step, count, taps). The coordinate is `low`
+    + `step` * p + the offset of the tap, where p is a position from 0 to `count` - 1. `taps` is {dimension of the
+    copied box: distance between neighbouring taps along it}.
 
-    `form` is the coordinate as a linear form ({axis or digit: weight}, constant). `weights` is {digit of the pixel
-    number: weight}. `positions` is the number of positions of all faster dimensions together. Raise Refused if pixels
-    are not counted line by line, or if the axis of a filter tap is split.
+    `form` is the coordinate as a linear form ({axis of `access` or digit: weight}, constant). `weights` is {digit of
+    the pixel number: weight}. `positions` is the number of positions of all faster dimensions together. Raise Refused
+    if pixels are not counted line by line, or if the axis of a filter tap is split.
     """
     low, step, count, taps = form[1], 1, 1, {}
     for axis, weight in form[0].items():

@@ -26,9 +26,9 @@ _BULK = BulkCopy(box_extent=256, taps_bytes=24 << 10, counted_dims=4)
 
 
 def _row(name: str, features: frozenset[str], shared: int, limits: Limits, sync: float = SYNC) -> Machine:
-    """Return the description of an NVIDIA GPU with the name `name` and the features `features`. The machine has those
-    atoms that need no other features. `shared` is the number of bytes of shared memory of a multiprocessor. `sync` is
-    the number of cycles of an mma.sync on a quarter of a multiprocessor.
+    """Return the description of an NVIDIA GPU with the name `name`, the features `features` and the `limits`. The
+    machine has those atoms that need no other features. `shared` is the number of bytes of shared memory of a
+    multiprocessor. `sync` is the number of cycles of an mma.sync on a quarter of a multiprocessor.
     """
     return Machine(
         name,

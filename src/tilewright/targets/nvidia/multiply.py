@@ -69,8 +69,8 @@ def _mma_words() -> list[MultiplyAtom]:
 
 
 def _shared(rows: int, columns: int, dtype: DType, layout: Layout) -> MemoryOperand:
-    """Return an operand of `rows` x `columns` elements in shared memory, in memory rows of 128 bytes with the 128-byte
-    swizzle. `layout` maps (row, column) to the offset before the swizzle, in elements.
+    """Return an operand of `rows` x `columns` elements of the type `dtype` in shared memory, in memory rows of 128
+    bytes with the 128-byte swizzle. `layout` maps (row, column) to the offset before the swizzle, in elements.
     """
     swizzle = Swizzle(3, (16 // dtype.numpy.itemsize).bit_length() - 1, 3)
     return MemoryOperand(rows, columns, dtype, ComposedLayout(swizzle, 0, layout), 1024, "descriptor")

@@ -69,8 +69,8 @@ def _load(
     layout: Any, source: Array, target: Array, *, tensor_map: TensorMap, coordinates: tuple[int, ...], place: int
 ) -> None:
     """Execute one TMA load in the interpreter: copy the box at `coordinates` from the flat array `source` (global
-    memory) to the flat array `target` (shared memory). `layout` gives the offsets in `target`. Elements out of bounds
-    become zero. `place` is not used.
+    memory) to the flat array `target` (shared memory). `tensor_map` describes the tensor and the box. `layout` gives
+    the offsets in `target`. Elements out of bounds become zero. `place` is not used.
     """
     offsets, inside = tensor_map.offsets(coordinates)
     elements = np.zeros(tensor_map.box, source.dtype)
@@ -82,8 +82,8 @@ def _store(
     layout: Any, source: Array, target: Array, *, tensor_map: TensorMap, coordinates: tuple[int, ...], place: int
 ) -> None:
     """Execute one TMA store in the interpreter: copy a box from the flat array `source` (shared memory) to
-    `coordinates` in the flat array `target` (global memory). `layout` gives the offsets in `source`. Elements out of
-    bounds are not written. `place` is not used.
+    `coordinates` in the flat array `target` (global memory). `tensor_map` describes the tensor and the box. `layout`
+    gives the offsets in `source`. Elements out of bounds are not written. `place` is not used.
     """
     offsets, inside = tensor_map.offsets(coordinates)
     target[offsets[inside]] = source[table(layout)[inside]]
@@ -166,9 +166,10 @@ def number(e: Any) -> int:
 
 
 def _tiled_rule(atom: CopyAtom, request: CopyRequest) -> Iterable[Arguments]:
-    """Yield the arguments of each TMA instruction of the copy `request`, as {"tensor_map", "coordinates", "place"}: the
-    tensor map, the coordinates of the box, and the offset in shared memory in elements. Raise Refused, while iterating,
-    if tiled TMA instructions cannot do the copy, or do not move exactly the requested elements.
+    """Yield the arguments of each instruction `atom` (a TMA load or store) of the copy `request`, as {"tensor_map",
+    "coordinates", "place"}: the tensor map, the coordinates of the box, and the offset in shared memory in elements.
+    Raise Refused, while iterating, if tiled TMA instructions cannot do the copy, or do not move exactly the requested
+    elements.
     """
     loads = atom.target == "shared"
     near, far = (request.target, request.source) if loads else (request.source, request.target)
@@ -206,9 +207,9 @@ def _tiled_rule(atom: CopyAtom, request: CopyRequest) -> Iterable[Arguments]:
 
 
 def _in_order(tile: TmaTile, dimensions: list[_Dimension]) -> list[_Dimension]:
-    """Return the tensor's dimensions in the order of a tensor map. The dimensions that the box runs along come first,
-    in the order of shared memory. The others follow; an extent of 1 is left out if the box begins at coordinate 0.
-    Raise Refused if a dimension of the box runs along no dimension of the tensor.
+    """Return `dimensions`, those of the tensor, in the order of a tensor map. The dimensions that the box of `tile`
+    runs along come first, in the order of shared memory. The others follow; an extent of 1 is left out if the box
+    begins at coordinate 0. Raise Refused if a dimension of the box runs along no dimension of the tensor.
     """
     dimension_of = {d.walked_by: d for d in dimensions if d.walked_by is not None and tile.box[d.walked_by] > 1}
     rest = [d for d in dimensions if d not in dimension_of.values()]
@@ -222,8 +223,9 @@ def _in_order(tile: TmaTile, dimensions: list[_Dimension]) -> list[_Dimension]:
 
 def check_map(start: int, extents: tuple[int, ...], strides: tuple[int, ...], place: Place, size: int) -> None:
     """Raise Refused unless a tensor map can describe a tensor with these `extents` and `strides`, fastest dimension
-    first. Strides count elements of `size` bytes. `start` is the offset of the first element in the memory `place`; it
-    must be aligned to 16 bytes.
+    first. It can if there are at most 5 dimensions, no extent exceeds 2^32, the fastest dimension has stride 1, and all
+    other strides are multiples of 16 bytes below 2^40. Strides count elements of `size` bytes. `start` is the offset of
+    the first element in the memory `place`; it must be aligned to 16 bytes.
     """
     if len(extents) > MOST_DIMENSIONS:
         raise Refused(f"the tensor has {len(extents)} dimensions; the most is {MOST_DIMENSIONS}")

@@ -63,9 +63,9 @@ def tiled_conditions(request: ViewRequest, loads: bool) -> Iterator[Condition]:
 
 
 def start_conditions(request: ViewRequest, view: MemoryView, place: int, first: Expr) -> Iterator[Condition]:
-    """Yield the condition that boxes begin at a multiple of 16 bytes along `place`, the number of the fastest dimension
-    of `view` in global memory. Yield nothing if this is known. `first` is the coordinate at which a box begins. The
-    hardware fails on other boxes.
+    """Yield the condition that the boxes of the copy `request` begin at a multiple of 16 bytes along `place`, the
+    number of the fastest dimension of `view` in global memory. Yield nothing if this is known. `first` is the
+    coordinate at which a box begins. The hardware fails on other boxes.
     """
     start = first * request.size
     if not is_number(start % 16, 0):
@@ -111,8 +111,8 @@ def near_tile(request: ViewRequest, view: MemoryView, most: int | None = None) -
 
 
 def _dimensions(request: ViewRequest, view: MemoryView) -> list[Dimension]:
-    """Return the dimensions of the tensor of `view` in global memory. Each states which dimension of the box runs along
-    it (None: none).
+    """Return the dimensions of the tensor of `view`, the view in global memory of the copy `request`. Each states which
+    dimension of the box runs along it (None: none).
 
     Raise Refused in four cases: two dimensions of the box run along one dimension of the tensor; one runs along two
     dimensions; a step is not 1; a coordinate is not linear in the box's axes.
@@ -143,9 +143,9 @@ def _dimensions(request: ViewRequest, view: MemoryView) -> list[Dimension]:
 
 
 def _in_order(tile: TmaTile, view: MemoryView, dimensions: list[Dimension]) -> list[Dimension]:
-    """Return `dimensions`, those of the tensor of `view`, in the order of a tensor map. The dimensions that the box
-    runs along come first, in the order of shared memory. The others follow; an extent of 1 is left out if the box
-    begins at coordinate 0. Raise Refused if a dimension of the box runs along no dimension of the tensor.
+    """Return `dimensions`, those of the tensor of `view`, in the order of a tensor map. The dimensions that the box of
+    `tile` runs along come first, in the order of shared memory. The others follow; an extent of 1 is left out if the
+    box begins at coordinate 0. Raise Refused if a dimension of the box runs along no dimension of the tensor.
     """
     walkers = {d.walked_by: d for d in dimensions if d.walked_by is not None and tile.box[d.walked_by] > 1}
     # a dimension of one element, at which the box begins, is left out of the map
@@ -159,9 +159,9 @@ def _in_order(tile: TmaTile, view: MemoryView, dimensions: list[Dimension]) -> l
 
 
 def map_conditions(request: ViewRequest, view: MemoryView, strides: list[tuple[int, Expr]]) -> Iterator[Condition]:
-    """Yield the conditions on symbolic sizes under which a tensor map can describe the tensor of `view` in global
-    memory. `strides` is [(number of the dimension, stride in elements)], fastest dimension first. Raise Refused, while
-    iterating, if no sizes allow it.
+    """Yield the conditions on symbolic sizes under which a tensor map can describe the tensor of `view`, the view in
+    global memory of the copy `request`. `strides` is [(number of the dimension, stride in elements)], fastest dimension
+    first. Raise Refused, while iterating, if no sizes allow it.
     """
     if len(strides) > MOST_DIMENSIONS:
         raise Refused(f"{view.name} has {len(strides)} dimensions that differ; the most of a tensor map is 5")

@@ -34,9 +34,9 @@ def _products() -> Mapping[str, Multiply]:
 
 
 def _scale(w: Writer, p: str, n: str, lanes: int | None, bits: int) -> str | None:
-    """Emit p * 2^n with the instruction of AVX-512, and return the result as an LLVM value. `p` and `n` are LLVM
-    values: vectors of `lanes` floats of `bits` bits (`lanes` None: scalars). Emit nothing and return None unless the
-    vector has 512 bits.
+    """Emit p * 2^n with the writer `w`, by the instruction vscalef of AVX-512, and return the result as an LLVM value.
+    `p` and `n` are LLVM values: vectors of `lanes` floats of `bits` bits (`lanes` None: scalars). Emit nothing and
+    return None unless the vector has 512 bits.
     """
     from tilewright.targets.x86.instructions import scale
 

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 def scale(w: Writer, p: str, n: str, lanes: int | None, bits: int) -> str | None:
-    """Emit p * 2^n, rounded once, with the instruction vscalef of AVX-512. Return the result as an LLVM value. `p` and
-    `n` are LLVM values: vectors of `lanes` floats of `bits` bits (`lanes` None: scalars). Emit nothing and return None
-    unless the vector has 512 bits.
+    """Emit p * 2^n, rounded once, with the writer `w`, by the instruction vscalef of AVX-512. Return the result as an
+    LLVM value. `p` and `n` are LLVM values: vectors of `lanes` floats of `bits` bits (`lanes` None: scalars). Emit
+    nothing and return None unless the vector has 512 bits.
     """
     if lanes is None or lanes * bits != 512:
         return None
