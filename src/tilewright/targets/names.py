@@ -14,7 +14,7 @@ INTERPRETER = "interpreter"
 
 
 def is_native(target: str) -> bool:
-    """True if `target` names a CPU: "cpu" or "cpu:NAME". Its programs become machine code.
+    """True if `target` names a CPU: it is "cpu", or begins with "cpu:". Whether the machine exists is not checked.
 
     >>> is_native("cpu"), is_native("cpu:aarch64.neon"), is_native("interpreter")
     (True, True, False)
@@ -23,7 +23,8 @@ def is_native(target: str) -> bool:
 
 
 def is_gpu(target: str) -> bool:
-    """True if `target` names a GPU: "gpu" or "cuda" (the GPU at hand), or either followed by ":NAME".
+    """True if `target` names a GPU: it is "gpu" or "cuda", or begins with "gpu:" or "cuda:". Whether the machine exists
+    is not checked.
 
     >>> is_gpu("gpu"), is_gpu("cuda"), is_gpu("gpu:hopper"), is_gpu("cpu")
     (True, True, True, False)

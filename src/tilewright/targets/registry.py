@@ -44,8 +44,8 @@ _MAKERS = {GPU: tuple(dict.fromkeys(_GPUS.values())), CUDA: ("nvidia",)}
 
 @cache
 def machine(name: str) -> Machine:
-    """Return the machine (GPU or CPU) of that name, such as "hopper" or "x86.avx512"; the same object at every call.
-    Raise UnknownName if there is no machine of that name.
+    """Return the machine with the name `name`, such as "hopper" or "x86.avx512". Every call returns the same object.
+    Raise UnknownName if no machine has that name.
     """
     from tilewright.machine import UnknownName
 
@@ -60,8 +60,8 @@ def machine(name: str) -> Machine:
 
 
 def native(target: str) -> CpuTarget:
-    """Return the CPU target for "cpu" (the CPU at hand) or "cpu:NAME" (a machine by name). Raise ArgumentError if NAME
-    is no CPU of the registry.
+    """Return the CPU target for `target`: "cpu" is the CPU at hand, "cpu:NAME" is the machine NAME. Raise ArgumentError
+    if NAME is not the name of a CPU, such as "x86.avx512".
     """
     if target == CPU:
         from tilewright.targets.cpu.target import host
@@ -71,8 +71,8 @@ def native(target: str) -> CpuTarget:
 
 
 def _named_cpu(target: str) -> CpuTarget:
-    """Return the CPU target for "cpu:NAME", where NAME is a machine of the registry. Raise ArgumentError if there is no
-    such machine, or if it is no CPU.
+    """Return the CPU target for "cpu:NAME". Raise ArgumentError if no machine has the name NAME, or if that machine is
+    not a CPU.
     """
     from tilewright.machine import UnknownName
     from tilewright.targets.cpu.target import named
@@ -88,9 +88,10 @@ def _named_cpu(target: str) -> CpuTarget:
 
 
 def gpu(target: str, described: Machine | None) -> GpuTarget:
-    """Return the GPU target for "gpu", "cuda", or either followed by ":NAME" (the name of a machine). Without a NAME
-    the machine is `described`, the machine that a program is written for (None: the program names none). "cuda" accepts
-    NVIDIA's machines only. Raise ArgumentError if there is no such GPU, or no code generator for it.
+    """Return the GPU target for `target`: "gpu", "cuda", "gpu:NAME" or "cuda:NAME". NAME is the name of a machine.
+    Without NAME, the machine is `described`, the one that a block program names (None: the program names none). Raise
+    ArgumentError in four cases: there is no NAME and no `described`; the machine is unknown or is not a GPU; the target
+    is "cuda" and the machine is not NVIDIA's; Tilewright has no code generator for the machine.
     """
     kind, _, name = target.partition(":")
     name = name or (described.name if described is not None else "")
@@ -108,17 +109,19 @@ def gpu(target: str, described: Machine | None) -> GpuTarget:
 
 
 def stored_kernels(machine: Machine) -> tuple[ModuleType, str]:
-    """Return the Python module that writes and reads launches of exported kernels for `machine`, and the folder name of
-    its maker, such as "nvidia". `machine` must be a GPU.
+    """Return (module, maker) for a GPU: the Python module that writes and reads launches of exported kernels, and the
+    folder of the GPU's maker, such as "nvidia". Raise KeyError if `machine` is not a GPU, and ModuleNotFoundError if
+    its maker has no such module (only "nvidia" has one).
     """
     maker = _GPUS[machine.name]
     return import_module(f"tilewright.targets.{maker}.stored"), maker
 
 
 def gpu_machine(target: str) -> Machine:
-    """Return the machine that tile kernels are planned for. It is the one that the target names; for plain "gpu" or
-    "cuda", the newest machine of the registry whose code the GPU at hand can run. Raise TargetError if the GPU at hand
-    runs none. Raise ArgumentError if the name is unknown.
+    """Return the machine for which tile programs are planned if they are compiled for `target`. "gpu:NAME" and
+    "cuda:NAME" give the machine NAME. "gpu" and "cuda" give the newest machine of the registry with code that the GPU
+    at hand can run. Raise TargetError if the GPU at hand can run code of no machine. Raise ArgumentError if NAME is
+    unknown or has no code generator.
     """
     if target not in _MAKERS:
         return gpu(target, None).machine
@@ -137,9 +140,9 @@ def gpu_machine(target: str) -> Machine:
 
 
 def check_target(target: object, others: tuple[str, ...]) -> None:
-    """Raise ArgumentError unless `target` is a CPU target ("cpu", "cpu:NAME") or one of `others`. If `others` has
-    "gpu", all GPU targets are accepted too. NAME must be a machine of the registry. `others` are the further targets
-    that the caller accepts, such as "interpreter".
+    """Raise ArgumentError unless `target` is "cpu", "cpu:NAME", or one of the texts in `others`, such as "interpreter".
+    If `others` contains "gpu", then "cuda", "gpu:NAME" and "cuda:NAME" are accepted too. Each NAME must be a machine of
+    the registry that Tilewright generates code for.
     """
     known = isinstance(target, str) and (is_native(target) or target in others or (GPU in others and is_gpu(target)))
     if not known:

@@ -6,12 +6,12 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from tilewright.targets.nvidia.disassembly import in_wheel
+from tilewright.targets.nvidia.disassembly import packaged_tool
 
 
 def ptxas() -> Path | None:
     """Where it is; None: it is not installed."""
-    return in_wheel("ptxas")
+    return packaged_tool("ptxas")
 
 
 def assembled(text: str, architecture: str) -> str:

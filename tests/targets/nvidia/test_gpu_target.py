@@ -132,8 +132,10 @@ def test_ptx_is_the_assembly_and_sass_needs_a_disassembler(monkeypatch: pytest.M
         compile_text("block copy(%x: in global f32 (1), %y: out global f32 (1)) { copy %x -> %y }").text("ptx")
 
 
-@pytest.mark.skipif(disassembly.in_wheel("nvdisasm") is None, reason="nvdisasm is not installed: the extra `sass`")
-@pytest.mark.skipif(disassembly.in_wheel("ptxas") is None, reason="ptxas is not installed: the extra `ptxas` brings it")
+@pytest.mark.skipif(disassembly.packaged_tool("nvdisasm") is None, reason="nvdisasm is not installed: the extra `sass`")
+@pytest.mark.skipif(
+    disassembly.packaged_tool("ptxas") is None, reason="ptxas is not installed: the extra `ptxas` brings it"
+)
 def test_sass_has_the_instructions_of_the_product() -> None:
     assert "HGMMA.64x128x16" in compile_text(TEXT, "gpu:hopper").text("sass")
 

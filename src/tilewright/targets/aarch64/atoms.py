@@ -13,9 +13,9 @@ from tilewright.targets.cpu.vectors import vector_copies
 
 
 def _fragments(name: str, depth: int, a: DType, b: DType, c: DType, feature: str) -> MultiplyAtom:
-    """Return the atom `name` that multiplies A, 2 x depth, by B, depth x 2. One register holds all of A by rows, one
-    all of B by columns, one all of C by rows. `a`, `b` and `c` are the element types of A, B and the accumulator;
-    `feature` is the CPU feature that the atom needs.
+    """Return the atom `name`, which multiplies A (2 x `depth`) by B (`depth` x 2). `a`, `b` and `c` are the element
+    types of A, B and the 2 x 2 accumulator. A and the accumulator fill one register each in row-major order, and B
+    fills one register in column-major order. `feature` is the CPU feature that the atom needs.
     """
     return MultiplyAtom(
         name,

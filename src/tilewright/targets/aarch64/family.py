@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 
 def _row(name: str, features: frozenset[str]) -> Machine:
-    """Return the AArch64 machine of that name with the CPU features `features`. The module of machines is imported at
-    the first call.
+    """Return the machine description with the name `name` for an AArch64 CPU with the features `features`. The first
+    call imports the module with the descriptions.
     """
     from tilewright.targets.aarch64.machine import row
 
@@ -23,8 +23,8 @@ def _row(name: str, features: frozenset[str]) -> Machine:
 
 
 def _products() -> Mapping[str, Multiply]:
-    """Return {atom name: function that writes the multiplication atom as LLVM IR}. The module of instructions is
-    imported at the first call.
+    """Return {atom name: function (emitter, op) that emits the multiplication `op` as LLVM IR}. The first call imports
+    the module with these functions.
     """
     from tilewright.targets.aarch64.instructions import PRODUCTS
 

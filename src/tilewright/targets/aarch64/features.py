@@ -26,8 +26,8 @@ _MACOS = {"fullfp16": "FEAT_FP16", "dotprod": "FEAT_DotProd", "i8mm": "FEAT_I8MM
 
 @cache
 def detect() -> frozenset[str]:
-    """Return the names of those features of the CPU at hand that the compiler uses, such as "dotprod"; none if it is no
-    AArch64 CPU. On systems other than Linux and macOS it is "neon" only.
+    """Return the names of all features in `_LINUX`, such as "dotprod", that the CPU at hand has. The set is empty if
+    the CPU is not an AArch64 CPU, and {"neon"} on systems other than Linux and macOS. The first result is cached.
     """
     if platform.machine() not in ARCHITECTURES:
         return frozenset()
@@ -40,7 +40,8 @@ def detect() -> frozenset[str]:
 
 
 def _features_in(words: dict[int, int]) -> frozenset[str]:
-    """Return the features that are set in words of Linux' auxiliary vector, given as {entry number: word}.
+    """Return the names of the features with a set bit in `words`: {entry number: word} of Linux's auxiliary vector.
+    `words` must have the entries 16 and 26.
 
     >>> sorted(_features_in({16: 1 << 1 | 1 << 10 | 1 << 20, 26: 0}))  # Neoverse N1
     ['dotprod', 'fullfp16', 'neon']
@@ -49,14 +50,18 @@ def _features_in(words: dict[int, int]) -> frozenset[str]:
 
 
 def _auxiliary_word(entry: int) -> int:
-    """Return the word of Linux' auxiliary vector with that entry number (AT_HWCAP is 16, AT_HWCAP2 is 26)."""
+    """Return the word of Linux's auxiliary vector with the number `entry`: 16 is AT_HWCAP, 26 is AT_HWCAP2. The word is
+    0 if the vector has no such entry.
+    """
     function = ctypes.CDLL(None).getauxval
     function.restype, function.argtypes = ctypes.c_ulong, (ctypes.c_ulong,)
     return int(function(entry))
 
 
 def _has_on_macos(key: str) -> bool:
-    """True if macOS reports the feature by that name (`FEAT_BF16`) in its `hw.optional.arm` settings."""
+    """True if macOS reports the feature `key`, such as "FEAT_BF16". The call reads the setting
+    `hw.optional.arm.KEY`.
+    """
     value, size = ctypes.c_int(0), ctypes.c_size_t(4)
     name = f"hw.optional.arm.{key}".encode()
     status = ctypes.CDLL(None).sysctlbyname(name, ctypes.byref(value), ctypes.byref(size), None, 0)
@@ -64,7 +69,7 @@ def _has_on_macos(key: str) -> bool:
 
 
 def host_features() -> str:
-    """Return LLVM's feature string for the CPU at hand, such as "-bf16,+neon": all features that the compiler uses,
-    each on or off. Features that the system does not report are off, even if the CPU's name implies them.
+    """Return LLVM's feature string for the CPU at hand, such as "-bf16,+dotprod,-fullfp16,-i8mm,+neon". It lists all
+    features in `_LINUX`, in alphabetical order: "+" if `detect` returns the feature, else "-".
     """
     return ",".join(f"{'+' if name in detect() else '-'}{name}" for name in sorted(_LINUX))

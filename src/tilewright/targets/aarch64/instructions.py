@@ -16,18 +16,18 @@ _FACTORS = {"bf16": "<8 x bfloat>", "i8": "<16 x i8>"}
 
 
 def _dot(*names: str, factors: str, sums: str, one_kind: bool = True) -> Multiply:
-    """Return the function that writes a dot-product atom as LLVM IR: each 32-bit lane of the accumulator adds the
-    products of 2 or 4 neighbours along k.
+    """Return a function (emitter, op) that emits a dot-product atom: each 32-bit lane of the accumulator adds the
+    products of neighbours along k, two of bf16 or four of i8.
 
-    `names` are LLVM intrinsics, called one after another on the same accumulator. `factors` and `sums` are the element
-    types of operands and accumulator. If `one_kind`, both operands have one type, and A is passed as the second
-    operand: only there does LLVM find the instruction that picks A by lane.
+    `names` are LLVM intrinsics (without "llvm.aarch64.neon."), called one after another on the same accumulator.
+    `factors` and `sums` are keys of `_FACTORS` and `_SUMS`: the element types of operands and accumulator. If
+    `one_kind`, operands A and B have the same type, and the intrinsics get (B, A); else they get (A, B).
     """
     form, total = _FACTORS[factors], _SUMS[sums]
 
     def write(e: NativeEmitter, op: Op) -> None:
-        """Write the calls of the intrinsics for the multiplication `op`, and record the result as the accumulator's new
-        value in `e.registers`.
+        """Emit the multiplication `op` (operands: accumulator, A, B) with the emitter `e`. Set `e.registers` of the
+        accumulator to the new LLVM value.
         """
         _, a, b = op.operands
         left = group_to_lanes(e, a, 32, 4, form)
@@ -39,14 +39,15 @@ def _dot(*names: str, factors: str, sums: str, one_kind: bool = True) -> Multipl
 
 
 def _fragments(name: str, factors: str, sums: str) -> Multiply:
-    """Return the function that writes a matrix atom (mmla) as LLVM IR. Each register holds a small matrix, in the
-    atom's layout. `name` is the LLVM intrinsic; `factors` and `sums` are the element types of operands and accumulator.
+    """Return a function (emitter, op) that emits a matrix atom (mmla): each register holds a small matrix, in the
+    atom's layout. `name` is the LLVM intrinsic without "llvm.aarch64.neon.". `factors` and `sums` are keys of
+    `_FACTORS` and `_SUMS`: the element types of operands and accumulator.
     """
     form, total = _FACTORS[factors], _SUMS[sums]
 
     def write(e: NativeEmitter, op: Op) -> None:
-        """Write the call of the intrinsic for the multiplication `op`, and record the result as the accumulator's new
-        value in `e.registers`.
+        """Emit the multiplication `op` (operands: accumulator, A, B) with the emitter `e`. Set `e.registers` of the
+        accumulator to the new LLVM value.
         """
         _, a, b = op.operands
         _call(e, op, name, form, total, e.register(a), e.register(b))
@@ -55,9 +56,9 @@ def _fragments(name: str, factors: str, sums: str) -> Multiply:
 
 
 def _call(e: NativeEmitter, op: Op, name: str, form: str, total: str, left: str, right: str) -> None:
-    """Write the call of the LLVM intrinsic `name` for the multiplication `op`, and record its result as the new value
-    of the accumulator, which is the first operand of `op`. `form` and `total` are the LLVM types of operands and
-    accumulator; `left` and `right` are the operands, as LLVM values.
+    """Emit a call of the LLVM intrinsic `name` (without "llvm.aarch64.neon."), and set `e.registers` of the accumulator
+    to the result. The accumulator is the first operand of `op`. `form` and `total` are the LLVM types of the operands
+    and of the accumulator. `left` and `right` are the operands, as LLVM values.
     """
     c = op.operands[0]
     full = f"@llvm.aarch64.neon.{name}"

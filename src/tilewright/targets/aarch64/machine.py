@@ -8,8 +8,8 @@ from tilewright.targets.cpu.costs import COSTS, LIMITS, lane_rates
 
 
 def row(name: str, features: frozenset[str]) -> Machine:
-    """Return the machine description `name` for an AArch64 CPU, with the atoms that need only `features`. A workgroup
-    is one worker, on one core.
+    """Return the description of an AArch64 CPU with the name `name` and the features `features`. The machine has those
+    atoms that need no other features. A workgroup is one wave, and the description has one core.
     """
     return Machine(
         name,

@@ -8,16 +8,16 @@ PAGE_BITS = 12
 
 
 def _field(place: CodePlace, value: int, low: int, bits: int) -> None:
-    """Overwrite `bits` bits of the instruction at `place`, from bit number `low` on, with the low bits of `value`. All
-    other bits stay.
+    """Overwrite `bits` bits of the 32-bit instruction at `place` with the low bits of `value`. `low` is the number of
+    the lowest bit that is overwritten.
     """
     mask = (1 << bits) - 1
     place.put(place.word() & ~(mask << low) | (value & mask) << low)
 
 
 def _branch(place: CodePlace, target: int) -> bool:
-    """Write the distance to the address `target` into the branch or call at `place`, as a 26-bit number of
-    instructions. Return False if the distance does not fit (the field is written all the same).
+    """Write the distance from `place` to the address `target` into the branch or call at `place`, as a 26-bit number of
+    instructions of 4 bytes. Return True if the distance fits. The field is written in both cases.
     """
     distance = target - place.address
     _field(place, distance >> 2, 0, 26)
@@ -25,8 +25,8 @@ def _branch(place: CodePlace, target: int) -> bool:
 
 
 def _conditional(place: CodePlace, target: int) -> bool:
-    """Write the distance to the address `target` into the conditional branch at `place`, as a 19-bit number of
-    instructions. Return False if the distance does not fit (the field is written all the same).
+    """Write the distance from `place` to the address `target` into the conditional branch at `place`, as a 19-bit
+    number of instructions of 4 bytes. Return True if the distance fits. The field is written in both cases.
     """
     distance = target - place.address
     _field(place, distance >> 2, 5, 19)
@@ -34,8 +34,8 @@ def _conditional(place: CodePlace, target: int) -> bool:
 
 
 def _page(place: CodePlace, target: int) -> bool:
-    """Write the distance from the page of `place` to the page of the address `target` into the ADRP at `place`, as a
-    21-bit number of 4 KB pages. Return False if the distance does not fit (the field is written all the same).
+    """Write the distance from the 4 KB page of `place` to the page of the address `target` into the ADRP instruction at
+    `place`, as a 21-bit number of pages. Return True if the distance fits. The field is written in both cases.
     """
     distance = (target >> PAGE_BITS) - (place.address >> PAGE_BITS)
     _immediate(place, distance)
@@ -43,8 +43,8 @@ def _page(place: CodePlace, target: int) -> bool:
 
 
 def _near(place: CodePlace, target: int) -> bool:
-    """Write the distance to the address `target` into the ADR at `place`, as a 21-bit number of bytes. Return False if
-    the distance does not fit (the field is written all the same).
+    """Write the distance from `place` to the address `target` into the ADR instruction at `place`, as a 21-bit number
+    of bytes. Return True if the distance fits. The field is written in both cases.
     """
     distance = target - place.address
     _immediate(place, distance)
@@ -52,21 +52,22 @@ def _near(place: CodePlace, target: int) -> bool:
 
 
 def _immediate(place: CodePlace, value: int) -> None:
-    """Write `value` as the 21-bit immediate of the ADR or ADRP at `place`: its low two bits go to bits 29 and 30, the
-    others to bits 5 to 23."""
+    """Write the low 21 bits of `value` as the immediate of the ADR or ADRP instruction at `place`. The lowest two bits
+    go to bits 29 and 30 of the instruction, and the other 19 bits to its bits 5 to 23.
+    """
     _field(place, value, 29, 2)
     _field(place, value >> 2, 5, 19)
 
 
 def _within_page(scale: int) -> Relocate:
     """Return a function (place, target address) that relocates an ADD (`scale` 0), or a load or store of 2**scale
-    bytes. It writes the target's offset in its 4 KB page as a 12-bit immediate, in units of 2**scale bytes, and returns
-    False if the offset is no multiple of that unit.
+    bytes. The function writes the offset of the target in its 4 KB page, divided by 2**scale, as a 12-bit immediate. It
+    returns True if the offset is a multiple of 2**scale.
     """
 
     def write(place: CodePlace, target: int) -> bool:
-        """Write the page offset of the address `target` into the instruction at `place`, in units of 2**scale bytes.
-        Return False if the offset is no multiple of that unit.
+        """Write the offset of the address `target` in its 4 KB page, divided by 2**scale, into the instruction at
+        `place`. Return True if the offset is a multiple of 2**scale.
         """
         offset = target & ((1 << PAGE_BITS) - 1)
         _field(place, offset >> scale, 10, 12)
@@ -76,8 +77,8 @@ def _within_page(scale: int) -> Relocate:
 
 
 def _relative(place: CodePlace, target: int) -> bool:
-    """Write the distance to the address `target` into the 32-bit word at `place`, such as an entry of a jump table.
-    Return False if the distance does not fit (the word is written all the same).
+    """Write the distance from `place` to the address `target` into the 32-bit word at `place`, such as an entry of a
+    jump table. Return True if the distance fits. The word is written in both cases.
     """
     distance = target - place.address
     place.put(distance)

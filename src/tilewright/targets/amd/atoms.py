@@ -15,12 +15,13 @@ LOADED = 32
 
 
 def mfma(side: int, depth: int, dtype: DType, sums: DType) -> MultiplyAtom:
-    """Return the MFMA atom that multiplies side x depth by depth x side, of type `dtype`, into accumulators of type
-    `sums`. `side` is 16 or 32.
+    """Return the MFMA atom that multiplies A (side x depth) by B (depth x side). `dtype` is the type of A and B: f32,
+    f16, bf16 or i8. `sums` is the type of the accumulators C. `side` is 16 or 32.
 
-    With g = lane / side, a lane holds each = depth * side / 64 elements of A: row lane % side and k = each * g + e, for
-    e below `each`; and of B: column lane % side and the same k. Of C it holds column lane % side; register r is row 8 *
-    (r / 4) + 4 * g + r % 4 for side 32, and row 4 * g + r for side 16.
+    Let group = lane // side and count = depth * side / 64. Each lane holds `count` elements of A and `count` of B.
+    Element e of A is at row lane % side and k = group * count + e. Element e of B is at column lane % side and the same
+    k. Each lane holds side * side / 64 elements of C, all in column lane % side. Element r of C is in row 4 * group + r
+    if `side` is 16, and in row 8 * (r // 4) + 4 * group + r % 4 if `side` is 32.
     """
     groups = WAVE // side
     each = depth // groups

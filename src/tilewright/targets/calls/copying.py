@@ -7,15 +7,16 @@ from tilewright.targets.calls.words import SIZES, SMALL
 
 
 def _strided(size: int) -> str:
-    """Return the text of the LLVM function `strided_SIZE`. At run time it copies an array of elements of `size` bytes
-    from strided to contiguous memory, or the other way if its argument `back` is set. It returns the end of the
-    contiguous memory.
+    """Return the text of the LLVM function `strided_SIZE(packed, far, dims, rank, unit, back)`, where SIZE is `size`.
+    At run time it copies an array with elements of `size` bytes from the strided memory `far` to the contiguous memory
+    `packed`. If `back` is true, it copies from `packed` to `far`. It returns the end of the contiguous memory. `dims`
+    has `rank` pairs (extent, stride), and strides are in units of `unit` bytes.
     """
     kind = f"i{8 * size}"
 
     def elements(name: str, source: str, goal: str) -> str:
-        """Return the text of the LLVM loop `name` that copies the innermost dimension from `source` to `goal`. Each of
-        them is "p" (the contiguous memory) or "f" (the strided memory).
+        """Return the text of the LLVM loop `name`, which copies the innermost dimension. `source` and `goal` are the
+        memory that is read and the memory that is written: "p" is the contiguous memory, "f" the strided memory.
         """
         return f"""
 {name}:
@@ -63,8 +64,8 @@ done:
 
 
 def _strided_by_size() -> str:
-    """Return LLVM text that calls the function `strided_SIZE` for the element size in %size, then returns. A size that
-    is not in SIZES is treated as 1.
+    """Return LLVM text that calls `strided_SIZE` for the element size in %size, and then returns from the function. A
+    size that is not in SIZES is treated as 1.
     """
     cases = " ".join(f"i64 {size}, label %by_{size}" for size in SIZES)
     calls = "".join(

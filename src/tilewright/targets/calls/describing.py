@@ -34,9 +34,9 @@ _KINDS = ("array", "seen", "float", "int", "perhaps_bool", "perhaps_none", "text
 
 
 def _by_kind(name: str, kind: str, otherwise: str, **values: str) -> str:
-    """Return the LLVM phi instruction that sets %NAME by the kind of argument (array, tensor, float, ...). `kind` is
-    its LLVM type. `values` is {block of _KINDS: LLVM value}, each block standing for one kind; all other blocks give
-    `otherwise`.
+    """Return the LLVM phi instruction that sets %`name` in the block after the blocks `_KINDS`. Each of these blocks
+    ends the description of one kind of argument (array, tensor, float, ...). `kind` is the LLVM type of %`name`.
+    `values` is {block: LLVM value}; the value is `otherwise` for all other blocks.
     """
     return f"  %{name} = phi {kind} " + ", ".join(f"[{values.get(b, otherwise)}, %{b}]" for b in _KINDS)
 
@@ -349,8 +349,9 @@ failed:
 
 @cache
 def reads_arrays() -> bool:
-    """True if numpy's array objects have the memory layout that the native function reads. One array is compared, at
-    the first call. False on anything but CPython on a little-endian machine.
+    """True if the native function can read numpy arrays here: Python is CPython, the machine is little-endian, and an
+    array in memory has the fields that the function reads at the expected offsets. The first call compares one array;
+    the result is cached.
     """
     if sys.implementation.name != "cpython" or HEAD != 16 or sys.byteorder != "little":
         return False

@@ -10,8 +10,8 @@ from tilewright.targets.calls.table import UNLIKE, CallRecord, CallTable, Descri
 
 
 def _unlike(*_: Any) -> Any:
-    """Return UNLIKE (no remembered call fits) for any arguments. It stands for the table's function before any call is
-    remembered.
+    """Return UNLIKE for any arguments: no remembered call fits. A LearntCalls without a table uses this function as
+    `call` and `call_below`.
     """
     return UNLIKE
 
@@ -32,9 +32,10 @@ class LearntCalls:
         """The same for torch's operators, whose dispatcher has already handled gradients and tracing."""
 
     def table_for(self, code: NativeCode, args: Sequence[Any]) -> CallTable:
-        """Return this callable's table of remembered calls; create it if there is none. If `args` has tensors and the
-        table was made before torch was imported, a new table with the same calls replaces it. `code` has the native
-        functions that a new table uses. `self.call` and `self.call_below` become the functions of a new table.
+        """Return the table of remembered calls of this callable, and create it if there is none. A new table with the
+        same calls replaces the old one if `args` has torch tensors and the old one was created before torch was
+        imported. A new table uses the native functions of `code`, and sets `self.table`, `self.call` and
+        `self.call_below`.
         """
         table = self.table
         if table is None or (not table.knows_tensors() and any(torch_of(a) is not None for a in args)):
@@ -45,10 +46,12 @@ class LearntCalls:
         return table
 
     def remember(self, kind: Description, record: CallRecord, most: int, room: int | None = None) -> None:
-        """Add a kind of call in front of those that are kept: `kind` describes its arguments, and `record` repeats it.
+        """Add a kind of call to the table, as the first one. `kind` describes the arguments of the call, and `record`
+        repeats it. `self.table` must exist.
 
-        Kinds that are no longer valid are dropped. So are the oldest ones, if there would be more than `most`, or if
-        the memory of all would exceed `room` bytes (None: no limit). The new kind is always kept. The table must exist.
+        Three groups of earlier kinds are dropped: those with invalid records; the oldest, if more than `most` kinds
+        would be kept; the oldest, if all kinds would use more than `room` bytes of memory (None: no limit). The new
+        kind is always kept.
         """
         assert self.table is not None
         kinds, used = [(kind, record)], record.room
@@ -60,16 +63,16 @@ class LearntCalls:
         self.table.replace(kinds)
 
     def forget_ended(self) -> None:
-        """Drop the remembered calls that were recorded for particular tensors, such as packed weights, which no longer
-        exist.
+        """Drop the remembered calls with invalid records. A record becomes invalid when a particular tensor that it
+        depends on, such as packed weights, is freed.
         """
         if self.table is not None:
             self.table.replace([kind for kind in self.table.kinds if kind[1].is_valid()])
 
 
-def telling_of(torch: Any) -> Callable[[Any], Any] | None:
-    """Return torch's function that counts a write to a tensor (`increment_version`). `torch` is the module torch; None
-    if it has no such function.
+def write_counter_of(torch: Any) -> Callable[[Any], Any] | None:
+    """Return torch's function that counts a write to a tensor, `torch.autograd.graph.increment_version`. Return None if
+    the module `torch` does not have this function, or if `torch` is None.
     """
     increment: Callable[[Any], Any] | None = getattr(
         getattr(getattr(torch, "autograd", None), "graph", None), "increment_version", None

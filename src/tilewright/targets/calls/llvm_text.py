@@ -8,11 +8,11 @@ from collections.abc import Collection, Sequence
 def fields(
     names: Sequence[str], words: Sequence[str], at: str, pointers: Collection[str] = (), prefix: str = ""
 ) -> str:
-    """Return LLVM instructions that load some words of a record (a row of 64-bit words).
+    """Return LLVM instructions that load some words of a record, which is a row of 64-bit words.
 
-    `names` are the words to load; `words` are the names of all words of the record, in order; `at` is the LLVM name of
-    the record's pointer. Words in `pointers` are loaded as pointers, others as i64. The loaded values have the words'
-    names, after `prefix`.
+    `names` are the words to load, and `words` are the names of all words of the record, in order. `at` is the LLVM name
+    of the record's pointer. A loaded value is named `prefix` + the word's name. It is a ptr if the word is in
+    `pointers`, else an i64.
 
     >>> print(fields(["many"], ("first", "many"), "record"))
       %word.many = getelementptr i64, ptr %record, i64 1
@@ -32,9 +32,11 @@ def row(
     table: str, index: str, words: Sequence[str], names: Sequence[str], pointers: Collection[str] = (), prefix: str = ""
 ) -> str:
     """Return LLVM instructions that load some words of one row of a table. `table` and `index` are the LLVM names of
-    the table's pointer and the row number; `words` are the names of all words of a row; `names` are the words to load.
-    A loaded value has its word's name, after `prefix`; the row's address is %row, after `prefix` too. Words in
-    `pointers` are loaded as pointers, others as i64.
+    the table's pointer and of the row number. `words` are the names of all words of a row, and `names` are the words to
+    load.
+
+    A loaded value is named `prefix` + the word's name. It is a ptr if the word is in `pointers`, else an i64. The
+    address of the row is named `prefix` + "row".
 
     >>> print(row("pairs", "i", ("a", "b"), ["b"], prefix="i_"))
       %i_row = getelementptr [2 x i64], ptr %pairs, i64 %i
@@ -46,10 +48,10 @@ def row(
 
 
 def loop(head: str, index: str, count: str, *, after: str, body: str, end: str, last: str | None = None) -> str:
-    """Return the head block of an LLVM loop, labelled `head`, in which %INDEX counts from 0 to below %COUNT.
+    """Return the head block of an LLVM loop. The block is named `head`, and %`index` counts from 0 to %`count` - 1.
 
-    It is entered from the blocks `after` (names separated by spaces). It branches to the block `body`, or to `end` when
-    the count is reached. The loop's back edge comes from block `last` (None: from `body`).
+    `after` names the blocks before the loop, separated by spaces. The head branches to the block `body`, or to the
+    block `end` after the last iteration. The block `last` branches back to the head (None: `body` does).
 
     >>> print(loop("each", "i", "many", after="entry", body="one", end="done"))
     each:

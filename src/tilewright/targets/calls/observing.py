@@ -40,7 +40,7 @@ class Forgetting(Protocol):
     """A store of learnt calls."""
 
     def forget_ended(self) -> None:
-        """Drop the remembered calls that are no longer valid. A protocol's method: stores of remembered calls implement
+        """Drop the remembered calls with invalid records. Protocol method: each store of remembered calls implements
         it.
         """
 
@@ -55,8 +55,8 @@ class Life:
         weakref.finalize(owner, self._end).atexit = False
 
     def _end(self) -> None:
-        """Set the word `alive` to 0, because the object was freed, and let the stores in `known_to` drop the remembered
-        calls that used it.
+        """Set the word `alive` to 0, and call `forget_ended` of each store in `known_to`. Called when the owner is
+        freed.
         """
         self.alive[0] = 0
         for store in list(self.known_to):
@@ -86,8 +86,9 @@ class Observed:
 
 @contextmanager
 def observed() -> Iterator[Observed]:
-    """Return a context manager that yields a new Observed and records this thread's kernel calls in it. Until it ends,
-    the calls of all threads take the slow, checked path, which reports to observers.
+    """Return a context manager. It yields a new Observed, in which the kernel calls of this thread are recorded. While
+    it is active, the calls of all threads take the slow path with all checks. Contexts may be nested: the innermost one
+    records.
     """
     events = Observed()
     before = getattr(_here, "events", None)
@@ -103,20 +104,19 @@ def observed() -> Iterator[Observed]:
 
 
 def observer() -> Observed | None:
-    """Return the Observed that now records this thread's kernel calls; None if no `observed` context is active in this
-    thread.
-    """
+    """Return the Observed of the innermost active `observed` context of this thread; None if there is none."""
     events: Observed | None = getattr(_here, "events", None)
     return events
 
 
-def tell_of_call(
+def report_call(
     args: Sequence[Any], outputs: Sequence[tuple[Any, bool]], whole: Whole, places: Sequence[int | None]
 ) -> bool:
-    """Record a kernel call with this thread's observer; return False if there is none. `args` are the call's arguments.
-    `outputs` are [(array, True if it was zeroed before)] for the arrays that it made. `whole` is the host program that
-    it bound. `places` has, for each array of `whole`, its number among arguments and outputs; None if it is the same
-    array in every call.
+    """Append a KernelCall to the calls of this thread's observer. Return True, or False if this thread has no observer.
+
+    `args` are the arguments of the kernel call. `outputs` are pairs (array that the call allocated, True if it was
+    filled with zeros first). `whole` describes the host program that was launched. `places` has one entry for each
+    array of `whole`: its number in `args` followed by `outputs`, or None if every call uses the same array.
     """
     events = observer()
     if events is not None:

@@ -59,7 +59,7 @@ class NativeCode(Protocol):
     """Machine code of the functions in `TEXT` of `calls.following`."""
 
     def address(self, name: str) -> int:
-        """Return the address of the native function `name`. A protocol's method: linked machine code implements it."""
+        """Return the address of the native function `name`. Protocol method: linked machine code implements it."""
 
 
 class SmallCopy(NamedTuple):
@@ -79,20 +79,21 @@ class SmallCopy(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """The number of bytes of the contiguous copy."""
+        """The size of the contiguous copy in bytes."""
         return self.itemsize * prod(extent for extent, _ in self.dims)
 
     @staticmethod
     def takes(itemsize: int, elements: int) -> bool:
-        """True if an array of `elements` elements of `itemsize` bytes may be copied to the stack of a call: the element
-        size is one of SIZES (1, 2, 4, 8 and 16), and the array has fewer than LEAST bytes.
+        """True if a call may copy an array of `elements` elements of `itemsize` bytes to its stack: `itemsize` is in
+        SIZES, and the array has fewer than LEAST bytes.
         """
         return itemsize in SIZES and itemsize * elements < LEAST
 
 
 def merged_dims(dims: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the fewest [(extent, stride)] that visit the same elements in the same order as `dims`. Dimensions of
-    extent 1 are dropped, and adjacent dimensions that form one run are merged. At least one dimension stays.
+    """Return dimensions [(extent, stride)] that visit the same elements in the same order as `dims`, with adjacent
+    dimensions merged where one stride suffices. Dimensions of extent 1 are dropped, but at least one dimension stays if
+    `dims` has any.
 
     >>> merged_dims([(1, 512), (8, 8), (8, 1), (8, 64)])  # an image [n, c, h, w], channels last
     [(64, 1), (8, 64)]
@@ -178,13 +179,16 @@ class CallRecord:
         fixed: Sequence[FixedTensor] = (),
         alive: Array | None = None,
     ):
-        """Write the record's words for the native function: what to copy, what to make, what to launch.
+        """Write the record's words for the native function that repeats the call. TILEWRIGHT_THREADS must have its
+        present value at later calls.
 
-        `given` is the number of arguments; `pairs` are words of two arrays as `pair_of` gives them (how they overlap);
-        `counted` are the arguments that `telling` is called with after the launch (torch counts writes to tensors).
-        `room` is how many bytes of memory stay with the launch. `workspaces` make arrays, after the outputs, that
-        the call drops when it returns. `fixed` are arguments that must be one tensor each: the record is for them
-        alone, for as long as the word `alive` is not 0.
+        `given` is the number of arguments. `outputs` are the arrays that a call allocates and returns, and `copies` the
+        contiguous copies of arguments that it makes. `pairs` are results of `pair_of`. After the launch, `telling` is
+        called with each argument whose number is in `counted` (torch counts writes to tensors; None: no calls). `room`
+        is the number of bytes that the launch keeps. `workspaces` are functions that allocate arrays, whose addresses
+        follow those of the outputs; the call frees these arrays when it returns. `fixed` are arguments that must be one
+        particular tensor each. The record is valid as long as the word `alive` is not 0 (None: for ever). `fixed`
+        requires `alive`.
         """
         assert alive is not None or not fixed
         self.alive = alive
@@ -223,22 +227,25 @@ class CallRecord:
         self._kept = (launch, tuple(outputs), tuple(workspaces), tuple(copies), dims, tables, value, telling)
 
     def is_valid(self) -> bool:
-        """True if the record may still be used. False if it was made for particular tensors, such as packed weights,
-        that no longer exist.
+        """True if the record may still be used. A record becomes invalid when a particular tensor that it depends on,
+        such as packed weights, is freed.
         """
         return self.alive is None or bool(self.alive[0])
 
 
 def _id_or_0(item: object) -> int:
-    """Return the address (`id`) of a Python object as an integer; 0 for None."""
+    """Return `id(item)`, the address of the Python object `item`; 0 if `item` is None."""
     return 0 if item is None else id(item)
 
 
 def pair_of(a: int, b: int, extents: Sequence[Extent], addresses: Sequence[int]) -> tuple[int, int, int, int, int, int]:
-    """Return how arrays `a` and `b` of a call (numbers of its arrays) overlap, as the words of a record: (a, b, low,
-    high, must keep, distance). They overlap if b's address minus a's lies strictly between `low` and `high`. `must
-    keep` is 1 if they overlap now: later calls must then have the same `distance`. `extents` are the bytes of each
-    array around its first element; `addresses` are those of the first elements.
+    """Return the words of a record that say how two arrays of a call may overlap: (a, b, low, high, must keep,
+    distance).
+
+    `a` and `b` are numbers of arrays in `extents` and `addresses`. `addresses` are the addresses of the arrays' first
+    elements. `distance` is the address of b minus that of a. The arrays overlap if low < distance < high. `must keep`
+    is 1 if they overlap now: a later call then needs the same distance. It is 0 if they do not: a later call then needs
+    arrays that do not overlap. All numbers but a, b and `must keep` are bytes.
 
     >>> whole = [Extent(0, 8), Extent(0, 4)]
     >>> pair_of(0, 1, whole, [96, 128]), pair_of(0, 1, whole, [96, 100])
@@ -304,19 +311,20 @@ class CallTable:
 
     @property
     def kinds(self) -> tuple[tuple[Description, CallRecord], ...]:
-        """The remembered calls, as (description of the arguments, record that repeats the call) pairs."""
+        """The remembered calls as pairs (description of the arguments, record that repeats the call)."""
         return self._kept.kinds
 
     def knows_tensors(self) -> bool:
-        """True if the table can describe torch tensors. False if, when it was made, torch was not imported, or its
-        tensors could not be read by native code.
+        """True if the table can describe torch tensors. False if torch was not imported when the table was created, or
+        if native code cannot read torch's tensors.
         """
         return self._tensor is not None
 
     def described(self, args: Sequence[Any]) -> Description | None:
-        """Return the Description of a call's arguments: the 64-bit words that tell kinds of calls apart (types, shapes,
-        strides, numbers), and the arguments' addresses. None if there are too many arguments, or one that cannot be
-        described.
+        """Return the Description of the arguments `args`: 64-bit words (types, extents, strides, values of numbers) and
+        the addresses of arrays. Calls with equal words are of one kind. Return None if an argument cannot be described,
+        such as an object of another type or a text of more than 16 bytes, or if there are too many arguments or words.
+        Recorded gradients and tracing by torch are not checked.
         """
         if len(args) > ARGUMENTS:
             return None
@@ -331,8 +339,8 @@ class CallTable:
         return Description(words[:count].copy(), at[: len(args)].tolist(), dtypes)
 
     def replace(self, kinds: Sequence[tuple[Description, CallRecord]]) -> None:
-        """Remember exactly `kinds`, [(description of the arguments, record that repeats the call)], and drop all
-        earlier calls.
+        """Replace all remembered calls by `kinds`, pairs (description of the arguments, record that repeats
+        the call).
         """
         entries = np.zeros(1 + len(ENTRY) * len(kinds), np.int64)
         entries[0] = len(kinds)
@@ -353,8 +361,8 @@ class CallTable:
 
 
 def after_fork() -> None:
-    """Drop the remembered calls of all tables in a process that was just forked: the worker threads that their launches
-    need do not exist there.
+    """Drop the remembered calls of all tables. A forked process calls it, because the worker threads of its parent do
+    not exist there.
     """
     for table in list(_tables):
         table.forget()

@@ -65,14 +65,14 @@ _POINTERS = {
 
 
 def table_fields(*names: str) -> str:
-    """Return LLVM instructions that load some words of the call table at %table. `names` are from TABLE; each loaded
-    value has its word's name.
+    """Return LLVM instructions that load the words `names` of the call table at %table. `names` are from TABLE. Each
+    loaded value is named like its word.
     """
     return fields(names, TABLE, "table", _POINTERS)
 
 
 def record_fields(*names: str) -> str:
-    """Return LLVM instructions that load some words of the call record at %record. `names` are from RECORD; each loaded
-    value has its word's name.
+    """Return LLVM instructions that load the words `names` of the call record at %record. `names` are from RECORD. Each
+    loaded value is named like its word.
     """
     return fields(names, RECORD, "record", _POINTERS)

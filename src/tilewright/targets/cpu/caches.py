@@ -36,7 +36,9 @@ class Caches:
 
 @cache
 def caches() -> Caches:
-    """Return the cache sizes of the CPU at hand, as the system reports them. Unknown sizes are None."""
+    """Return the sizes of the caches of the CPU at hand. A size that the system does not report is None. The first
+    result is cached.
+    """
     sizes = {"line": None, "l1": None, "l2": None, "ways": None} | _from_files(_LINUX)
     for name, value in sizes.items():
         if value is None:
@@ -45,8 +47,8 @@ def caches() -> Caches:
 
 
 def _from_files(folder: Path) -> dict[str, int | None]:
-    """Return a dict of the first core's cache properties from Linux' files in `folder`: bytes of "l1" (data), "l2" and
-    a "line", and the "ways" of L1. Properties without a readable file are left out.
+    """Return the cache properties of one core from Linux's files below `folder`, as {name: number}: "l1" (data), "l2"
+    and "line" in bytes, and "ways" of the L1 data cache. Properties without a readable file are left out.
 
     >>> _from_files(Path("no such folder"))
     {}
@@ -66,7 +68,8 @@ def _from_files(folder: Path) -> dict[str, int | None]:
 
 
 def _bytes(text: str) -> int:
-    """Return the number of bytes of a cache size in Linux' notation.
+    """Return the number of bytes of the cache size `text`, which has Linux's notation. Raise ValueError for other
+    texts.
 
     >>> _bytes("48K"), _bytes("2M"), _bytes("512")
     (49152, 2097152, 512)
@@ -76,8 +79,8 @@ def _bytes(text: str) -> int:
 
 
 def _from_libc(name: str) -> int | None:
-    """Return one cache property of the CPU at hand: `name` is "line", "l1", "l2" (bytes) or "ways". It comes from
-    macOS' `sysctl` settings, elsewhere from `sysconf`. None if the system does not know it.
+    """Return one cache property of the CPU at hand: `name` is "line", "l1" or "l2" (bytes), or "ways" (of L1). The call
+    asks `sysctl` on macOS, and `sysconf` on other systems. Return None if the system does not report the property.
     """
     if sys.platform == "darwin":
         library = ctypes.CDLL(None)

@@ -79,15 +79,15 @@ class MovableLaunch(Protocol):
     pointer: int
 
     def trouble(self, code: int, arrays: tuple[Any, ...] = ()) -> None:
-        """Raise the error for `code`, a nonzero code that the entry's machine code returned. `arrays` are the arrays of
-        the call. A protocol's method.
+        """Raise the error for `code`, the nonzero result of an entry. `arrays` are the arrays of the call. Protocol
+        method.
         """
 
 
 def call_launch(pool: Any, launch: MovableLaunch, places: Sequence[int | None]) -> CallLaunch:
-    """Return the native launch of a remembered call: it writes the addresses of the call's arrays into `launch`, then
-    runs it. `places` has, for each array of `launch`, its number among the call's arrays; None if the array stays the
-    same. `pool` is the machine code of the worker pool.
+    """Return the launch of a remembered call. It writes the addresses of the call's arrays into `launch`, and then runs
+    it. `places` has one entry for each array of `launch`: its number among the arrays of the call, or None if every
+    call uses the same array. `pool` is the linked machine code of the worker pool, with the function `launch_like`.
     """
     patches = [(place, launch.words + 8 * word) for word, place in enumerate(places) if place is not None]
     patched = np.array(patches, np.int64)

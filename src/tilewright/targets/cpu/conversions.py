@@ -108,14 +108,14 @@ declare double @llvm.fabs.f64(double)
 
 
 def needed_by(data: bytes) -> bool:
-    """True if the object code `data` mentions one of the conversion functions in NAMES, such as f32 to bf16."""
+    """True if the object code `data` contains the name of one of the conversion functions NAMES."""
     return any(name.encode() in data for name in NAMES)
 
 
 @cache
 def addresses() -> dict[str, int]:
-    """Return {name: address in this process} of the conversion functions in NAMES. They are compiled and linked at the
-    first call.
+    """Return {name: address in this process} of the conversion functions NAMES. The first call compiles and links them,
+    and the result is cached.
     """
     from tilewright.targets.cpu.load import link, object_of
 

@@ -27,8 +27,8 @@ VECTOR_UNITS = 2
 
 
 def lane_rates(vector_bytes: int) -> dict[str, Any]:
-    """Return {"lane_rate": rate, "function_rate": rate}: how many f32 elements a core computes in a cycle, for vectors
-    of `vector_bytes` bytes. They are fields of `Limits`.
+    """Return {"lane_rate": rate, "function_rate": rate}, two fields of `Limits`. The rate is the number of f32 elements
+    that a core computes in a cycle with vectors of `vector_bytes` bytes.
     """
     rate = VECTOR_UNITS * vector_bytes // 4
     return {"lane_rate": rate, "function_rate": rate}

@@ -55,11 +55,8 @@ class EmittedNative:
 
 
 def emit(program: Program, machine: Machine) -> EmittedNative:
-    """Return an EmittedNative: the LLVM IR of `program` as one function, and the bytes of memory its caller must
-    provide.
-
-    `program` is a loop program (the IR level below the block program). The code is for `machine`, which need not be the
-    CPU at hand.
+    """Return the LLVM IR of the loop program `program` as one function, and the memory that the caller of this function
+    must provide. The code is for `machine`, which need not be the CPU at hand.
     """
     with building():
         return NativeEmitter(program, machine).run()
@@ -89,8 +86,8 @@ class NativeEmitter:
         self.uses_tiles = False
 
     def run(self) -> EmittedNative:
-        """Emit the whole loop program as one LLVM function; return its text, and the memory that its caller must
-        provide. Called once for each emitter.
+        """Emit the whole loop program as one LLVM function. Return the text of the function, and the memory that its
+        caller must provide. An emitter can run only once.
         """
         w = self.w
         count = len(self.program.args)
@@ -136,8 +133,9 @@ class NativeEmitter:
         return EmittedNative("\n".join(parts) + "\n", name, arguments, size, open_bytes, self.uses_tiles)
 
     def _open_memory(self) -> Expr:
-        """Return the bytes of scratch memory that one worker needs for the program's tensors of symbolic sizes: an
-        expression of these sizes. Tensors of constant size are not counted.
+        """Return the bytes of scratch memory that one worker needs for all tensors of open size that the program
+        allocates, each rounded up to whole cache lines. The result is an expression of open sizes; 0 if there are no
+        such tensors.
         """
         types = [op.attrs["type"] for op in self.program.walk() if op.name == "alloc"]
         total: Expr = as_expr(0)
@@ -147,15 +145,15 @@ class NativeEmitter:
         return total
 
     def _bytes_in_lines(self, kind: TensorType) -> Expr:
-        """Return the bytes of a tensor of type `kind`, rounded up to whole cache lines. It is an expression, a constant
-        if the tensor's size is.
+        """Return the bytes of a tensor of the type `kind`, rounded up to whole cache lines, as an expression. It is a
+        constant if the tensor's size is constant.
         """
         line = self.machine.limits.line_bytes
         return (kind.room() * kind.dtype.numpy.itemsize + line - 1) // line * line
 
     def block(self, block: Block) -> None:
-        """Emit all operations of a block in order. Tile registers that the block allocates are free again after their
-        last use in it.
+        """Emit all operations of `block`, in order. A tile register that the block allocates becomes free after the
+        last operation of the block that uses it.
         """
         last: dict[Value, Op] = {}  # tile registers that the block makes are free after their last use in it
         for op in block.ops:
@@ -176,7 +174,7 @@ class NativeEmitter:
     # -- registers and memory -----------------------------------------------------------------------------------
 
     def lanes(self, value: Value) -> int | None:
-        """Return the number of elements of the vector register `value`; None if it is a scalar register."""
+        """Return the number of elements of the vector register `value`; None if `value` is a scalar register."""
         shape = numbers(value.type.shape, "register")
         return shape[0] if shape else None
 
@@ -187,16 +185,16 @@ class NativeEmitter:
         return count
 
     def kind(self, value: Value) -> str:
-        """Return the LLVM type of the scalar or vector register `value`, such as "<8 x float>"."""
+        """Return the LLVM type of the scalar or vector register `value`, such as "<8 x float>" or "i32"."""
         return vector(value.type.dtype, self.lanes(value))
 
     def is_tile(self, value: Value) -> bool:
-        """True if the register `value` is a tile register, that is, has two dimensions."""
+        """True if the register `value` is a tile register. Its type then has two dimensions."""
         return len(value.type.shape) == 2
 
     def register(self, value: Value) -> str:
-        """Return the LLVM value that the scalar or vector register `value` holds now. If nothing was written to it yet,
-        it is a zero constant.
+        """Return the LLVM value that the scalar or vector register `value` holds at this point of the emitted code. It
+        is a zero constant if nothing has been written to the register.
         """
         text = self.registers.get(value)
         if text is None:
@@ -207,8 +205,8 @@ class NativeEmitter:
         return text
 
     def tile(self, value: Value) -> int:
-        """Return the number of the tile register that holds `value`. At the first use of `value`, the lowest free one
-        is assigned; raise ProgramError if none is free.
+        """Return the number of the tile register that holds `value`. The first call for a value assigns the lowest free
+        register, and raises ProgramError if none is free.
         """
         number = self.tiles.get(value)
         if number is None:
@@ -222,8 +220,8 @@ class NativeEmitter:
 
     @property
     def matrix_registers(self) -> TileRegisters:
-        """The object that emits the instructions of the machine's tile registers. Raises ProgramError if its family has
-        none.
+        """The object that emits the instructions of tile registers for the machine's family. Raise ProgramError if the
+        family has none.
         """
         tiles = self.family.tiles
         if tiles is None:
@@ -231,8 +229,8 @@ class NativeEmitter:
         return tiles
 
     def _alloc(self, op: Op) -> None:
-        """Give the result of an allocation its place: a tensor gets an address in the worker's scratch memory (emitted
-        once, at the start of the function), a register is marked as unwritten.
+        """Emit an allocation. A tensor gets an address in the worker's scratch memory, which is computed once at the
+        start of the function. A register becomes unwritten: until it is written, it reads as zero.
         """
         kind, value = op.attrs["type"], op.results[0]
         if isinstance(kind, TensorType):
@@ -251,12 +249,12 @@ class NativeEmitter:
             self.registers.pop(value, None)
 
     def _bitcast(self, op: Op) -> None:
-        """Give the operation's result the address of its operand; nothing is emitted."""
+        """Set the address of the operation's result to that of its operand. Emit nothing."""
         self.pointers[op.results[0]] = self.pointers[op.operands[0]]
 
     def _constant(self, op: Op) -> None:
-        """Evaluate the operation's formula at all its coordinates, emit the numbers as a constant LLVM global, and use
-        the global's name as the address of the result.
+        """Evaluate the operation's formula at all its coordinates, and add the numbers to the function's text as a
+        constant LLVM global in row-major order. The name of the global becomes the address of the result.
         """
         shape = numbers(tuple(s.upper + 1 for s in op.attrs["over"]), "constant")
         grids = np.ogrid[tuple(slice(0, n) for n in shape)]
@@ -269,15 +267,15 @@ class NativeEmitter:
         self.pointers[op.results[0]] = name
 
     def address_of(self, buffer: Value, offset: Expr) -> str:
-        """Emit the address of an element of the tensor `buffer`, and return it as an LLVM value. `offset` is the
-        element's number in the tensor's memory.
+        """Emit the computation of the address of an element of the tensor `buffer`, and return the address as an LLVM
+        value. `offset` is the distance of the element from the start of the tensor, in elements.
         """
         size = buffer.type.dtype.numpy.itemsize
         return self.w.address(self.pointers[buffer], buffer, offset, size)
 
     def _fetch(self, op: Op) -> None:
-        """Emit the load of one integer from memory, widened to 64 bits, and make it the value of the operation's
-        symbol.
+        """Emit the load of one integer from memory, and set the operation's symbol to it, widened to 64 bits. Booleans
+        and unsigned integers are zero-extended, others are sign-extended.
         """
         kind = op.operands[0].type.dtype
         pointer = self.address_of(op.operands[0], op.attrs["at"][0])
@@ -304,26 +302,26 @@ class NativeEmitter:
     # -- loads and stores ---------------------------------------------------------------------------------------
 
     def _load(self, op: Op) -> None:
-        """Emit the load operation `op`, of a scalar, vector or tile register (see `memory.load`)."""
+        """Emit the operation `op`: a load to a scalar, vector or tile register (see `memory.load`)."""
         memory.load(self, op)
 
     def _store(self, op: Op) -> None:
-        """Emit the store operation `op`, of a scalar, vector or tile register (see `memory.store`)."""
+        """Emit the operation `op`: a store of a scalar, vector or tile register (see `memory.store`)."""
         memory.store(self, op)
 
     def _prefetch(self, op: Op) -> None:
-        """Emit the prefetch operation `op`: a hint to load one cache line (see `memory.prefetch`)."""
+        """Emit the operation `op`: a prefetch of one cache line (see `memory.prefetch`)."""
         memory.prefetch(self, op)
 
     def _atomic(self, op: Op) -> None:
-        """Emit the atomic update `op` of one element in memory (see `memory.atomic`)."""
+        """Emit the operation `op`: an atomic update of one element in memory (see `memory.atomic`)."""
         memory.atomic(self, op)
 
     # -- arithmetic -------------------------------------------------------------------------------------------
 
     def _fill(self, op: Op) -> None:
-        """Set all elements of the operand register to the number of the operation. A tile register can only be set to
-        zero; any other number raises ProgramError.
+        """Set all elements of the operand register to the number `value` of the operation. Raise ProgramError if the
+        operand is a tile register and the number is not zero.
         """
         value = op.operands[0]
         if self.is_tile(value):
@@ -334,18 +332,18 @@ class NativeEmitter:
         self.registers[value] = memory.splat(self, op.attrs["value"], value)
 
     def _compute(self, op: Op) -> None:
-        """Emit the formula of an elementwise operation, on scalars or whole vectors.
+        """Emit the formula of an elementwise operation on scalars or whole vectors.
 
-        The result is recorded as the value of its target register (the first operand). For a vector target, scalar
-        operands are broadcast to all lanes. If the formula is only an operand, no arithmetic is emitted.
+        The result becomes the value of the target register, which is the first operand. If the target is a vector,
+        scalar operands are broadcast to all lanes. If the formula is only an operand, no arithmetic is emitted.
         """
         target = op.operands[0]
         lanes = self.lanes(target)
         lane = op.attrs["over"][0] if op.attrs.get("over") else None
 
         def leaf(f: Formula) -> Any:
-            """Return (LLVM value, element type) of the register that the formula's leaf `f` stands for. For a vector
-            target, scalars are broadcast to all lanes.
+            """Return (LLVM value, element type) of the operand that the formula leaf `f` stands for. A scalar is
+            broadcast to all lanes if the target is a vector.
             """
             value = op.operands[f.value]
             text = self.register(value)
@@ -360,8 +358,8 @@ class NativeEmitter:
         self.registers[target] = FormulaWriter(self.w, lanes, lane, leaf).write(formula, target.type.dtype)
 
     def _shuffle(self, op: Op) -> None:
-        """Emit a shuffle: each lane of the target register (first operand) gets the lane of the source register that
-        the operation's index expression names. If the source has 32 bits and is repeated, it is a broadcast.
+        """Emit a shuffle: lane i of the target register (first operand) gets the lane of the source register (second
+        operand) that the index expression `at` gives for i.
         """
         target, source = op.operands
         lanes, width = self.lanes(target), self.lanes(source)
@@ -383,10 +381,9 @@ class NativeEmitter:
         )
 
     def _transpose(self, op: Op) -> None:
-        """Transpose in place a matrix whose rows are the operand registers; their number is a power of two. `unit`
-        neighbouring elements (an attribute of the operation) move together, as one element of the matrix. The registers
-        then have the rows of the transposed matrix, one after another. It takes log2(rows) steps; each interleaves the
-        first half of the registers with the second.
+        """Emit the transpose of a matrix in registers, in place. The rows of the matrix are the operand registers;
+        their number must be a power of two. `unit` neighbouring elements (an attribute of the operation) are one
+        element of the matrix. Afterwards, the registers hold the rows of the transposed matrix, one after another.
         """
         lanes, unit = self.lanes(op.operands[0]), int(op.attrs["unit"])
         assert lanes is not None
@@ -406,8 +403,8 @@ class NativeEmitter:
             self.registers[value] = self.w.value(f"bitcast {form} {row} to {kind}")
 
     def _reduce(self, op: Op) -> None:
-        """Emit the sum, product, maximum or minimum of all lanes of the source register (first operand), from lane 0 on
-        in order, and record it as the value of the target register (second operand), a scalar.
+        """Emit the sum, product, maximum or minimum of all lanes of the source register (first operand), in order from
+        lane 0. The result becomes the value of the target register (second operand), a scalar.
         """
         source, target = op.operands
         lanes = self.lanes(source)
@@ -426,12 +423,12 @@ class NativeEmitter:
         self.registers[target] = total
 
     def _atom(self, op: Op) -> None:
-        """Emit the multiplication C += A * B of an atom operation (see `multiply`)."""
+        """Emit the multiplication C += A * B of the operation `op` (see `multiply`)."""
         self.multiply(op)
 
     def multiply(self, op: Op) -> None:
         """Emit C += A * B with the instruction of the operation's atom. The operands of `op` are the registers C, A and
-        B. Raise ProgramError if the machine's family does not have that atom.
+        B. Raise ProgramError if the family of the machine does not have this atom.
         """
         name = op.attrs["atom"]
         write = self.family.products().get(name)
@@ -442,21 +439,23 @@ class NativeEmitter:
     # -- control ----------------------------------------------------------------------------------------------
 
     def _let(self, op: Op) -> None:
-        """Emit nothing for the definition of a symbol: expressions that use the symbol contain its definition."""
+        """Emit nothing for the definition of a symbol. The symbol itself refers to its definition, which is emitted
+        where the symbol is used.
+        """
         pass  # noqa: PIE790
 
     def _barrier(self, op: Op) -> None:
-        """Emit nothing for a barrier: on a CPU one thread executes the operations of a workgroup in program order."""
+        """Emit nothing for a barrier. On a CPU, one thread executes all operations of a workgroup in program order."""
         pass  # noqa: PIE790
 
     def _carried(self, blocks: tuple[Block, ...]) -> list[Value]:
-        """Return the scalar and vector registers that `blocks` write but that are defined outside of them. Each is
-        given a phi value in loops and branches. Tile registers are left out.
+        """Return the scalar and vector registers that are written in `blocks` but defined outside of them, in order of
+        the first write. Loops and branches need a phi for each of them. Tile registers are left out.
         """
         changed: dict[Value, None] = {}
 
         def walk(block: Block) -> None:
-            """Add to `changed` the registers that a block and its inner blocks write."""
+            """Add the registers that `block` and its inner blocks write to `changed`."""
             for op in block.ops:
                 if op.name in ("load", "compute", "shuffle", "fill", "atom"):
                     changed[op.operands[0]] = None
@@ -473,12 +472,14 @@ class NativeEmitter:
         return [v for v in changed if v not in inside and not self.is_tile(v)]
 
     def _for(self, op: Op) -> None:
-        """Emit a `for` operation: nested loops over its ranges, the first outermost, around its blocks."""
+        """Emit a `for` operation: nested loops over its ranges, of which the first is the outermost, around
+        its blocks.
+        """
         self._nest(op, list(op.attrs["ranges"]))
 
     def _nest(self, op: Op, ranges: list[Range]) -> None:
-        """Emit nested loops over `ranges`, the first outermost, with the blocks of the `for` operation `op` in the
-        innermost. Without ranges, emit the blocks only.
+        """Emit nested loops over `ranges`, of which the first is the outermost, around the blocks of the `for`
+        operation `op`. Without ranges, emit only the blocks.
         """
         if not ranges:
             for block in op.blocks:
@@ -572,7 +573,8 @@ class NativeEmitter:
 
     def _tasks(self, op: Op) -> None:
         """Emit the loop in which each worker runs its share of the operation's tasks, and then tasks that are dealt
-        (see `dealing`). Raise ProgramError if the limits of tasks are known only during the run.
+        (see `dealing`). Raise ProgramError if the number of tasks depends on values other than numbers and open
+        parameters.
         """
         w = self.w
         ranges: tuple[Range, ...] = op.attrs["ranges"]
@@ -583,8 +585,8 @@ class NativeEmitter:
             task_count = task_count * count
 
         def body(task: str, *_: str) -> None:
-            """Emit one task: split the flat task number `task` (an LLVM value) into a value for the symbol of each
-            range, then emit the operation's block.
+            """Emit one task. `task` is its flat number, an LLVM value. It is split into a value for the symbol of each
+            range, of which the last varies fastest. Then the operation's block is emitted.
             """
             rest = task
             for r, count in reversed(list(zip(ranges, counts, strict=True))):
@@ -607,14 +609,14 @@ class NativeEmitter:
         return self.w.value(f"load ptr, ptr {slot}")
 
     def _check_task_limits(self, ranges: tuple[Range, ...]) -> None:
-        """Raise ProgramError unless the limits of `ranges` are made of numbers and open parameters (sizes known only at
-        the call): tasks are counted before the first one runs.
+        """Raise ProgramError unless the limits of `ranges` consist of numbers and open parameters (sizes that are known
+        only at the call). Tasks are counted before the first one runs.
         """
         known = set(self.open)
 
         def is_known(e: Expr) -> bool:
-            """True if all symbols of an expression are open parameters (sizes known only at the call), or are defined
-            by expressions of open parameters.
+            """True if every symbol of `e` is an open parameter, or is defined by an expression for which `is_known`
+            holds.
             """
             return all(s in known or (s.definition is not None and is_known(s.definition)) for s in e.symbols)
 
@@ -624,9 +626,8 @@ class NativeEmitter:
                     raise ProgramError(f"the limit {e} of tasks is neither a number nor made of open parameters")
 
     def _if(self, op: Op) -> None:
-        """Emit an `if` operation as a branch; registers that its blocks change become phi values. If the program has
-        open sizes (known only at the call) and the machine can mask instructions, a single block of multiplication
-        atoms is emitted with masks instead of a branch.
+        """Emit an `if` operation as a branch. Registers that its blocks write become phis. If the program has open
+        sizes, a block for which `holds_only_products` is true is emitted with masks, without a branch.
         """
         if self.open and products.holds_only_products(self, op):
             products.masked_products(self, op)
@@ -666,8 +667,8 @@ class NativeEmitter:
             self.registers[v] = out
 
     def _while(self, op: Op) -> None:
-        """Emit a loop that runs as long as the operation's flag register is not zero. Registers that its body changes
-        are carried as phi values.
+        """Emit a loop that runs as long as the flag register (the operand), an integer of 64 bits, is not zero.
+        Registers that the body writes become phis.
         """
         w = self.w
         flag = op.operands[0]

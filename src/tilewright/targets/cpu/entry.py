@@ -34,8 +34,8 @@ _reported: set[str] = set()
 
 
 def report_slow(reasons: Sequence[str]) -> None:
-    """Warn with MissingAtomWarning for each text of `reasons`, once per process. A reason says why a matrix product
-    runs as scalar loops instead of an instruction.
+    """Issue a MissingAtomWarning for each text in `reasons` that this process has not reported before. A reason says
+    why a matrix product runs as scalar loops, without an instruction for it.
     """
     for reason in reasons:
         if reason not in _reported:
@@ -47,7 +47,9 @@ class EntryCode:
     """The linked functions of a module; `key` is the key of its object in the cache."""
 
     def __init__(self, key: str, kept: bytes):
-        """Link an entry of the cache: `kept` is a line of JSON, followed by the object."""
+        """Link the machine code in `kept`, an entry of the cache: a line of JSON, then the object code. Issue the
+        warnings in the JSON (see `report_slow`). Raise CodeGenerationError if a symbol is missing.
+        """
         head, _, code = kept.partition(b"\n")
         header = json.loads(head)
         report_slow(header["slow"])
@@ -82,8 +84,8 @@ class EntryMember:
     places: Mapping[int, Any] = field(default_factory=dict)
 
     def fault(self, code: int) -> TilewrightError:
-        """Return (not raise) the exception for `code`, an error code of the entry's machine code: ExecutionError, with
-        its source location, if it is a check of the program, else ArgumentError.
+        """Return (not raise) the exception for the error code `code` of the entry. It is an ExecutionError with the
+        source location if the code belongs to a check in the program, else an ArgumentError.
         """
         says = self.code.says[code]
         if code in self.code.checks:
@@ -102,7 +104,9 @@ class EntryLaunch:
     def __init__(
         self, member: EntryMember, arrays: Sequence[Array], kept: Array | None = None, workers: int | None = None
     ):
-        """Prepare the call of `member` with `arrays`; at most `workers` workers run it (None: all of the pool)."""
+        """Bind `member` to `arrays`, without running it. At most `workers` workers run the launch (None: all of the
+        pool). `kept` is the memory that an earlier bind has filled (None: this launch has its own, which `bind` fills).
+        """
         threads, code, sizes = pool(), member.code, member.sizes
         count = min(workers or threads.workers, threads.workers)
         first = len(ENTRY) + len(sizes)
@@ -131,33 +135,36 @@ class EntryLaunch:
         threads.add(self)
 
     def __call__(self) -> None:
-        """Runs the kernel."""
+        """Run the kernel, and wait until it has finished. Raise an ExecutionError or ArgumentError if it returns an
+        error code.
+        """
         code = self._run(self._pointer)
         if code:
             self.trouble(code)
 
     def bind(self) -> None:
-        """Run the entry's bind function in place of the kernel, once, with the same arguments.
-
-        It fills the memory that stays with this launch, such as packed weights, for later calls. Raise the error if it
-        fails.
+        """Run the entry's bind function with the arrays of this launch. The function fills the memory that later calls
+        use, such as packed weights. Raise an ExecutionError or ArgumentError if it returns an error code.
         """
         self._block[_FUNCTION] = self._member.code.bind
         self()
         self._block[_FUNCTION] = self._member.code.call
 
     def trouble(self, code: int, arrays: tuple[Any, ...] = ()) -> None:
-        """Raise the error for `code`, a nonzero code that the entry's machine code returned. `arrays` is not used."""
+        """Raise the ExecutionError or ArgumentError for `code`, the nonzero result of the entry. `arrays`
+        is not used.
+        """
         raise self._member.fault(code)
 
     def unlock(self) -> None:
-        """Release the lock of the launch's workspace. It is called in a forked process, in which a thread that held the
-        lock does not exist.
+        """Release the lock of the launch's workspace. A forked process calls it, because the thread that held the lock
+        does not exist there.
         """
         self._workspace.unlock()
 
-    def let_go(self, moved: Sequence[int | None]) -> None:
-        """Drop the launch's references to the arrays that later calls replace. `moved` has, for each array of the
-        launch, its number in a later call; None if the array stays, and so does its reference.
+    def drop_replaced_arrays(self, moved: Sequence[int | None]) -> None:
+        """Drop the launch's references to arrays that later calls replace. `moved` has one entry for each array of the
+        launch: its number among the arrays of a later call, or None if every call uses the same array. References to
+        arrays with None are kept.
         """
         self._arrays = tuple(a for a, place in zip(self._arrays, moved, strict=True) if place is None)

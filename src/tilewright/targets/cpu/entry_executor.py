@@ -24,15 +24,16 @@ class EntryExecutor(ScriptExecutor):
     why_script: str | None = None
 
     def member(self, arrays: Sequence[Array], params: Mapping[str, int] | None = None) -> EntryMember | None:
-        """Return the module's machine-code entry (its C function) for these arrays and sizes; None if the module has
-        none, so that the host executor runs it. Raise an error if shapes or types of the arrays are not those of the
-        arguments. Subclasses implement it: here it raises NotImplementedError.
+        """Return the machine-code entry of the module for the shapes of `arrays` and the sizes `params` ({name: size}).
+        Return None if the module has no entry; the host executor then runs it. Raise an ArgumentError if shapes or
+        types of the arrays do not fit. Subclasses implement this method; here it raises NotImplementedError.
         """
         raise NotImplementedError
 
     def keep(self, arrays: Sequence[Array], params: Mapping[str, int] | None = None) -> Kept:
-        """Run the entry's bind function for these arguments, and return the memory that it filled: later binds with the
-        same constants may reuse it. Without an entry, the host executor does the same. `params` are sizes by name.
+        """Run the entry's bind function with `arrays` and the sizes `params` ({name: size}). Return the memory that it
+        filled, such as packed weights; pass this memory to `bind_whole` to reuse it. Without an entry, the host
+        executor does this.
         """
         member = self.member(arrays, params)
         if member is None:
@@ -50,13 +51,14 @@ class EntryExecutor(ScriptExecutor):
         *,
         passing: bool = False,
     ) -> tuple[Callable[[], None], Whole | None]:
-        """Return (a function without parameters that runs the module on these arrays, a description of what it
-        launches). Without a machine-code entry, the host executor binds the arrays. Arrays that are not contiguous are
-        copied at each run, and back if they are written. Code that runs once (such as packing) runs now.
+        """Return (run, description): a function without parameters that runs the module on `arrays`, and a Whole that
+        describes the launches. Arrays that are not contiguous are copied at each run, and copied back if they are
+        written. Code that runs only once, such as packing of weights, runs now. If the module has no entry, the host
+        executor binds the arrays.
 
-        `params` are sizes by name. `kept` is memory that an earlier bind filled; it is reused if the entry allows that.
-        With `passing`, the arrays are used for one call only. Raise ArgumentError if an array that is written may share
-        memory with another one.
+        `params` is {name: size}. `kept` is memory from `keep`; it is reused if it fits the entry for these sizes, and
+        the entry's bind function does nothing but fill it. `passing` says that the arrays are used for one call only.
+        Raise ArgumentError if a written array may share memory with another array.
         """
         member = self.member(arrays, params)
         if member is None:

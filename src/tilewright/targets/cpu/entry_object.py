@@ -15,15 +15,14 @@ from tilewright.targets.cpu.target import CpuTarget
 
 
 def entry_code(host: Program, launched: Launched, target: CpuTarget, *, laid_out: bool = False) -> EntryCode:
-    """Return the linked machine code (an EntryCode) of a host program and all programs that it launches.
+    """Return the linked machine code of the host program `host` and of all programs that it launches.
 
-    It is loaded from the disk cache, or compiled and stored there. A cache entry is a line of JSON (warnings of slow
-    code, error sentences) and the object code. If a kernel's dumps are on, the cache is not read. After a compilation,
-    the assembly of each kernel is dumped if wanted.
+    The code is loaded from the disk cache, or compiled and stored there. It is always compiled if a dump of one of the
+    kernels is wanted, and the assembly of the kernels is then written too.
 
-    `launched` is a function: it returns (kernel, conditions on its sizes) for a launch operation. `target` has the
-    machine and compile options. `laid_out` says that arrays have the strides that the programs' arguments declare;
-    otherwise they are contiguous.
+    `launched(op)` returns (kernel, conditions on open sizes) for a launch operation. `target` has the machine and
+    compile options. If `laid_out`, arrays have the strides that the arguments of the programs declare; otherwise arrays
+    are contiguous.
     """
     host = decided(host)
     launches = {op: launched(op) for op in host.walk() if op.name == "launch"}

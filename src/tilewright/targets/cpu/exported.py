@@ -38,8 +38,8 @@ class ExportedObject:
 
 
 def object_options(machine: Machine) -> CodeOptions:
-    """Return LLVM's options for code that uses the features of `machine` only, with a target triple of a system with
-    ELF object files.
+    """Return LLVM's options for code that uses only the features of `machine`. The target triple is that of a system
+    with ELF object files.
     """
     options = named(machine).options
     triple = family_of(machine).triple or f"{platform.machine()}-unknown-linux-gnu"
@@ -56,20 +56,20 @@ def entry_texts(
     is_serial: bool = False,
     laid_out: bool = False,
 ) -> tuple[ProgramTexts, WrittenEntry]:
-    """Return (LLVM text of the host program `host` and of all programs that it launches, description of the functions
-    that launch them).
+    """Return (texts, entry): the LLVM text of the host program `host` and of all programs that it launches, and a
+    description of the functions that launch them.
 
-    Function names begin with `name`. `launched` is a function: it returns (kernel, conditions on its sizes) for a
-    launch operation. `tvm_ffi` adds the function that TVM-FFI calls. `is_serial` says that calls with the same kept
-    memory (such as packed weights) never run at the same time; `laid_out` says that arrays have the strides that the
-    programs' arguments declare.
+    Function names begin with `name`. `launched(op)` returns (kernel, conditions on open sizes) for a launch operation.
+    If `tvm_ffi`, the text has a function for TVM-FFI too. `is_serial` says that calls with the same kept memory, such
+    as packed weights, never run at the same time. `laid_out` says that arrays have the strides that the arguments of
+    the programs declare; otherwise arrays are contiguous.
     """
     texts = ProgramTexts(name)
     symbols: dict[NativeKernel, str] = {}
 
     def function(op: Op) -> LaunchedFunction:
-        """Return the LLVM function of the program that the launch `op` starts. At a program's first launch its text is
-        added to `texts`.
+        """Return the LLVM function of the program that the launch operation `op` starts. The first launch of a program
+        adds the program to `texts`.
         """
         kernel, conditions = launched(op)
         emitted = kernel.emitted
@@ -86,12 +86,11 @@ def entry_texts(
 def exported_object(
     name: str, host: Program, launched: Launched, machine: Machine, *, tvm_ffi: bool = False
 ) -> ExportedObject:
-    """Return an object file with the machine code of the host program `host`, all programs that it launches, and the
-    worker pool, if the CPU family has one that needs no library.
+    """Return an object file with the machine code of the host program `host` and of all programs that it launches. The
+    object also has the worker pool, if the CPU family has a pool that needs no library.
 
-    Names of functions begin with `name`. `launched` maps a launch operation to (kernel, conditions on its sizes). With
-    `tvm_ffi` the object also holds the function that TVM-FFI calls. Raise CodeGenerationError if the code needs a
-    library.
+    Function names begin with `name`. `launched(op)` returns (kernel, conditions on open sizes) for a launch operation.
+    If `tvm_ffi`, the object has a function for TVM-FFI too. Raise CodeGenerationError if the code needs a library.
     """
     texts, entry = entry_texts(name, host, launched, machine, tvm_ffi=tvm_ffi)
     pool = pool_text(family_of(machine))
@@ -104,9 +103,9 @@ def exported_object(
 
 
 def complete_object(text: str, options: CodeOptions) -> tuple[str, bytes]:
-    """Return (`text` with the support functions that its code needs, the object code compiled from it). Support
-    functions are those that LLVM calls implicitly (conversions, memset). Raise CodeGenerationError if the object still
-    needs a library.
+    """Return (text, object code). The returned text is the LLVM text `text` followed by the support functions that its
+    code needs: functions that LLVM calls implicitly, such as conversions and memset. `options` are LLVM's. Raise
+    CodeGenerationError if the object still needs functions of a library.
     """
     code = object_of(text, options)
     missing = set(read_object(code).undefined)
@@ -121,6 +120,6 @@ def complete_object(text: str, options: CodeOptions) -> tuple[str, bytes]:
 
 
 def _tile_configuration(machine: Machine) -> bytes | None:
-    """Return the bytes that configure the machine's tile registers; None if it has none."""
+    """Return the bytes that configure the tile registers of `machine`; None if it has no tile registers."""
     tiles = family_of(machine).tiles
     return None if tiles is None or not machine.limits.tile_registers else bytes(tiles.configuration())

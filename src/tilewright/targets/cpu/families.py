@@ -18,29 +18,33 @@ _MODULES = {
 
 
 def family(name: str) -> Family:
-    """Return the family of CPUs named "x86", "aarch64" or "portable". Its module is imported at the first call."""
+    """Return the family of CPUs with the name `name`: "x86", "aarch64" or "portable". Raise KeyError for other names.
+    The first call for a name imports the family's module.
+    """
     return cast(Family, import_module(_MODULES[name]).FAMILY)
 
 
 def family_names() -> tuple[str, ...]:
-    """Return the names of all families of CPUs."""
+    """Return ("x86", "aarch64", "portable"), the names of all families of CPUs."""
     return tuple(_MODULES)
 
 
 def family_of_architecture(architecture: str) -> Family | None:
-    """Return the family of CPUs for `architecture`, a name from Python's `platform.machine()` such as "x86_64". None if
-    no family lists it; only the portable family then fits.
+    """Return the family of CPUs for `architecture`, a result of Python's `platform.machine()` such as "x86_64" or
+    "arm64". Return None for other architectures, such as "riscv64".
     """
     return next((f for f in map(family, _MODULES) if architecture in f.architectures), None)
 
 
 def family_of(machine: Machine) -> Family:
-    """Return the CPU family that `machine` belongs to; it is the first part of its name ("x86" of "x86.avx2")."""
+    """Return the family of the CPU `machine`. The machine's name begins with it: "x86" in "x86.avx2". Raise KeyError if
+    `machine` is not a CPU.
+    """
     return family(machine.name.partition(".")[0])
 
 
 def is_cpu(name: str) -> bool:
-    """True if `name`, the name of a machine, is that of a CPU.
+    """True if `name`, the name of a machine, begins with a family of CPUs. Whether the machine exists is not checked.
 
     >>> is_cpu("x86.avx2"), is_cpu("hopper")
     (True, False)

@@ -26,34 +26,36 @@ class TileRegisters(Protocol):
     """For users of C: the call that a program needs before it uses tiles, in words."""
 
     def load(self, e: NativeEmitter, op: Op, tile: int, pointer: str, stride: str) -> None:
-        """Emit the load of tile register number `tile` from memory. `pointer` is the address of its first row, `stride`
-        the distance of rows in bytes (both LLVM values). `op` is the load operation, whose attributes may have hints. A
-        protocol's method.
+        """Emit the load of tile register number `tile` with the emitter `e`. `pointer` is the address of the first row,
+        and `stride` the distance between rows in bytes; both are LLVM values. The attributes of the load `op` may
+        contain hints. Protocol method.
         """
         ...
 
     def store(self, e: NativeEmitter, tile: int, pointer: str, stride: str) -> None:
-        """Emit the store of tile register number `tile` to memory. `pointer` is the address of its first row, `stride`
-        the distance of rows in bytes (both LLVM values). A protocol's method.
+        """Emit the store of tile register number `tile` with the emitter `e`. `pointer` is the address of the first
+        row, and `stride` the distance between rows in bytes; both are LLVM values. Protocol method.
         """
         ...
 
     def zero(self, e: NativeEmitter, tile: int) -> None:
-        """Emit the instruction that zeroes tile register number `tile`. A protocol's method."""
+        """Emit the instruction that sets tile register number `tile` to zero, with the emitter `e`. Protocol method."""
         ...
 
     def prologue(self, e: NativeEmitter, configuration: str) -> list[str]:
-        """Return the LLVM lines with which a function with tiles begins. `configuration` is the LLVM pointer to the
-        tile configuration. A protocol's method.
+        """Return the LLVM lines for the beginning of a function that uses tile registers; the caller writes them.
+        `configuration` is the LLVM pointer to the bytes of `configuration()`. Protocol method.
         """
         ...
 
     def epilogue(self, e: NativeEmitter) -> None:
-        """Emit the instruction that ends a function with tiles. A protocol's method."""
+        """Emit the instruction for the end of a function that uses tile registers, with the emitter `e`. Protocol
+        method.
+        """
         ...
 
     def configuration(self) -> Any:
-        """Return the configuration of the tile registers as an array of bytes. A protocol's method."""
+        """Return the configuration of the tile registers as an array of bytes. Protocol method."""
         ...
 
 
@@ -91,10 +93,8 @@ class Family:
     """The relocations of its object files; None: they cannot be linked here."""
 
     def machine(self, name: str) -> Machine | None:
-        """Return the machine `name` of this family: one of its feature levels, optionally followed by further features.
-
-        An example is "aarch64.neon.dotprod". None if no level of this family begins the name, or a further feature is
-        not an optional one.
+        """Return the machine `name` of this family, such as "aarch64.neon.dotprod": one of the names in `levels`, then
+        features in `optional` after dots. Return None if the name has another form.
         """
         fitting = [level for level in self.levels if name == level or name.startswith(f"{level}.")]
         if not fitting:
@@ -106,12 +106,15 @@ class Family:
         return self.described(self.levels[level] | set(more))
 
     def described(self, features: frozenset[str]) -> Machine:
-        """Return the machine of this family that has exactly `features`; its name lists them (see `name_of`)."""
+        """Return the machine of this family that has exactly the features `features`. Its name is
+        `name_of(features)`.
+        """
         return self.row(self.name_of(features), features)
 
     def name_of(self, features: frozenset[str]) -> str:
-        """Return the name of the machine with `features`: the highest level of the family whose features it has, then
-        its optional features after dots.
+        """Return the name of the machine with the features `features`: the highest level of the family of which it has
+        all features, then further optional features after dots. Raise StopIteration if it lacks features of the lowest
+        level.
 
         >>> from tilewright.targets.cpu.families import family
         >>> arm = family("aarch64")

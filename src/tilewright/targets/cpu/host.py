@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 @cache
 def host_family() -> Family:
-    """Return the family of the CPU at hand. It is the portable family if the CPU has no other, or lacks the features of
-    that family's lowest level.
+    """Return the family of the CPU at hand. It is the portable family if no other family has this architecture, or if
+    the CPU lacks features of the family's lowest level.
     """
     result = family_of_architecture(platform.machine())
     if result is None or not any(features() >= level for level in result.levels.values()):
@@ -29,8 +29,8 @@ def host_family() -> Family:
 
 @cache
 def features() -> frozenset[str]:
-    """Return LLVM's names of those features of the CPU at hand that the compiler uses; none if its family is
-    unknown.
+    """Return LLVM's names of the features that the CPU at hand has, of those that the compiler uses. The set is empty
+    if the architecture is unknown.
     """
     its_family = family_of_architecture(platform.machine())
     return frozenset() if its_family is None else its_family.detect()
@@ -38,31 +38,31 @@ def features() -> frozenset[str]:
 
 @cache
 def cpu_name() -> str:
-    """Return LLVM's name of the CPU at hand, such as "sapphirerapids". Loads LLVM at the first call."""
+    """Return LLVM's name of the CPU at hand, such as "sapphirerapids". The first call loads LLVM."""
     import llvmlite.binding as llvm
 
     return str(llvm.get_host_cpu_name())
 
 
 def host_text() -> str:
-    """Return one line of text with all properties on which code for the CPU at hand depends: architecture, name,
-    features, caches, number of threads. Cache keys are made of it.
+    """Return one line of text with everything on which code for the CPU at hand depends: architecture, name, features,
+    caches, number of threads. The text is used in cache keys.
     """
     known = (platform.machine(), cpu_name(), sorted(features()), caches(), environment.threads())
     return " ".join(map(str, known))
 
 
 def host_machine() -> Machine:
-    """Return the machine that describes the CPU at hand: its features, its caches, and as many cores as this process
-    may use threads.
+    """Return the machine that describes the CPU at hand. It has the features and caches of the CPU, and
+    `environment.threads()` cores.
     """
     return _described(environment.threads(), features())
 
 
 @cache
 def _described(cores: int, offered: frozenset[str]) -> Machine:
-    """Return the machine of the host's family with the features `offered`, `cores` cores, and the caches of the CPU at
-    hand where the system reports them.
+    """Return the machine of the host's family with the features `offered` and `cores` cores. Its caches are those of
+    the CPU at hand; sizes that the system does not report are those of the family's description.
     """
     row = host_family().described(offered)
     measured, limits = caches(), row.limits

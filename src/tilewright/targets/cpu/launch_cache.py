@@ -18,8 +18,8 @@ from tilewright.runtime.outputs import maker
 from tilewright.runtime.scripts import Whole
 from tilewright.runtime.tensors import Form, torch_dtype_of, torch_of
 from tilewright.targets.calls.describing import reads_arrays
-from tilewright.targets.calls.learnt import LearntCalls, telling_of
-from tilewright.targets.calls.observing import tell_of_call
+from tilewright.targets.calls.learnt import LearntCalls, write_counter_of
+from tilewright.targets.calls.observing import report_call
 from tilewright.targets.calls.table import (
     CallRecord,
     Copy,
@@ -51,17 +51,19 @@ class LaunchCache(LearntCalls):
         whole: Whole | None,
         places: Sequence[int | None],
     ) -> None:
-        """Remember a successful call, so that later calls with arguments of the same form repeat its launch.
+        """Remember a successful call, so that later calls of the same kind repeat its launch.
 
-        Nothing is remembered if an observer records the call (it is told of the call instead), if an output has no
-        elements, or if the call cannot be repeated by one launch.
+        Nothing is remembered in these cases: `whole` is None; an observer records the call (the call is reported to
+        it); an output has no elements; the arguments cannot be described; one launch with other addresses cannot repeat
+        the call.
 
-        `outputs` are [(array that the call made, True if it must hold zeros before)]. `whole` is the bound host program
-        (None: nothing is remembered). `places` has, for each array of the host program, its number among the call's
-        arguments followed by its outputs, or None if it stays the same. The host program may see a contiguous,
-        converted copy of an argument.
+        `outputs` are pairs (array that the call allocated, True if it must be filled with zeros first). `whole`
+        describes the bound host program. `places` has one entry for each array of `whole`: its number in `args`
+        followed by `outputs`, or None if every call uses the same array. An array of `whole` may be a contiguous,
+        converted copy of an argument. If the call is remembered, its launch drops the references to arrays that later
+        calls replace.
         """
-        if whole is None or tell_of_call(args, outputs, whole, places):
+        if whole is None or report_call(args, outputs, whole, places):
             return
         room = room_of(whole)
         if room is None or not all(a.size for a, _ in outputs):
@@ -95,17 +97,18 @@ class LaunchCache(LearntCalls):
             copies_of(dict(enumerate(args)), copied, written),
             pairs,
             [n for n in sorted(written) if n in array_args and torch_of(args[n]) is not None],
-            telling_of(sys.modules.get("torch")),
+            write_counter_of(sys.modules.get("torch")),
             room=room,
         )
-        launch.let_go(moved)
+        launch.drop_replaced_arrays(moved)
         self.remember(described, record, KINDS, ROOM)
 
 
 def room_of(whole: Whole) -> int | None:
-    """Return the bytes of memory that the bound host program `whole` keeps while its call is remembered. None if its
-    calls cannot be remembered: it has several launches, an empty array or no machine-code entry; it needs more memory
-    than ROOM; or native code cannot read numpy's arrays here.
+    """Return the bytes of memory that the launch of `whole` keeps while its call is remembered. `whole` describes a
+    bound host program. Return None if the call cannot be remembered: there are several launches, an array without
+    elements, or no machine-code entry; the launch needs more than ROOM bytes; or native code cannot read numpy arrays
+    here.
     """
     (launch, slots), *others = whole.launches
     is_entry = isinstance(launch, EntryLaunch) and slots == tuple(range(len(whole.arrays)))
@@ -119,10 +122,10 @@ def copied_arrays(
     given: Mapping[int, Any], whole: Whole, moved: Sequence[int | None], addresses: Sequence[int]
 ) -> dict[int, np.dtype[Any]] | None:
     """Return {number of an array in the call: element type of the copy} for the arrays that the host program `whole`
-    sees as contiguous copies. None if its launch cannot be repeated with other arrays.
+    reads or writes as contiguous copies. Return None if its launch cannot be repeated with other arrays.
 
-    `given` are the call's arrays by number. `moved` has, for each array of the host program, its number in the call
-    (None: it stays the same). `addresses` are the addresses of the call's arrays by number.
+    `given` is {number: array} of the call's arguments. `moved` has one entry for each array of `whole`: its number in
+    the call, or None if every call uses the same array. `addresses` are the addresses of the call's arrays, by number.
     """
     copied: dict[int, np.dtype[Any]] = {}
     for place, (array, n) in enumerate(zip(whole.arrays, moved, strict=True)):
@@ -146,13 +149,13 @@ def copied_arrays(
 
 
 def _element_count(argument: Any) -> int:
-    """Return the number of elements of a numpy array or torch tensor."""
+    """Return the number of elements of `argument`, a numpy array or torch tensor."""
     return int(argument.size if isinstance(argument, np.ndarray) else argument.numel())
 
 
 def _extent_of(argument: Any) -> Extent:
-    """Return the bytes that a numpy array or torch tensor covers, relative to its first element: (lowest, one past the
-    highest). The lowest is negative for negative strides.
+    """Return the bytes that the numpy array or torch tensor `argument` spans, relative to its first element: the
+    lowest, and one past the highest. The lowest is negative if the array has negative strides.
     """
     if isinstance(argument, np.ndarray):
         steps, size = argument.strides, argument.itemsize
@@ -166,9 +169,10 @@ def _extent_of(argument: Any) -> Extent:
 def copies_of(
     arrays: Mapping[int, Any], copied: Mapping[int, np.dtype[Any]], written: Set[int] = frozenset()
 ) -> list[Copy | SmallCopy]:
-    """Return the contiguous copies that a remembered call makes of its arguments. `arrays` is {number: argument};
-    `copied` is {number: element type of the copy}. Small copies without conversion are made on the stack, up to STACK
-    bytes in all. Copies of the arguments in `written` are copied back after the launch.
+    """Return the contiguous copies of arguments that a remembered call makes. `arrays` is {number: argument}, and
+    `copied` is {number: element type of the copy}. A small copy without conversion is made on the call's stack, if all
+    copies there have at most STACK bytes. Copies of arguments with a number in `written` are copied back after the
+    launch.
     """
     copies: list[Copy | SmallCopy] = []
     on_stack = 0
@@ -190,8 +194,8 @@ def copies_of(
 
 
 def _copy_of_tensor(tensor: Any, place: int, dtype: Any, written: bool) -> Copy:
-    """Return the copy that a call makes of its argument number `place`, the torch tensor `tensor`: contiguous, of torch
-    type `dtype`. It is copied back after the launch if `written`.
+    """Return the Copy for argument number `place` of a call, the torch tensor `tensor`. The copy is contiguous and has
+    the torch type `dtype`. It is copied back after the launch if `written`.
     """
     torch: Any = sys.modules["torch"]
     is_strided = dtype is tensor.dtype and not tensor.is_contiguous()
@@ -200,19 +204,21 @@ def _copy_of_tensor(tensor: Any, place: int, dtype: Any, written: bool) -> Copy:
 
 
 def _dims(extents: Sequence[int], strides: Sequence[int]) -> tuple[tuple[int, int], ...]:
-    """Return ((extent, stride), ...) of all dimensions, from their extents and their strides."""
+    """Return ((extent, stride), ...) for the dimensions of an array with these `extents` and `strides`."""
     return tuple(zip(extents, strides, strict=True))
 
 
 def _copy_into(make: Callable[[], Array], array: Array) -> Array:
-    """Create an array with `make`, copy the elements of `array` into it, converted to its type, and return it."""
+    """Create an array with `make`, copy the elements of `array` into it, converted to its type, and return the new
+    array.
+    """
     copy = make()
     np.copyto(copy, array, casting="unsafe")
     return copy
 
 
 def _converted(torch: Any, dtype: Any, tensor: Any) -> Any:
-    """Return a contiguous copy of the torch tensor `tensor`, converted to the torch type `dtype`. `torch` is the
-    module.
+    """Return a new, contiguous copy of the torch tensor `tensor`, converted to the torch type `dtype`. `torch` is the
+    module torch.
     """
     return tensor.to(dtype, copy=True, memory_format=torch.contiguous_format)

@@ -23,8 +23,8 @@ _held: list[Any] = []
 
 
 def _before_fork() -> None:
-    """Acquire this module's lock and LLVM's lock before a fork, and keep them: a lock that another thread held during
-    the fork would stay locked in the child. `_after_fork` releases them.
+    """Acquire this module's lock and LLVM's lock before a fork. Otherwise a lock that another thread holds during the
+    fork would stay locked in the child. `_after_fork` releases both.
     """
     _lock.acquire()
     llvm = sys.modules.get("llvmlite.binding.ffi")
@@ -35,7 +35,7 @@ def _before_fork() -> None:
 
 
 def _after_fork() -> None:
-    """Release the locks that `_before_fork` acquired. It runs in parent and child."""
+    """Release the locks that `_before_fork` acquired. Python calls this function in the parent and in the child."""
     while _held:
         _held.pop().__exit__(None, None, None)
     _lock.release()
@@ -52,20 +52,20 @@ class Code:
         self.engine = engine
 
     def address(self, name: str) -> int:
-        """Return the address of the exported function `name` in this machine code."""
+        """Return the address of the function `name`. It must be one of the names that were passed to `link`."""
         return int(self.engine[name])
 
 
 def versions(options: CodeOptions) -> str:
-    """Return as text the versions of the compiler toolchain and the LLVM options, on which generated code depends
-    beside its source. Cache keys contain it.
+    """Return a text with the versions of the compiler toolchain and the LLVM options `options`. Cache keys contain it,
+    because generated code depends on both.
     """
     return f"{toolchain()} {options}"
 
 
 def object_of(text: str, options: CodeOptions | None = None) -> bytes:
-    """Return the object code of the LLVM IR `text`, from the disk cache or compiled and stored there. `options` are
-    LLVM's (None: those of the CPU at hand).
+    """Return the object code of the LLVM IR `text`. It comes from the disk cache, or is compiled and stored there.
+    `options` are LLVM's options (None: those for the CPU at hand).
     """
     options = options or host_options()
     key = disk.key_of("llvm", text, versions(options))
@@ -80,7 +80,7 @@ def object_of(text: str, options: CodeOptions | None = None) -> bytes:
 
 @cache
 def _linker() -> Any:
-    """Return LLVM's JIT linker for the CPU at hand; the same object at every call."""
+    """Return LLVM's JIT linker for the CPU at hand. Every call returns the same object."""
     import llvmlite.binding as llvm
 
     llvm.initialize_native_target()
@@ -94,8 +94,9 @@ def _linker() -> Any:
 
 
 def link(data: bytes, names: tuple[str, ...]) -> Code:
-    """Link the object code `data` into this process and return it. `names` are the functions whose addresses can be
-    asked for. Conversion functions that the code calls are supplied. Raise CodeGenerationError if a symbol is missing.
+    """Link the object code `data` into this process, and return the linked code. `names` are the functions for which
+    `Code.address` works. Conversion functions that the code calls are linked too. Raise CodeGenerationError if a symbol
+    is missing.
     """
     global _count
     import llvmlite.binding as llvm
@@ -115,8 +116,8 @@ def link(data: bytes, names: tuple[str, ...]) -> Code:
 
 
 def load_text(text: str) -> Code:
-    """Compile and link the LLVM IR `text`; return its machine code. The addresses of all its external functions that
-    return void, a pointer, i32 or i64 can be asked for.
+    """Compile the LLVM IR `text`, link it into this process, and return the linked code. `Code.address` works for all
+    functions that `text` defines with external linkage and the result type void, ptr, i32 or i64.
     """
     names = tuple(re.findall(r"^define (?:void|ptr|i32|i64) @(\w+)", text, re.MULTILINE))
     return link(object_of(text), names)

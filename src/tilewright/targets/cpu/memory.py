@@ -24,8 +24,10 @@ _KNOWN = ("bool", "i8", "u8", "i16", "i32", "i64", "index", "f16", "bf16", "f32"
 
 
 def load(e: NativeEmitter, op: Op) -> None:
-    """Emit the load operation `op`: its first operand is the target register (scalar, vector or tile), its second the
-    tensor in memory. A vector is loaded whole, masked, as a broadcast or in pieces, as its index expression allows.
+    """Emit the load `op`: its first operand is the target register (scalar, vector or tile), its second operand the
+    tensor in memory. A vector is loaded with one instruction, with a mask, as a broadcast, or in several contiguous
+    pieces, depending on the index expression and the condition. For a scalar or vector, `e.registers` of the target is
+    set to the loaded LLVM value.
     """
     target, buffer = op.operands
     offset = op.attrs["at"][0]
@@ -39,8 +41,8 @@ def load(e: NativeEmitter, op: Op) -> None:
 
 
 def _row_stride(e: NativeEmitter, offset: Expr, row: Symbol, buffer: Value) -> str:
-    """Emit the distance in bytes between rows of a tile in the tensor `buffer`, and return it as an LLVM value.
-    `offset` is an element's index expression, which must be linear in the symbol `row`.
+    """Emit the distance between rows of a tile in the tensor `buffer`, in bytes, and return it as an LLVM value.
+    `offset` is the index expression of an element. It must be linear in `row`, the symbol of the row number.
     """
     factor = linear_factor(offset, row)
     assert factor is not None
@@ -49,8 +51,8 @@ def _row_stride(e: NativeEmitter, offset: Expr, row: Symbol, buffer: Value) -> s
 
 def _load_register(e: NativeEmitter, op: Op, target: Value, buffer: Value, offset: Expr) -> str:
     """Emit the load of the scalar or vector register `target` from the tensor `buffer`, and return the LLVM value.
-    `offset` is the index expression, of the lane number for vectors. In lanes for which the condition of the operation
-    `op` fails, the register gets its `otherwise` value.
+    `offset` is the index expression of an element; for a vector, it depends on the lane symbol. Lanes for which the
+    condition of `op` fails get the number `otherwise` of `op` (0 if there is none).
     """
     lanes, kind = e.lanes(target), element(target.type.dtype)
     lane = op.attrs["over"][0] if op.attrs["over"] else None
@@ -79,9 +81,9 @@ def _load_register(e: NativeEmitter, op: Op, target: Value, buffer: Value, offse
 
 
 def _contiguous_pieces(offset: Expr, lane: Symbol, lanes: int) -> list[tuple[int, int]]:
-    """Split the `lanes` lanes of a vector into pieces that are contiguous in memory, each a power of two long; return
-    them as [(first lane, number of lanes)]. `offset` is the index expression of an element, in terms of the lane symbol
-    `lane`.
+    """Split the `lanes` lanes of a vector into pieces that are contiguous in memory, with lengths that are powers of
+    two. Return [(first lane, number of lanes)] in ascending order. `offset` is the index expression of an element, in
+    terms of the lane symbol `lane`.
 
     >>> from tilewright.algebra.expr import index
     >>> l = index("l", 8)
@@ -96,8 +98,8 @@ def _contiguous_pieces(offset: Expr, lane: Symbol, lanes: int) -> list[tuple[int
 
 
 def guarded(e: NativeEmitter, pointer: str, when: Expr | None) -> str:
-    """Emit a select of a pointer: `pointer` if the condition `when` holds, else spare memory, where an access does no
-    harm. Return the LLVM value. Without a condition (None) nothing is emitted, and `pointer` is returned.
+    """Emit the choice of an address and return it as an LLVM value: `pointer` if the condition `when` holds, else the
+    address of spare memory, where an access does no harm. If `when` is None, emit nothing and return `pointer`.
     """
     if when is None:
         return pointer
@@ -105,8 +107,8 @@ def guarded(e: NativeEmitter, pointer: str, when: Expr | None) -> str:
 
 
 def _select(e: NativeEmitter, value: str, when: Expr | None, other: str, form: str) -> str:
-    """Emit a select: the LLVM value `value` if the condition `when` holds, else `other`; `form` is their LLVM type.
-    Return the LLVM value. Without a condition (None) nothing is emitted, and `value` is returned.
+    """Emit the choice of a value and return it as an LLVM value: `value` if the condition `when` holds, else `other`.
+    `form` is the LLVM type of both. If `when` is None, emit nothing and return `value`.
     """
     if when is None:
         return value
@@ -114,8 +116,8 @@ def _select(e: NativeEmitter, value: str, when: Expr | None, other: str, form: s
 
 
 def splat(e: NativeEmitter, number: Any, target: Value) -> str:
-    """Return the LLVM constant, of the type of the register `target`, with `number` in all lanes. Nothing is
-    emitted.
+    """Return the LLVM constant with `number` in all lanes, of the type of the register `target`. For element types that
+    LLVM lacks, such as floats of 8 bits, the constant has the bytes of the number. Nothing is emitted.
     """
     kind, lanes = target.type.dtype, e.lanes(target)
     if kind.name not in _KNOWN:
@@ -128,9 +130,10 @@ def splat(e: NativeEmitter, number: Any, target: Value) -> str:
 
 
 def store(e: NativeEmitter, op: Op) -> None:
-    """Emit the store operation `op`: its first operand is the source register (scalar, vector or tile), its second the
-    tensor in memory. A vector is stored whole, masked, in pieces or lane by lane, as its index expression and condition
-    allow. A large aligned vector with the attribute `stream` bypasses the caches.
+    """Emit the store `op`: its first operand is the source register (scalar, vector or tile), its second operand the
+    tensor in memory. A vector is stored with one instruction, with a mask, in several contiguous pieces, or lane by
+    lane, depending on the index expression and the condition. A store with the attribute `stream` bypasses the caches
+    if it has no condition, writes an aligned vector of 16, 32 or 64 bytes, and does not write an argument.
     """
     source, buffer = op.operands
     offset, when = op.attrs["at"][0], op.attrs.get("when")
@@ -171,8 +174,8 @@ def store(e: NativeEmitter, op: Op) -> None:
 
 def store_lanes(e: NativeEmitter, source: Value, buffer: Value, offset: Expr, lane: Symbol, when: Expr | None) -> None:
     """Emit the store of the vector register `source` to the tensor `buffer`. `offset` is the index expression of an
-    element, in terms of the lane symbol `lane`. Without a condition (`when` is None), contiguous lanes are stored in
-    pieces. With one, each lane is stored by itself, to spare memory if its condition fails.
+    element, in terms of the lane symbol `lane`. If `when` is None, contiguous lanes are stored together. Otherwise each
+    lane is stored by its own instruction, which writes to spare memory if the condition `when` fails for this lane.
     """
     form, kind = e.kind(source), element(source.type.dtype)
     align, value = source.type.dtype.numpy.itemsize, e.register(source)
@@ -187,15 +190,18 @@ def store_lanes(e: NativeEmitter, source: Value, buffer: Value, offset: Expr, la
 
 
 def prefetch(e: NativeEmitter, op: Op) -> None:
-    """Emit a prefetch of the cache line of the element that `op` names, for writing if it has the attribute `write`."""
+    """Emit the prefetch `op`: a hint to load the cache line of one element of the operand. If `op` has the attribute
+    `write`, it is a hint that the line will be written.
+    """
     e.w.declare("void @llvm.prefetch.p0(ptr, i32 immarg, i32 immarg, i32 immarg)")
     pointer = e.address_of(op.operands[0], op.attrs["at"][0])
     e.w.line(f"call void @llvm.prefetch.p0(ptr {pointer}, i32 {int(bool(op.attrs.get('write')))}, i32 3, i32 1)")
 
 
 def atomic(e: NativeEmitter, op: Op) -> None:
-    """Emit an atomic add, min or max of the source register (first operand) into one element of the tensor in memory
-    (second operand). If the operation's condition fails, spare memory is updated instead. Memory order is relaxed.
+    """Emit an atomic add, min or max (attribute `how`) of the source register (first operand) into one element of the
+    tensor in memory (second operand). If the condition of `op` fails, spare memory is updated instead. Memory order is
+    relaxed.
     """
     source, buffer = op.operands
     kind = source.type.dtype
@@ -209,6 +215,8 @@ def atomic(e: NativeEmitter, op: Op) -> None:
 
 
 def _is_aligned(offset: Expr, lane: Symbol, elements: int) -> bool:
-    """True if the index expression `offset`, at lane 0 of the symbol `lane`, is provably a multiple of `elements`."""
+    """True if `offset` is provably a multiple of `elements` at lane 0. `offset` is an index expression in terms of the
+    lane symbol `lane`.
+    """
     start = at_start(offset, lane)
     return (start % elements) is as_expr(0)

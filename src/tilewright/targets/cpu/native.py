@@ -48,8 +48,8 @@ class NativeKernel:
         self._entry: EntryCode | None = None
 
     def _lower(self) -> LoweredLoops:
-        """Return the program lowered to a loop program (the IR level below the block program), with the reasons why
-        products run as scalar loops. It is lowered at the first call; a loop program stays as it is.
+        """Return the program as a loop program, with the reasons why matrix products run as scalar loops. A block
+        program is lowered at the first call. A loop program is returned unchanged, without reasons.
         """
         if self._lowered is None:
             if self.program.level is LOOP:
@@ -61,14 +61,16 @@ class NativeKernel:
 
     @property
     def slow(self) -> tuple[str, ...]:
-        """The reasons why matrix products run as scalar loops, one text each; empty if all use instructions. Lowers the
-        program at first use.
+        """The reasons why matrix products run as scalar loops, one text each. The tuple is empty if all products use
+        instructions for them. The first use lowers the program.
         """
         return self._lower().slow
 
     @property
     def emitted(self) -> EmittedNative:
-        """The program as an LLVM function, with the memory that its caller must provide. Emitted at first use."""
+        """The program as the text of an LLVM function, with the memory that its caller must provide. The first use
+        emits it.
+        """
         if self._emitted is None:
             self._emitted = emitted = emit(self.loop, self.target.machine)
             self.dump.write("emit", "ll", lambda: emitted.text)
@@ -76,38 +78,38 @@ class NativeKernel:
 
     @property
     def object(self) -> bytes:
-        """The program's object code, from the disk cache or compiled."""
+        """The object code of the program, from the disk cache or compiled."""
         return object_of(self.llvm, self.target.options)
 
     def write_assembly(self) -> None:
-        """Write the program's assembly to the dump folder; do nothing if dumps are off."""
+        """Write the program's assembly to the dump folder. Do nothing if dumps are off."""
         self.dump.write("generate", "s", lambda: self.assembly)
 
     @property
     def loop(self) -> Program:
-        """The program lowered to a loop program (the IR level below the block program)."""
+        """The program as a loop program. The first use lowers it."""
         return self._lower().program
 
     @property
     def llvm(self) -> str:
-        """The program's LLVM IR as text."""
+        """The LLVM IR of the program as text."""
         return self.emitted.text
 
     @property
     def assembly(self) -> str:
-        """The program's assembly as text, compiled at each use."""
+        """The assembly of the program as text. Each use compiles the program again."""
         return HELPER.ask(self.target.options.request("assembly"), self.llvm).decode()
 
     def launch(
         self, arrays: list[Array], workers: int | None = None, params: Mapping[str, int] | None = None
     ) -> Callable[[], None]:
-        """Return a function without parameters that runs the program on `arrays`; it may be called any number of times.
-        At most `workers` threads run it (None: all of the pool).
+        """Return a function without parameters that runs the program on `arrays`, with at most `workers` threads (None:
+        all of the pool). The function may be called any number of times.
 
-        Open sizes (known only at the call) follow from the arrays' shapes; `params` gives those that no shape
-        determines, by name. If an argument declares strides or a swizzle, each call copies the array to that layout,
-        and back if it is written. Raise ArgumentError if arrays do not fit or overlap, and TargetError if the code does
-        not run on this CPU.
+        Open sizes follow from the shapes of the arrays. `params` is {name: value} for open sizes that no shape
+        determines. If an argument declares strides or a swizzle, each call copies the array to this layout, and copies
+        it back if it is written. Raise ArgumentError if the arrays do not fit the arguments, if a written array
+        overlaps another one, or if `workers` is less than 1. Raise TargetError if the code does not run on this CPU.
         """
         name = self.program.name
         self.target.require(name)
@@ -128,9 +130,10 @@ class NativeKernel:
     def sizes_and_types(
         self, arrays: Sequence[Array], params: Mapping[str, int] | None
     ) -> tuple[list[int], list[TensorType]]:
-        """Return (values of the open sizes, types of the arguments with these values) for a call with `arrays`. Open
-        sizes are known only at the call; `params` gives those that no shape determines, by name. Raise ArgumentError if
-        the number, shapes or element types of the arrays are not those of the arguments.
+        """Return (values of the open sizes in order, types of the arguments with these values) for a call with
+        `arrays`. `params` is {name: value} for open sizes that no shape determines. Raise ArgumentError if the number,
+        shapes or element types of the arrays do not fit the arguments. An argument of a loop program accepts arrays of
+        any shape with the right number of elements.
         """
         name = self.program.name
         if len(arrays) != len(self.program.args):
@@ -154,16 +157,18 @@ class NativeKernel:
 
     @property
     def entry(self) -> EntryCode:
-        """The linked machine code of a host program that launches this program alone; made at first use."""
+        """The linked machine code of a host program that launches only this program. The first use compiles or loads
+        it.
+        """
         if self._entry is None:
             host = alone(self.program, WORKERS.most)
             self._entry = entry_code(host, lambda _: (self, ()), self.target, laid_out=True)
         return self._entry
 
     def start(self, arrays: list[Array], workers: int | None, values: Sequence[int]) -> Callable[[], None]:
-        """Return a function without parameters that runs the machine code on `arrays`, which must have the arguments'
-        layouts. `workers` is the largest number of threads (None: all of the pool); `values` are those of the open
-        sizes (known only at the call), in order.
+        """Return a function without parameters that runs the machine code on `arrays`. The arrays must have the memory
+        layouts that the arguments declare. `workers` is the largest number of threads (None: all of the pool). `values`
+        are the values of the open sizes, in order.
         """
         return EntryLaunch(EntryMember(self.program.name, self.entry, tuple(values)), arrays, workers=workers)
 
@@ -177,7 +182,9 @@ class StagedLaunch:
         self._lock = Lock()
 
     def __call__(self) -> None:
-        """Runs the kernel, between the copies."""
+        """Copy the arrays to the program's layouts, run the kernel, and copy written arrays back. Concurrent calls wait
+        for each other.
+        """
         with self._lock:
             for array, flat, places, _ in self._staged:
                 flat[places] = array
@@ -188,8 +195,8 @@ class StagedLaunch:
 
 
 def _check_memory(array: Array, name: str, kind: TensorType) -> None:
-    """Raise ArgumentError unless `array` is contiguous, aligned, and writeable if the argument is written. `name` and
-    `kind` are the argument's name and type.
+    """Raise ArgumentError unless `array` is contiguous and aligned to its element size, and writeable if the argument
+    is written. `name` and `kind` are the name and type of the argument.
     """
     if not array.flags.c_contiguous:
         raise ArgumentError(f"{name} is not contiguous; pass np.ascontiguousarray({name})")
@@ -200,8 +207,8 @@ def _check_memory(array: Array, name: str, kind: TensorType) -> None:
 
 
 def _element_offsets(kind: TensorType) -> Array:
-    """Return an array of the shape of `kind` (a tensor type with strides or a swizzle) that holds the offset in memory
-    of each element.
+    """Return an array of the shape of the tensor type `kind` with the offset of each element in memory, in elements,
+    after strides and swizzle.
     """
     shape, steps = numbers(kind.shape, kind), numbers(kind.steps, kind)
     offsets: Any = np.zeros(shape, np.int64)

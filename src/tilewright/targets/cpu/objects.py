@@ -42,7 +42,9 @@ class Section:
 
     @property
     def loaded(self) -> bool:
-        """True if the section is part of the running program. Empty sections, unwinding tables and notes are not."""
+        """True if the section is part of the running program. Sections of size 0, unwinding tables and
+        notes are not.
+        """
         return bool(self.flags & _ALLOC) and self.size > 0 and not self.name.startswith((".eh_frame", ".note"))
 
 
@@ -72,13 +74,13 @@ class ObjectFile:
 
     @property
     def undefined(self) -> tuple[str, ...]:
-        """The names of symbols that the object needs from other objects, without weak ones."""
+        """The names of symbols that other objects must define. Weak symbols are left out."""
         return tuple(s.name for s in self.symbols if s.section == 0 and s.name and not s.is_weak)
 
 
 def read_object(data: bytes) -> ObjectFile:
-    """Parse an ELF object file, given as bytes. Raise CodeGenerationError if the bytes are no 64-bit little-endian ELF
-    file, or are incomplete.
+    """Return the content of the ELF object file `data`. Raise CodeGenerationError if the bytes are not a 64-bit
+    little-endian ELF file, or if a part of the file is missing.
     """
     try:
         return _read(data)
@@ -87,8 +89,9 @@ def read_object(data: bytes) -> ObjectFile:
 
 
 def _read(data: bytes) -> ObjectFile:
-    """Parse an ELF object file, given as bytes. Raise CodeGenerationError if it is no 64-bit little-endian ELF file.
-    Errors of unpacking (struct.error, IndexError) are not caught.
+    """Return the content of the ELF object file `data`. Raise CodeGenerationError if the bytes are not a 64-bit
+    little-endian ELF file, or if the content of a section is missing. For other damage, struct.error, IndexError or
+    UnicodeDecodeError is raised.
     """
     if data[:6] != b"\x7fELF\x02\x01":
         raise CodeGenerationError("the object file is no ELF file of 64 bits, little-endian")
@@ -114,8 +117,9 @@ def _read(data: bytes) -> ObjectFile:
 
 
 def _content(data: bytes, row: tuple[int, ...]) -> bytes:
-    """Return the bytes of a section of the object file `data`; `row` is its unpacked section header. Empty for a
-    section that only reserves memory (.bss). Raise CodeGenerationError if the file is cut off.
+    """Return the bytes of one section of the object file `data`. `row` is the section's unpacked header. The result is
+    empty for a section that only reserves memory (.bss). Raise CodeGenerationError if the file ends before the section
+    does.
     """
     if row[1] == _NOBITS:
         return b""
@@ -131,8 +135,8 @@ def _text(table: bytes, offset: int) -> str:
 
 
 def object_form(machine: int) -> ObjectForm:
-    """Return the relocations of the CPU family whose object files have the ELF machine number `machine`. Raise
-    CodeGenerationError if no family has it.
+    """Return the object format of the CPU family with the ELF machine number `machine` (62 is x86-64). Raise
+    CodeGenerationError if no family has this number.
     """
     for name in family_names():
         form = family(name).objects
@@ -145,8 +149,9 @@ def object_form(machine: int) -> ObjectForm:
 
 
 def shared_library(data: bytes, soname: str) -> bytes:
-    """Link the object file `data` and return the bytes of an ELF shared library that exports its global functions.
-    `soname` is the library's name. Raise CodeGenerationError if the object needs symbols of other objects.
+    """Link the object file `data`, and return the bytes of an ELF shared library that exports its global functions.
+    `soname` is the name of the library. Raise CodeGenerationError if the object needs symbols of other objects, has a
+    relocation that is not supported, or is too large.
     """
     return _Library(read_object(data), soname).data()
 
@@ -165,14 +170,15 @@ class _Library:
         self.soname = self._string(soname)
 
     def _string(self, text: str) -> int:
-        """Append `text` to the library's string table; return its offset there."""
+        """Append `text` to the library's string table, and return its offset in the table."""
         offset = len(self.strings)
         self.strings += text.encode() + b"\0"
         return offset
 
     def data(self) -> bytes:
-        """Return the bytes of the shared library. In order: headers, tables, code and constants; then writable data,
-        which is loaded one page further; then section headers.
+        """Return the bytes of the shared library. In order: headers, tables, code and constants, the dynamic section
+        and writable data, section headers. Writable data is loaded one page (64 KB) higher than its position in the
+        file.
         """
         sections = self.source.sections
         read_only = [n for n, s in enumerate(sections) if s.loaded and not s.flags & _WRITE]
@@ -236,8 +242,9 @@ class _Library:
     def _with_sections(
         self, image: bytearray, listed: list[tuple[str, int, int, int, int, int, int, int, int, int]]
     ) -> bytes:
-        """Append section headers to the file image `image`, fill in its ELF header, and return the bytes. `listed` are
-        the sections, as (name, fields of the section header).
+        """Append section names and section headers to the file image `image`, fill in its ELF header, and return the
+        bytes. `listed` are the sections as tuples (name, kind, flags, address, offset, size, link, info, alignment,
+        entry size).
         """
         names = bytearray(b"\0")
         rows = [bytes(_SECTION.size)]
@@ -262,9 +269,9 @@ class _Library:
         return bytes(image)
 
     def _relocate(self, image: bytearray, address_of: dict[int, int], offsets: dict[int, int]) -> None:
-        """Write into `image` the addresses that the object's relocations ask for; those that the loader applies are
-        skipped. `address_of` is {section number: address when loaded}, `offsets` is {section number: position in the
-        file}. Raise CodeGenerationError for an unknown relocation, or an address that is too far away.
+        """Apply the object's relocations to `image`, except those that the system's loader applies. `address_of` is
+        {section number: address when loaded}, and `offsets` is {section number: position in the file}. Raise
+        CodeGenerationError for a relocation that is not supported, or for an address that is too far away.
         """
         for relocation in self.source.relocations:
             section, offset, kind, symbol, addend = relocation
@@ -281,8 +288,8 @@ class _Library:
                 raise CodeGenerationError(f"the object is too large: {target.name} lies too far from where it is used")
 
     def _is_for_loader(self, relocation: tuple[int, int, int, int, int]) -> bool:
-        """True if the system's loader must apply the relocation (section, offset, kind, symbol, addend): it puts the
-        address of an optional (weak) function into a word of writable data.
+        """True if the system's loader must apply `relocation`, a tuple (section, offset, kind, symbol, addend). The
+        loader applies relocations that store the address of a weak, undefined function to a word of writable data.
         """
         section, _, kind, symbol, _ = relocation
         in_data = self.source.sections[section].loaded and self.source.sections[section].flags & _WRITE
@@ -291,8 +298,8 @@ class _Library:
     def _loader_relocations(
         self, relocations: list[tuple[int, int, int, int, int]], address_of: dict[int, int]
     ) -> bytes:
-        """Return the bytes of the table of relocations that the system's loader applies. `relocations` are [(section,
-        offset, kind, symbol, addend)]; `address_of` is {section number: address when loaded}.
+        """Return the bytes of the table of relocations that the system's loader applies. `relocations` are tuples
+        (section, offset, kind, symbol, addend), and `address_of` is {section number: address when loaded}.
         """
         numbers = {s: number for number, s in enumerate(self.optional, len(self.offered) + 1)}
         rows = []
@@ -302,8 +309,8 @@ class _Library:
         return b"".join(rows)
 
     def _symbols(self, address_of: dict[int, int]) -> bytes:
-        """Return the bytes of the dynamic symbol table: exported functions, then optional (weak) ones. `address_of` is
-        {section number: address when loaded}.
+        """Return the bytes of the dynamic symbol table: a null symbol, the exported functions, then the weak undefined
+        functions. `address_of` is {section number: address when loaded}.
         """
         rows = [bytes(_SYMBOL.size)]
         for name, s in zip(self.names, self.offered, strict=False):
@@ -312,7 +319,7 @@ class _Library:
         return b"".join(rows)
 
     def _hash(self) -> bytes:
-        """Return the bytes of the ELF hash table, by which a loader finds the exported functions by name."""
+        """Return the bytes of the ELF hash table. A loader uses it to find the exported functions by name."""
         count = len(self.names) + 1
         buckets, chains = [0] * count, [0] * count
         for number, s in enumerate(self.offered, 1):
@@ -321,9 +328,9 @@ class _Library:
         return struct.pack(f"<{2 + 2 * count}I", count, count, *buckets, *chains)
 
     def _dynamic(self, hash_at: int, strings_at: int, symbols_at: int, left: tuple[int, int]) -> bytes:
-        """Return the bytes of the dynamic section, by which the loader finds the library's tables. `hash_at`,
-        `strings_at` and `symbols_at` are their addresses; `left` is (address, bytes) of the relocations that the loader
-        applies.
+        """Return the bytes of the dynamic section, in which a loader finds the library's tables. `hash_at`,
+        `strings_at` and `symbols_at` are the addresses of tables. `left` is (address, bytes) of the relocations that
+        the loader applies.
         """
         entries = [
             (14, self.soname),
@@ -339,7 +346,7 @@ class _Library:
 
 
 def elf_hash(name: str) -> int:
-    """Return the hash of a symbol's name, as ELF defines it.
+    """Return the hash of the symbol name `name`, as the ELF standard defines it.
 
     >>> hex(elf_hash("printf"))
     '0x77905a6'

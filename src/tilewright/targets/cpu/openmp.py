@@ -26,8 +26,8 @@ _FLAGS_FIELD = 6  # after the process's name, which ends with the last parenthes
 
 
 def team_functions() -> np.ndarray[Any, np.dtype[np.uint64]] | None:
-    """Return the addresses of FUNCTIONS in the OpenMP library that PyTorch uses, in that order. None if PyTorch is not
-    (or not completely) imported, was built without OpenMP, or if this process was forked.
+    """Return the addresses of FUNCTIONS, in order, in the OpenMP library that PyTorch uses. Return None if PyTorch is
+    not completely imported, if it has no OpenMP, or if this process was forked (see `is_forked`).
     """
     torch = sys.modules.get("torch")
     if torch is None or getattr(getattr(torch, "__spec__", None), "_initializing", False):
@@ -37,10 +37,10 @@ def team_functions() -> np.ndarray[Any, np.dtype[np.uint64]] | None:
 
 @cache
 def _functions_of(package: str) -> np.ndarray[Any, np.dtype[np.uint64]] | None:
-    """Return the addresses of FUNCTIONS in the OpenMP library of PyTorch, whose package file is `package`. None if
-    PyTorch's library is not loaded or was built without OpenMP.
+    """Return the addresses of FUNCTIONS, in order, in the OpenMP library of PyTorch. `package` is the path of the
+    `__init__.py` of torch. Return None if PyTorch's library is not loaded or has no OpenMP.
 
-    A process may hold several OpenMP libraries, so that the names are resolved by PyTorch's own library.
+    A process may contain several OpenMP libraries. The names are therefore looked up through PyTorch's library.
     """
     library = Path(package).parent / "lib" / "libtorch_cpu.so"
     if not library.exists():
@@ -57,7 +57,7 @@ _is_child = False
 
 
 def _after_fork() -> None:
-    """Record that this process is a forked child. It runs in the child after a fork."""
+    """Record that this process is a forked child. Python calls this function in the child after a fork."""
     global _is_child
     _is_child = True
 
@@ -67,9 +67,8 @@ if hasattr(os, "register_at_fork"):
 
 
 def is_forked() -> bool:
-    """True if this process was forked and has not called exec since, or if the system does not tell.
-
-    The fork may have been before this module was imported, so that Linux' process flags are read as well.
+    """True if this process was forked and has not called exec since then. True also if Linux's process flags cannot be
+    read, as on other systems. The flags show forks before this module was imported.
     """
     try:
         fields = STATUS.read_text().rpartition(")")[2].split()

@@ -35,17 +35,17 @@ class OperatorCache(LearntCalls):
     """The launches that one operator remembers of its calls on the host."""
 
     def describe(self, args: Sequence[Any]) -> Description | None:
-        """Return the 64-bit words that tell kinds of calls apart (types, shapes, strides, numbers) for a call with
-        `args`, and the arguments' addresses. None if an argument cannot be described.
+        """Return the Description of the arguments `args`: 64-bit words (types, extents, strides, values of numbers) and
+        the addresses of arrays. Calls with equal words are of one kind. Return None if an argument cannot be described.
         """
         if not reads_arrays():
             return None
         return self.table_for(pool().code, args).described(args)
 
     def learn(self, args: Sequence[Any], results: Sequence[Any], events: Observed) -> bool:
-        """Remember a successful call of the operator, so that later calls like it repeat its launch; return True.
-        `args` and `results` are the operator's; `events` were recorded by the observer during the call. Return False,
-        and remember nothing, if no record can repeat the call, such as one with several kernel calls.
+        """Remember a successful call of the operator, so that later calls of the same kind repeat its launch. `args`
+        and `results` are those of the operator. `events` were recorded during the call. Return True if the call is
+        remembered. Return False if no record can repeat it, for example because it made several kernel calls.
         """
         described = self.describe(args)
         if described is None or len(events.calls) != 1 or len(events.weights) > 1:
@@ -86,15 +86,12 @@ class _Source(NamedTuple):
 def _sources(
     args: Sequence[Any], results: Sequence[Any], call: KernelCall, events: Observed
 ) -> list[_Source | None] | None:
-    """Return [where the array comes from, ...] for the arrays of the host program: an argument or result of the
-    operator.
+    """Return [origin of the array, ...] for the arrays of the host program that the kernel call `call` launched. The
+    origin is an argument or a result of the operator, or a contiguous copy of one. It is None for an array that is the
+    same in every call, such as a constant.
 
-    An entry is None for an array that stays the same, such as a constant. `args` and `results` are the operator's.
-    `call` is its one kernel call, `events` are the copies and constants observed with it. An array that is read may
-    also be a contiguous copy of an argument.
-
-    Return None instead of the list if the origin of an array is unknown, or if not every result is written exactly
-    once.
+    `args` and `results` are those of the operator. `events` has the copies and constants that were observed. Return
+    None in place of the list if the origin of an array is unknown, or if a result is not written by exactly one array.
     """
     arrays = [*call.args, *(array for array, _ in call.outputs)]
     argument_at = {_address(a): n for n, a in enumerate(args) if _is_array(a)}
@@ -134,11 +131,12 @@ def _source_of_result(
     first: int,
     copied_from: Mapping[int, Any],
 ) -> _Source | None:
-    """Return the result of the operator to which an array that a kernel wrote belongs. Either the array is in the
-    result's memory, or the result was copied from it. None if it is neither.
+    """Return the origin of `array`, which the kernel wrote at the address `at`: the result of the operator that has the
+    array's memory, or that was copied from it. Return None if there is no such result, or if a result was copied from
+    an array that is not contiguous or has gaps in memory.
 
-    `at` is the array's address. `result_at` is {address: number of the result}; the first result has number `first`.
-    `copied_from` is {address of a copy: tensor that was copied}.
+    `result_at` is {address: number of the result}. The numbers of `results` begin with `first`. `copied_from` is
+    {address of a copy: tensor that was copied}.
     """
     if at in result_at:
         return _Source(result_at[at], array)
@@ -151,8 +149,9 @@ def _source_of_result(
 
 
 def _in_memory_order(source: Any, copy: Any) -> Dims | None:
-    """Return ((extent, stride in `copy`), ...) of the dimensions, in the order of the memory of `source`, outermost
-    first. Dimensions of extent 1 are left out. `copy` has the shape of `source`. None if `source` has gaps in memory.
+    """Return ((extent, stride in `copy`), ...) of the dimensions, sorted by their strides in `source`, largest first.
+    `source` and `copy` are tensors of one shape. Dimensions of extent 1 are left out; if all are, the result is ((1,
+    1),). Return None if `source` has gaps in memory. Strides count elements.
     """
     order = sorted(range(source.dim()), key=lambda n: (-source.stride(n), n))
     dims = [(source.shape[n], copy.stride(n), source.stride(n)) for n in order if source.shape[n] != 1]
@@ -165,23 +164,23 @@ def _in_memory_order(source: Any, copy: Any) -> Dims | None:
 
 
 def _is_array(value: Any) -> bool:
-    """True if `value` is a numpy array or a torch tensor (it has an attribute `ndim`)."""
+    """True if `value` is a numpy array or a torch tensor (the test is whether it has an attribute `ndim`)."""
     return hasattr(value, "ndim")
 
 
 def _address(array: Any) -> int:
-    """Return the address of the first element of an array or tensor."""
+    """Return the address of the first element of `array`, a numpy array or torch tensor."""
     return int(array.ctypes.data if isinstance(array, np.ndarray) else array.data_ptr())
 
 
 def _is_contiguous(array: Any) -> bool:
-    """True if an array or tensor is contiguous, in row-major order."""
+    """True if `array`, a numpy array or torch tensor, is contiguous in row-major order."""
     return bool(array.flags.c_contiguous if isinstance(array, np.ndarray) else array.is_contiguous())
 
 
 def _fixed(args: Sequence[Any], weights: Sequence[KeptWeights]) -> list[FixedTensor] | None:
-    """Return the arguments that must stay the same tensors, unchanged, in all calls of a record: those that were packed
-    into `weights`. None if a packed tensor is not among `args`.
+    """Return the arguments that must be the same, unchanged tensors in all calls of a record: those that were packed
+    into `weights`. `args` are the arguments of the operator. Return None if a packed tensor is not in `args`.
     """
     places = {id(a): n for n, a in enumerate(args)}
     tensors = [each for packed in weights for each in packed.tensors]
@@ -200,14 +199,13 @@ def _record(
     sources: Sequence[_Source | None],
     validity: tuple[int, Sequence[FixedTensor], Sequence[KeptWeights]],
 ) -> CallRecord | None:
-    """Return a CallRecord, which repeats an operator's call natively; or None if that is impossible.
+    """Return the CallRecord that repeats the operator's call in native code. Return None in these cases: the kernel
+    writes to an argument; a copy is needed that a record cannot make; a result has gaps in memory; a result and the
+    array that the kernel wrote have different numbers of elements.
 
-    It is if the kernel writes to an argument, if a copy is needed that a record cannot make, or if a result has gaps in
-    memory or not as many elements as the array that the kernel wrote.
-
-    `args` and `results` are the operator's; `sources` has, for each array of the kernel call `call`, the argument or
-    result that it comes from. `validity` is (bytes of memory that the launch keeps, tensors that must stay the same,
-    packed weights).
+    `args` and `results` are those of the operator. `sources` has the origin of each array of the kernel call `call`
+    (see `_sources`). `validity` is (bytes of memory that the launch keeps, tensors that must stay the same, packed
+    weights). The launch drops its references to arrays that later calls replace.
     """
     room, fixed, weights = validity
     whole, code = call.whole, pool().code
@@ -250,14 +248,14 @@ def _record(
         fixed=fixed,
         alive=alive,
     )
-    launch.let_go(numbers)
+    launch.drop_replaced_arrays(numbers)
     return record
 
 
 def _copy_of_view(copy: Copy | SmallCopy, args: Sequence[Any], views: Mapping[int, Any]) -> Copy | SmallCopy:
-    """Return `copy` (the copy that a call makes of an argument) changed to view the argument with the extents and
-    strides of its tensor in `views` first. Copies on the stack, and copies of arguments with those extents and strides
-    already, are returned as they are. `views` is {argument number: tensor}.
+    """Return `copy`, changed so that it copies a view of its argument in `args`. The view has the extents and strides
+    of `views`[argument number], a tensor in the memory of the argument. `copy` is returned unchanged if it is a
+    SmallCopy, or if the argument already has these extents and strides.
     """
     if isinstance(copy, SmallCopy):
         return copy
@@ -268,21 +266,23 @@ def _copy_of_view(copy: Copy | SmallCopy, args: Sequence[Any], views: Mapping[in
 
 
 def _copied_as(make: Callable[[Any], Any], shape: tuple[int, ...], strides: tuple[int, ...], tensor: Any) -> Any:
-    """View `tensor` with `shape` and `strides`, and return the copy that `make` makes of the view."""
+    """Return the copy that `make` makes of `tensor`, viewed with `shape` and `strides` (in elements)."""
     return make(tensor.as_strided(shape, strides))
 
 
 def _output(result: Any, array: Any, place: int, dims: Dims | None, zeroed: bool) -> tuple[Output, SmallCopy | None]:
-    """Return (an Output, which says how each call creates a result; a SmallCopy or None).
+    """Return (output, small copy or None): how each call creates one result of the operator.
 
-    `result` is the tensor that the operator returned, `array` is what the kernel wrote, and `place` is the result's
-    number among arguments and results. `dims` is None if both share memory; otherwise ((extent, stride), ...) of the
-    result in the array's memory order. `zeroed` says that the kernel needs zeros in the array.
+    `result` is the tensor that the operator returned, and `array` is what the kernel wrote. `place` is the number of
+    the result among arguments and results. `dims` is None if both have the same memory. Otherwise it is ((extent,
+    stride), ...) of the result in the memory order of `array`. `zeroed` says that the kernel needs zeros in `array`.
 
-    There are three cases. A small array without `dims` and not zeroed: the kernel writes into a new tensor. A small
-    array with `dims`, not zeroed, of elements that SmallCopy takes: the kernel writes to the call's stack, and the
-    SmallCopy copies it into a new tensor. Otherwise the array comes from a pool: the result is a view of it, or with
-    `dims` a copy.
+    | `array` | `dims` | the kernel writes to | the result is |
+    |---|---|---|---|
+    | small, not zeroed | None | a new tensor | this tensor |
+    | small, not zeroed, SmallCopy takes it | given | the stack | a new tensor that the SmallCopy fills |
+    | other | None | memory from a pool | a view of this memory |
+    | other | given | memory from a pool | a new tensor, copied from this memory |
     """
     torch: Any = sys.modules["torch"]
     shape, strides = tuple(result.shape), result.stride()
@@ -300,7 +300,7 @@ def _output(result: Any, array: Any, place: int, dims: Dims | None, zeroed: bool
     extents, steps = (tuple(column) for column in zip(*dims, strict=True))
 
     def placed(elements: Any) -> Any:
-        """Create a result, copy `elements` (what the kernel wrote) into it, and return it."""
+        """Return a new result with the elements of `elements`, the array that the kernel wrote."""
         goal = make()
         goal.as_strided(extents, steps).copy_(as_tensor(elements).view(extents))
         return goal
@@ -309,6 +309,6 @@ def _output(result: Any, array: Any, place: int, dims: Dims | None, zeroed: bool
 
 
 def _has_no_gaps(tensor: Any) -> bool:
-    """True if the elements of a torch tensor fill the memory that they span without gaps."""
+    """True if the torch tensor `tensor` has as many elements as the memory from its first to its last element."""
     last = sum((extent - 1) * stride for extent, stride in zip(tensor.shape, tensor.stride(), strict=True))
     return bool(last + 1 == prod(tensor.shape))

@@ -44,15 +44,15 @@ entry:
 
 
 def pool_text(family: Family) -> str | None:
-    """Return the LLVM text of a worker pool that needs no library; its main function is `pool_run`. None if the family
-    has no way for threads to wait without a library.
+    """Return the LLVM text of a worker pool that needs no library. Its main function is `pool_run`. Return None if
+    threads of the CPU family `family` have no way to sleep without a library.
     """
     waiting = text_without_library(family)
     return None if waiting is None else waiting + TEXT
 
 
 def pool_entry(name: str) -> str:
-    """Return the LLVM text of the pool functions that an exported kernel `name` offers to its users; they call the
-    pool.
+    """Return the LLVM text of the pool functions that an object of the exported kernel `name` offers: NAME_pool_run,
+    NAME_pool_launch, NAME_pool_setup and NAME_pool_worker. They call the functions of `pool_text`.
     """
     return _ENTRY.replace("NAME", name).replace("CALLS", CALLS)

@@ -310,11 +310,10 @@ entry:
 
 
 def aligned(count: int, alignment: int = 4096) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """Return an array of `count` zero bytes whose address is a multiple of `alignment`.
+    """Return an array of `count` zero bytes with an address that is a multiple of `alignment`.
 
-    Large arrays (from an eighth of a large page on) are aligned to large pages instead, and lie in such pages if the
-    system has them, so that strided rows need fewer TLB entries. A forked process gets a copy of them, never the same
-    memory.
+    An array of at least an eighth of a large page is aligned to large pages instead. It lies in such pages if the
+    system has them, so that strided rows need fewer TLB entries. A forked process gets a copy of its memory.
     """
     if count >= LARGE_PAGE // 8:
         alignment = LARGE_PAGE
@@ -329,22 +328,22 @@ class PoolCode(Protocol):
     """Machine code of the functions that threads and launches call."""
 
     def address(self, name: str) -> int:
-        """Return the address of the native function `name`, such as `pool_run` or `pool_worker`. A protocol's
-        method.
-        """
+        """Return the address of the native function `name`, such as "pool_run" or "pool_worker". Protocol method."""
 
 
 class LockedLaunch(Protocol):
     """A launch with a lock: one thread at a time makes it."""
 
     def unlock(self) -> None:
-        """Release the launch's lock. It is called in a forked process, in which a thread that held the lock does not
-        exist. A protocol's method.
+        """Release the lock of the launch. A forked process calls it, because the thread that held the lock does not
+        exist there. Protocol method.
         """
 
 
 def _generate_pool_code() -> PoolCode:
-    """Return the linked machine code of the worker pool for the CPU at hand, compiled or taken from the disk cache."""
+    """Return the linked machine code of the worker pool for the CPU at hand. Its object code comes from the disk cache,
+    or is compiled.
+    """
     from tilewright.targets.cpu.load import load_text
 
     return load_text(text_of_waiting(host_family()) + TEXT + calling.TEXT)
@@ -354,7 +353,9 @@ class Pool:
     """The worker threads of this process, and the control block by which launches reach them."""
 
     def __init__(self, workers: int, code: PoolCode | None = None):
-        """Start `workers` - 1 threads; `code` has the functions of `TEXT` (None: generate them)."""
+        """Start `workers` - 1 threads. `code` is the linked machine code of `TEXT` (None: compile it or load it from
+        the cache). On CPUs with AMX, permission to use tile registers is requested before the threads start.
+        """
         features()  # asks for tile registers, before threads start
         self.workers = workers
         self.code = _generate_pool_code() if code is None else code
@@ -368,8 +369,8 @@ class Pool:
         self.start()
 
     def start(self) -> None:
-        """Start the worker threads for the current process. If the system refuses to start one, the pool has fewer
-        workers.
+        """Start the worker threads in the current process. If the system refuses to start a thread, the pool has fewer
+        workers; `self.workers` is their number, including the launching thread.
         """
         self.owner = os.getpid()
         count = 0
@@ -383,15 +384,13 @@ class Pool:
         self.control[640:644].view(np.uint32)[0] = count
 
     def add(self, launch: LockedLaunch) -> None:
-        """Register a launch, so that its lock is released in a forked process. Also make all launches use PyTorch's
-        threads if PyTorch is loaded.
-        """
+        """Register `launch`, so that its lock is released in a forked process. Then call `join_openmp`."""
         self.join_openmp()
         self.launches.add(launch)
 
     def join_openmp(self) -> None:
-        """Make all launches run on the threads of PyTorch's OpenMP library from now on. Do nothing if PyTorch or its
-        OpenMP cannot be used, or if the threads belong to another process.
+        """Let all later launches run on the OpenMP threads of PyTorch, if PyTorch is imported and has OpenMP. Do
+        nothing if they already do, or if the pool's threads were started by another process (before a fork).
         """
         if self.team is None and self.owner == os.getpid():
             self.team = team_functions()
@@ -406,7 +405,7 @@ class Pool:
 
     def after_fork(self) -> None:
         """Reset the pool in a forked process, where its threads do not exist: clear the control block, and release the
-        locks of all launches. Threads are not started here.
+        locks of all launches. No threads are started.
         """
         self.control[:] = 0
         self.team = None
@@ -420,8 +419,8 @@ _lock = threading.Lock()
 
 
 def pool() -> Pool:
-    """Return the pool of worker threads of this process. It is created at the first call, and its threads are started
-    again at the first call after a fork.
+    """Return the pool of worker threads of this process. The first call creates it, with `environment.threads()`
+    workers. The first call after a fork starts its threads again.
     """
     global _pool
     with _lock:
@@ -434,9 +433,7 @@ def pool() -> Pool:
 
 
 def _after_fork() -> None:
-    """Replace this module's lock in a forked process, and, if there is a pool, reset it and drop all remembered
-    calls.
-    """
+    """Replace this module's lock in a forked process. If there is a pool, reset it, and drop all remembered calls."""
     global _lock
     _lock = threading.Lock()
     if _pool is not None:

@@ -14,8 +14,8 @@ WIDTH = 16
 
 
 def row(name: str, features: frozenset[str]) -> Machine:
-    """Return the machine description `name` of the portable family, for CPUs of any architecture: generic vectors of
-    128 bits, for f32, f64 and i32. `features` become the machine's features and change nothing else.
+    """Return the machine description with the name `name` for a CPU of any architecture: generic vectors of 128 bits,
+    and products of f32, f64 and i32. `features` become the features of the machine and have no other effect.
     """
     from tilewright.ir.dtypes import f32, f64, i32
     from tilewright.machine import Limits, Machine, spaces_of
@@ -60,7 +60,7 @@ def row(name: str, features: frozenset[str]) -> Machine:
 
 
 def _products() -> Mapping[str, Multiply]:
-    """Return {atom name: function that writes the multiplication atom as LLVM IR}."""
+    """Return {atom name: function (emitter, op) that emits the multiplication `op` as LLVM IR}."""
     from tilewright.targets.cpu.products import add_after_multiply
 
     return {"vector.f32": add_after_multiply, "vector.f64": add_after_multiply, "vector.i32": add_after_multiply}

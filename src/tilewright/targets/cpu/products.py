@@ -17,8 +17,8 @@ _SUFFIX = {"half": "f16", "float": "f32", "double": "f64"}
 
 
 def fused_multiply_add(e: NativeEmitter, op: Op) -> None:
-    """Write C += A * B as an LLVM fused multiply-add, rounded once, and record it as the new value of C. The operands
-    of `op` are the registers C, A and B; a scalar A is broadcast to all lanes.
+    """Emit C += A * B as an LLVM fused multiply-add, rounded once. The operands of `op` are the registers C, A and B. A
+    scalar A is broadcast to all lanes. Set `e.registers` of C to the new LLVM value.
     """
     c, a, b = op.operands
     w, form, lanes = e.w, e.kind(c), e.lanes(c)
@@ -29,8 +29,8 @@ def fused_multiply_add(e: NativeEmitter, op: Op) -> None:
 
 
 def add_after_multiply(e: NativeEmitter, op: Op) -> None:
-    """Write C += A * B as an LLVM multiplication and an addition, and record it as the new value of C. The operands of
-    `op` are the registers C, A and B; a scalar A is broadcast to all lanes.
+    """Emit C += A * B as an LLVM multiplication and an addition; floats are rounded twice. The operands of `op` are the
+    registers C, A and B. A scalar A is broadcast to all lanes. Set `e.registers` of C to the new LLVM value.
     """
     c, a, b = op.operands
     w, form = e.w, e.kind(c)
@@ -40,8 +40,8 @@ def add_after_multiply(e: NativeEmitter, op: Op) -> None:
 
 
 def broadcast_to_lanes(e: NativeEmitter, value: Value, lanes: int) -> str:
-    """Return the register `value` as an LLVM vector. A scalar is broadcast to `lanes` lanes, which is emitted only once
-    for each scalar; a vector is returned as it is.
+    """Return the register `value` as an LLVM vector. A scalar is broadcast to `lanes` lanes, and the broadcast is
+    emitted once for each scalar and scope. A vector is returned as it is.
     """
     text = e.register(value)
     if e.lanes(value) is not None:
@@ -54,8 +54,9 @@ def broadcast_to_lanes(e: NativeEmitter, value: Value, lanes: int) -> str:
 
 
 def group_to_lanes(e: NativeEmitter, value: Value, bits: int, lanes: int, form: str) -> str:
-    """Return an LLVM vector of type `form` in which the register `value` is repeated `lanes` times. The register holds
-    a group of neighbours along k, `bits` bits together. A register that already fills the vector is returned as it is.
+    """Return an LLVM vector of the type `form` that repeats the register `value` `lanes` times. The register holds a
+    group of neighbours along k, which have `bits` bits together. A register with `bits` * `lanes` bits is returned as
+    it is.
     """
     text = e.register(value)
     if (e.lanes(value) or 1) * value.type.dtype.bits == bits * lanes:  # it is there already
@@ -66,8 +67,8 @@ def group_to_lanes(e: NativeEmitter, value: Value, bits: int, lanes: int, form: 
 
 
 def holds_only_products(e: NativeEmitter, op: Op) -> bool:
-    """True if the `if` operation `op` has one block of multiplication atoms on full vector registers only, and the
-    machine can mask instructions.
+    """True if the `if` operation `op` has one block, the block has only multiplication atoms that add to full vector
+    registers, and the machine can mask all vector instructions.
     """
     inside = op.blocks[0].ops
     if not e.machine.predicated or len(op.blocks) != 1 or not inside or any(x.name != "atom" for x in inside):
@@ -78,8 +79,8 @@ def holds_only_products(e: NativeEmitter, op: Op) -> bool:
 
 
 def masked_products(e: NativeEmitter, op: Op) -> None:
-    """Write the multiplication atoms of the `if` operation `op` without a branch. If its condition fails, a mask keeps
-    the accumulators as they were.
+    """Emit the multiplication atoms of the `if` operation `op` without a branch. A mask keeps the values of the
+    accumulators if the condition fails. `op` must fulfil `holds_only_products`.
     """
     when, w = op.attrs["when"], e.w
     holds, depth = w.condition(when), w.depth(when)

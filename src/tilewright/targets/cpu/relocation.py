@@ -16,11 +16,11 @@ class CodePlace:
     address: int
 
     def word(self, size: int = 4) -> int:
-        """Return the number that the field holds now, read as `size` bytes, little-endian, unsigned."""
+        """Return the content of the field as a number of `size` bytes, little-endian and unsigned."""
         return int.from_bytes(self.code[self.offset : self.offset + size], "little")
 
     def put(self, value: int, size: int = 4) -> None:
-        """Overwrite the field with `value`, as `size` bytes, little-endian; higher bits are cut off."""
+        """Overwrite the field with the low `size` bytes of `value`, little-endian."""
         self.code[self.offset : self.offset + size] = (value % (1 << 8 * size)).to_bytes(size, "little")
 
 
@@ -42,7 +42,7 @@ class ObjectForm:
 
 
 def fits(value: int, bits: int) -> bool:
-    """True if `value` fits in a signed number of `bits` bits.
+    """True if `value` fits in a signed integer of `bits` bits.
 
     >>> fits(-128, 8), fits(128, 8)
     (True, False)

@@ -51,10 +51,10 @@ TEXTS = {("memset", "memcpy"): _MEMORY, conversions.NAMES: _CONVERSIONS}
 
 
 def support_for(names: set[str]) -> str:
-    """Return the LLVM text of the support functions (conversions, memset, memcpy) that `names` mentions. Functions come
-    in groups, added whole; unknown names add nothing.
+    """Return the LLVM text of the support functions in `names`. All functions of a group (conversions; memset and
+    memcpy) are added if `names` has one of them. Other names add nothing.
 
-    >>> "@memset" in support_for({"memset"}), support_for({"printf"})
+    >>> "@memcpy" in support_for({"memset"}), support_for({"printf"})
     (True, '')
     """
     return "".join(text for functions, text in TEXTS.items() if names & set(functions))

@@ -31,11 +31,14 @@ def load(
     other: str,
     target: Value,
 ) -> str:
-    """Emit the load of the vector register `target` under a condition on its lanes; return the LLVM value.
+    """Emit the load of the vector register `target` with a condition on its lanes, and return the LLVM value.
 
-    `offset` is the index expression of an element of the tensor `buffer`, in terms of the lane symbol `lane`; `step` is
-    the distance of neighbouring lanes in elements (None: not constant). Lanes where `when` holds are loaded; the others
-    come from the LLVM vector `other`. It is a masked load, or pieces known at compile time, or one load for each lane.
+    `offset` is the index expression of an element of the tensor `buffer`, in terms of `lane`, the symbol of the `lanes`
+    lanes. `step` is the distance between neighbouring lanes in elements (None: not constant). Lanes for which the
+    condition `when` holds are loaded. The other lanes come from the LLVM vector `other`.
+
+    The result is a masked load if `step` is 1 and the machine has masks for this element size. It is several loads of
+    contiguous pieces if `step` is 1 and `when` is known for each lane. Otherwise it is one load for each lane.
     """
     kind, bytes_each = element(target.type.dtype), target.type.dtype.numpy.itemsize
     form = f"<{lanes} x {kind}>"
@@ -68,9 +71,10 @@ def _load_masked(
     kind: str,
     align: int,
 ) -> str:
-    """Emit an LLVM masked load of `lanes` contiguous lanes of the tensor `buffer`, and return the LLVM value. `offset`
-    is the index expression of an element, in terms of the lane symbol `lane`. Lanes where `when` holds are loaded; the
-    others come from the LLVM vector `other`. `kind` is the LLVM element type, `align` the alignment in bytes.
+    """Emit an LLVM masked load of `lanes` contiguous elements of the tensor `buffer`, and return the LLVM value.
+    `offset` is the index expression of an element, in terms of the lane symbol `lane`. Lanes for which `when` holds are
+    loaded. The other lanes come from the LLVM vector `other`. `kind` is the LLVM element type, and `align` the
+    alignment in bytes.
     """
     form = plain = f"<{lanes} x {kind}>"
     mask, pointer = e.w.lane_conditions(when, lane, lanes), e.address_of(buffer, at_start(offset, lane))
@@ -93,10 +97,10 @@ def load_pieces(
     other: str,
     when: Expr | None = None,
 ) -> str:
-    """Emit one load for each (first lane, number of lanes) of `pieces`, insert the results into the LLVM vector
-    `other`, and return it. Each piece is contiguous in the tensor `buffer`; `offset` is the index expression of an
-    element, of the lane symbol `lane`. `target` is the register to load. If the condition `when` fails, all pieces are
-    loaded from spare memory.
+    """Emit one load for each piece (first lane, number of lanes) in `pieces`, insert the results into the LLVM vector
+    `other`, and return the new vector. The lanes of a piece are contiguous in the tensor `buffer`. `offset` is the
+    index expression of an element, in terms of the lane symbol `lane`. `target` is the register with the type of the
+    vector. All pieces are loaded from spare memory if the condition `when` fails at run time.
     """
     lanes, kind = e.lanes_of(target), element(target.type.dtype)
     form, total, align = f"<{lanes} x {kind}>", other, target.type.dtype.numpy.itemsize
@@ -117,9 +121,13 @@ def load_pieces(
 
 
 def store(e: NativeEmitter, source: Value, buffer: Value, offset: Expr, lane: Symbol, when: Expr) -> None:
-    """Emit the store of those lanes of the vector register `source` where `when` holds, to contiguous memory. `offset`
-    is the index expression of an element of the tensor `buffer`, in terms of the lane symbol `lane`. It is a masked
-    store, or pieces known at compile time, or one store for each lane.
+    """Emit the store of those lanes of the vector register `source` for which `when` holds. `offset` is the index
+    expression of an element of the tensor `buffer`, in terms of the lane symbol `lane`. The lanes must be contiguous in
+    memory.
+
+    The result is a masked store if the machine has masks for this element size; elements of fewer than 4 bytes must
+    also fill 16, 32 or 64 bytes. Otherwise it is several stores of contiguous pieces if `when` is known for each lane,
+    else one store for each lane.
     """
     lanes, kind = e.lanes_of(source), element(source.type.dtype)
     form, bytes_each = f"<{lanes} x {kind}>", source.type.dtype.numpy.itemsize
@@ -146,9 +154,9 @@ def store(e: NativeEmitter, source: Value, buffer: Value, offset: Expr, lane: Sy
 def store_pieces(
     e: NativeEmitter, buffer: Value, offset: Expr, lane: Symbol, pieces: list[tuple[int, int]], source: Value
 ) -> None:
-    """Emit one store for each (first lane, number of lanes) of `pieces` of the vector register `source`. Each piece is
-    contiguous in the tensor `buffer`; `offset` is the index expression of an element, in terms of the lane symbol
-    `lane`.
+    """Emit one store for each piece (first lane, number of lanes) in `pieces` of the vector register `source`. The
+    lanes of a piece are contiguous in the tensor `buffer`. `offset` is the index expression of an element, in terms of
+    the lane symbol `lane`.
     """
     form, kind, value = e.kind(source), element(source.type.dtype), e.register(source)
     align = source.type.dtype.numpy.itemsize
@@ -164,8 +172,9 @@ def store_pieces(
 
 
 def _known_pieces(when: Expr, lane: Symbol, lanes: int) -> list[tuple[int, int]] | None:
-    """Split the lanes where `when` holds into pieces, each a power of two long; return them as [(first lane, number of
-    lanes)]. `when` is a condition on the lane symbol `lane`, of `lanes` lanes. None if it is known at run time only.
+    """Split the lanes for which the condition `when` holds into contiguous pieces with lengths that are powers of two.
+    Return [(first lane, number of lanes)] in ascending order, or None if the condition of a lane is known only at run
+    time. `when` depends on `lane`, the symbol of the `lanes` lanes.
 
     >>> from tilewright.algebra.expr import index
     >>> l = index("l", 8)
@@ -188,8 +197,8 @@ def _known_pieces(when: Expr, lane: Symbol, lanes: int) -> list[tuple[int, int]]
 
 
 def powers_of_two(start: int, count: int) -> list[tuple[int, int]]:
-    """Split a range of `count` numbers from `start` on into [(start, count)] pieces whose lengths are powers of two,
-    the largest first.
+    """Split the range of `count` numbers that begins with `start` into ranges with lengths that are powers of two.
+    Return [(start, count)] in ascending order; the longest range comes first.
 
     >>> powers_of_two(3, 7)
     [(3, 4), (7, 2), (9, 1)]
@@ -203,7 +212,9 @@ def powers_of_two(start: int, count: int) -> list[tuple[int, int]]:
 
 
 def _suffix(kind: str) -> str:
-    """Return the name of the LLVM element type `kind` within names of intrinsics: "float" -> "f32". Integer types
-    stay.
+    """Return the name that the LLVM element type `kind` has within names of intrinsics. Integer types keep their names.
+
+    >>> _suffix("float"), _suffix("i16")
+    ('f32', 'i16')
     """
     return {"float": "f32", "double": "f64", "half": "f16", "bfloat": "bf16"}.get(kind, kind)

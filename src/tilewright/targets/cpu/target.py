@@ -31,8 +31,8 @@ class CodeOptions:
     features: str
 
     def request(self, form: str) -> dict[str, Any]:
-        """Return a dict with these options, to be sent to the code generation helper. `form` is the output wanted:
-        "object" or "assembly".
+        """Return a dict with these options for the code generation helper. `form` is the output: "object" or
+        "assembly".
         """
         asked = {"triple": self.triple, "cpu": self.cpu, "features": self.features, "level": 2, "form": form}
         return {**asked, "flags": FLAGS}
@@ -49,19 +49,19 @@ class CpuTarget:
 
     @cached_property
     def runs(self) -> bool:
-        """True if this target's code runs on the CPU at hand."""
+        """True if code for this target runs on the CPU at hand."""
         return self.why_not is None
 
     def require(self, what: str) -> None:
-        """Raise TargetError if this target's code does not run on the CPU at hand. `what` names the program in the
-        message.
+        """Raise TargetError if code for this target does not run on the CPU at hand. The message names `what`, the
+        program.
         """
         if self.why_not is not None:
             raise TargetError(f"{what}: code for {self.machine.name} does not run here: {self.why_not}")
 
 
 def host() -> CpuTarget:
-    """Return the target of the CPU at hand; the same object as long as the number of threads stays the same."""
+    """Return the target for the CPU at hand. Calls return the same object until the number of threads changes."""
     machine = host_machine()
     target = _hosts.get(machine)
     if target is None:
@@ -70,7 +70,7 @@ def host() -> CpuTarget:
 
 
 def host_options() -> CodeOptions:
-    """Return LLVM's options (CPU name and features) for the CPU at hand."""
+    """Return LLVM's options for the CPU at hand: its CPU name and features, and the target triple of this process."""
     family = host_family()
     return CodeOptions(None, cpu_name() if family.name != "portable" else family.cpu, family.host_features())
 
@@ -79,9 +79,9 @@ _hosts: dict[Machine, CpuTarget] = {}
 
 
 def named(machine: Machine) -> CpuTarget:
-    """Return the target for `machine`, a CPU of any family. Its code uses the features of the machine only, so that it
-    can be compiled on any CPU. The target's `why_not` says why its code does not run on the CPU at hand. The portable
-    machine, and machines of the host's family, get the cores and caches of the CPU at hand.
+    """Return the target for `machine`, a CPU of any family. Its code uses only the features of the machine, so that it
+    can be compiled on any CPU. `why_not` of the target says why the code does not run on the CPU at hand. The portable
+    machine, and machines of the host's family, get the number of cores and the cache sizes of the CPU at hand.
     """
     family, here = family_of(machine), host_family()
     enabled = ",".join(f"+{f}" for f in sorted(machine.features))
@@ -96,7 +96,7 @@ def named(machine: Machine) -> CpuTarget:
 
 
 def _with_limits(machine: Machine, host: Machine) -> Machine:
-    """Return `machine` with the number of cores and the cache sizes of the machine `host`."""
+    """Return a copy of `machine` with the number of cores and the cache sizes (bytes, ways, line) of `host`."""
     names = ("cores", "l1_bytes", "l1_ways", "l2_bytes", "line_bytes")
     values: Mapping[str, Any] = {n: getattr(host.limits, n) for n in names}
     return replace(machine, limits=replace(machine.limits, **values))

@@ -17,12 +17,12 @@ def vector_atom(
     picks: int = 1,
     picks_from: int = 0,
 ) -> MultiplyAtom:
-    """Return a multiplication atom of vector registers: each of `lanes` lanes adds the products of `depth` neighbours
-    along k, and all lanes have the same A.
+    """Return the multiplication atom `name` of vector registers: each of the `lanes` lanes of the accumulator adds the
+    products of `depth` neighbours along k. All lanes have the same values of A.
 
-    `types` are those of A, B and C; `features` are the CPU features that it needs, `cycles` its cost. `picks` is the
-    number of values of A that one register can hold, of which the instruction selects one by lane number. `picks_from`
-    is the number of registers that may hold them (0: all).
+    `types` are the element types of A, B and C. `features` are the CPU features that the atom needs, and `cycles` is
+    its cost. `picks` is the number of values of A in one register, of which the instruction selects one by its number.
+    `picks_from` is the number of registers that may hold these values (0: all registers).
 
     >>> from tilewright.ir.dtypes import f32
     >>> vector_atom("vector.f32", 4, 1, (f32, f32, f32)).shape

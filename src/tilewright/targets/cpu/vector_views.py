@@ -13,9 +13,9 @@ from tilewright.machine.offsets import Offsets
 
 
 def whole_conditions(request: ViewRequest, width: int, alignment: int = 1) -> Iterator[Condition]:
-    """Yield the conditions on symbolic sizes under which `request`, a copy between registers and memory, can move full
-    vectors of `width` bytes at addresses that are multiples of `alignment` bytes. Raise Refused if no sizes allow it,
-    such as for lanes that are not contiguous in memory.
+    """Yield the conditions on symbolic sizes under which full vectors of `width` bytes can do the copy `request`
+    between registers and memory. Addresses must be multiples of `alignment` bytes. Raise Refused, while iterating, if
+    no sizes allow the copy, for example because lanes are not contiguous in memory.
     """
     elements, memory = _registers(request, width)
     offsets = Offsets.of(memory, request.axes)
@@ -28,9 +28,10 @@ def whole_conditions(request: ViewRequest, width: int, alignment: int = 1) -> It
 
 
 def masked_conditions(request: ViewRequest, width: int, sizes: tuple[int, ...]) -> Iterator[Condition]:
-    """Yield the conditions on symbolic sizes under which `request`, a copy between registers and memory, can move
-    vectors of `width` bytes under a mask, which leaves elements out of bounds untouched. Raise Refused if no sizes
-    allow it, or if the element size is not in `sizes`, the bytes of elements that masks support.
+    """Yield the conditions on symbolic sizes under which masked vectors of `width` bytes can do the copy `request`
+    between registers and memory. The mask excludes elements out of bounds. `sizes` are the element sizes, in bytes,
+    that masks support. Raise Refused, while iterating, if the element size is not in `sizes`, or if no sizes allow the
+    copy.
     """
     if request.size not in sizes:
         allowed = " or ".join(map(str, sizes))
@@ -40,9 +41,9 @@ def masked_conditions(request: ViewRequest, width: int, sizes: tuple[int, ...]) 
 
 
 def repeated_conditions(request: ViewRequest, width: int) -> Iterator[Condition]:
-    """Yield the conditions on symbolic sizes under which `request`, a copy from memory to registers, can be broadcast
-    loads into vectors of `width` bytes: all lanes of a register hold one element of memory. Raise Refused if no sizes
-    allow it.
+    """Yield the conditions on symbolic sizes under which broadcast loads to vectors of `width` bytes can do the copy
+    `request` from memory to registers. All lanes of a register then hold one element of memory. Raise Refused, while
+    iterating, if no sizes allow the copy.
     """
     elements, memory = _registers(request, width)
     offsets = Offsets.of(memory, request.axes)
@@ -52,8 +53,8 @@ def repeated_conditions(request: ViewRequest, width: int) -> Iterator[Condition]
 
 
 def _registers(request: ViewRequest, width: int) -> tuple[Array, MemoryView]:
-    """Return (array [lane, value] with the element number that each lane of each register holds, the view in memory) of
-    a copy. Raise Refused if the registers are not vectors of `width` bytes.
+    """Return (elements, view in memory) for the copy `request`. `elements` is an array [lane, register] of element
+    numbers. Raise Refused if the registers are not vectors of `width` bytes.
     """
     registers, memory = request.sides()
     lanes = width // request.size
@@ -66,9 +67,9 @@ def _registers(request: ViewRequest, width: int) -> tuple[Array, MemoryView]:
 
 
 def _contiguous_lanes(offsets: Offsets, elements: Array) -> Iterator[Condition]:
-    """Yield the conditions on symbolic sizes under which the lanes of each register are contiguous in memory. Raise
-    Refused if no sizes allow it. `offsets` are the memory offsets of all elements; `elements` holds element numbers as
-    [lane, value].
+    """Yield the conditions on symbolic sizes under which the lanes of each register are contiguous in memory. `offsets`
+    has the memory offsets of all elements. `elements` is an array [lane, register] of element numbers. Raise Refused,
+    while iterating, if no sizes allow it.
     """
     if offsets.view.swizzle is not None:
         offsets.keeps_runs(len(elements))

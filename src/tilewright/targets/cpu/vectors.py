@@ -22,23 +22,23 @@ ORDINARY = ("shared",)
 
 
 def _contiguous_layout(width: int) -> Callable[[int, Arguments], Layout]:
-    """Return a function (element size, arguments) -> layout of a vector register of `width` bytes. The layout maps
-    (lane, 0) to the offset `lane`, in elements from the vector's address.
+    """Return a function (element size in bytes, arguments) -> layout of a vector register of `width` bytes. The layout
+    maps (lane, 0) to the offset `lane`, in elements from the vector's address. The arguments are not used.
     """
     return lambda size, _: Layout((width // size, 1), (1, 0))
 
 
 def _load(layout: Any, source: Array, target: Array, *, start: int, value: int) -> None:
-    """Copy elements of the array `source` into register `value`, a column of `target`; the interpreter's version of a
-    vector load. The lanes' offsets are `start` plus those of `layout`.
+    """Execute a vector load or a broadcast in the interpreter: copy elements of the flat array `source` to column
+    `value` of `target`, an array [lane, register]. `layout` maps (lane, 0) to the offset of the lane from `start`.
     """
     target[:, value] = source[start + table(layout)[:, 0]]
 
 
 def _load_masked(layout: Any, source: Array, target: Array, *, start: int, value: int, mask: tuple[bool, ...]) -> None:
-    """Copy elements of the array `source` into register `value`, a column of `target`; the interpreter's version of a
-    masked vector load. The lanes' offsets are `start` plus those of `layout`. Lanes whose `mask` is False are not read
-    and become zero.
+    """Execute a masked vector load in the interpreter: copy elements of the flat array `source` to column `value` of
+    `target`, an array [lane, register]. `layout` maps (lane, 0) to the offset of the lane from `start`. Lanes with a
+    False `mask` are not read and become zero.
     """
     active = np.array(mask)
     elements = np.zeros(active.size, source.dtype)
@@ -47,24 +47,25 @@ def _load_masked(layout: Any, source: Array, target: Array, *, start: int, value
 
 
 def _store(layout: Any, source: Array, target: Array, *, start: int, value: int) -> None:
-    """Copy register `value`, a column of `source`, to elements of the array `target`; the interpreter's version of a
-    vector store. The lanes' offsets are `start` plus those of `layout`.
+    """Execute a vector store in the interpreter: copy column `value` of `source`, an array [lane, register], to
+    elements of the flat array `target`. `layout` maps (lane, 0) to the offset of the lane from `start`.
     """
     target[start + table(layout)[:, 0]] = source[:, value]
 
 
 def _store_masked(layout: Any, source: Array, target: Array, *, start: int, value: int, mask: tuple[bool, ...]) -> None:
-    """Copy register `value`, a column of `source`, to elements of the array `target`; the interpreter's version of a
-    masked vector store. The lanes' offsets are `start` plus those of `layout`. Lanes whose `mask` is False are not
-    written.
+    """Execute a masked vector store in the interpreter: copy column `value` of `source`, an array [lane, register], to
+    elements of the flat array `target`. `layout` maps (lane, 0) to the offset of the lane from `start`. Lanes with a
+    False `mask` are not written.
     """
     active = np.array(mask)
     target[(start + table(layout)[:, 0])[active]] = source[active, value]
 
 
 def _registers_of(request: CopyRequest, width: int) -> Iterable[tuple[int, Array, Array]]:
-    """Yield, for each vector register of a copy, (register number, array of its lanes' offsets in memory, array of
-    bools: is the lane in bounds). Raise Refused if the registers are not vectors of `width` bytes.
+    """Yield (number of the register, offsets of its lanes in memory, True for each lane in bounds) for each vector
+    register of the copy `request`. The last two are arrays [lane]. Raise Refused, while iterating, if the registers are
+    not vectors of `width` bytes.
     """
     numbers = request.registers()
     lanes = width // request.size
@@ -77,9 +78,9 @@ def _registers_of(request: CopyRequest, width: int) -> Iterable[tuple[int, Array
 
 
 def _contiguous_start(offsets: Array, inside: Array) -> int:
-    """Return the offset in memory at which lane 0 of a vector lies (or would lie, if it is out of bounds). `offsets`
-    are those of its lanes, `inside` says which lanes are in bounds. 0 if none is. Raise Refused if the lanes in bounds
-    are not contiguous.
+    """Return the offset of lane 0 of a vector in memory, computed from a lane in bounds; 0 if no lane is in bounds.
+    `offsets` are the offsets of the lanes, and `inside` is True for lanes in bounds. Raise Refused if the lanes in
+    bounds are not contiguous.
     """
     if not inside.any():
         return 0
@@ -93,13 +94,13 @@ def _contiguous_start(offsets: Array, inside: Array) -> int:
 
 
 def _whole(width: int, alignment: int) -> Callable[[CopyAtom, CopyRequest], Iterable[Arguments]]:
-    """Return the rule of copies of full vectors of `width` bytes whose addresses are multiples of `alignment` bytes. A
-    rule is a function (atom, copy request) that yields the arguments of each instruction that the copy needs.
+    """Return the rule for copies of full vectors of `width` bytes at addresses that are multiples of `alignment` bytes.
+    A rule is a function (atom, copy request) that yields the arguments of each instruction of the copy.
     """
 
     def rule(_: CopyAtom, request: CopyRequest) -> Iterable[Arguments]:
-        """Yield {"start": offset in memory, "value": register number} for each vector of the copy. Raise Refused if a
-        lane is out of bounds, or a vector is not contiguous or not aligned.
+        """Yield {"start": offset in memory, "value": number of the register} for each vector of the copy `request`.
+        Raise Refused, while iterating, if a lane is out of bounds, or if a vector is not contiguous or not aligned.
         """
         place: Place = request.memory()[0]
         for value, offsets, inside in _registers_of(request, width):
@@ -115,13 +116,14 @@ def _whole(width: int, alignment: int) -> Callable[[CopyAtom, CopyRequest], Iter
 
 
 def _masked(width: int, sizes: tuple[int, ...]) -> Callable[[CopyAtom, CopyRequest], Iterable[Arguments]]:
-    """Return the rule of masked copies of vectors of `width` bytes; `sizes` are the element sizes that masks support. A
-    rule is a function (atom, copy request) that yields the arguments of each instruction that the copy needs.
+    """Return the rule for masked copies of vectors of `width` bytes. `sizes` are the element sizes, in bytes, that
+    masks support. A rule is a function (atom, copy request) that yields the arguments of each instruction of the copy.
     """
 
     def rule(_: CopyAtom, request: CopyRequest) -> Iterable[Arguments]:
-        """Yield {"start": offset in memory, "value": register number, "mask": bools of the lanes} for each vector of
-        the copy. Raise Refused if a vector is not contiguous, or masks do not support the element size.
+        """Yield {"start": offset in memory, "value": number of the register, "mask": True for each lane in bounds} for
+        each vector of the copy `request`. Raise Refused, while iterating, if masks do not support the element size, or
+        if the lanes in bounds are not contiguous.
         """
         if request.size not in sizes:
             allowed = " or ".join(map(str, sizes))
@@ -133,13 +135,13 @@ def _masked(width: int, sizes: tuple[int, ...]) -> Callable[[CopyAtom, CopyReque
 
 
 def _repeated(width: int) -> Callable[[CopyAtom, CopyRequest], Iterable[Arguments]]:
-    """Return the rule of broadcast loads into vectors of `width` bytes. A rule is a function (atom, copy request) that
-    yields the arguments of each instruction that the copy needs.
+    """Return the rule for broadcast loads to vectors of `width` bytes. A rule is a function (atom, copy request) that
+    yields the arguments of each instruction of the copy.
     """
 
     def rule(_: CopyAtom, request: CopyRequest) -> Iterable[Arguments]:
-        """Yield {"start": offset in memory, "value": register number} for each broadcast of the copy. Raise Refused if
-        the lanes of a vector hold different elements, or one out of bounds.
+        """Yield {"start": offset in memory, "value": number of the register} for each broadcast of the copy `request`.
+        Raise Refused, while iterating, if the lanes of a vector hold different elements, or an element out of bounds.
         """
         for value, offsets, inside in _registers_of(request, width):
             if not inside.all():
@@ -158,19 +160,20 @@ def vector_copies(
     mask_features: tuple[str, ...] = (),
     mask_sizes: tuple[int, ...] = (),
 ) -> list[CopyAtom]:
-    """Return the vector copy atoms of one feature level: loads, stores, broadcasts and stores that bypass the caches,
-    for registers of `width` bytes.
+    """Return the vector copy atoms of one feature level for registers of `width` bytes: loads, stores, broadcasts, and
+    stores that bypass the caches.
 
-    Their names begin with `level`; `features` are the CPU features that they need. `mask_features` and `mask_sizes` are
-    the CPU features and element sizes (bytes) of masked copies. Without sizes there are no masked copies.
+    The names of the atoms begin with `level`. `features` are the CPU features that they need. `mask_features` and
+    `mask_sizes` are the CPU features and element sizes (bytes) of masked copies. Without sizes, there are no masked
+    copies.
 
     >>> [atom.name for atom in vector_copies("avx2", 32, ("avx2",), ("avx2",), (4, 8))]
     ['avx2.load', 'avx2.load.masked', 'avx2.broadcast', 'avx2.store', 'avx2.store.masked', 'avx2.store.stream']
     """
 
     def atom(name: str, loads: bool, **options: Any) -> CopyAtom:
-        """Return the copy atom LEVEL.`name`: a load from memory if `loads`, else a store to memory. `options` are
-        further fields of CopyAtom.
+        """Return the copy atom with the name LEVEL.NAME, where NAME is `name`: a load from memory if `loads`, else a
+        store to memory. `options` are further fields of CopyAtom.
         """
         source, target = ("global", "register") if loads else ("register", "global")
         return CopyAtom(

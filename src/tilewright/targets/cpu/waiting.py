@@ -44,9 +44,9 @@ define internal void @wake(ptr %p, i32 %count) {
 
 
 def text_of_waiting(family: Family, system: str = sys.platform) -> str:
-    """Return LLVM text of four functions by which threads of the CPU family wait: `look_away` (pause), `give_way`
-    (yield), `sleep_while` and `wake`. `system` is the operating system, as `sys.platform` names it; without a futex,
-    `sleep_while` sleeps for short times.
+    """Return LLVM text of the four functions with which threads wait on CPUs of `family`: `look_away` (pause),
+    `give_way` (yield the core), `sleep_while` and `wake`. `system` is the operating system, as `sys.platform` names it.
+    On systems other than Linux, and if the family's futex number is unknown, `sleep_while` sleeps for one millisecond.
 
     >>> from tilewright.targets.cpu.families import family
     >>> "i64 98, ptr %p" in text_of_waiting(family("aarch64"), "linux")
@@ -103,8 +103,9 @@ define internal void @wake(ptr %p, i32 %count) nounwind {{{{
 
 
 def text_without_library(family: Family) -> str | None:
-    """Return the LLVM functions of `text_of_waiting` for Linux, for code that links to no library. They call `syscall`
-    and `sched_yield` by the addresses in the variable @pool_calls. None if the family's futex number is unknown.
+    """Return LLVM text of the same functions as `text_of_waiting` for Linux, for code that is linked to no library. The
+    functions call `syscall` and `sched_yield` at the addresses in the variable @pool_calls. Return None if the futex
+    number of `family` is unknown.
     """
     if family.futex is None:
         return None

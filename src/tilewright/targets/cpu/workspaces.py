@@ -24,13 +24,15 @@ class Workspace:
         self.address, self.lock = int(self._memory.ctypes.data), int(self._lock.ctypes.data)
 
     def unlock(self) -> None:
-        """Release the lock. It is called in a forked process, in which a thread that held it does not exist."""
+        """Release the lock. A forked process calls it, because the thread that held the lock does not exist there."""
         self._lock[:] = 0
 
 
 def workspace(size: int, workers: int) -> tuple[Workspace, int]:
-    """Return (a workspace of at least `size` bytes for a launch of `workers` workers, how many of its bytes belong to
-    that launch alone). A shared workspace lives as long as a launch that uses it.
+    """Return (workspace, private bytes) for a launch with `workers` workers that needs `size` bytes. A launch of one
+    worker, or of size 0, gets a new workspace: all its bytes are private. Other launches share one workspace for each
+    size, rounded up to a power of two of at least 64 KB: no bytes are private. A shared workspace is freed with the
+    last launch that uses it.
     """
     if workers == 1 or size == 0:
         return Workspace(size), size

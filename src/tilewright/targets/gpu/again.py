@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from tilewright.runtime.device_arrays import packed_steps
 from tilewright.runtime.exchange import exchange_of
 from tilewright.runtime.scripts import Bound
-from tilewright.targets.calls.learnt import LearntCalls, telling_of
+from tilewright.targets.calls.learnt import LearntCalls, write_counter_of
 from tilewright.targets.calls.table import CallLaunch, CallRecord, Extent, NativeCode, Output, pair_of
 from tilewright.targets.calls.words import ARGUMENTS
 
@@ -40,11 +40,12 @@ class GpuLaunchCache(LearntCalls):
     """The launches that one executable remembers of its calls on a GPU."""
 
     def learn(self, args: Sequence[Any], outputs: Sequence[Any], launch: Any) -> None:
-        """Remember a successful call, so that later calls with tensors of the same form repeat its `launch`.
+        """Remember a successful call, so that later calls of the same kind repeat its `launch`.
 
-        `args` are the call's arguments; `outputs` are the tensors that it made, which follow them in the launch.
-        Nothing is remembered in these cases: an argument or output is no torch tensor on a GPU; the launch uses copies
-        of arguments; it cannot be repeated; or it has too many arguments.
+        `args` are the arguments of the call. `outputs` are the tensors that the call allocated; they follow the
+        arguments in the launch. Nothing is remembered in these cases: an argument or output is not a plain torch tensor
+        on a GPU; the launch reads a copy of an argument; `launch` cannot be repeated; there are more than ARGUMENTS
+        arguments, outputs and workspaces.
         """
         torch: Any = sys.modules.get("torch")
         tensor_type = getattr(torch, "Tensor", None)
@@ -73,24 +74,25 @@ class GpuLaunchCache(LearntCalls):
             [Output(_maker(torch, tensor)) for tensor in outputs],
             pairs=[pair_of(w, n, call.extents, described.addresses) for w in written for n in arguments if n != w],
             counted=written,
-            telling=telling_of(torch),
-            workspaces=[_room_maker(torch, size, args[0].device) for size in call.workspaces],
+            telling=write_counter_of(torch),
+            workspaces=[_workspace_maker(torch, size, args[0].device) for size in call.workspaces],
         )
         self.remember(described, record, KINDS)
 
 
 def _maker(torch: Any, tensor: Any) -> Any:
-    """Return a function without parameters that creates an uninitialised contiguous tensor with the shape, type and
-    device of `tensor`. `torch` is the module.
+    """Return a function without parameters that allocates a contiguous tensor with the shape, type and device of
+    `tensor`. Its elements are not initialised. `torch` is the module.
     """
     shape = tuple(tensor.shape)
     return partial(torch.empty_strided, shape, packed_steps(shape), dtype=tensor.dtype, device=tensor.device)
 
 
-def _room_maker(torch: Any, size: int, device: Any) -> Any:
-    """Return a function without parameters that allocates a workspace: a torch tensor of `size` bytes (at least 1).
+def _workspace_maker(torch: Any, size: int, device: Any) -> Any:
+    """Return a function without parameters that allocates a workspace: a torch tensor of max(1, `size`) bytes on
+    `device`. `torch` is the module.
 
-    `torch` is the module, `device` the tensor's device. torch's allocator gives each stream separate memory. During
-    CUDA graph capture, the memory belongs to the graph.
+    torch's allocator gives each stream separate memory. During the capture of a CUDA graph, the memory belongs to the
+    graph.
     """
     return partial(torch.empty_strided, (max(1, size),), (1,), dtype=torch.uint8, device=device)

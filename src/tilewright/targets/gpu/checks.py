@@ -14,17 +14,17 @@ from tilewright.runtime.sizes import extent
 
 
 def check_arrays(program: Program, arrays: Sequence[Any], sizes: Mapping[str, int]) -> None:
-    """Raise ArgumentError unless each array has the shape, type, strides and alignment of the program's argument, when
-    the open parameters (sizes known only at the call) have the values `sizes`.
+    """Raise ArgumentError unless the arrays fit the arguments of `program`, in order: shape, element type, strides,
+    alignment to 16 bytes on the device, and writeability on the host. `sizes` is {name of an open size: value}.
     """
     for array, arg in zip(arrays, program.args, strict=True):
         _check(program, array, arg, sizes)
 
 
 def _check(program: Program, array: Any, arg: Any, sizes: Mapping[str, int]) -> None:
-    """Raise ArgumentError unless `array` has the shape, element type, strides and alignment of the program's argument
-    `arg`, and is writeable if the program writes it. `sizes` is {open parameter: value} for sizes known only at the
-    call.
+    """Raise ArgumentError unless `array` fits `arg`, an argument of `program`: shape, element type and strides. An
+    array on the device must be aligned to 16 bytes. An array of the host must be writeable if the program writes it.
+    `sizes` is {name of an open size: value}.
     """
     kind, name = arg.type, arg.name
     shape = tuple(extent(e, sizes, name, dim) for dim, e in enumerate(kind.shape))
@@ -41,9 +41,9 @@ def _check(program: Program, array: Any, arg: Any, sizes: Mapping[str, int]) -> 
 
 
 def _check_strides(program: Program, array: Any, arg: Any, sizes: Mapping[str, int]) -> None:
-    """Raise ArgumentError unless `array` has the strides that the argument `arg` states, or is contiguous if it states
-    none. Stated strides need an array on the device, and a written array must not have elements that coincide. `sizes`
-    is {open parameter: value} for sizes known only at the call.
+    """Raise ArgumentError unless `array` has the strides that `arg`, an argument of `program`, states. If `arg` states
+    no strides, `array` must be contiguous. If it does, `array` must be on the device, and its elements must not
+    coincide if the program writes it. `sizes` is {name of an open size: value}.
     """
     kind, name = arg.type, arg.name
     if kind.strides is None:

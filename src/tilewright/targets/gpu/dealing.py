@@ -45,8 +45,8 @@ class DynamicTasks:
 
 
 def count_of(op: Op) -> Expr:
-    """Return the number of tasks of a `tasks` operation, the product over its ranges. It is an expression of open
-    parameters (sizes known only at the call), or a constant.
+    """Return the number of tasks of the `tasks` operation `op`: the product of the numbers of steps of its ranges. It
+    is an expression of open sizes, or a constant.
     """
     total: Expr = as_expr(1)
     for r in op.attrs["ranges"]:
@@ -55,17 +55,18 @@ def count_of(op: Op) -> Expr:
 
 
 def count_along(r: Range) -> Expr:
-    """Return the number of steps of the range `r`, as an expression; 0 or negative if the range is empty."""
+    """Return the number of steps of the range `r`, as an expression. It is 0 or negative if the range is empty."""
     return -(-(r.hi - r.lo) // r.step)
 
 
 def find_dynamic_tasks(roles: list[Op]) -> dict[Op, tuple[DynamicTasks, bool]]:
-    """Return {`tasks` operation: (the dynamic tasks that it shares with other roles, True if its role draws the task
-    numbers)} for all roles' operations with a dynamic schedule.
+    """Return {`tasks` operation: (its dynamic tasks, True if its role draws the task numbers)} for all `tasks`
+    operations of `roles` with a dynamic schedule.
 
-    The n-th operations of all roles share tasks; raise ProgramError if they differ in the number of tasks. The result
-    is empty if any is inside a loop, or is divided between halves of a role (ping-pong). Tasks are then strided, which
-    is correct too.
+    The n-th of these operations in each role share their dynamic tasks, and the first role that has an n-th one draws
+    the numbers. Raise ProgramError if they have different numbers of tasks. The result is empty if one of the
+    operations is inside another operation of its role, such as a loop, or has the attribute `turn` (ping-pong). All
+    tasks then have a strided schedule.
     """
     operations = [op for role in roles for op in walk_block(role.blocks[0]) if _is_dynamic(op)]
     outermost = {op for role in roles for op in role.blocks[0].ops}
@@ -97,8 +98,9 @@ def _is_dynamic(op: Op) -> bool:
 
 
 def reserve(e: Emitter, deal: DynamicTasks) -> None:
-    """Reserve shared memory for the barriers and the slots of the dynamic tasks `deal`, and record the offsets in
-    `deal`. The barriers' arrival counts are recorded in the emitter.
+    """Reserve shared memory for the barriers and task number slots of `deal`, and set `deal.full`, `deal.empty` and
+    `deal.place` to the offsets. The barriers and their numbers of arrivals are appended to `e.arrivals`. Raise
+    ProgramError if the machine has too little shared memory.
     """
     deal.full = e.room(8 * PLACES, 8)
     deal.empty = e.room(8 * PLACES, 8)
@@ -109,9 +111,9 @@ def reserve(e: Emitter, deal: DynamicTasks) -> None:
 
 @contextmanager
 def task_loop(e: Emitter, deal: DynamicTasks, leads: bool, wave: str) -> Iterator[str]:
-    """Return a context manager: code emitted within it runs for each task that the workgroup draws. It yields the LLVM
-    value of the task's number, an i32. `deal` describes the dynamic tasks. `leads` says that this role draws the task
-    numbers and hands them to all roles. `wave` is the wave's number in its role, an LLVM value.
+    """Return a context manager: code that is emitted within it runs for each task that the workgroup draws. It yields
+    the number of the task, an LLVM value of type i32. `deal` describes the dynamic tasks. `leads` says that the first
+    wave of this role draws the task numbers for all roles. `wave` is the number of the wave in its role, an LLVM value.
     """
     w, d = e.w, e.dialect
     total, last = w.number(deal.total), w.number(deal.total - 1)
@@ -126,9 +128,9 @@ def task_loop(e: Emitter, deal: DynamicTasks, leads: bool, wave: str) -> Iterato
     counter = f"getelementptr i32, ptr addrspace(1) {e.counters}, i64 {deal.counter}"
 
     def next_number() -> str:
-        """Emit the code that gets the next task number, and append its LLVM value to `numbered`. If the role draws the
-        numbers, its first wave also hands the number over to all waves. Return an i1, which is true if there is a task
-        of that number.
+        """Emit the code that waits for the next task number, and append the number, an LLVM value, to `numbered`. If
+        `leads`, the first wave of the role first stores the number for all waves. Return an i1 that is true if a task
+        has this number.
         """
         n = w.value(f"load i32, ptr {count}")
         place = w.value(f"urem i32 {n}, {PLACES}")
@@ -168,7 +170,5 @@ def task_loop(e: Emitter, deal: DynamicTasks, leads: bool, wave: str) -> Iterato
 
 
 def _barriers(deal: DynamicTasks) -> tuple[int, int]:
-    """Return the offsets in shared memory of (the first full barrier, the first empty barrier) of the dynamic tasks
-    `deal`.
-    """
+    """Return the offsets in shared memory of the first full barrier and the first empty barrier of `deal`."""
     return deal.full, deal.empty

@@ -26,257 +26,182 @@ class Dialect(Protocol):
     registers or multiplies by several waves at once."""
 
     def module(self, e: Emitter) -> str:
-        """Return the text of the whole LLVM module: the kernel function with its arguments, around the lines that were
-        emitted.
-
-        An interface method with an empty body: each machine's dialect implements it.
+        """Return the text of the LLVM module: the kernel function with its arguments, around the lines that `e` has
+        emitted. Interface method.
         """
 
     def thread(self, e: Emitter) -> str:
-        """Emit the read of the thread's number in its workgroup, and return it, an i32.
-
-        An interface method with an empty body: each machine's dialect implements it.
-        """
+        """Emit the read of the thread's number in its workgroup, and return it, an i32. Interface method."""
 
     def worker(self, e: Emitter) -> str:
-        """Emit the read of the workgroup's number in the grid, and return it, an i32.
-
-        An interface method with an empty body: each machine's dialect implements it.
-        """
+        """Emit the read of the workgroup's number in the grid, and return it, an i32. Interface method."""
 
     def workers(self, e: Emitter) -> str:
-        """Emit the read of the number of workgroups in the grid, and return it, an i32.
-
-        An interface method with an empty body: each machine's dialect implements it.
-        """
+        """Emit the read of the number of workgroups in the grid, and return it, an i32. Interface method."""
 
     def rank(self, e: Emitter) -> str:
-        """Emit the read of the workgroup's number in its cluster, and return it, an i32.
-
-        An interface method with an empty body: each machine's dialect implements it.
-        """
+        """Emit the read of the workgroup's number in its cluster, and return it, an i32. Interface method."""
 
     def sync_cluster_at_end(self, e: Emitter) -> None:
-        """Emit a cluster barrier for all threads: no workgroup ends while another may still access its shared memory.
-
-        An interface method with an empty body: each machine's dialect implements it.
+        """Emit a barrier for all threads of the cluster. It is emitted at the end of the kernel, so that no workgroup
+        ends while another one may still access its shared memory. Interface method.
         """
 
     def uniform(self, e: Emitter, value: str) -> str:
-        """Emit code that shows the machine that the i32 `value` is the same in all lanes of the wave, and return it. It
-        must be the same in all lanes.
-
-        An interface method with an empty body: each machine's dialect implements it.
+        """Emit code that tells the compiler that the i32 `value` is equal in all lanes of the wave, and return the
+        value. The caller guarantees that it is equal. Interface method.
         """
 
     def begin(self, e: Emitter, barriers: list[tuple[int, int]]) -> None:
-        """Emit the start of the kernel: the first thread initialises the `barriers`, given as [(offset in shared
-        memory, number of arrivals)]; then all threads of the workgroup, or of its cluster, wait until that is done.
-
-        An interface method with an empty body: each machine's dialect implements it.
+        """Emit the start of the kernel. The first thread initialises `barriers`, a list of (offset in shared memory,
+        number of arrivals). Then all threads of the workgroup, or of its cluster, wait until this is done. Interface
+        method.
         """
 
     def wait_for_previous_launch(self, e: Emitter, allows_next: bool) -> None:
-        """Emit the wait for the end of the stream's previous launch, which may still be running when this one begins.
-        If `allows_next`, the next launch may start now and run up to the same wait; else it starts when this one ends.
-
-        An interface method with an empty body: each machine's dialect implements it.
+        """Emit the wait for the end of the previous launch in the stream, which may still run when this launch begins.
+        If `allows_next`, the next launch may begin now, and runs up to its own wait. Otherwise it begins when this
+        launch has finished. Interface method.
         """
 
     def check_registers(self, roles: list[tuple[int, int | None]]) -> None:
-        """Raise ProgramError if the roles of a workgroup need more registers than the machine has. `roles` are [(number
-        of threads, registers of each thread, or None for the default)].
-
-        An interface method with an empty body: each machine's dialect implements it.
+        """Raise ProgramError if the roles of a workgroup need more registers than the machine has. `roles` is [(number
+        of threads, registers of each thread)], where None is the default number of registers. Interface method.
         """
 
     def registers(self, e: Emitter, count: int, threads: int) -> None:
-        """Emit the instruction that changes the register count of the current role to `count` for each thread.
-        `threads` is the number of threads of the workgroup.
-
-        An interface method with an empty body: each machine's dialect implements it.
+        """Emit the instruction that sets the number of registers of each thread of the current role to `count`.
+        `threads` is the number of threads of the workgroup. Interface method.
         """
 
     def meet(self, e: Emitter, barrier: str, threads: int) -> None:
-        """Emit a barrier among `threads` threads of the workgroup; `barrier` is the number of the hardware barrier that
-        they all use, an LLVM value.
-
-        An interface method with an empty body: each machine's dialect implements it.
+        """Emit a barrier for `threads` threads of the workgroup. `barrier` is the number of the hardware barrier, an
+        LLVM value. Interface method.
         """
 
     def sync_lanes(self, e: Emitter) -> None:
-        """Emit a barrier of the wave's lanes, after which each lane sees the others' earlier writes.
-
-        An interface method with an empty body: each machine's dialect implements it.
+        """Emit a barrier for the lanes of the wave. After it, each lane sees the earlier writes of the other lanes.
+        Interface method.
         """
 
     def arrive(self, e: Emitter, address: str, everywhere: bool) -> None:
-        """Emit one arrival at the counting barrier at `address`. With `everywhere`, it arrives at that barrier in each
-        workgroup of the cluster.
-
-        An interface method with an empty body: each machine's dialect implements it.
+        """Emit one arrival at the counting barrier (mbarrier) at `address`. If `everywhere`, emit an arrival at this
+        barrier in each workgroup of the cluster. Interface method.
         """
 
     def expect(self, e: Emitter, address: str, count: int) -> None:
-        """Emit that the current phase of the counting barrier at `address` also waits for `count` bytes of bulk copies.
-
-        An interface method with an empty body: each machine's dialect implements it.
+        """Emit that the current phase of the counting barrier (mbarrier) at `address` also waits for `count` bytes of
+        bulk copies. This is not an arrival. Interface method.
         """
 
     def keep_registers(self, e: Emitter, fragments: Sequence[Value]) -> None:
-        """Emit a use of the registers of `fragments`, so that they stay alive up to here: MMAs of the preceding loop
-        read them in every iteration.
-
-        An interface method with an empty body: each machine's dialect implements it.
+        """Emit a use of the registers of `fragments`, so that they stay allocated up to this point. MMAs of the loop
+        before it read them in each iteration. Interface method.
         """
 
     def force_computed(self, e: Emitter, fragments: Sequence[Value]) -> None:
-        """Emit a use of the values of `fragments` that the compiler cannot move, so that they are computed before the
-        code that follows, which may wait.
-
-        An interface method with an empty body: each machine's dialect implements it.
+        """Emit a use of the values of `fragments` that the compiler does not move. They are therefore computed before
+        the code that follows, which may wait. Interface method.
         """
 
     def await_(self, e: Emitter, address: str, parity: str) -> None:
-        """Emit the wait until the counting barrier at `address` has completed the phase whose number has the `parity` 0
-        or 1 (an LLVM value).
-
-        An interface method with an empty body: each machine's dialect implements it.
+        """Emit the wait until the counting barrier (mbarrier) at `address` has completed its phase of the parity
+        `parity`, 0 or 1 (an LLVM value). Interface method.
         """
 
     def fence(self, e: Emitter) -> None:
-        """Emit a fence: this lane's earlier stores to shared memory become visible to asynchronous copies and
-        multiplications.
-
-        An interface method with an empty body: each machine's dialect implements it.
+        """Emit a fence. After it, earlier stores of this lane to shared memory are visible to asynchronous copies and
+        multiplications. Interface method.
         """
 
     def copy_in(self, e: Emitter, op: Op) -> None:
-        """Emit the asynchronous bulk copy `op` from global to shared memory, issued by one lane.
-
-        An interface method with an empty body: each machine's dialect implements it.
-        """
+        """Emit the asynchronous bulk copy `op` from global to shared memory. One lane executes it. Interface method."""
 
     def copy_lanes(self, e: Emitter, op: Op) -> None:
-        """Emit the asynchronous copy `op` from global to shared memory, in which each lane copies a few contiguous
-        elements.
-
-        An interface method with an empty body: each machine's dialect implements it.
+        """Emit the asynchronous copy `op` from global to shared memory. Each lane copies a few contiguous elements.
+        Interface method.
         """
 
     def land(self, e: Emitter, address: str) -> None:
-        """Emit that the counting barrier at `address` waits for the asynchronous copies that this lane has issued; its
-        count of arrivals does not change.
-
-        An interface method with an empty body: each machine's dialect implements it.
+        """Emit that the counting barrier (mbarrier) at `address` also waits for the asynchronous copies that this lane
+        has issued. Its expected number of arrivals does not change. Interface method.
         """
 
     def copy_out(self, e: Emitter, op: Op) -> None:
-        """Emit the asynchronous bulk copy `op` from shared to global memory, issued by one lane.
-
-        An interface method with an empty body: each machine's dialect implements it.
-        """
+        """Emit the asynchronous bulk copy `op` from shared to global memory. One lane executes it. Interface method."""
 
     def seal(self, e: Emitter) -> None:
         """Emit the end of the current group of bulk copies from shared memory (commit_group in PTX).
-
-        An interface method with an empty body: each machine's dialect implements it.
+        Interface method.
         """
 
     def drain(self, e: Emitter, pending: int) -> None:
-        """Emit the wait until at most `pending` groups of bulk copies still read shared memory.
-
-        An interface method with an empty body: each machine's dialect implements it.
-        """
+        """Emit the wait until at most `pending` groups of bulk copies still read shared memory. Interface method."""
 
     def load(self, e: Emitter, op: Op) -> bool:
-        """Emit the load `op` of a fragment (a register tensor spread over the wave's lanes) by a collective instruction
-        of the wave. Return False, and emit nothing, if each lane must load its values by itself.
-
-        An interface method with an empty body: each machine's dialect implements it.
+        """Emit the load `op` of a fragment by one instruction of the whole wave, and return True. Emit nothing and
+        return False if there is no such instruction for `op`; each lane must then load its elements. Interface method.
         """
 
     def store(self, e: Emitter, op: Op) -> bool:
-        """Emit the store `op` of a fragment (a register tensor spread over the wave's lanes) by a collective
-        instruction of the wave. Return False, and emit nothing, if each lane must store its values by itself.
-
-        An interface method with an empty body: each machine's dialect implements it.
+        """Emit the store `op` of a fragment by one instruction of the whole wave, and return True. Emit nothing and
+        return False if there is no such instruction for `op`; each lane must then store its elements. Interface method.
         """
 
     def load_streaming(self, e: Emitter, address: str, words: int) -> list[str]:
-        """Emit a load of 1, 2 or 4 words of 32 bits from global memory, which caches are to evict first, and return the
-        words as i32. `address` is a pointer whose value is a multiple of the loaded bytes.
-
-        An interface method with an empty body: each machine's dialect implements it.
+        """Emit a load of `words` words of 32 bits (1, 2 or 4) from global memory, with the hint that caches evict the
+        data first. Return the words as LLVM values of type i32. `address` is a pointer that is aligned to the loaded
+        bytes. Interface method.
         """
 
     def multiply(self, e: Emitter, op: Op) -> None:
-        """Emit the instructions of C += A * B for `op`, an MMA by an atom.
-
-        An interface method with an empty body: each machine's dialect implements it.
-        """
+        """Emit C += A * B for `op`, an MMA by an atom. Interface method."""
 
     def wait_products(self, e: Emitter, pending: int, sums: tuple[Value, ...]) -> None:
         """Emit the wait until at most `pending` groups of asynchronous multiplications are in flight. `sums` are the
-        accumulators that may be used after it.
-
-        An interface method with an empty body: each machine's dialect implements it.
+        accumulators that may be used after the wait. Interface method.
         """
 
     def fresh_register(self, e: Emitter, number: float, dtype: DType) -> str | None:
-        """Emit a constant `number` of type `dtype` in a register of its own, and return it; None if an ordinary
-        constant will do.
+        """Emit the constant `number` of the type `dtype` in a new register, and return it as an LLVM value. Emit
+        nothing and return None if an ordinary constant is as good. Interface method.
 
-        Accumulators start this way: if they were copied from another accumulator's register, they would wait for its
-        MMA.
-
-        An interface method with an empty body: each machine's dialect implements it.
+        Accumulators are initialised with it. If an accumulator were copied from the register of another one, the copy
+        would wait for the MMA of that register.
         """
 
     def from_lane(self, e: Emitter, value: str, lane: str) -> str:
-        """Emit a shuffle, and return its result: the i32 `value` of the lane whose number is `lane`, an LLVM value that
-        may differ between lanes.
-
-        An interface method with an empty body: each machine's dialect implements it.
+        """Emit a shuffle: return the i32 `value` of the lane with the number `lane`. `lane` is an LLVM value that may
+        differ between lanes. Interface method.
         """
 
     def as_one_word(self, e: Emitter, word: str) -> str:
-        """Emit code that keeps `word`, an i32 with two packed values, in one register: LLVM cannot split the returned
-        i32 into a register for each value.
-
-        An interface method with an empty body: each machine's dialect implements it.
+        """Emit code that keeps `word`, an i32 with packed values, in one register, and return an i32. LLVM cannot split
+        the returned i32 into one register for each value. Interface method.
         """
 
     def any_lane(self, e: Emitter, test: str) -> str:
-        """Emit a vote: return an i1, the same in all lanes, that is true if the i1 `test` holds in any lane of the
-        wave.
-
-        An interface method with an empty body: each machine's dialect implements it.
+        """Emit a vote, and return an i1 that is equal in all lanes: true if the i1 `test` is true in at least one lane
+        of the wave. Interface method.
         """
 
     def function(self, e: Emitter, name: str, values: list[str], accuracy: Accuracy) -> str | None:
-        """Emit the f32 function `name` (such as "exp" or "tanh") of the LLVM values `values`, by the machine's own
-        instructions, and return the result. None if there are no such instructions with that accuracy.
-
-        An interface method with an empty body: each machine's dialect implements it.
+        """Emit the f32 function `name`, such as "exp", of the LLVM values `values` with instructions of the machine,
+        and return the result. Emit nothing and return None if the machine has no instructions for it with the accuracy
+        `accuracy`. Interface method.
         """
 
     def rounds_pairs(self, e: Emitter, kind: DType) -> bool:
-        """True if the machine has an instruction that rounds two f32 to two floats of type `kind`. Nothing is emitted.
-
-        An interface method with an empty body: each machine's dialect implements it.
+        """True if the machine has an instruction that rounds two f32 to two floats of the type `kind`. Emit nothing.
+        Interface method.
         """
 
     def pair(self, e: Emitter, low: str, high: str, kind: DType) -> str:
-        """Emit the rounding of the f32 values `low` and `high` to type `kind`, and return both as an LLVM vector of two
-        elements.
-
-        An interface method with an empty body: each machine's dialect implements it.
+        """Emit the rounding of the f32 values `low` and `high` to the type `kind`. Return both as an LLVM vector of two
+        elements, `low` first. Interface method.
         """
 
     def pair_of_bytes(self, e: Emitter, low: str, high: str) -> str:
-        """Emit the conversion of the i8 values `low` and `high` to bf16, and return both as an LLVM vector of two
-        elements. It is asked only if the machine rounds pairs to bf16.
-
-        An interface method with an empty body: each machine's dialect implements it.
+        """Emit the conversion of the i8 values `low` and `high` to bf16. Return both as an LLVM vector of two elements,
+        `low` first. It is called only if `rounds_pairs` is true for bf16. Interface method.
         """

@@ -106,8 +106,9 @@ class Emitter:
     # -- the kernel -------------------------------------------------------------------------------------------
 
     def run(self) -> Emitted:
-        """Emit the whole kernel and return it, with all that a launch must provide. Called once for each emitter. Raise
-        ProgramError if an operation other than an allocation stands outside of roles, or a resource does not suffice.
+        """Emit the whole kernel, and return its text with all that a launch must provide. An emitter can run only once.
+        Raise ProgramError if an operation other than an allocation is outside of roles, or if the machine has too few
+        registers or too little shared memory.
         """
         w, d = self.w, self.dialect
         roles = [op for op in self.program.body.ops if op.name == "role"]
@@ -161,29 +162,29 @@ class Emitter:
 
     @property
     def counted(self) -> int:
-        """The number of task counters that the kernel has in global memory."""
+        """The number of counters of dynamic tasks that the kernel has in global memory."""
         return len({deal.counter for deal, _ in self.dynamic_tasks.values()})
 
     @property
     def waits_for_memory(self) -> bool:
-        """True if the kernel has one role, no MMA and no bulk copies. It is then bound by memory, and needs many loads
-        in flight.
+        """True if the kernel has one role, no MMA, and no bulk copies to shared memory. It is then bound by memory and
+        needs many loads in flight.
         """
         ops = list(self.program.walk())
         return not any(op.name in ("atom", "copy_in") for op in ops) and sum(op.name == "role" for op in ops) == 1
 
     def _is_aligned(self, role: Op) -> bool:
-        """True if `role` must begin at a multiple of the machine's wave group (4 waves in a warpgroup): it sets its
-        number of registers, or one of its MMAs is done by several waves together.
+        """True if `role` must begin at a multiple of the machine's wave group (4 waves in a warpgroup). This is so if
+        it sets its number of registers, or if several waves execute one of its MMAs together.
         """
         inside = [op for block in role.blocks for op in walk_block(block)]
         atoms = [self.machine.multiply_atom(op.attrs["atom"]) for op in inside if op.name == "atom"]
         return "registers" in role.attrs or any(atom.c.lanes > self.lanes for atom in atoms)
 
     def _branch(self, roles: list[tuple[Op, int, int]], wave: str, wave_alignment: int) -> None:
-        """Emit a chain of branches that sends each wave to its role. `roles` are [(role operation, number of its first
-        wave, number of its waves)]; `wave` is the wave's number, an LLVM value. Roles begin at multiples of
-        `wave_alignment` waves; waves that only fill the gap up to there do nothing.
+        """Emit a chain of branches that sends each wave to its role. `roles` is [(role operation, number of its first
+        wave, number of its waves)]. `wave` is the number of the wave in the workgroup, an LLVM value. Each role
+        occupies a multiple of `wave_alignment` waves; the additional waves do nothing.
         """
         if not roles:
             return
@@ -193,8 +194,8 @@ class Emitter:
         is_in_role = self.w.value(f"icmp ult i32 {own_wave}, {room}")
 
         def role() -> None:
-            """Emit the code of the first role in `roles`: the change of its register count, the wait for the previous
-            launch, and its body.
+            """Emit the code of the first role in `roles`: the change of its number of registers, the wait for the
+            previous launch (if launches may overlap), and its body.
             """
             if "registers" in op.attrs:
                 (count,) = numbers((op.attrs["registers"],), "registers")
@@ -210,8 +211,8 @@ class Emitter:
         self.w.either(is_in_role, role, lambda: self._branch(others, wave, wave_alignment))
 
     def _role(self, op: Op, wave: str) -> None:
-        """Emit the body of the role `op`. Its first axis gets `wave`, the wave's number in the role; its second axis
-        gets the workgroup's number in the cluster.
+        """Emit the body of the role `op`. Its first axis gets the value `wave`, the number of the wave in the role. Its
+        second axis gets the number of the workgroup in the cluster. Set `self.wave`.
         """
         self.wave = wave
         numbers_of_axes = (wave, self.rank)
@@ -221,8 +222,9 @@ class Emitter:
     # -- blocks -----------------------------------------------------------------------------------------------
 
     def body(self, block: Block) -> None:
-        """Emit all operations of a block in order. Consecutive operations that one lane executes for its wave (see
-        SINGLE) share a branch.
+        """Emit all operations of `block`, in order. Consecutive operations in SINGLE, which one lane executes for its
+        wave, are emitted under one branch. Allocations, symbol definitions and computations of scalars do not interrupt
+        them, and are emitted before them.
         """
         for op in block.ops:
             scalar = op.name in ("read", "alloc", "let") or (
@@ -239,8 +241,8 @@ class Emitter:
         self.flush()
 
     def flush(self) -> None:
-        """Emit the postponed operations (see SINGLE) that one lane executes for its wave, under one branch; do nothing
-        if there are none.
+        """Emit the operations in `self.pending` under one branch, which the first lane of the wave takes, and clear the
+        list. Do nothing if the list is empty.
         """
         if not self.pending:
             return
@@ -250,17 +252,20 @@ class Emitter:
                 getattr(self, f"_{op.name}")(op)
 
     def _within(self, blocks: tuple[Block, ...]) -> None:
-        """Emit all operations of `blocks`, one block after the other."""
+        """Emit all operations of `blocks`, one block after another."""
         for block in blocks:
             self.body(block)
 
     def _for(self, op: Op) -> None:
-        """Emit a `for` operation: nested loops over its ranges, the first outermost, around its blocks."""
+        """Emit a `for` operation: nested loops over its ranges, of which the first is the outermost, around
+        its blocks.
+        """
         self._nest(op, list(op.attrs["ranges"]))
 
     def _keep(self, loop: Op) -> None:
-        """Emit, behind `loop`, a use of the registers of A that its MMAs read and that nothing in it writes. So these
-        registers are not reused before the loop ends.
+        """Emit a use of the registers of A that the MMAs of `loop` read and that no operation of the loop writes. The
+        registers then stay allocated until the loop ends. The use is emitted after the loop; nothing is emitted if
+        there are no such registers.
         """
         inner_ops = [op for block in loop.blocks for op in walk_block(block)]
         changed = {v for op in inner_ops for v in (*op.results, *op.operands[:1])}
@@ -270,8 +275,8 @@ class Emitter:
             self.dialect.keep_registers(self, unchanged)
 
     def _nest(self, op: Op, ranges: list[Range]) -> None:
-        """Emit nested loops over `ranges`, the first outermost, with the blocks of the `for` operation `op` in the
-        innermost. Without ranges, emit the blocks only.
+        """Emit nested loops over `ranges`, of which the first is the outermost, around the blocks of the `for`
+        operation `op`. Without ranges, emit only the blocks.
         """
         if not ranges:
             self._within(op.blocks)
@@ -282,15 +287,15 @@ class Emitter:
             self._nest(op, ranges[1:])
 
     def _tasks(self, op: Op) -> None:
-        """Emit the loop in which a workgroup runs its tasks (tiles of the grid) of `op`.
+        """Emit the loop in which a workgroup executes its tasks of the operation `op`.
 
-        If `op` is in `self.dynamic_tasks`, each next task number is drawn from a counter at run time. Otherwise a
-        workgroup runs a contiguous range of tasks if the attribute `schedule` is "contiguous", and else every n-th task
-        (n: the number of workgroups). With the attribute `turn` (0 or 1: which of two alternating roles this is) it
-        runs every other of these.
+        If `op` is in `self.dynamic_tasks`, the next task number is drawn from a counter at run time. Otherwise, if the
+        attribute `schedule` is "contiguous", a workgroup executes a contiguous range of tasks. Otherwise it executes
+        every n-th task, where n is the number of workgroups. If `op` has the attribute `turn`, which is 0 or 1
+        (ping-pong), the loop executes only every second of these tasks, beginning with number `turn`.
 
-        Raise ProgramError if the number of tasks depends on something other than sizes known at launch. `self.tasks`
-        becomes at least this number.
+        `self.tasks` becomes the maximum of its value and the number of tasks. Raise ProgramError if this number depends
+        on symbols other than open sizes.
         """
         count = dealing.count_of(op)
         unknown = sorted(s.name for s in count.symbols - set(self.sizes))
@@ -322,8 +327,8 @@ class Emitter:
             self._task(op, number)
 
     def _task(self, op: Op, number: str) -> None:
-        """Emit one task: split the flat task number `number` (an LLVM value) into a value for the symbol of each range
-        of `op`, the last range fastest; then emit its blocks.
+        """Emit one task of `op`. `number` is the flat number of the task, an LLVM value. It is split into a value for
+        the symbol of each range, of which the last varies fastest. Then the blocks of `op` are emitted.
         """
         w, rest = self.w, number
         for r in reversed(op.attrs["ranges"]):
@@ -338,7 +343,7 @@ class Emitter:
         self._within(op.blocks)
 
     def _if(self, op: Op) -> None:
-        """Emit an `if` operation as a branch, with one block (then) or two (then, else)."""
+        """Emit an `if` operation as a branch. It has one block (then) or two blocks (then, else)."""
         condition = self.w.condition(op.attrs["when"])
         if len(op.blocks) == 1:
             with self.w.when(condition):
@@ -347,13 +352,16 @@ class Emitter:
         self.w.either(condition, lambda: self.body(op.blocks[0]), lambda: self.body(op.blocks[1]))
 
     def _let(self, op: Op) -> None:
-        """Emit nothing for the definition of a symbol: expressions that use the symbol contain its definition."""
+        """Emit nothing for the definition of a symbol. The symbol itself refers to its definition, which is emitted
+        where the symbol is used.
+        """
 
     # -- registers and memory ---------------------------------------------------------------------------------
 
     def reserve(self, op: Op) -> None:
-        """Reserve shared memory for the tensor or the barriers that `op` allocates, and record the offset. The
-        barriers' arrival counts are recorded too, for the start of the kernel. Raise ProgramError for registers.
+        """Reserve shared memory for the tensor or the barriers that `op` allocates, and record the offset in
+        `self.offsets`. Barriers and their numbers of arrivals are appended to `self.arrivals`. Raise ProgramError if
+        `op` allocates registers, or if the machine has too little shared memory.
         """
         kind, value = op.attrs["type"], op.results[0]
         if isinstance(kind, BarrierType):
@@ -366,8 +374,8 @@ class Emitter:
             raise ProgramError("registers are allocated in roles", op.loc)
 
     def room(self, size: int, alignment: int) -> int:
-        """Reserve `size` bytes of shared memory at a multiple of `alignment`, and return their offset. Raise
-        ProgramError if the machine has not enough.
+        """Reserve `size` bytes of shared memory at a multiple of `alignment` bytes, and return the offset. Raise
+        ProgramError if the machine has too little shared memory.
         """
         start = -(-self.shared_bytes // alignment) * alignment
         self.shared_bytes = start + size
@@ -377,8 +385,8 @@ class Emitter:
         return start
 
     def _alloc(self, op: Op) -> None:
-        """Reserve shared memory for the tensor or barriers that `op` allocates; for a register, allocate a stack slot
-        for each of its values in a lane.
+        """Emit an allocation. For a tensor or barriers, reserve shared memory. For a register, allocate one stack slot
+        for each element that a lane holds.
         """
         kind, value = op.attrs["type"], op.results[0]
         if not isinstance(kind, VectorType):
@@ -393,27 +401,27 @@ class Emitter:
         return shape[1] if isinstance(value.type, FragmentType) else prod(shape)
 
     def get(self, value: Value, place: int = 0) -> str:
-        """Emit the read of element number `place` that the lane holds of the register `value`, and return the LLVM
-        value.
+        """Emit the read of one element of the register `value`, and return it as an LLVM value. `place` is the number
+        of the element among those that the lane holds.
         """
         return self.w.value(f"load {element(value.type.dtype)}, ptr {self.registers[value][place]}")
 
     def put(self, value: Value, place: int, text: str) -> None:
-        """Emit the write of the LLVM value `text` to element number `place` that the lane holds of the register
-        `value`.
+        """Emit the write of the LLVM value `text` to one element of the register `value`. `place` is the number of the
+        element among those that the lane holds.
         """
         self.w.line(f"store {element(value.type.dtype)} {text}, ptr {self.registers[value][place]}")
 
     def address(self, value: Value, place: Expr, size: int) -> str:
-        """Emit the address of an element of `value`, a tensor or barriers in shared memory, and return it as an i32.
-        `place` is the index expression of the element; elements have `size` bytes.
+        """Emit the address of one element of `value`, a tensor or barriers in shared memory, and return it as an i32.
+        `place` is the index expression of the element. An element has `size` bytes.
         """
         inner = self.w.number(place * size + self.offsets[value])
         return self.w.once((value, place, "address"), f"add i32 {self.shared}, {inner}")
 
     def lane_axis(self, op: Op) -> tuple[Symbol, ...]:
-        """Return the axes (symbols) over which `op`, an operation on a register, runs. If the register is a fragment
-        (spread over the wave's lanes), also make the lane's number the value of the first axis.
+        """Return the axes of `op`, an operation with a register as first operand; () if it has none. If the register is
+        a fragment, the first axis becomes a name of the lane's number in all expressions that are emitted later.
         """
         axes: tuple[Symbol, ...] = op.attrs.get("over", ())
         if axes and isinstance(op.operands[0].type, FragmentType):
@@ -421,14 +429,14 @@ class Emitter:
         return axes
 
     def at_value(self, e: Expr, axes: tuple[Symbol, ...], place: int) -> Expr:
-        """Return the expression `e` for element number `place` of the lane: the last of the operation's `axes` is
-        replaced by that number.
+        """Return the expression `e` for element number `place` of the lane: the last axis in `axes` is replaced by
+        `place`.
         """
         return Substitution({axes[-1]: as_expr(place)})(e) if axes and axes[-1] in e.symbols else e
 
     def _load(self, op: Op) -> None:
-        """Emit the load operation `op`, by a collective instruction of the wave if there is one for it. A scalar i32 is
-        marked as equal in all lanes.
+        """Emit the load `op`, by one instruction of the whole wave if the machine has one for it, else by loads of each
+        lane. A scalar i32 is marked as equal in all lanes.
         """
         if not (isinstance(op.operands[0].type, FragmentType) and self.dialect.load(self, op)):
             memory.load(self, op)
@@ -437,13 +445,15 @@ class Emitter:
                 self.put(target, 0, self.dialect.uniform(self, self.get(target)))  # the same in all lanes
 
     def _store(self, op: Op) -> None:
-        """Emit the store operation `op`, by a collective instruction of the wave if there is one for it."""
+        """Emit the store `op`, by one instruction of the whole wave if the machine has one for it, else by stores of
+        each lane.
+        """
         if not (isinstance(op.operands[0].type, FragmentType) and self.dialect.store(self, op)):
             memory.store(self, op)
 
     def _fill(self, op: Op) -> None:
-        """Set all elements of the operand register to the number of the operation. Each element of a fragment is put in
-        a fresh register if the machine asks for it (accumulators).
+        """Emit the assignment of the number `value` of `op` to all elements of the operand register. The elements of a
+        fragment are initialised by `Dialect.fresh_register`, if it returns a register.
         """
         value = op.operands[0]
         number, dtype = op.attrs["value"], value.type.dtype
@@ -452,8 +462,8 @@ class Emitter:
             self.put(value, i, literal(number, dtype) if fresh is None else fresh)
 
     def _read(self, op: Op) -> None:
-        """Emit `read`, which gives an integer register a symbol's name: convert the register to i32, and let the symbol
-        of `op` stand for it.
+        """Emit the conversion of the integer in the operand register to i32, and set the symbol of `op` to it. Booleans
+        and unsigned integers are zero-extended, other integers sign-extended; 64-bit integers are truncated.
         """
         value = op.operands[0]
         text, kind = self.get(value), value.type.dtype
@@ -465,11 +475,11 @@ class Emitter:
         self.w.names[op.attrs["symbol"]] = text
 
     def _atomic(self, op: Op) -> None:
-        """Emit the atomic update `op` of elements in memory (see `memory.atomic`)."""
+        """Emit the operation `op`: an atomic update of elements in memory (see `memory.atomic`)."""
         memory.atomic(self, op)
 
     def _bitcast(self, op: Op) -> None:
-        """Give the operation's result the memory of its operand; nothing is emitted."""
+        """Give the result of `op` the memory of its operand. Emit nothing."""
         source, result = op.operands[0], op.results[0]
         if source in self.offsets:
             self.offsets[result] = self.offsets[source]
@@ -477,15 +487,15 @@ class Emitter:
             self.pointers[result] = self.pointers[source]
 
     def _while(self, op: Op) -> None:
-        """Emit a loop over the operation's blocks that runs as long as its flag register is not zero."""
+        """Emit a loop over the blocks of `op`. It runs as long as the flag register, the first operand, is not zero."""
         kind = element(op.operands[0].type.dtype)
         with self.w.while_loop(lambda: self.w.value(f"icmp ne {kind} {self.get(op.operands[0])}, 0")):
             self._within(op.blocks)
 
     def _compute(self, op: Op) -> None:
-        """Emit the formula of an elementwise operation for each element that the lane holds of its target register (the
-        first operand). With the attribute `rare`, the code is skipped if the formula's condition fails in all lanes of
-        the wave.
+        """Emit the formula of an elementwise operation for each element that the lane holds of the target register (the
+        first operand). If `op` has the attribute `rare`, a branch skips this code if the formula's condition (its first
+        operand) is false for all elements of all lanes of the wave.
         """
         target, formula = op.operands[0], op.attrs["formula"]
         axes, to = self.lane_axis(op), target.type.dtype
@@ -501,9 +511,9 @@ class Emitter:
         self._compute_each(op, axes, formula, to, count)
 
     def _compute_each(self, op: Op, axes: tuple[Symbol, ...], formula: Formula, to: DType, count: int) -> None:
-        """Emit `formula` for `count` elements of the lane and write the results, of type `to`, to the target register
-        of `op`. If it rounds f32 to a type of 16 bits or fewer, two values are rounded by one instruction where the
-        machine has it. `axes` are the axes of `op`.
+        """Emit `formula` for `count` elements of the lane, and write the results, of the type `to`, to the target
+        register of `op`. If the formula rounds to a float type of at most 16 bits, and the machine has an instruction
+        for it, one instruction rounds two elements. `axes` are the axes of `op`.
         """
         target = op.operands[0]
         is_rounded = formula.name == "cast" and formula.value is to and is_coarse(to)
@@ -515,9 +525,9 @@ class Emitter:
             self.put(target, i, text)
 
     def _in_pairs(self, op: Op, axes: tuple[Symbol, ...], formula: Formula, to: DType, count: int) -> bool:
-        """Emit `formula`, a cast to the type `to`, for `count` elements of the lane, two by one instruction: f32 are
-        rounded to `to`, or i8 are converted to bf16. Write the results to the target register of `op`. Return False,
-        and emit nothing, if the cast is from another type. `axes` are the axes of `op`.
+        """Emit `formula`, a cast to the type `to`, for `count` elements of the lane, with one instruction for two
+        elements. Write the results to the target register of `op`, and return True. Emit nothing and return False if
+        the cast is not from f32, nor from an i8 operand to bf16. `count` is even. `axes` are the axes of `op`.
         """
         inner = formula.parts[0]
         kind = inner.gives(lambda leaf: op.operands[leaf.value].type.dtype, dtypes.f32)
@@ -541,8 +551,8 @@ class Emitter:
         """
 
         def leaf(f: Formula) -> Any:
-            """Return (LLVM value, element type) of the register that the formula's leaf `f` stands for: its element
-            number `place`, or its only one.
+            """Emit the read of the operand that the formula leaf `f` stands for, and return (LLVM value, element type).
+            It reads element number `place` of the lane, or the only element if the lane holds one.
             """
             value = op.operands[f.value]
             return self.get(value, place if self.values(value) > 1 else 0), value.type.dtype
@@ -550,9 +560,9 @@ class Emitter:
         return LaneFormula(self, axes, place, leaf)
 
     def _shuffle(self, op: Op) -> None:
-        """Emit a shuffle: each element of the target register (first operand) gets the element of the source register
-        that the operation's `at` names, as (lane, element of that lane). Raise ProgramError unless the element's number
-        is known at compile time.
+        """Emit a shuffle. Each element of the target register (first operand) gets an element of the source register
+        (second operand). The attribute `at` gives its (lane, number in this lane). Raise ProgramError unless the number
+        in the lane is a constant.
         """
         target, source = op.operands
         axes = self.lane_axis(op)
@@ -570,8 +580,8 @@ class Emitter:
             self.put(target, i, text)
 
     def _from_lane(self, text: str, kind: str, lane: str) -> str:
-        """Emit the move of `text`, a value of LLVM type `kind`, between lanes in words of 32 bits; return the value
-        that the lane number `lane` (an LLVM value) has.
+        """Emit the shuffle of `text`, a value of the LLVM type `kind`, in words of 32 bits. Return the value of the
+        lane with the number `lane`, an LLVM value.
         """
         w, bits = self.w, {"float": 32, "half": 16, "bfloat": 16, "double": 64}.get(kind) or int(kind[1:])
         integer = text if kind.startswith("i") else w.value(f"bitcast {kind} {text} to i{bits}")
@@ -589,34 +599,34 @@ class Emitter:
     # -- who waits for whom -----------------------------------------------------------------------------------
 
     def barrier_address(self, op: Op, place: int = 0, at: str = "at") -> str:
-        """Emit the address in shared memory of a counting barrier (mbarrier), and return it as an i32. The barriers are
-        operand number `place` of `op`; the attribute `at` of `op` has the index among them.
+        """Emit the address in shared memory of one counting barrier (mbarrier), and return it as an i32. Operand number
+        `place` of `op` is an array of barriers. The attribute of `op` with the name `at` has the index in this array.
         """
         return self.address(op.operands[place], op.attrs[at][0], 8)
 
     def _arrive(self, op: Op) -> None:
-        """Emit one arrival at the operand's counting barrier (mbarrier); with the attribute `everywhere`, in each
-        workgroup of the cluster.
+        """Emit one arrival at the operand's counting barrier (mbarrier). If `op` has the attribute `everywhere`, emit
+        an arrival at this barrier in each workgroup of the cluster.
         """
         self.dialect.arrive(self, self.barrier_address(op), bool(op.attrs.get("everywhere")))
 
     def _expect(self, op: Op) -> None:
-        """Emit that the operand's counting barrier (mbarrier) also waits for a number of bytes of bulk copies, an
-        attribute.
+        """Emit that the current phase of the operand's counting barrier (mbarrier) also waits for n bytes of bulk
+        copies. n is the attribute `bytes` of `op`. This is not an arrival.
         """
         self.dialect.expect(self, self.barrier_address(op), numbers((op.attrs["bytes"],), "bytes")[0])
 
     def _await(self, op: Op) -> None:
-        """Emit the wait for a phase of the first operand, a counting barrier (mbarrier). The values of further operands
-        are computed before the wait.
+        """Emit the wait until the counting barrier (mbarrier), the first operand, has completed a phase. The attribute
+        `phase` of `op` is the number of the phase. The values of all further operands are computed before the wait.
         """
         if len(op.operands) > 1:
             self.dialect.force_computed(self, op.operands[1:])
         self.dialect.await_(self, self.barrier_address(op), self.w.number(op.attrs["phase"] % 2))
 
     def _barrier(self, op: Op) -> None:
-        """Emit a barrier among some waves of the workgroup (bar.sync); attributes of the operation have the barrier's
-        number and the number of waves. Raise ProgramError if it has no number.
+        """Emit a barrier for some waves of the workgroup (bar.sync in PTX). The attributes `id` and `waves` of `op` are
+        the number of the barrier and the number of waves. Raise ProgramError if `op` has no `id`.
         """
         if "id" not in op.attrs:
             raise ProgramError("barrier: say which one, and of how many waves: barrier (1) of 4", op.loc)
@@ -624,11 +634,11 @@ class Emitter:
         self.dialect.meet(self, self.w.number(op.attrs["id"]), waves * self.lanes)
 
     def _together(self, op: Op) -> None:
-        """Emit a barrier of the wave's lanes (as bar.warp.sync)."""
+        """Emit a barrier for the lanes of the wave (bar.warp.sync in PTX)."""
         self.dialect.sync_lanes(self)
 
     def _fence(self, op: Op) -> None:
-        """Emit a fence: the lane's stores to shared memory become visible to asynchronous copies and
+        """Emit a fence. After it, earlier stores of this lane to shared memory are visible to asynchronous copies and
         multiplications.
         """
         self.dialect.fence(self)
@@ -638,12 +648,14 @@ class Emitter:
         self.dialect.copy_in(self, op)
 
     def _copy_lanes(self, op: Op) -> None:
-        """Emit the asynchronous copy `op` from global to shared memory, in which each lane copies its own elements."""
+        """Emit the asynchronous copy `op` from global to shared memory. Each lane copies its own elements."""
         self.w.names[op.attrs["over"][0]] = self.lane
         self.dialect.copy_lanes(self, op)
 
     def _land(self, op: Op) -> None:
-        """Emit that the operand's counting barrier waits for the asynchronous copies that this lane has issued."""
+        """Emit that the operand's counting barrier (mbarrier) also waits for the asynchronous copies that this lane has
+        issued.
+        """
         self.dialect.land(self, self.barrier_address(op))
 
     def _copy_out(self, op: Op) -> None:
@@ -651,7 +663,7 @@ class Emitter:
         self.dialect.copy_out(self, op)
 
     def _seal(self, op: Op) -> None:
-        """Emit the end of a group of bulk copies from shared memory (commit_group in PTX)."""
+        """Emit the end of the current group of bulk copies from shared memory (commit_group in PTX)."""
         self.dialect.seal(self)
 
     def _drain(self, op: Op) -> None:
@@ -661,19 +673,19 @@ class Emitter:
         self.dialect.drain(self, op.attrs["pending"])
 
     def _atom(self, op: Op) -> None:
-        """Emit the multiplication C += A * B of an atom operation, by the machine's instruction."""
+        """Emit the multiplication C += A * B of the atom operation `op`."""
         self.dialect.multiply(self, op)
 
     def _settle(self, op: Op) -> None:
         """Emit the wait until at most n groups of asynchronous multiplications are in flight. n is the attribute
-        `pending` of `op`; the operands of `op` are accumulators that may be used after it.
+        `pending` of `op`. The operands of `op` are the accumulators that may be used after the wait.
         """
         self.dialect.wait_products(self, op.attrs["pending"], op.operands)
 
 
 def emit(program: Program, machine: Machine, dialect: Dialect) -> Emitted:
-    """Return the LLVM IR of `program`, a loop program (the IR level below the block program), as a kernel for
-    `machine`, with all that a launch must provide. `dialect` emits the machine's own instructions.
+    """Return the LLVM IR of the loop program `program` as a kernel for `machine`, with all that a launch must provide.
+    `dialect` emits the instructions of the machine.
     """
     with building():
         return Emitter(program, machine, dialect).run()

@@ -30,15 +30,17 @@ LEAST = 2.0**-100
 
 
 def is_coarse(kind: DType) -> bool:
-    """True if `kind` is a floating-point type of 16 bits or fewer."""
+    """True if `kind` is a floating-point type of at most 16 bits."""
     return kind.is_float and kind.bits <= 16
 
 
 def accuracy_of_part(f: Formula, part: Formula, accuracy: Accuracy) -> Accuracy:
-    """Return the accuracy ("full", "coarse" or "absolute") that `part`, an operand of formula `f`, needs if the result
-    of `f` needs `accuracy`. It is "coarse" if `f` rounds to 16 bits, or if `accuracy` is "coarse" and `f` passes
-    relative errors on, as products do. It is "absolute" for erf or tanh that a coarse `f` adds to a constant, and
-    "full" otherwise.
+    """Return the accuracy that `part`, an operand of the formula `f`, needs if the result of `f` needs `accuracy`.
+
+    - "coarse" if `f` rounds to a float of at most 16 bits
+    - "coarse" if `accuracy` is "coarse" and `f` keeps relative errors: it is in KEEPS, or it selects the value `part`
+    - "absolute" if `accuracy` is "coarse" and `f` adds `part`, an erf or tanh, to a constant that is no smaller
+    - "full" otherwise
 
     >>> x = Formula.operand(1)
     >>> gate = Formula("mul", (x, Formula("sigmoid", (x,))))
@@ -57,8 +59,8 @@ def accuracy_of_part(f: Formula, part: Formula, accuracy: Accuracy) -> Accuracy:
 
 
 def _adds_bounded_term(f: Formula, part: Formula) -> bool:
-    """True if `f` is part + d or c * part + d with constants |c| <= |d| (c = 1 for the sum). `part` must be an operand
-    of `f` with values in [-1, 1].
+    """True if `f` is part + d, or fma(c, part, d), with constants |c| <= |d| (c = 1 in the first case). `part` must be
+    an operand of `f` with values in [-1, 1].
     """
     values = [each.value if each.name == "number" else None for each in f.parts]
     if f.name == "fma" and part is f.parts[1]:
@@ -71,9 +73,9 @@ def _adds_bounded_term(f: Formula, part: Formula) -> bool:
 
 
 def _as_fma(f: Formula) -> Formula:
-    """Return the formula number + factor * x, in this order, as one fma, if the factor is a power of two with a
-    magnitude of at most 1; return any other formula unchanged. Multiplication by a power of two is exact, so that the
-    result is the same; numbers of extreme size are left as they are.
+    """Return the formula `f` as fma(c, x, d) if it is d + c * x, in this order, c and d are numbers, and |c| is a power
+    of two of at most 1. The product is then exact, so that the result is the same. Return `f` unchanged in all other
+    cases, and also if |c| or |d| is below LEAST or |d| is above 1 / LEAST.
 
     >>> half, x = Formula.number(0.5), Formula.operand(1)
     >>> print(_as_fma(Formula("add", (half, Formula("mul", (half, x))))).text(["%y", "%x"]))
@@ -98,15 +100,16 @@ class LaneFormula(FormulaWriter):
         self.above: Formula | None = None
 
     def write(self, f: Formula, to: DType, rounded: DType | None = None) -> str:
-        """Emit the formula `f` and return its LLVM value, of type `to`. The caller then rounds the value to the type
-        `rounded` (None: not): if that has 16 bits or fewer, less accurate instructions may be used.
+        """Emit the formula `f`, and return its LLVM value, of the type `to`. The caller then rounds the value to the
+        type `rounded` (None: it does not). If `rounded`, or else `to`, is a float of at most 16 bits, less accurate
+        instructions may be used.
         """
         self.accuracy, self.above = "coarse" if is_coarse(rounded or to) else "full", None
         return super().write(f, to)
 
     def _write(self, f: Formula, want: DType | None) -> Typed:
-        """Emit `f`, a part of the formula, with the accuracy that the whole formula needs of it. Return (LLVM value,
-        element type); `want` is the type that the context would like (None: any).
+        """Emit the subformula `f` with the accuracy that the whole formula needs. Return (LLVM value, element type).
+        The type is `want` if possible (None: any type).
         """
         if f.name == "index":
             return self.w.integer(self.e.at_value(f.value, self.axes, self.place)), dtypes.index
@@ -119,8 +122,8 @@ class LaneFormula(FormulaWriter):
         return typed
 
     def _step_rounded(self, name: str, values: list[str], kind: DType) -> Typed:
-        """Emit the operation `name` on `values` of type `kind`, whose result is rounded to 16 bits, so that coarse
-        accuracy is enough. Return (LLVM value, element type).
+        """Emit the operation `name` on the LLVM values `values` of the type `kind`, with coarse accuracy: its result is
+        rounded to 16 bits. Return (LLVM value, element type).
         """
         saved, self.accuracy = self.accuracy, "coarse"
         typed = self._step(name, values, kind)
@@ -128,8 +131,8 @@ class LaneFormula(FormulaWriter):
         return typed
 
     def cast(self, value: str, kind: DType, to: DType) -> str:
-        """Emit the conversion of the LLVM value `value` from type `kind` to type `to`, and return it. From bf16 to f32
-        it is a shift of bits.
+        """Emit the conversion of the LLVM value `value` from the type `kind` to the type `to`, and return the result.
+        bf16 is converted to f32 by a shift of its bits.
         """
         if kind is dtypes.bf16 and to is dtypes.f32:
             half = self.w.value(f"zext i16 {self.w.value(f'bitcast bfloat {value} to i16')} to i32")
@@ -137,8 +140,8 @@ class LaneFormula(FormulaWriter):
         return super().cast(value, kind, to)
 
     def _float(self, name: str, values: list[str], kind: DType) -> Any:
-        """Emit the floating-point function `name` of `values` of type `kind`, and return the LLVM value. For f32 the
-        machine's own instructions are used if it has them.
+        """Emit the floating-point function `name` of the LLVM values `values` of the type `kind`, and return the
+        result. For f32, the machine's instructions are used if it has instructions for this function.
         """
         if kind is dtypes.f32:
             result = self.e.dialect.function(self.e, name, values, self.accuracy)

@@ -35,46 +35,47 @@ class Backend(Protocol):
     """Maps the maker's names of levels, such as "ptx", to "assembly" and "instructions"."""
 
     def emitted(self, program: Program, machine: Machine) -> Emitted:
-        """Return the LLVM IR of a loop program (the IR level below the block program), with all that a launch needs:
-        threads, shared memory, arguments. A protocol's method.
+        """Return the LLVM IR of the loop program `program`, with all that a launch needs: number of threads, shared
+        memory, arguments. Protocol method.
         """
 
     def request(self, machine: Machine) -> dict[str, Any]:
-        """Return the request, a dict for the code generation helper, by which LLVM compiles to the machine's assembly.
-        A protocol's method.
+        """Return the dict that asks the code generation helper to compile LLVM IR to assembly for `machine`. Protocol
+        method.
         """
 
     def disassembled(self, assembly: str, machine: Machine) -> str:
-        """Return the machine instructions (such as SASS) of the assembly text `assembly`, as the maker's tools print
-        them. A protocol's method.
+        """Return the machine instructions (such as SASS) of the assembly text `assembly`, as printed by the tools of
+        the GPU's maker. Protocol method.
         """
 
     def why_not(self, machine: Machine) -> str | None:
-        """Return the reason why code for `machine` does not run on the GPU at hand, as text; None if it runs. A
-        protocol's method.
+        """Return the reason why code for `machine` does not run on the GPU at hand, as a sentence; None if it runs.
+        Protocol method.
         """
 
     def loaded(self, assembly: str, emitted: Emitted, number: int) -> Any:
-        """Load the assembly text `assembly` on GPU number `number`, and return the loaded code. `emitted` describes the
-        kernel. A protocol's method.
+        """Load the assembly text `assembly` on the GPU with the number `number`, and return the loaded code. `emitted`
+        describes the kernel. Protocol method.
         """
 
     def memory(self, machine: Machine, number: int, passing: bool = False, stream: int | None = None) -> Memories:
-        """Return the object that allocates and copies memory on GPU number `number`. With `passing`, allocated memory
-        is used by one call only. With a `stream` (its handle), all work goes to that stream. A protocol's method.
+        """Return the object that allocates and copies memory on the GPU with the number `number`. `passing` says that
+        allocated memory is used by one call only. All work goes to the stream with the handle `stream` (None: the
+        current stream). Protocol method.
         """
 
     def stopwatch(self, number: int) -> Any:
-        """Return an object that times launches on GPU number `number`; it has a `stream` and a method `seconds(call)`.
-        A protocol's method.
+        """Return an object that measures the time of launches on the GPU with the number `number`. It has a `stream`
+        and a method `seconds(call)`. Protocol method.
         """
 
     def bound(
         self, loaded: Any, emitted: Emitted, arrays: list[Any], workers: int | None, sizes: Mapping[str, int]
     ) -> Callable[[], None]:
-        """Return a function without parameters that launches the `loaded` code on `arrays`, of the host or the device.
-        `emitted` describes the kernel; `workers` is the number of workgroups (None: chosen); `sizes` are the values of
-        open parameters (sizes known only at the call). A protocol's method.
+        """Return a function without parameters that launches the `loaded` code on `arrays` of the host or the device.
+        `emitted` describes the kernel. `workers` is the number of workgroups (None: the back end chooses). `sizes` is
+        {name of an open size: value}. Protocol method.
         """
 
 
@@ -89,9 +90,9 @@ class GpuTarget:
     def kernel(
         self, program: Program, described: Machine | None, dump: Dump, conditions: tuple[Condition, ...] = ()
     ) -> GpuKernel:
-        """Return `program` compiled for this target. `described` is the machine that it was written for (None: any);
-        raise ProgramError if that is another machine than the target's. Each launch checks `conditions`, which its
-        symbolic sizes must meet. Texts of the levels are written to `dump`.
+        """Return `program` compiled for this target. `described` is the machine that the program names (None: it names
+        none); raise ProgramError if this is not the target's machine. `conditions` are conditions on open sizes, which
+        each launch checks. The texts of all levels are written to `dump`.
         """
         if described is not None and described is not self.machine:
             raise ProgramError(
@@ -122,7 +123,7 @@ class GpuKernel:
 
     @cached_property
     def loop(self) -> Program:
-        """The program lowered to a loop program (the IR level below the block program)."""
+        """The program as a loop program. The first use lowers it."""
         program = self.program
         if program.level is LOOP:
             return inlined(program) if self.open else program
@@ -130,17 +131,17 @@ class GpuKernel:
 
     @cached_property
     def emitted(self) -> Emitted:
-        """The program's LLVM IR, with all that a launch needs: threads, shared memory, arguments."""
+        """The LLVM IR of the program, with all that a launch needs: number of threads, shared memory, arguments."""
         return self.target.backend.emitted(self.loop, self.target.machine)
 
     @property
     def llvm(self) -> str:
-        """The program's LLVM IR as text."""
+        """The LLVM IR of the program as text."""
         return self.emitted.text
 
     @cached_property
     def assembly(self) -> str:
-        """The program's assembly for the machine (such as PTX) as text, from the disk cache or compiled by LLVM."""
+        """The assembly of the program (such as PTX) as text. It comes from the disk cache, or LLVM compiles it."""
         request = self.target.backend.request(self.target.machine)
         key = disk.key_of("gpu", self.target.machine.name, self.llvm, json.dumps(request), toolchain())
         code = disk.load(key)
@@ -151,25 +152,25 @@ class GpuKernel:
 
     @property
     def levels(self) -> Mapping[str, str]:
-        """The maker's names of levels of code mapped to this project's, for NVIDIA {"ptx": "assembly", "sass":
-        "instructions"}.
+        """{name that the GPU's maker gives to a level of code: Tilewright's name}, for NVIDIA {"ptx": "assembly",
+        "sass": "instructions"}.
         """
         return self.target.backend.levels
 
     @property
     def instructions(self) -> str:
-        """The program's machine instructions (such as SASS) as text. Raises TargetError if the maker's tools are not
-        installed.
+        """The machine instructions of the program (such as SASS) as text. Raise TargetError if the tools of the GPU's
+        maker are not installed.
         """
         return self.target.backend.disassembled(self.assembly, self.target.machine)
 
     @property
     def object(self) -> bytes:
-        """The code that is given to the GPU's driver: the assembly, as bytes."""
+        """The code that the GPU's driver loads: the assembly as bytes."""
         return self.assembly.encode()
 
     def on_device(self, number: int) -> Any:
-        """Return the program's code, loaded on GPU number `number`. It is loaded at the first call for that GPU."""
+        """Return the program's code, loaded on the GPU with the number `number`. The first call for a GPU loads it."""
         if number not in self._loaded:
             loaded = self.target.backend.loaded(self.assembly, self.emitted, number)
             self._loaded[number] = loaded
@@ -178,11 +179,12 @@ class GpuKernel:
     def launch(
         self, arrays: list[Any], workers: int | None = None, params: Mapping[str, int] | None = None
     ) -> Callable[[], None]:
-        """Return a function without parameters that runs the program on `arrays`; it may be called any number of times.
+        """Return a function without parameters that runs the program on `arrays`. The function may be called any number
+        of times. `workers` is the number of workgroups (None: the back end chooses).
 
-        `workers` is the number of workgroups (None: chosen). Open sizes (known only at the call) follow from the
-        arrays' shapes; `params` gives those that no shape determines, by name. Raise TargetError if the code does not
-        run on the GPU at hand, and ArgumentError if the arrays are not what the program takes.
+        Open sizes follow from the shapes of the arrays. `params` is {name: value} for open sizes that no shape
+        determines. Raise TargetError if the code does not run on the GPU at hand. Raise ArgumentError if the arrays do
+        not fit the arguments, if a condition on open sizes fails, or if there are more than MOST tasks.
         """
         why = self.target.backend.why_not(self.target.machine)
         if why is not None:

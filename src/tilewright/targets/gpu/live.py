@@ -15,8 +15,9 @@ WORD = 4
 
 
 def registers_of_products(program: Program) -> int:
-    """Return the largest number of 32-bit registers per lane that a role's fragments need at one time. 0 if the program
-    has no fma or product added to an accumulator: values of other programs can be recomputed or loaded later.
+    """Return the largest number of 32-bit registers per lane that the fragments of a role of `program` occupy at one
+    time. Return 0 if no operation of the program adds products to an accumulator; values of such programs can be
+    computed or loaded again.
     """
     if not any(op.name == "compute" and _multiplies(op) for op in program.walk()):
         return 0
@@ -24,22 +25,23 @@ def registers_of_products(program: Program) -> int:
 
 
 def _multiplies(op: Op) -> bool:
-    """True if the `compute` operation `op` adds products to an accumulator: by an fma, or as a product that is added to
-    the register that it writes.
+    """True if the `compute` operation `op` adds products to an accumulator: its formula has an fma, or it has a product
+    and a sum and reads the register that it writes.
     """
     parts = {part.name for part in op.attrs["formula"].walk()}
     return "fma" in parts or (op.operands[0] in op.operands[1:] and {"add", "mul"} <= parts)
 
 
 def _words(value: Value) -> int:
-    """Return the number of 32-bit registers in which a lane holds its elements of the fragment `value`."""
+    """Return the number of 32-bit registers that a lane needs for its elements of the fragment `value`."""
     return -(-int(value.type.shape[1]) * int(value.type.dtype.numpy.itemsize) // WORD)
 
 
 def _most_live_words(role: Op) -> int:
-    """Return the largest number of 32-bit registers per lane that the fragments of `role` need at one time. A fragment
-    is live from its first to its last use; copies within a lane share registers, and an fma's operand may need
-    converted ones.
+    """Return the largest number of 32-bit registers per lane that the fragments of `role` occupy at one time. A
+    fragment is live from its first to its last use. A copy within a lane shares the registers of its source. An
+    operation that adds products to an accumulator needs as many registers again as the accumulator, for converted
+    operands.
     """
     begins: dict[Value, int] = {}
     ends: dict[Value, int] = {}
@@ -49,7 +51,8 @@ def _most_live_words(role: Op) -> int:
 
     def walk(ops: list[Op]) -> None:
         """Number the operations of `ops` and of their blocks in program order, and record the first and last use of
-        each fragment. A fragment from outside that a loop reads lives to the loop's end.
+        each fragment in `begins` and `ends`. A fragment that is defined before a loop and read in it lives until the
+        loop ends.
         """
         nonlocal number
         for op in ops:

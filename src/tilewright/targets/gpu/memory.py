@@ -35,9 +35,10 @@ class MemoryRun:
 
 
 def _runs(e: Emitter, op: Op, *, misaligned: bool = False) -> list[MemoryRun]:
-    """Split the elements that a lane moves in the load or store `op` into runs that are contiguous in memory, share one
-    condition and are aligned to their length; return them in order. With `misaligned`, contiguous elements whose
-    alignment allows only 4 bytes or less at a time form runs of 16 bytes instead, at any address.
+    """Split the elements that a lane moves in the load or store `op` into runs that one instruction can move, and
+    return the runs in order. A run is contiguous in memory, has one condition, has at most 16 bytes, and is aligned to
+    its length. If `misaligned`, contiguous elements that are aligned to 4 bytes or less form runs of 16 bytes at any
+    address.
     """
     register, memory = op.operands
     axes = e.lane_axis(op)
@@ -64,8 +65,8 @@ def _runs(e: Emitter, op: Op, *, misaligned: bool = False) -> list[MemoryRun]:
 
 
 def _is_contiguous(places: list[Expr], conditions: list[Expr | None], first: int, width: int) -> bool:
-    """True if the `width` elements from number `first` on have consecutive `places` (element offsets) and share one
-    condition. False if there are fewer.
+    """True if the `width` elements from number `first` on have consecutive `places` (offsets in elements) and the same
+    condition in `conditions`. False also if there are fewer than `width` elements from there on.
     """
     if first + width > len(places):
         return False
@@ -78,7 +79,7 @@ def _is_contiguous(places: list[Expr], conditions: list[Expr | None], first: int
 
 def pointer(e: Emitter, memory: Value, place: Expr, size: int) -> str:
     """Emit the pointer to an element of the tensor `memory`, in shared or global memory, and return it as an LLVM
-    value. `place` is the element's offset; elements have `size` bytes.
+    value. `place` is the offset of the element, in elements of `size` bytes.
     """
     if memory.type.space == "shared":
         address = e.address(memory, place, size)
@@ -93,9 +94,12 @@ def pointer(e: Emitter, memory: Value, place: Expr, size: int) -> str:
 
 
 def _moved_types(kind: str, size: int, count: int) -> tuple[str, str]:
-    """Return two LLVM types for `count` elements of LLVM type `kind` and `size` bytes: (type that the instruction
-    moves, type of the values as a vector). They differ for several elements of less than 32 bits, which are moved as
-    i32 words if they have 4 bytes or more together.
+    """Return (LLVM type that one instruction moves, LLVM type of the values as a vector) for `count` elements of the
+    LLVM type `kind` with `size` bytes each. The types differ for several elements of fewer than 4 bytes that have at
+    least 4 bytes together: they are moved as words.
+
+    >>> _moved_types("half", 2, 8), _moved_types("float", 4, 4)
+    (('<4 x i32>', '<8 x half>'), ('<4 x float>', '<4 x float>'))
     """
     values = f"<{count} x {kind}>" if count > 1 else kind
     total = size * count
@@ -105,8 +109,8 @@ def _moved_types(kind: str, size: int, count: int) -> tuple[str, str]:
 
 
 def _load_words(e: Emitter, address: str, space: int, total: int, *, stream: bool) -> list[str]:
-    """Emit the load of `total` bytes from the pointer `address` as words, and return them, i32 each. LLVM merges the
-    loads into one. `space` is the LLVM address space; with `stream`, caches evict the data first.
+    """Emit the load of `total` bytes from the pointer `address`, and return them as a list of i32 values. `space` is
+    the number of the LLVM address space. If `stream`, the load has the hint that caches evict the data first.
     """
     if stream:
         return e.dialect.load_streaming(e, address, total // WORD)
@@ -118,8 +122,8 @@ def _load_words(e: Emitter, address: str, space: int, total: int, *, stream: boo
 
 
 def _join_words(e: Emitter, words: list[str]) -> tuple[str, str]:
-    """Emit the vector of the i32 values `words`; return (its LLVM type, its LLVM value). A single word is returned as
-    it is.
+    """Emit the vector of the i32 values `words`, and return (its LLVM type, its LLVM value). A single word is returned
+    as an i32.
     """
     if len(words) == 1:
         return "i32", words[0]
@@ -130,10 +134,11 @@ def _join_words(e: Emitter, words: list[str]) -> tuple[str, str]:
 
 
 def _load_misaligned(e: Emitter, address: str) -> list[str]:
-    """Emit the load of 16 bytes from `address`, any even address in global memory, and return them as four i32. It is
-    done by two aligned loads, whose words are shifted.
+    """Emit the load of 16 bytes from `address`, any even address in global memory, and return them as four i32 values.
+    Two aligned loads are emitted, and their words are shifted.
 
-    The loads may read beyond the 16 bytes, but only in their aligned 16-byte blocks, so never on another page.
+    The loads may read beyond the 16 bytes, but only in the aligned 16-byte blocks that contain them, and so never on
+    another page.
     """
     w = e.w
     number = w.value(f"ptrtoint ptr addrspace(1) {address} to i64")
@@ -156,11 +161,8 @@ def _load_misaligned(e: Emitter, address: str) -> list[str]:
 
 
 def _split_words(e: Emitter, words: list[str], size: int, kind: str) -> list[str]:
-    """Emit the split of the i32 values `words` into elements of `size` bytes (1 or 2), and return the elements, of LLVM
-    type `kind`.
-
-    Conversions of an element then start from its word: from a vector of words LLVM would make a vector of halves, and
-    extract each before it is converted.
+    """Emit the split of the i32 values `words` into elements of `size` bytes (1 or 2). Return the elements, low bits
+    first, as LLVM values of the type `kind`.
     """
     integer_type, values = f"i{8 * size}", []
     for word in words:
@@ -172,17 +174,16 @@ def _split_words(e: Emitter, words: list[str], size: int, kind: str) -> list[str
 
 
 def _streams(op: Op, size: int, count: int) -> bool:
-    """True if the load `op` has the attribute `stream` (caches evict the data first) and `count` elements of `size`
-    bytes are at least one word of 32 bits.
+    """True if the load `op` has the attribute `stream` (caches evict the data first), and `count` elements of `size`
+    bytes have at least 4 bytes together.
     """
     return bool(op.attrs.get("stream")) and size * count >= WORD
 
 
 def load(e: Emitter, op: Op) -> None:
-    """Emit the load operation `op`: each lane loads the elements that it holds of a fragment from a tensor in memory.
-
-    The operands of `op` are the target register and the tensor. Contiguous elements are loaded together. An element
-    whose condition fails becomes the operation's `otherwise` number (0 if it has none).
+    """Emit the load `op`: each lane loads the elements that it holds of a register from a tensor in memory. The
+    operands are the target register and the tensor. Contiguous elements are loaded together. Elements for which the
+    condition of `op` fails get the number `otherwise` of `op` (0 if there is none).
     """
     target, memory = op.operands
     kind, size = element(target.type.dtype), target.type.dtype.numpy.itemsize
@@ -190,8 +191,8 @@ def load(e: Emitter, op: Op) -> None:
     other, space = literal(number, target.type.dtype), 3 if memory.type.space == "shared" else 1
 
     def load_plain(run: MemoryRun) -> None:
-        """Emit the load of a run (contiguous elements) by one instruction, and write its elements to the target
-        register. Two bytes are loaded as one i16, which conversions of both start from.
+        """Emit the load of `run` by one instruction, and write its elements to the target register. Two elements of one
+        byte are loaded as one i16, and then separated.
         """
         if size == 1 and run.count == 2:
             word = e.w.value(f"load i16, ptr addrspace({space}) {pointer(e, memory, run.place, size)}, align 2")
@@ -211,17 +212,17 @@ def load(e: Emitter, op: Op) -> None:
             e.put(target, run.first + n, part)
 
     def load_run(run: MemoryRun, address: str) -> list[str]:
-        """Emit the load of a run (contiguous elements) from the pointer `address`, and return it as i32 words."""
+        """Emit the load of `run` from the pointer `address`, and return its elements as i32 words."""
         if run.misaligned:
             return _load_misaligned(e, address)
         return _load_words(e, address, space, size * run.count, stream=_streams(op, size, run.count))
 
     def load_as_words(run: MemoryRun, condition: str | None) -> None:
-        """Emit the load of a run (contiguous elements) as i32 words, and write its elements to the target register. If
-        `condition` (an i1; None: always) fails, they become the `otherwise` number.
+        """Emit the load of `run` as i32 words, and write its elements to the target register. If `condition`, an i1,
+        fails, the elements get the number `otherwise` (None: no condition).
 
-        The condition selects whole words: for single halves or bytes, LLVM would use a register each, and extract them
-        right after the load, which then has to wait.
+        The condition selects whole words. For single halves or bytes, LLVM would use one register each and extract them
+        right after the load, which would have to wait.
         """
         address = pointer(e, memory, run.place, size)
         if condition is None:
@@ -254,14 +255,15 @@ def load(e: Emitter, op: Op) -> None:
 
 
 def store(e: Emitter, op: Op) -> None:
-    """Emit the store operation `op` of each element that the lane holds of the source register (first operand), to a
-    tensor in memory (second operand). Elements whose condition fails are not stored.
+    """Emit the store `op`: each lane stores the elements that it holds of the source register (first operand) to a
+    tensor in memory (second operand). Contiguous elements are stored together. Elements for which the condition fails
+    are not stored.
     """
     source, memory = op.operands
     kind, size = element(source.type.dtype), source.type.dtype.numpy.itemsize
 
     def store_run(run: MemoryRun) -> None:
-        """Emit the store of a run (contiguous elements) by one instruction."""
+        """Emit the store of `run` by one instruction."""
         space = 3 if memory.type.space == "shared" else 1
         moved, values = _moved_types(kind, size, run.count)
         text = e.get(source, run.first)
@@ -287,8 +289,9 @@ _ATOMIC = {"add": ("add", "fadd"), "max": ("max", "fmax"), "min": ("min", "fmin"
 
 
 def atomic(e: Emitter, op: Op) -> None:
-    """Emit an atomic add, max or min of each element that the lane holds of the source register (first operand) into a
-    tensor in memory (second operand). Elements whose condition fails are skipped.
+    """Emit an atomic add, max or min (attribute `how`) of each element that the lane holds of the source register
+    (first operand) into a tensor in memory (second operand). Elements for which the condition fails are skipped. Memory
+    order is relaxed.
     """
     source, memory = op.operands
     kind, dtype = element(source.type.dtype), source.type.dtype
@@ -304,7 +307,9 @@ def atomic(e: Emitter, op: Op) -> None:
         when = None if "when" not in op.attrs else e.at_value(op.attrs["when"], axes, i)
 
         def update(i: int = i, place: Expr = place) -> None:
-            """Emit the atomic instruction for element number `i` of the lane; `place` is its offset in the tensor."""
+            """Emit the atomic instruction for element number `i` of the lane. `place` is its offset in the tensor, in
+            elements.
+            """
             space = 3 if memory.type.space == "shared" else 1
             address = pointer(e, memory, place, dtype.numpy.itemsize)
             text = e.get(source, i)

@@ -45,14 +45,15 @@ class LaneWriter(Writer):
     # -- lines ----------------------------------------------------------------------------------------------
 
     def placed(self, depth: int, key: Any, text: str) -> str:
-        """Emit the instruction `text` and return its result's name, or the name of an earlier result with the same
-        `key` that is visible here. `depth` is ignored: other writers hoist instructions out of loops by it.
+        """Emit the instruction `text`, and return the name of its result. If a result with the same `key` is visible
+        here, return its name and emit nothing. `depth` is ignored: other writers use it to hoist instructions out of
+        loops.
         """
         return self.once(key, text)
 
     def once(self, key: Any, text: str) -> str:
-        """Emit the instruction `text` and return its result's name, or the name of an earlier result with the same
-        `key` that is visible here (its block dominates).
+        """Emit the instruction `text`, and return the name of its result. If a result with the same `key` is visible
+        here (its block dominates this one), return its name and emit nothing.
         """
         name = self._known(key)
         if name is None:
@@ -64,16 +65,16 @@ class LaneWriter(Writer):
         return next((layer[key] for layer in reversed(self.layers) if key in layer), None)
 
     def slot(self, kind: str) -> str:
-        """Allocate a stack slot for a variable of LLVM type `kind`, at the start of the kernel; return the pointer's
-        name.
+        """Emit a stack slot for a variable of the LLVM type `kind` at the start of the kernel, and return the name of
+        its pointer.
         """
         name = self.name("slot")
         self.slots.append(f"  {name} = alloca {kind}")
         return name
 
     def struct_type(self, kinds: Sequence[str]) -> str:
-        """Declare the LLVM struct type with fields of the types `kinds`, and return its name. One instruction with
-        several results returns it: an MMA has over a hundred.
+        """Declare the LLVM struct type with fields of the types `kinds`, and return its name. It is the result type of
+        instructions with several results, such as MMAs.
 
         >>> w = LaneWriter()
         >>> w.struct_type(["float"] * 3 + ["i32"]), list(w.declared)
@@ -84,8 +85,9 @@ class LaneWriter(Writer):
         return name
 
     def assembly(self, text: str, constraints: str = "", operands: tuple[str, ...] = (), result: str = "void") -> str:
-        """Emit the inline assembly `text` and return its result, an LLVM value of type `result` ("" for void).
-        `constraints` are LLVM's for inline assembly; `operands` are LLVM values with their types.
+        """Emit the inline assembly `text`, and return its result, an LLVM value of the type `result` ("" if this is
+        void). `constraints` are LLVM's constraints of inline assembly, without the memory clobber, which is added.
+        `operands` are LLVM values with their types, such as "i32 %x".
         """
         flat = text.replace("\n", "\\0A")
         marks = ",".join(filter(None, (constraints, "~{memory}")))
@@ -98,12 +100,12 @@ class LaneWriter(Writer):
     # -- control ----------------------------------------------------------------------------------------------
 
     def fresh_label(self, word: str) -> str:
-        """Return an unused name for an LLVM block that begins with `word`."""
+        """Return a new name for an LLVM block, which begins with `word`."""
         return self.name(word)[1:]
 
     @contextmanager
     def nested(self) -> Iterator[None]:
-        """Return a context manager for code that may not be executed, such as a branch: values that are emitted within
+        """Return a context manager for code that may not be executed, such as a branch. Values that are emitted within
         it are not reused after it.
         """
         self.layers.append({})
@@ -114,8 +116,8 @@ class LaneWriter(Writer):
 
     @contextmanager
     def when(self, condition: str) -> Iterator[None]:
-        """Return a context manager that emits a branch: code emitted within it runs only if `condition`, an i1,
-        holds.
+        """Return a context manager that emits a branch. Code that is emitted within it runs only if `condition`, an i1,
+        is true.
         """
         then, after = self.fresh_label("then"), self.fresh_label("after")
         self.line(f"br i1 {condition}, label %{then}, label %{after}")
@@ -126,7 +128,7 @@ class LaneWriter(Writer):
         self.label(after)
 
     def either(self, condition: str, first: Callable[[], None], second: Callable[[], None]) -> None:
-        """Emit a branch on `condition`, an i1: `first()` emits the code for true, `second()` the code for false."""
+        """Emit a branch on `condition`, an i1. `first()` emits the code for true, and `second()` the code for false."""
         then, other, after = (self.fresh_label(word) for word in ("then", "else", "after"))
         self.line(f"br i1 {condition}, label %{then}, label %{other}")
         for name, body in ((then, first), (other, second)):
@@ -138,8 +140,8 @@ class LaneWriter(Writer):
 
     @contextmanager
     def loop(self, first: str, last: str, step: str) -> Iterator[str]:
-        """Return a context manager that emits a loop: code emitted within it is the body. A counter runs from `first`
-        to below `last` by `step` (LLVM values); the context manager yields the counter, an i32.
+        """Return a context manager that emits a loop. Code that is emitted within it is the body. It yields the loop's
+        counter, an i32 that runs from `first` to below `last` with the step `step` (LLVM values).
         """
         slot = self.slot("i32")
         self.line(f"store i32 {first}, ptr {slot}")
@@ -159,8 +161,8 @@ class LaneWriter(Writer):
 
     @contextmanager
     def while_loop(self, more: Callable[[], str]) -> Iterator[None]:
-        """Return a context manager that emits a loop: code emitted within it is the body. `more()` emits the condition
-        and returns it, an i1; it is tested before each iteration.
+        """Return a context manager that emits a loop. Code that is emitted within it is the body. `more()` emits the
+        condition of the loop and returns it, an i1. The condition is tested before each iteration.
         """
         head, body, after = (self.fresh_label(word) for word in ("head", "body", "after"))
         self.line(f"br label %{head}")
@@ -179,8 +181,8 @@ class LaneWriter(Writer):
         return all(part.lo >= LEAST and part.hi <= MOST for part in e.walk())
 
     def number(self, e: Expr) -> str:
-        """Emit the integer expression `e` and return its value as an i32. If its parts may not fit in 32 bits, it is
-        computed in 64 bits and truncated.
+        """Emit the integer expression `e`, and return its value as an i32. It is computed in 64 bits and truncated
+        unless it fits in 32 bits (see `fits_32_bits`).
         """
         if self.fits_32_bits(e):
             return self._integer32(e)
@@ -188,8 +190,8 @@ class LaneWriter(Writer):
         return wide if isinstance(e, Const) else self.once((e, "narrowed"), f"trunc i64 {wide} to i32")
 
     def integer(self, e: Expr) -> str:
-        """Emit the integer expression `e` and return its value as an i64. If its parts provably fit in 32 bits, it is
-        computed so and widened.
+        """Emit the integer expression `e`, and return its value as an i64. It is computed in 32 bits and sign-extended
+        if it fits in 32 bits (see `fits_32_bits`).
         """
         if isinstance(e, Const):
             return str(e.value)
@@ -198,12 +200,12 @@ class LaneWriter(Writer):
         return self._written(e, 64)
 
     def _integer32(self, e: Expr) -> str:
-        """Emit the integer expression `e` in 32-bit arithmetic and return its value, an i32."""
+        """Emit the integer expression `e` in 32-bit arithmetic, and return its value, an i32."""
         return self._written(e, 32)
 
     def _written(self, e: Expr, bits: int) -> str:
-        """Return the LLVM value of the integer expression `e` in arithmetic of `bits` bits. It is emitted only if no
-        earlier value of `e` is visible here.
+        """Emit the integer expression `e` in arithmetic of `bits` bits (32 or 64), and return its LLVM value. If a
+        value of `e` with this width is visible here, return it and emit nothing.
         """
         if isinstance(e, Const):
             return str(e.value)
@@ -215,8 +217,8 @@ class LaneWriter(Writer):
         return text
 
     def _compose(self, e: Expr, bits: int) -> str:
-        """Emit the integer expression `e` in arithmetic of `bits` bits, operand by operand, and return its LLVM value.
-        Operands with visible values are reused. Raise AssertionError if a symbol has no value here.
+        """Emit the integer expression `e` in arithmetic of `bits` bits (32 or 64), and return its LLVM value. Operands
+        that are visible here are reused. Raise AssertionError if a symbol has no value here.
         """
         kind = f"i{bits}"
         if isinstance(e, Symbol):
@@ -251,8 +253,8 @@ class LaneWriter(Writer):
         return self._floored(isinstance(e, Mod), kind, parts[0], parts[1])
 
     def _chain(self, pattern: str, parts: list[str]) -> str:
-        """Emit a two-operand instruction over all `parts` (LLVM values), from left to right, and return the last
-        result. `pattern` is the instruction's text with two {} for its operands.
+        """Emit an instruction with two operands over all LLVM values in `parts`, from left to right, and return the
+        last result. `pattern` is the text of the instruction with {} for each operand.
         """
         total = parts[0]
         for part in parts[1:]:
@@ -260,8 +262,8 @@ class LaneWriter(Writer):
         return total
 
     def _floored(self, rest_wanted: bool, kind: str, left: str, right: str) -> str:
-        """Emit the floor division left / right, or its remainder if `rest_wanted`, and return the LLVM value. `left`
-        and `right` are LLVM integers of type `kind`, which may be negative.
+        """Emit the floor division `left` / `right`, or its remainder if `rest_wanted`, and return the LLVM value.
+        `left` and `right` are LLVM integers of the type `kind` of any sign.
         """
         rest = self.value(f"srem {kind} {left}, {right}")
         sign_bits = self.value(f"xor {kind} {rest}, {right}")
@@ -276,10 +278,10 @@ class LaneWriter(Writer):
         return self.value(f"sub {kind} {quotient}, {one}")
 
     def condition(self, e: Expr) -> str:
-        """Emit the condition `e` and return its LLVM value, an i1; the text "true" or "false" if it is constant.
+        """Emit the condition `e`, and return its LLVM value, an i1. The result is "true" or "false" if `e` is constant.
+        If a value of `e` is visible here, return it and emit nothing.
 
-        Any other expression than a comparison, And or Or is true if it is not 0. A value of `e` that is visible here is
-        reused.
+        `e` is a comparison, an And or an Or. Any other expression is true if it is not 0.
         """
         if isinstance(e, Const):
             return "true" if e.value else "false"

@@ -9,8 +9,8 @@ from tilewright.machine.lanes import lane_load, lane_store
 
 
 def dpas(dtype: DType, wide: DType) -> MultiplyAtom:
-    """Return the DPAS atom of 8 rows by 16 columns for operands of type `dtype` and accumulators of type `wide`. Its
-    depth (k) is 16 for 16-bit types and 32 for 8-bit types: 32 bytes of a row of A.
+    """Return the DPAS atom with 8 rows and 16 columns. `dtype` is the type of both operands, and `wide` that of the
+    accumulators. The depth (k) is 16 for operands of 16 bits and 32 for operands of 8 bits.
     """
     per_lane = 16 // dtype.bits  # neighbours along k that a lane holds of a row of A
     k = 16 * per_lane

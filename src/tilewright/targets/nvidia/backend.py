@@ -28,13 +28,13 @@ class Nvidia:
     levels: Mapping[str, str] = {"ptx": "assembly", "sass": "instructions"}
 
     def emitted(self, program: Program, machine: Machine) -> Emitted:
-        """Return the LLVM IR of a loop program (the IR level below the block program), with all that a launch needs:
+        """Return the LLVM IR of the loop program `program` for `machine`, with all that a launch needs: number of
         threads, shared memory, arguments.
         """
         return emit(program, machine, Ptx())
 
     def request(self, machine: Machine) -> dict[str, Any]:
-        """Return the request, a dict for the code generation helper, by which LLVM compiles to PTX for `machine`."""
+        """Return the dict that asks the code generation helper to compile LLVM IR to PTX for `machine`."""
         cpu, features = architecture(machine)
         return {
             "triple": TRIPLE,
@@ -47,37 +47,40 @@ class Nvidia:
         }
 
     def disassembled(self, assembly: str, machine: Machine) -> str:
-        """Return the machine instructions (SASS) of the PTX text `assembly`, as nvdisasm prints them. Raise TargetError
-        if NVIDIA's tools are not installed.
+        """Return the machine instructions (SASS) of the PTX text `assembly`, as printed by nvdisasm. Raise TargetError
+        if NVIDIA's tools are not installed, or if one of them fails.
         """
         return disassembled(assembly, architecture(machine)[0])
 
     def why_not(self, machine: Machine) -> str | None:
-        """Return the reason why code for `machine` does not run on GPU 0, as text; None if it runs."""
+        """Return the reason why code for `machine` does not run on GPU 0, as a sentence; None if it runs."""
         return driver.why_not(machine)
 
     def loaded(self, assembly: str, emitted: Emitted, number: int) -> Any:
-        """Load the PTX text `assembly` on GPU number `number`, and return the loaded code. `emitted` describes the
-        kernel.
+        """Load the PTX text `assembly` on the GPU with the number `number`, and return the loaded code. `emitted`
+        describes the kernel. Raise TargetError if there is no such GPU, or if the driver refuses the code.
         """
         return driver.Loaded(assembly, emitted, number)
 
     def memory(self, machine: Machine, number: int, passing: bool = False, stream: int | None = None) -> DeviceMemory:
-        """Return the object that allocates and copies memory on GPU number `number`. With `passing`, allocated memory
-        is used by one call only. With a `stream` (its handle), all work goes to that stream.
+        """Return the object that allocates and copies memory on the GPU with the number `number`. `passing` says that
+        allocated memory is used by one call only. All work goes to the stream with the handle `stream` (None: the
+        current stream). Raise TargetError if code for `machine` does not run here.
         """
         return DeviceMemory(machine, number, passing, stream)
 
     def stopwatch(self, number: int) -> Stopwatch:
-        """Return an object that times launches on GPU number `number`."""
+        """Return an object that measures the time of launches on the GPU with the number `number`. It has a `stream`
+        and a method `seconds(call)`. Raise TargetError if there is no such GPU.
+        """
         return Stopwatch(number)
 
     def bound(
         self, loaded: Any, emitted: Emitted, arrays: list[Any], workers: int | None, sizes: Mapping[str, int]
     ) -> Launch:
-        """Return a launch, to be called without arguments, of the `loaded` code on `arrays`. `emitted` describes the
-        kernel; `workers` is the number of workgroups (None: chosen); `sizes` are the values of open parameters (sizes
-        known only at the call).
+        """Return a launch of the `loaded` code on `arrays`; a call without arguments starts it. `emitted` describes the
+        kernel. `workers` is the number of workgroups (None: chosen from tasks and occupancy). `sizes` is {name of an
+        open size: value}.
         """
         return Launch(loaded, emitted, arrays, workers, sizes)
 

@@ -48,15 +48,13 @@ class MapForm:
 
     @classmethod
     def of(cls, kind: type[TensorMap] | type[Im2colMap], *fields: Any) -> MapForm:
-        """Return the form of a tensor map of class `kind` with these fields. Constant expressions among the fields, or
-        in tuples among them, become numbers.
+        """Return the form of a tensor map of the class `kind` with the values `fields`, in the order of its fields.
+        Constant expressions, also those in tuples, become numbers.
         """
         return cls(kind, tuple(_each(_known, f) for f in fields))
 
     def at(self, values: Mapping[str, int]) -> TensorMap | Im2colMap:
-        """Return the tensor map with numbers for all expressions. `values` is {name: value} of the open parameters
-        (sizes known only at the call).
-        """
+        """Return the tensor map with a number for each expression. `values` is {name of an open size: value}."""
 
         def number(e: Any) -> Any:
             """Return the value of `e` as an int if it is an expression, else `e` unchanged."""
@@ -71,16 +69,16 @@ def _known(e: Any) -> Any:
 
 
 def _each(change: Any, field: Any) -> Any:
-    """Return `change(field)`; if `field` is a tuple, return the tuple of `change(item)` for its items."""
+    """Return `change(field)`. If `field` is a tuple, return the tuple of `change(item)` for its items."""
     return tuple(map(change, field)) if isinstance(field, tuple) else change(field)
 
 
 def boxes(op: Op, loads: bool) -> tuple[MapForm, list[TensorBox]]:
-    """Return (tensor map, [one box for each instruction]) of the bulk copy operation `op`.
+    """Return (tensor map, [one box for each instruction]) of the bulk copy `op`.
 
-    If `loads`, it goes from global to shared memory, else from shared to global memory. The attribute `by` of `op`
-    names the copy's atom; an im2col atom gets an im2col tensor map. Raise ProgramError if the atom cannot do the copy,
-    or if the offset in shared memory is not linear in the box's axes.
+    If `loads`, the copy goes from global to shared memory, else from shared to global memory. The attribute `by` of
+    `op` names the copy's atom; an im2col atom gets an im2col map. Raise ProgramError if the atom cannot do the copy, or
+    if the offset in shared memory is not linear in the box's axes.
     """
     far, near = (op.operands[0], op.operands[1]) if loads else (op.operands[1], op.operands[0])
     tensor: TensorType = far.type
@@ -111,8 +109,9 @@ def boxes(op: Op, loads: bool) -> tuple[MapForm, list[TensorBox]]:
 
 
 def _tiles(request: ViewRequest, start: Expr, loads: bool) -> tuple[MapForm, list[TensorBox]]:
-    """Return (tensor map, [one box for each instruction]) of a tiled copy, to shared memory if `loads`, else from
-    there. `start` is the offset in shared memory at which the copy's tile begins.
+    """Return (tensor map, [one box for each instruction]) of the tiled copy `request`. If `loads`, the copy goes from
+    global to shared memory, else from shared to global memory. `start` is the offset in shared memory of the first
+    element. Raise Refused if TMA cannot do the copy.
     """
     tile, dimensions = tiled_box(request, loads)
     box = tuple(1 if d.walked_by is None else tile.box[d.walked_by] for d in dimensions)
@@ -127,8 +126,8 @@ def _tiles(request: ViewRequest, start: Expr, loads: bool) -> tuple[MapForm, lis
 
 
 def _column(request: ViewRequest, start: Expr) -> tuple[MapForm, list[TensorBox]]:
-    """Return (tensor map, [its one box]) of an im2col copy. `start` is the offset in shared memory at which the copy's
-    tile begins. Raise Refused if the copy needs several instructions.
+    """Return (tensor map, [box]) of the im2col copy `request`, which is one instruction. `start` is the offset in
+    shared memory of the first element. Raise Refused if the copy needs several instructions.
     """
     fields, tile, coordinates, offsets = column_of(request)
     pieces = list(tile.pieces())
@@ -138,9 +137,9 @@ def _column(request: ViewRequest, start: Expr) -> tuple[MapForm, list[TensorBox]
 
 
 def parameter(e: Emitter, op: Op, loads: bool, tensor_map: MapForm) -> str:
-    """Return the name of the kernel argument that holds `tensor_map`, a map of the tensor in global memory that `op`
-    copies: its first operand if `loads`, else its second. A new argument is added to the kernel unless it has an equal
-    one.
+    """Return the name of the kernel parameter that holds `tensor_map`. It is a map of the tensor in global memory that
+    `op` copies: the first operand if `loads`, else the second. Append a new parameter to `e.parameters` unless an equal
+    one exists.
     """
     wanted = Parameter(e.program.args.index(op.operands[0 if loads else 1]), tensor_map)
     if wanted not in e.parameters:

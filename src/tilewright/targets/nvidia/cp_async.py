@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 def copy(e: Emitter, op: Op) -> None:
-    """Emit the cp.async by which each lane copies its contiguous elements from global to shared memory for the
-    operation `op`. Bytes out of the tensor's bounds are not read and become zero. If the operation has a condition,
-    lanes where it fails copy nothing.
+    """Emit the cp.async instruction of the operation `op`: each lane copies its contiguous elements from global to
+    shared memory. Elements for which the attribute `inside` of `op` is false are not read and become zero. Lanes for
+    which the condition `when` of `op` is false copy nothing.
     """
     tensor, shared = op.operands
     axes, size = op.attrs["over"], shared.type.dtype.numpy.itemsize
@@ -25,7 +25,7 @@ def copy(e: Emitter, op: Op) -> None:
     when = op.attrs.get("when")
 
     def copy_run() -> None:
-        """Emit the cp.async instruction itself, without the operation's condition."""
+        """Emit the cp.async instruction without the condition `when` of the operation."""
         target = e.address(shared, swizzled(shared.type.swizzle, e.at_value(op.attrs["at"][0], axes, 0)), size)
         start = pointer(e, tensor, e.at_value(op.attrs["there"][0], axes, 0), size)
         cache = "cg" if atom.hint == "bypass" else "ca"
@@ -43,8 +43,8 @@ def copy(e: Emitter, op: Op) -> None:
 
 
 def _bytes_in_bounds(e: Emitter, op: Op, count: int, size: int) -> str | None:
-    """Emit the number of bytes of the lane's elements that are in bounds of the tensor, and return it, an i32. Return
-    None, and emit nothing, if all are known to be. The lane copies `count` elements of `size` bytes.
+    """Emit the number of bytes in bounds of the tensor of those that the lane copies, and return it as an i32. The lane
+    copies `count` elements of `size` bytes. Emit nothing and return None if all are known to be in bounds.
     """
     if "inside" not in op.attrs:
         return None

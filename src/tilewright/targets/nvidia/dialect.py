@@ -34,16 +34,16 @@ _SPECIAL = "llvm.nvvm.read.ptx.sreg"
 
 
 def _registers_at_entry(threads: int) -> int:
-    """Return the number of registers that each thread has when a kernel begins; `threads` is the number of threads of a
-    workgroup. It is a multiple of 8.
+    """Return the number of registers of each thread when a kernel begins, a multiple of 8. `threads` is the number of
+    threads of a workgroup.
     """
     return min(255, REGISTERS // threads) // 8 * 8
 
 
 def _min_workgroups(e: Emitter) -> str:
-    """Return the LLVM attribute `nvvm.minctasm`: the number of workgroups that a multiprocessor should have room for.
-    It is 1 unless the kernel is bound by memory. Then it is limited by threads, tasks and the registers that live
-    values need.
+    """Return the text of the LLVM attribute `nvvm.minctasm`: the number of workgroups that a multiprocessor should have
+    room for at a time. The number is 1 unless `e.waits_for_memory`. In that case, it is as large as threads, tasks and
+    the registers of live values allow.
     """
     tasks_per_core = -(-e.tasks.value // (e.machine.limits.cores or 1)) if isinstance(e.tasks, Const) else THREADS
     live_registers = registers_of_products(e.program)
@@ -59,8 +59,8 @@ class Ptx:
     wave_group = 4
 
     def module(self, e: Emitter) -> str:
-        """Return the text of the whole LLVM module: the kernel function around the lines that were emitted. Its
-        arguments are the tensors' pointers, open sizes (known only at the call), counters and tensor maps.
+        """Return the text of the LLVM module: the kernel function around the lines that `e` has emitted. Its parameters
+        are, in order: pointers of tensors, open sizes, the pointer of counters (if there are any), and tensor maps.
         """
         pointers = [f"ptr addrspace(1) %t{i}" for i in range(len(e.program.args))]
         pointers += [f"i32 %n{i}" for i in range(len(e.sizes))]
@@ -88,8 +88,8 @@ class Ptx:
     # -- who ------------------------------------------------------------------------------------------------
 
     def _special_register(self, e: Emitter, name: str) -> str:
-        """Emit the read of one of PTX' special registers and return it, an i32. `name` is LLVM's name, such as
-        `tid.x`.
+        """Emit the read of a special register of PTX, and return it, an i32. `name` is LLVM's name of the register,
+        such as "tid.x".
         """
         e.w.declare(f"i32 @{_SPECIAL}.{name}()")
         return e.w.value(f"call i32 @{_SPECIAL}.{name}()")
@@ -111,25 +111,25 @@ class Ptx:
         return self._special_register(e, "cluster.ctarank")
 
     def sync_cluster_at_end(self, e: Emitter) -> None:
-        """Emit a cluster barrier (barrier.cluster) for all threads, in the form for threads that come from different
-        branches.
+        """Emit a barrier for all threads of the cluster (barrier.cluster). The form without `.aligned` is used, because
+        the threads come from different branches.
         """
         e.w.assembly("barrier.cluster.arrive;\nbarrier.cluster.wait;")
 
     def uniform(self, e: Emitter, value: str) -> str:
-        """Emit a shuffle that gives all lanes the i32 `value` of lane 0, and return the result."""
+        """Emit a shuffle that gives all lanes the i32 `value` of lane 0, and return the result. ptxas then knows that
+        it is equal in all lanes.
+        """
         return self.from_lane(e, value, "0")
 
     def from_lane(self, e: Emitter, value: str, lane: str) -> str:
-        """Emit a shuffle (shfl.sync.idx) and return its result: the i32 `value` of the lane whose number is `lane` (an
-        LLVM value).
-        """
+        """Emit a shuffle (shfl.sync.idx): return the i32 `value` of the lane with the number `lane`, an LLVM value."""
         e.w.declare("i32 @llvm.nvvm.shfl.sync.idx.i32(i32, i32, i32, i32)")
         return e.w.value(f"call i32 @llvm.nvvm.shfl.sync.idx.i32(i32 -1, i32 {value}, i32 {lane}, i32 31)")
 
     def fresh_register(self, e: Emitter, number: float, dtype: DType) -> str | None:
-        """Emit a mov of the constant `number` to a new register, which LLVM cannot look through, and return the
-        register. None for types other than f32 and i32.
+        """Emit a mov of the constant `number` to a new register that LLVM does not optimise, and return the register.
+        Emit nothing and return None if `dtype` is neither f32 nor i32.
         """
         if dtype is f32:
             bits = struct.unpack("<I", struct.pack("<f", float(np.float32(number))))[0]
@@ -139,9 +139,10 @@ class Ptx:
         return None
 
     def check_registers(self, roles: list[tuple[int, int | None]]) -> None:
-        """Raise ProgramError unless the roles of a workgroup can have the registers that they ask for. `roles` are
-        [(number of threads, registers of each thread, or None for the number at the kernel's entry)]. setmaxnreg takes
-        multiples of 8 from 24 to 256; a request for more than the workgroup has would wait for ever.
+        """Raise ProgramError unless the roles of a workgroup can have the registers that they request. `roles` is
+        [(number of threads, registers of each thread)], where None is the number at the kernel's entry. setmaxnreg
+        takes multiples of 8 from 24 to 256. If all requests together exceeded the registers of the workgroup,
+        setmaxnreg would wait for ever.
         """
         all_threads = sum(threads for threads, _ in roles)
         entry = _registers_at_entry(all_threads)
@@ -155,8 +156,9 @@ class Ptx:
             raise ProgramError(f"registers: {requests} are {wanted} in all; {available}")
 
     def registers(self, e: Emitter, count: int, threads: int) -> None:
-        """Emit setmaxnreg, which changes the registers of each thread of the role to `count`, up or down from the
-        number at the kernel's entry. `threads` is the number of threads of the workgroup.
+        """Emit setmaxnreg, which sets the number of registers of each thread of the current role to `count`. `threads`
+        is the number of threads of the workgroup; it determines the number at the kernel's entry, and so whether
+        `count` is an increase or a decrease.
         """
         word = "inc" if count > _registers_at_entry(threads) else "dec"
         name = f"llvm.nvvm.setmaxnreg.{word}.sync.aligned.u32"
@@ -166,9 +168,9 @@ class Ptx:
     # -- barriers -------------------------------------------------------------------------------------------
 
     def begin(self, e: Emitter, barriers: list[tuple[int, int]]) -> None:
-        """Emit the start of the kernel: thread 0 initialises the `barriers`, given as [(offset in shared memory, number
-        of arrivals)], and makes them visible to TMA. Then all threads of the workgroup, or of its cluster, wait for it.
-        Nothing is emitted without barriers.
+        """Emit the start of the kernel. Thread 0 initialises `barriers`, a list of (offset in shared memory, number of
+        arrivals), and makes them visible to TMA. Then all threads of the workgroup, or of its cluster, wait until this
+        is done. Emit nothing if there are no barriers.
         """
         if not barriers:
             return
@@ -187,29 +189,29 @@ class Ptx:
         w.line("call void @llvm.nvvm.barrier.cta.sync.aligned.all(i32 0)")
 
     def wait_for_previous_launch(self, e: Emitter, allows_next: bool) -> None:
-        """Emit griddepcontrol: every thread waits for the end of the previous grid. If `allows_next`, the next grid may
-        then start and run up to the same wait; else it starts when this one's workgroups end.
+        """Emit griddepcontrol.wait: every thread waits until the previous grid has finished. If `allows_next`, the next
+        grid may then start, and runs up to its own wait. Otherwise it starts when this grid has finished.
 
-        The order matters: when the next grid starts, all grids before this one have ended, so that it waits for this
-        one alone.
+        The order matters. When the next grid starts, all grids before this one have finished, so that the next grid
+        only has to wait for this one.
         """
         e.w.assembly("griddepcontrol.wait;" + "\ngriddepcontrol.launch_dependents;" * allows_next)
 
     def meet(self, e: Emitter, barrier: str, threads: int) -> None:
-        """Emit a barrier among `threads` threads of the workgroup (bar.sync); `barrier` is the hardware barrier's
-        number, an LLVM value. Number 0 is also used when the kernel begins.
+        """Emit a barrier for `threads` threads of the workgroup (bar.sync). `barrier` is the number of the hardware
+        barrier, an LLVM value. Number 0 is also used by the start of the kernel.
         """
         e.w.assembly("bar.sync $0, $1;", "r,r", (f"i32 {barrier}", f"i32 {threads}"))
 
     def sync_lanes(self, e: Emitter) -> None:
-        """Emit a barrier of the wave's lanes (bar.warp.sync)."""
+        """Emit a barrier for the lanes of the wave (bar.warp.sync)."""
         e.w.declare("void @llvm.nvvm.bar.warp.sync(i32)")
         e.w.line("call void @llvm.nvvm.bar.warp.sync(i32 -1)")
 
     def arrive(self, e: Emitter, address: str, everywhere: bool) -> None:
-        """Emit one arrival at the mbarrier at `address`; with `everywhere`, at that barrier in each workgroup of the
-        cluster. Remote arrivals use the plain form of mbarrier.arrive: `.release.cluster` would wait for all memory
-        accesses.
+        """Emit one arrival at the mbarrier at `address`. If `everywhere`, emit an arrival at this mbarrier in each
+        workgroup of the cluster. Remote arrivals use the plain form of mbarrier.arrive, because `.release.cluster`
+        would wait for all memory accesses.
         """
         if everywhere:
             lines = [
@@ -222,16 +224,17 @@ class Ptx:
 
     def expect(self, e: Emitter, address: str, count: int) -> None:
         """Emit mbarrier.expect_tx: the current phase of the mbarrier at `address` also waits for `count` bytes of TMA
-        copies.
+        copies. This is not an arrival.
         """
         text = "mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [$0], $1;"
         e.w.assembly(text, "r,r", (f"i32 {address}", f"i32 {count}"))
 
     def keep_registers(self, e: Emitter, fragments: Sequence[Value]) -> None:
-        """Emit a store of the registers of `fragments` that never executes: it keeps them alive up to here.
+        """Emit a store of the registers of `fragments` that is never executed. It keeps them allocated up to this
+        point.
 
-        Without a use after the loop, the assembler reuses registers that wgmma.mma_async reads in every iteration after
-        the first one (seen with 13.0: the second iteration multiplied other values).
+        Without a use after the loop, ptxas reuses registers that wgmma.mma_async reads in every iteration after the
+        first one (seen with 13.0: the second iteration multiplied other values).
         """
         words = [text for v in fragments for _, text in mma.words(e, v)]
         stores = [f"@p st.shared.b32 [z], ${i};" for i in range(len(words))]
@@ -241,15 +244,15 @@ class Ptx:
 
     def force_computed(self, e: Emitter, fragments: Sequence[Value]) -> None:
         """Emit empty inline assembly that takes the values of `fragments`, so that LLVM computes them before the code
-        that follows. Elements of less than 32 bits are packed in words, as multiplications take them.
+        that follows. Elements of fewer than 32 bits are packed into words, as operands of MMAs are.
         """
         floats = [f"float {e.get(v, i)}" for v in fragments if v.type.dtype is f32 for i in range(e.values(v))]
         packed = [f"{kind} {text}" for v in fragments if v.type.dtype is not f32 for kind, text in mma.words(e, v)]
         e.w.assembly("", ",".join(["f"] * len(floats) + ["r"] * len(packed)), (*floats, *packed))
 
     def await_(self, e: Emitter, address: str, parity: str) -> None:
-        """Emit the loop that waits until the mbarrier at `address` has completed the phase whose number has the
-        `parity` 0 or 1 (an LLVM value). It uses mbarrier.try_wait, on older machines test_wait.
+        """Emit the loop that waits until the mbarrier at `address` has completed its phase of the parity `parity`, 0 or
+        1 (an LLVM value). The loop uses mbarrier.try_wait, or mbarrier.test_wait on machines before Hopper.
         """
         word = "try" if "sm_90" in e.machine.features else "test"
         text = (
@@ -259,17 +262,17 @@ class Ptx:
         e.w.assembly(text, "r,r", (f"i32 {address}", f"i32 {parity}"))
 
     def fence(self, e: Emitter) -> None:
-        """Emit fence.proxy.async: this lane's earlier stores to shared memory become visible to asynchronous copies and
-        multiplications.
+        """Emit fence.proxy.async. After it, earlier stores of this lane to shared memory are visible to asynchronous
+        copies and multiplications.
         """
         e.w.assembly("fence.proxy.async.shared::cta;")
 
     # -- copies ---------------------------------------------------------------------------------------------
 
     def copy_in(self, e: Emitter, op: Op) -> None:
-        """Emit the TMA copies of `op` from global to shared memory, tiled or im2col, one instruction for each box. They
-        complete on the operation's mbarrier. With the attribute `multicast`, all workgroups of the cluster receive
-        them.
+        """Emit the TMA copies of `op` from global to shared memory, tiled or im2col, one instruction for each box. The
+        copies complete on the mbarrier of `op`, its third operand. If `op` has the attribute `multicast`, all
+        workgroups of the cluster receive the data.
         """
         tensor_map, its_boxes = boxes(op, loads=True)
         name = parameter(e, op, True, tensor_map)
@@ -294,13 +297,13 @@ class Ptx:
             e.w.assembly(text, marks, tuple(operands))
 
     def copy_lanes(self, e: Emitter, op: Op) -> None:
-        """Emit the cp.async of `op` from global to shared memory, by each lane for its own elements."""
+        """Emit the cp.async of `op` from global to shared memory. Each lane copies its own elements."""
         cp_async.copy(e, op)
 
     def land(self, e: Emitter, address: str) -> None:
-        """Emit cp.async.mbarrier.arrive: the mbarrier at `address` waits for the cp.async copies that this lane has
-        issued. The instruction adds to the count the arrival that it makes later, so that the barrier's own count stays
-        one for each wave.
+        """Emit cp.async.mbarrier.arrive: the mbarrier at `address` also waits for the cp.async copies that this lane
+        has issued. The instruction first increments the pending count for the arrival that it makes later, so that the
+        mbarrier's expected number of arrivals does not change.
         """
         e.w.assembly("cp.async.mbarrier.arrive.shared::cta.b64 [$0];", "r", (f"i32 {address}",))
 
@@ -318,7 +321,7 @@ class Ptx:
             e.w.assembly(text, ",".join(["l", "r", *["r"] * rank]), operands)
 
     def _coordinates(self, e: Emitter, box: TensorBox) -> list[str]:
-        """Emit the coordinates of a TMA box, and return them as operands of the instruction ("i32 VALUE" each)."""
+        """Emit the coordinates of a TMA box, and return them as operands of an instruction, such as "i32 %x"."""
         return [f"i32 {e.w.number(c)}" for c in box.coordinates]
 
     def seal(self, e: Emitter) -> None:
@@ -332,21 +335,21 @@ class Ptx:
         e.w.assembly(f"cp.async.bulk.wait_group.read {pending};")
 
     def load(self, e: Emitter, op: Op) -> bool:
-        """Emit ldmatrix for the load `op` of a fragment (a register tensor spread over the wave's lanes). Return False,
-        and emit nothing, if the fragment does not have the layout that ldmatrix needs in shared memory.
+        """Emit ldmatrix for the load `op` of a fragment, and return True. Emit nothing and return False if ldmatrix
+        cannot do this load (see `eights.load`).
         """
         return eights.load(e, op)
 
     def store(self, e: Emitter, op: Op) -> bool:
-        """Emit stmatrix for the store `op` of a fragment (a register tensor spread over the wave's lanes). Return
-        False, and emit nothing, if the machine has no stmatrix, or the fragment does not have the layout that it needs
-        in shared memory.
+        """Emit stmatrix for the store `op` of a fragment, and return True. Emit nothing and return False if the machine
+        has no stmatrix, or if stmatrix cannot do this store (see `eights.store`).
         """
         return "sm_90" in e.machine.features and eights.store(e, op)
 
     def load_streaming(self, e: Emitter, address: str, words: int) -> list[str]:
-        """Emit a load of 1, 2 or 4 words from global memory, which caches evict first (ld.global.cs), and return the
-        words, i32 each. `address` is a pointer. The load keeps its order with other memory accesses.
+        """Emit a load of `words` words of 32 bits (1, 2 or 4) from global memory that caches evict first
+        (ld.global.cs). Return the words as LLVM values of type i32. `address` is a pointer that is aligned to the
+        loaded bytes. The load keeps its order with other memory accesses.
         """
         operands = (f"ptr addrspace(1) {address}",)
         if words == 1:
@@ -359,7 +362,7 @@ class Ptx:
     # -- arithmetic -----------------------------------------------------------------------------------------
 
     def multiply(self, e: Emitter, op: Op) -> None:
-        """Emit the multiplication C += A * B of the atom operation `op`: wgmma, fma or mma.sync, by the atom's name."""
+        """Emit C += A * B for the atom operation `op`, as wgmma, fma or mma.sync. The name of the atom says which."""
         atom = e.machine.multiply_atom(op.attrs["atom"])
         if atom.name.startswith("wgmma."):
             wgmma.multiply(e, op, atom)
@@ -370,43 +373,44 @@ class Ptx:
 
     def wait_products(self, e: Emitter, pending: int, sums: tuple[Value, ...]) -> None:
         """Emit the wait until at most `pending` groups of wgmma are in flight (wgmma.wait_group). `sums` are the
-        accumulators that may be used after it.
+        accumulators that may be used after the wait.
         """
         wgmma.wait_products(e, pending, sums)
 
     def as_one_word(self, e: Emitter, word: str) -> str:
-        """Emit a copy of the i32 `word` that LLVM cannot look through, so that it stays one register, and return the
-        copy.
+        """Emit a copy of the i32 `word` that LLVM does not optimise, and return the copy. It therefore stays in one
+        register.
         """
         return e.w.value(f'call i32 asm "mov.b32 $0, $1;", "=r,r"(i32 {word})')
 
     def any_lane(self, e: Emitter, test: str) -> str:
-        """Emit a vote (vote.sync.any) and return an i1, the same in all lanes: true if the i1 `test` holds in any
-        lane.
+        """Emit a vote (vote.sync.any), and return an i1 that is equal in all lanes: true if the i1 `test` is true in at
+        least one lane of the wave.
         """
         e.w.declare("i1 @llvm.nvvm.vote.any.sync(i32, i1)")
         return e.w.value(f"call i1 @llvm.nvvm.vote.any.sync(i32 -1, i1 {test})")
 
     def function(self, e: Emitter, name: str, values: list[str], accuracy: Accuracy) -> str | None:
-        """Emit the f32 function `name` of the LLVM values `values` by approximate instructions that reach the
-        `accuracy`, and return the result (see `functions`). None if there is no such form of it.
+        """Emit the f32 function `name` of the LLVM values `values` with approximate instructions that reach `accuracy`,
+        and return the result. Emit nothing and return None if there is no such code for this function (see
+        `functions`).
         """
         return functions.function(e, name, values, accuracy)
 
     def rounds_pairs(self, e: Emitter, kind: DType) -> bool:
-        """True if one instruction rounds two f32 to floats of type `kind`: bf16, f16, and e4m3 on Hopper. Nothing is
-        emitted.
+        """True if one instruction rounds two f32 to floats of the type `kind`: bf16, f16, and e4m3 on Hopper. Emit
+        nothing.
         """
         return rounding.rounds_pairs(e.machine, kind)
 
     def pair(self, e: Emitter, low: str, high: str, kind: DType) -> str:
-        """Emit the rounding of the f32 values `low` and `high` to type `kind` by one instruction (such as
-        cvt.rn.bf16x2.f32), and return both as an LLVM vector of two elements.
+        """Emit the rounding of the f32 values `low` and `high` to the type `kind` by one instruction, such as
+        cvt.rn.bf16x2.f32. Return both as an LLVM vector of two elements, `low` first.
         """
         return rounding.pair(e, low, high, kind)
 
     def pair_of_bytes(self, e: Emitter, low: str, high: str) -> str:
-        """Emit the conversion of the i8 values `low` and `high` to bf16, by bit operations and one fma, and return both
-        as an LLVM vector of two elements.
+        """Emit the conversion of the i8 values `low` and `high` to bf16, with bit operations and one fma. Return both
+        as an LLVM vector of two elements, `low` first.
         """
         return rounding.pair_of_bytes(e, low, high)

@@ -15,9 +15,9 @@ PLACES = ("cuda_nvcc/bin", "cu13/bin")
 TOOLKIT = "/usr/local/cuda/bin"
 
 
-def in_wheel(name: str) -> Path | None:
-    """Return the path of NVIDIA's tool `name` ("ptxas" or "nvdisasm"). It is taken from the environment variable of
-    that name (PTXAS, NVDISASM), else from an installed Python package (the extra `sass`). None if it is in neither.
+def packaged_tool(name: str) -> Path | None:
+    """Return the path of NVIDIA's tool `name` ("ptxas" or "nvdisasm"), from the environment variable PTXAS or NVDISASM,
+    else from an installed Python package. Return None if neither has the tool. The path in the variable is not checked.
     """
     named = os.environ.get(name.upper())
     if named:
@@ -28,10 +28,11 @@ def in_wheel(name: str) -> Path | None:
 
 
 def tool(name: str) -> Path | None:
-    """Return the path of NVIDIA's tool `name`: from an environment variable or a Python package (see `in_wheel`), else
-    on the PATH or in the CUDA toolkit. None if there is none.
+    """Return the path of NVIDIA's tool `name` ("ptxas" or "nvdisasm"). It comes from an environment variable or a
+    Python package (see `packaged_tool`), else from the PATH, else from the CUDA toolkit. Return None if the tool is not
+    found.
     """
-    path = in_wheel(name)
+    path = packaged_tool(name)
     if path is not None:
         return path
     on_path = shutil.which(name) or shutil.which(name, path=TOOLKIT)
@@ -39,8 +40,8 @@ def tool(name: str) -> Path | None:
 
 
 def disassembled(ptx: str, architecture: str) -> str:
-    """Return the machine instructions (SASS) for a PTX text, as nvdisasm prints them. `architecture` is a name such as
-    "sm_90a". Raise TargetError if ptxas or nvdisasm is missing or fails.
+    """Return the machine instructions (SASS) of the PTX text `ptx`, as printed by nvdisasm. `architecture` is a name
+    such as "sm_90a". Raise TargetError if ptxas or nvdisasm is missing or fails.
     """
     tools = _tools("sass", "ptxas", "nvdisasm")
     with tempfile.TemporaryDirectory() as folder:
@@ -49,8 +50,8 @@ def disassembled(ptx: str, architecture: str) -> str:
 
 
 def assembled(ptx: str, architecture: str) -> bytes:
-    """Return the machine code (cubin) that ptxas makes of a PTX text. `architecture` is a name such as "sm_90a". Raise
-    TargetError if ptxas is missing or fails.
+    """Return the machine code (cubin) that ptxas generates from the PTX text `ptx`. `architecture` is a name such as
+    "sm_90a". Raise TargetError if ptxas is missing or fails.
     """
     tools = _tools("cubin", "ptxas")
     with tempfile.TemporaryDirectory() as folder:
@@ -58,8 +59,8 @@ def assembled(ptx: str, architecture: str) -> bytes:
 
 
 def _tools(what: str, *names: str) -> dict[str, Path]:
-    """Return {name: path} of the NVIDIA tools `names`; raise TargetError if one is not installed. `what` names the
-    wanted output ("sass", "cubin") in the message.
+    """Return {name: path} of the NVIDIA tools `names`. Raise TargetError if one of them is not installed. `what` is the
+    output that the caller wants, "sass" or "cubin"; the message names it.
     """
     paths = {name: tool(name) for name in names}
     missing = [name for name, path in paths.items() if path is None]
@@ -73,8 +74,8 @@ def _tools(what: str, *names: str) -> dict[str, Path]:
 
 
 def _assembled(what: str, assembler: Path, ptx: str, architecture: str, folder: Path) -> Path:
-    """Run the tool `assembler` (ptxas) on a PTX text, and return the path of the cubin that it wrote to `folder`.
-    `what` names the wanted output in the message of the TargetError that is raised if the tool fails.
+    """Run `assembler`, the path of ptxas, on the PTX text `ptx` for `architecture`, such as "sm_90a". Return the path
+    of the cubin file, which is written to `folder`. Raise TargetError if ptxas fails; the message begins with `what`.
     """
     source, code = folder / "kernel.ptx", folder / "kernel.cubin"
     source.write_text(ptx)
@@ -83,8 +84,8 @@ def _assembled(what: str, assembler: Path, ptx: str, architecture: str, folder: 
 
 
 def _run(what: str, command: list[str]) -> str:
-    """Run `command` and return its standard output. Raise TargetError with the command's message if it fails; `what`
-    names the wanted output in it.
+    """Run `command`, and return its standard output. Raise TargetError with the command's message if it fails. The
+    error begins with `what`, the output that the caller wants.
     """
     process = subprocess.run(command, capture_output=True, text=True, check=False)
     if process.returncode:

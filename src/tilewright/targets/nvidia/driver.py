@@ -31,8 +31,8 @@ _IN_GRAPH = (
 
 
 def _bindings() -> Any:
-    """Import and return the module of CUDA's driver API from the package cuda-bindings. Raise ImportError if it is
-    missing.
+    """Import the package cuda-bindings, and return its module of CUDA's driver API. Raise ImportError if it is not
+    installed.
     """
     from cuda.bindings import driver
 
@@ -67,13 +67,13 @@ class Device:
         self.readdress.argtypes, self.readdress.restype = [ctypes.c_void_p] * 2, ctypes.c_int
 
     def _attribute(self, attribute: Any) -> int:
-        """Return the value of one of the driver's device attributes, such as the number of multiprocessors."""
+        """Return the value of a device attribute of the driver. `attribute` is a member of CUdevice_attribute."""
         return int(self.check(self.cu.cuDeviceGetAttribute(attribute, self.handle), "cuDeviceGetAttribute"))
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """Return a context manager: within it, this thread works in the device's context. The thread's former context
-        is restored afterwards; a thread that had none keeps the device's.
+        """Return a context manager. Within it, the device's context is the current context of this thread. Afterwards
+        the thread's previous context is current again. A thread that had none keeps the device's context.
         """
         before, mine = int(self.check(self.cu.cuCtxGetCurrent(), "cuCtxGetCurrent")), int(self.context)
         if before not in (0, mine):
@@ -88,9 +88,9 @@ class Device:
         yield
 
     def check(self, answer: Any, what: str) -> Any:
-        """Check the answer of a driver call, a tuple (code, results...), and return its results: one by itself, several
-        or none as a tuple. Raise TargetError with the driver's message if the code is an error; `what` names the call
-        in it.
+        """Return the results of a driver call. `answer` is the tuple (code, results...) that the call returned. One
+        result is returned by itself; several results, or none, are returned as a tuple. Raise TargetError with the
+        driver's message if the code is an error. `what` names the call in the message.
         """
         code = answer[0]
         if code != self.cu.CUresult.CUDA_SUCCESS:
@@ -98,10 +98,10 @@ class Device:
         return answer[1] if len(answer) == 2 else answer[1:]
 
     def free(self, pointer: Any) -> None:
-        """Free the device memory at `pointer`, also while a CUDA graph is captured. Errors are ignored.
+        """Free the device memory at `pointer`. Errors are ignored.
 
-        A free from a thread that has not switched to relaxed mode would end the capture, and objects are freed at any
-        time.
+        A CUDA graph may be captured at this time. The thread therefore switches to the relaxed capture mode for the
+        call; in other modes, the call would end the capture.
         """
         exchange, mode = self.library.cuThreadExchangeStreamCaptureMode, ctypes.c_int(RELAXED)
         exchange(ctypes.byref(mode))
@@ -109,8 +109,8 @@ class Device:
         exchange(ctypes.byref(mode))
 
     def fault(self, code: Any, what: str) -> TargetError:
-        """Return (not raise) the exception for an error code of the driver, with the error's name and text. `what`
-        names the call in the message.
+        """Return (not raise) a TargetError for `code`, an error code of the driver. The message has the error's name
+        and text. `what` names the call in the message.
         """
         _, name = self.cu.cuGetErrorName(code)
         _, text = self.cu.cuGetErrorString(code)
@@ -120,7 +120,9 @@ class Device:
 
 @cache
 def device(number: int = 0) -> Device | str:
-    """Return the GPU number `number`, the same object at every call; or a text that says why there is none."""
+    """Return the GPU with the number `number`. If it cannot be used, return a text with the reason. The result for each
+    number is cached.
+    """
     try:
         return Device(number)
     except ImportError:
@@ -130,7 +132,7 @@ def device(number: int = 0) -> Device | str:
 
 
 def why_not(machine: Machine) -> str | None:
-    """Return the reason why code for `machine` does not run on GPU 0, as text; None if it runs."""
+    """Return the reason why code for `machine` does not run on GPU 0, as a sentence; None if it runs."""
     gpu = device()
     if isinstance(gpu, str):
         return gpu
@@ -146,11 +148,11 @@ LAUNCHES = 1024
 """Launches of one kernel that may be in flight at a time, each with counters of its own."""
 
 
-def whole_places(size: int) -> int:
-    """Return the bytes to allocate for `size` bytes: `size` rounded up to a multiple of 16, at least 16. A load may
-    read the whole 16 bytes around an element.
+def allocated_bytes(size: int) -> int:
+    """Return the number of bytes to allocate for `size` bytes: `size` rounded up to a multiple of 16, and at least 16.
+    A load may read the whole aligned 16 bytes around an element.
 
-    >>> whole_places(0), whole_places(17)
+    >>> allocated_bytes(0), allocated_bytes(17)
     (16, 32)
     """
     return max(1, -(-size // ALIGNMENT)) * ALIGNMENT
@@ -162,7 +164,7 @@ class OwnedMemory:
     def __init__(self, device: Device, size: int, what: str):
         self.device = device
         with device.entered():
-            self.pointer = int(device.check(device.cu.cuMemAlloc(whole_places(size)), what))
+            self.pointer = int(device.check(device.cu.cuMemAlloc(allocated_bytes(size)), what))
 
     def __del__(self) -> None:
         if hasattr(self, "pointer"):
@@ -173,7 +175,9 @@ class Loaded:
     """A kernel on a device. `drawn` counts its launches that have taken counters."""
 
     def __init__(self, assembly: str | bytes, emitted: Emitted, number: int = 0):
-        """`assembly` is PTX, or the machine code that an assembler made of it."""
+        """Load the kernel `emitted` on the GPU with the number `number`. `assembly` is its PTX (str) or its cubin
+        (bytes). Raise TargetError if there is no such GPU, or if the driver refuses the code.
+        """
         gpu = device(number)
         if isinstance(gpu, str):
             raise TargetError(f"{emitted.name}: device {number}: {gpu}")
@@ -182,8 +186,10 @@ class Loaded:
             self._load(assembly, emitted)
 
     def _load(self, assembly: str | bytes, emitted: Emitted) -> None:
-        """Load the code (PTX or cubin) on the device, allow the kernel its shared memory, allocate its zeroed task
-        counters if it has any, and record how many of its workgroups fit on a multiprocessor.
+        """Load the code `assembly` (PTX or cubin) of the kernel `emitted` on the device. Set `module`, `function` and
+        `workgroups`, the number of workgroups that fit on a multiprocessor. Allow the kernel its dynamic shared memory.
+        If the kernel has task counters, allocate them, filled with zeros, and set `counters` and `drawn`. Raise
+        TargetError if the driver refuses a step.
         """
         cu, check = self.device.cu, self.device.check
         # loaded as one module: by the linker, setmaxnreg would be dropped and wgmma serialised

@@ -23,9 +23,11 @@ LANES = 32
 
 
 def form(e: Emitter, op: Op) -> tuple[bool, Any] | None:
-    """Return (True if the matrices are transposed, array [lane, value] of the elements' offsets from the first) for the
-    fragment that `op` loads from or stores to shared memory. None unless it consists of rows of eight contiguous 16-bit
-    elements, as ldmatrix and stmatrix need, and `op` has no condition.
+    """Return (True if the matrices are transposed, offsets) for the fragment that `op` loads from or stores to shared
+    memory. `offsets` is an array [lane, value] of distances in elements from the first element.
+
+    Return None if ldmatrix and stmatrix cannot move the fragment. They can if it consists of aligned rows of eight
+    contiguous 16-bit elements, distributed over 32 lanes as these instructions do, and `op` has no condition.
     """
     register, memory = op.operands
     kind = memory.type
@@ -53,9 +55,9 @@ def form(e: Emitter, op: Op) -> tuple[bool, Any] | None:
 
 
 def row_place(op: Op, is_transposed: bool, first: int, matrices: int) -> Expr:
-    """Return the offset in shared memory, after the swizzle, of the matrix row whose address a lane gives to ldmatrix
-    or stmatrix. The instruction moves `matrices` matrices, which begin at element number `first` that a lane holds.
-    `is_transposed` says that they are transposed. The offset is an expression of the lane.
+    """Return the offset in shared memory, after the swizzle, of the matrix row whose address a lane passes to ldmatrix
+    or stmatrix. The offset is an expression of the lane, in elements. The instruction moves `matrices` matrices, which
+    the lane holds from element number `first` on. `is_transposed` says that the matrices are transposed.
     """
     (lane, value), place = op.attrs["over"], op.attrs["at"][0]
     row, matrix = lane % 8, (lane // 8) % matrices
@@ -67,16 +69,16 @@ def row_place(op: Op, is_transposed: bool, first: int, matrices: int) -> Expr:
 
 
 def _address(e: Emitter, op: Op, is_transposed: bool, first: int, matrices: int) -> str:
-    """Emit the address in shared memory of the matrix row that this lane gives to the instruction (see `row_place`),
-    and return it, an i32.
+    """Emit the address in shared memory of the matrix row that this lane passes to the instruction, and return it, an
+    i32. `is_transposed`, `first` and `matrices` are as for `row_place`.
     """
     e.w.names[op.attrs["over"][0]] = e.lane
     return e.address(op.operands[1], row_place(op, is_transposed, first, matrices), 2)
 
 
 def _matrices_per_instruction(count: int) -> int:
-    """Return how many 8 x 8 matrices (4, 2 or 1) each ldmatrix or stmatrix moves of a fragment of which a lane holds
-    `count` elements, two for each matrix: the largest that divides count / 2, which must be whole.
+    """Return how many 8 x 8 matrices (4, 2 or 1) one ldmatrix or stmatrix moves. `count` is the number of elements of
+    the fragment that a lane holds, two for each matrix; it must be even. The result divides count / 2.
     """
     return next(n for n in (4, 2, 1) if count % (2 * n) == 0)
 
@@ -84,9 +86,9 @@ def _matrices_per_instruction(count: int) -> int:
 def load(e: Emitter, op: Op) -> bool:
     """Emit ldmatrix for the load `op` of a fragment from shared memory, and return True.
 
-    Return False, and emit nothing, unless the fragment consists of rows of eight contiguous 16-bit elements of memory
-    and the load has no condition. Rows may run along either dimension of the fragment; the transposing form is used for
-    one of them.
+    Emit nothing and return False unless the fragment consists of aligned rows of eight contiguous 16-bit elements in
+    memory, and the load has no condition. Rows may be rows or columns of the fragment; columns are loaded with
+    `.trans`.
     """
     layout = form(e, op)
     if layout is None:
@@ -112,9 +114,9 @@ def load(e: Emitter, op: Op) -> bool:
 def store(e: Emitter, op: Op) -> bool:
     """Emit stmatrix for the store `op` of a fragment to shared memory, and return True.
 
-    Return False, and emit nothing, unless the fragment consists of rows of eight contiguous 16-bit elements of memory
-    and the store has no condition. Rows may run along either dimension of the fragment; the transposing form is used
-    for one of them.
+    Emit nothing and return False unless the fragment consists of aligned rows of eight contiguous 16-bit elements in
+    memory, and the store has no condition. Rows may be rows or columns of the fragment; columns are stored with
+    `.trans`.
     """
     layout = form(e, op)
     if layout is None:

@@ -22,16 +22,16 @@ WRITTEN_OUT = 2048
 
 
 def multiply(e: Emitter, op: Op, atom: MultiplyAtom) -> None:
-    """Emit the multiplication C += A * B of the operation `op` by fma: its `atom` takes operands from registers or from
+    """Emit C += A * B for the operation `op` with fma instructions. `atom` says whether A and B are in registers or in
     shared memory.
     """
     (outer if isinstance(atom.a, RegisterOperand) else from_shared)(e, op, atom)
 
 
 def outer(e: Emitter, op: Op, atom: MultiplyAtom) -> None:
-    """Emit the multiplication C += A * B of the operation `op` by fma, with operands in registers. In each k step, the
-    lane adds the outer product of its values of A and of B to its accumulators. With the attribute `fresh`, they start
-    at zero.
+    """Emit C += A * B for the operation `op` with fma instructions, with A and B in registers, whose layouts `atom`
+    describes. In each k step, the lane adds the outer product of its elements of A and B to its accumulators. If `op`
+    has the attribute `fresh`, the accumulators start at zero.
     """
     c, a, b = op.operands
     assert isinstance(atom.a, RegisterOperand)
@@ -54,10 +54,12 @@ def outer(e: Emitter, op: Op, atom: MultiplyAtom) -> None:
 
 
 def from_shared(e: Emitter, op: Op, atom: MultiplyAtom) -> None:
-    """Emit the multiplication C += A * B of the operation `op` by fma, with operands in shared memory, in rows of 128
-    bytes; each load is a chunk of 16 bytes. With the attribute `fresh`, the accumulators start at zero.
+    """Emit C += A * B for the operation `op` with fma instructions, with A and B in shared memory, in rows of 128
+    bytes. `atom` describes the layouts. Each load has 16 bytes. If `op` has the attribute `fresh`, the accumulators
+    start at zero. Raise ProgramError if A or B has another memory layout.
 
-    Short loops over k are unrolled; longer ones run two k steps in each iteration.
+    A loop over k with at most WRITTEN_OUT fma instructions for a lane is unrolled. Longer loops have two k steps in
+    each iteration.
     """
     c, a, b = op.operands
     kind = element(c.type.dtype)
@@ -72,7 +74,9 @@ def from_shared(e: Emitter, op: Op, atom: MultiplyAtom) -> None:
             e.put(c, v, literal(0, c.type.dtype))
 
     def multiply_step(step: str) -> None:
-        """Emit all fma of one k step, which is several k (the atom's depth). `step` is its number, an LLVM value."""
+        """Emit all fma instructions of one k step. It has as many k as the atom is deep. `step` is the number of the
+        step, an LLVM value.
+        """
         for k in range(deep):
             a_values, b_values = left.loaded(step, k), right.loaded(step, k)
             for v, (j, i) in enumerate(positions):
@@ -90,7 +94,7 @@ def from_shared(e: Emitter, op: Op, atom: MultiplyAtom) -> None:
 
 
 def _first_position(e: Emitter, atom: MultiplyAtom) -> str:
-    """Emit the position in C (column-major) of this lane's first accumulator of the atom, and return it, an i32."""
+    """Emit the position in C (column-major) of this lane's first accumulator of `atom`, and return it, an i32."""
     w, total, step = e.w, "0", 1
     wave = w.value(f"and i32 {e.wave}, {atom.c.lanes // e.lanes - 1}")
     lane = w.value(f"add i32 {e.lane}, {w.value(f'mul i32 {wave}, {e.lanes}')}")
@@ -136,9 +140,10 @@ class _Rows:
         """The lane's contribution to the swizzle of a chunk; None: it must be computed from addresses."""
 
     def loaded(self, step: str, k: int) -> dict[int, str]:
-        """Return {row number: LLVM value} of the operand's elements of one k: k number `k` (0 to 3) of the k step
-        `step` (an LLVM value). Loads are emitted as needed. With k fastest in memory, all four k of a step are loaded
-        at k = 0 and kept.
+        """Return {distance of the row from `first`: LLVM value} of the operand's elements for one k. `step` is the
+        number of the k step, an LLVM value, and `k` (0 to 3) is the number of k in the step. The loads are emitted at
+        this call. If k is fastest in memory, all four k of the step are loaded by the call with `k` 0, and later calls
+        emit nothing.
         """
         if self.transposed:
             return self._along_rows(step, k)
@@ -147,8 +152,8 @@ class _Rows:
         return {n: values[k] for n, values in self.chunks.items()}
 
     def _along_k(self, step: str) -> dict[int, list[str]]:
-        """Emit the loads of the k step `step` (an LLVM value), with k fastest in memory. A chunk of 16 bytes holds the
-        four k of one row. Return {row number: its four LLVM values}.
+        """Emit the loads of one k step if k is fastest in memory. `step` is the number of the step, an LLVM value.
+        Return {distance of the row from `first`: [LLVM values of its four k]}.
         """
         w, values_of = self.e.w, {}
         chunk = w.once((self, step, "chunk"), f"mul i32 {step}, {CHUNK}")
@@ -164,8 +169,9 @@ class _Rows:
         return values_of
 
     def _along_rows(self, step: str, k: int) -> dict[int, str]:
-        """Emit the loads of one k: k number `k` (0 to 3) of the k step `step` (an LLVM value), with rows fastest in
-        memory. A chunk of 16 bytes holds four neighbouring rows. Return {row number: LLVM value}.
+        """Emit the loads of one k if rows are fastest in memory: 16 bytes hold four neighbouring rows. `step` is the
+        number of the k step, an LLVM value, and `k` (0 to 3) is the number of k in the step. Return {distance of the
+        row from `first`: LLVM value}.
         """
         w, values_of, slab = self.e.w, dict[int, str](), ROW // CHUNK * TOGETHER
         step_offset = w.once((self, step, "down"), f"mul i32 {step}, {TOGETHER * ROW}")
@@ -179,9 +185,8 @@ class _Rows:
         return values_of
 
     def _swizzled_address(self, key: tuple[object, ...], chunk: str, more: int) -> str:
-        """Emit the address of a chunk of 16 bytes, with the swizzle applied, and return it, an i32. `chunk` is the part
-        of its offset that is an LLVM value, `more` the constant part. `key` identifies the address: equal keys share
-        one.
+        """Emit the swizzled address of a chunk of 16 bytes, and return it, an i32. The offset of the chunk is `chunk`,
+        an LLVM value, XOR the constant `more`. Calls with equal `key` share one address.
         """
         w = self.e.w
         partly_swizzled = w.once((self, key[0], "moved"), f"xor i32 {self.turn}, {chunk}")
@@ -189,8 +194,8 @@ class _Rows:
         return w.once((self, key, "place"), f"add i32 {self.base}, {swizzled}")
 
     def _load(self, place: str, below: int) -> list[str]:
-        """Emit the load of 16 bytes at `below` bytes after the address `place` in shared memory (an i32); return its
-        four floats.
+        """Emit the load of 16 bytes in shared memory, `below` bytes after the address `place` (an i32). Return the four
+        floats.
         """
         w = self.e.w
         pointer = w.once((place, "pointer"), f"inttoptr i32 {place} to ptr addrspace(3)")

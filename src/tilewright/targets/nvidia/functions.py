@@ -76,20 +76,28 @@ TANH_SMALL = 0.0625
 
 
 def function(e: Emitter, name: str, values: list[str], accuracy: Accuracy) -> str | None:
-    """Emit the f32 function `name` (such as "exp") of the LLVM values `values` in a few instructions, with at least the
-    given `accuracy`, and return the result. None if there is no form better than plain arithmetic.
+    """Emit the f32 function `name`, such as "exp", of the LLVM values `values` with approximate instructions, and
+    return the result. It is at least as accurate as `accuracy` requires. Emit nothing and return None if there is no
+    special code for this function.
     """
     emit_function = {"coarse": COARSE, "absolute": ABSOLUTE}.get(accuracy, FUNCTIONS).get(name) or FUNCTIONS.get(name)
     return None if emit_function is None else emit_function(e, *values)
 
 
 def _constant(value: float) -> str:
-    """Return `value`, rounded to f32, as LLVM writes a float constant: the hexadecimal bits of it as a double."""
+    """Return `value`, rounded to f32, as an LLVM float constant. LLVM writes floats as the hexadecimal bits of a
+    double.
+
+    >>> _constant(1.0)
+    '0x3FF0000000000000'
+    """
     return f"0x{struct.unpack('<Q', struct.pack('<d', float(np.float32(value))))[0]:016X}"
 
 
 def _call(e: Emitter, name: str, *values: str) -> str:
-    """Emit a call of the LLVM intrinsic `name` (without "llvm.") on float values, and return its result."""
+    """Emit a call of the LLVM intrinsic `name` (without "llvm.") with the float values `values`, and return its result,
+    a float.
+    """
     e.w.declare(f"float @llvm.{name}({', '.join(['float'] * len(values))})")
     return e.w.value(f"call float @llvm.{name}({', '.join(f'float {v}' for v in values)})")
 
@@ -100,14 +108,16 @@ def _exp2(e: Emitter, x: str) -> str:
 
 
 def _rounded_operation(e: Emitter, name: str, *values: str) -> str:
-    """Emit the PTX instruction `name` on float values, such as an fma with a rounding mode, and return its result."""
+    """Emit the PTX instruction `name`, such as "fma.rm.f32", with the float values `values`, and return its result, a
+    float.
+    """
     slots = ", ".join(f"${i}" for i in range(1, len(values) + 1))
     marks = ",".join(["=f", *["f"] * len(values)])
     return e.w.value(f'call float asm "{name} $0, {slots};", "{marks}"({", ".join(f"float {v}" for v in values)})')
 
 
 def _exp(e: Emitter, x: str) -> str:
-    """Emit exp(x), accurate to 2 units in the last place, and return the LLVM value."""
+    """Emit exp(x) with an error of at most 2 units in the last place, and return the LLVM value."""
     w, limit = e.w, 126.0
     scaled = _rounded_operation(e, "fma.rn.sat.f32", x, _constant(LOG2_E / (2 * limit)), _constant(0.5))
     shifted = _rounded_operation(e, "fma.rm.f32", scaled, _constant(2 * limit), _constant(COUNTS + 1))
@@ -119,7 +129,7 @@ def _exp(e: Emitter, x: str) -> str:
 
 
 def _coarse_exp(e: Emitter, x: str) -> str:
-    """Emit exp(x) as one multiplication and the approximate exp2, and return the LLVM value."""
+    """Emit exp(x) as a multiplication and the approximate 2^x, and return the LLVM value."""
     return _exp2(e, e.w.value(f"fmul float {x}, {_constant(LOG2_E)}"))
 
 
@@ -130,7 +140,7 @@ def _coarse_sigmoid(e: Emitter, x: str) -> str:
 
 
 def _polynomial(e: Emitter, x: str, coefficients: tuple[float, ...]) -> str:
-    """Emit a polynomial of x by Horner's scheme, and return the LLVM value. The coefficient of x^0 is first."""
+    """Emit the polynomial of x with these `coefficients`, that of x^0 first, and return the LLVM value."""
     *others, value = map(_constant, coefficients)
     for c in reversed(others):
         value = _call(e, "fma.f32", value, x, c)
@@ -138,8 +148,8 @@ def _polynomial(e: Emitter, x: str, coefficients: tuple[float, ...]) -> str:
 
 
 def _near_one(e: Emitter, size: str, x: str, coefficients: tuple[float, ...]) -> str:
-    """Emit 1 - 2^-(a P(a)) with the sign of x, and return the LLVM value. `size` is the LLVM value a = |x|;
-    `coefficients` are those of the polynomial P.
+    """Emit 1 - 2^-(a P(a)) with the sign of x, where a = |x|, and return the LLVM value. `size` is the LLVM value of a.
+    `coefficients` are those of the polynomial P, that of a^0 first.
     """
     w = e.w
     exponent = w.value(f"fmul float {w.value(f'fneg float {size}')}, {_polynomial(e, size, coefficients)}")
@@ -148,7 +158,9 @@ def _near_one(e: Emitter, size: str, x: str, coefficients: tuple[float, ...]) ->
 
 
 def _erf(e: Emitter, x: str) -> str:
-    """Emit erf(x) for f32 results, and return the LLVM value: a polynomial for small x, 1 - 2^-Q(|x|) for others."""
+    """Emit erf(x) with the accuracy of f32, and return the LLVM value: a polynomial if |x| < ERF_SMALL, else 1 -
+    2^-Q(|x|) with the sign of x.
+    """
     w = e.w
     size = _call(e, "fabs.f32", x)
     small = _call(e, "fma.f32", x, _polynomial(e, w.value(f"fmul float {x}, {x}"), ERF), x)
@@ -171,7 +183,7 @@ def _absolute_tanh(e: Emitter, x: str) -> str:
 
 
 def _coarse_tanh(e: Emitter, x: str) -> str:
-    """Emit tanh(x) with a relative error small enough for results of 16 bits, and return the LLVM value."""
+    """Emit tanh(x) with a relative error that is small enough for results of 16 bits, and return the LLVM value."""
     w = e.w
     third = w.value(f"fmul float {w.value(f'fmul float {x}, {x}')}, {_constant(-1 / 3)}")
     is_small = w.value(f"fcmp olt float {_call(e, 'fabs.f32', x)}, {_constant(TANH_SMALL)}")
@@ -179,8 +191,8 @@ def _coarse_tanh(e: Emitter, x: str) -> str:
 
 
 def _quotient(e: Emitter, a: str, b: str) -> str:
-    """Emit a / b, correctly rounded in nearly all cases, and return the LLVM value. Zero, infinite and very large or
-    small b are handled.
+    """Emit a / b, correctly rounded in nearly all cases, and return the LLVM value. The code is right also if b is
+    zero, infinite, very large or very small.
     """
     w = e.w
     size = _call(e, "fabs.f32", b)

@@ -31,8 +31,8 @@ _lock = Lock()
 
 
 def _immortal(item: Any) -> Any:
-    """Increase the reference count of `item`, so that it is never freed, and return it: the driver may use it after
-    Python has ended.
+    """Increment the reference count of `item`, so that it is never freed, and return `item`. The driver may use it
+    after Python has ended.
     """
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(item))
     return item
@@ -40,8 +40,8 @@ def _immortal(item: Any) -> Any:
 
 @cache
 def _immortal_code() -> ctypes.c_void_p:
-    """Return the address of the native function that the driver calls when a graph is destroyed. Its code is linked at
-    the first call and never freed.
+    """Return the address of the native function that the driver calls when a graph is destroyed. The first call links
+    it; its code is never freed.
     """
     from tilewright.targets.cpu.load import link, object_of  # needs LLVM, which users of exported kernels may not have
 
@@ -49,8 +49,8 @@ def _immortal_code() -> ctypes.c_void_p:
 
 
 def is_captured(capturing: Any, stream: int) -> bool:
-    """True if work that is sent to the stream `stream` (a handle) is now captured into a CUDA graph. `capturing` is the
-    driver's function cuStreamIsCapturing; False if it fails.
+    """True if work that is sent to `stream`, a handle of the driver, is captured into a CUDA graph now. `capturing` is
+    the driver's function cuStreamIsCapturing. False if this function fails.
     """
     state = ctypes.c_int(0)
     refused = capturing(ctypes.c_void_p(stream), ctypes.byref(state))
@@ -58,10 +58,10 @@ def is_captured(capturing: Any, stream: int) -> bool:
 
 
 def hold_for_graph(device: Device, stream: int, arrays: Sequence[Any]) -> None:
-    """Keep `arrays` alive as long as a CUDA graph: the one that the stream is being captured into.
+    """Keep `arrays` alive as long as the CUDA graph that the stream is being captured into. `stream` is a handle of the
+    driver on `device`; it must be capturing. Raise TargetError if the driver refuses.
 
-    `stream` is a handle of the driver; it must be capturing. Arrays of earlier graphs that are gone are released here.
-    Raise TargetError if the driver refuses.
+    Arrays that were kept for graphs that no longer exist are released at this call.
     """
     with _lock:
         destroy = _immortal_code()

@@ -27,8 +27,8 @@ from tilewright.targets.nvidia.im2col_view import (
     im2col_conditions,
     walks,
 )
-from tilewright.targets.nvidia.tma import check_map, number, same_as_asked
-from tilewright.targets.nvidia.tma_tile import TmaTile, element_numbers, tile_of, written
+from tilewright.targets.nvidia.tma import check_map, number, require_same_elements
+from tilewright.targets.nvidia.tma_tile import TmaTile, box_layout, element_numbers, tile_of
 from tilewright.targets.nvidia.tma_view import PITCH, near_tile, sides
 
 
@@ -67,9 +67,9 @@ class Im2colMap:
         pixels: int,
         swizzle: int = 0,
     ) -> Im2colMap:
-        """Return the im2col map of a whole convolution. `image` is the shape (N, ..., H, W, C) of a contiguous tensor;
-        `taps` (the filter's extents), `stride`, `dilation` and `padding` are (..., H, W). One instruction copies
-        `channels` channels of `pixels` pixels; `swizzle` is the bytes of a swizzled row (0: none).
+        """Return the im2col map of a convolution. `image` is the shape (N, ..., H, W, C) of a contiguous tensor. `taps`
+        (the filter's extents), `stride`, `dilation` and `padding` are tuples (..., H, W). One instruction copies
+        `channels` channels of `pixels` pixels. `swizzle` is the number of bytes of a swizzled row (0: no swizzle).
         """
         extents = tuple(reversed(image))
         lower = tuple(-p for p in reversed(padding))
@@ -80,14 +80,14 @@ class Im2colMap:
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """The number of positions of the filter along each spatial dimension, as (W, H, ...)."""
+        """The number of positions of the filter along each spatial dimension, in the order (W, H, ...)."""
         sizes = zip(self.extents[1:-1], self.lower, self.upper, self.steps, strict=True)
         return tuple((extent - 1 + high - low) // step + 1 for extent, low, high, step in sizes)
 
     def offsets(self, coordinates: tuple[int, ...], taps: tuple[int, ...]) -> tuple[Array, Array]:
-        """Return two arrays [channel, pixel] for the elements that one instruction copies: (offset in global memory,
-        True if it is inside the image). `coordinates` are (channel, W, H, ..., image) of the first element; `taps` are
-        the offsets (W, H, ...) of the filter's tap.
+        """Return two arrays [channel, pixel] for the elements that one instruction copies: offsets in global memory,
+        and True for elements inside the image. `coordinates` are (channel, W, H, ..., image) of the first element.
+        `taps` are the offsets (W, H, ...) of the filter's tap.
         """
         channel = coordinates[0] + np.arange(self.channels)[:, None]
         pixel_number = np.arange(self.pixels)[None, :]
@@ -104,11 +104,11 @@ class Im2colMap:
 
 
 def _layout(size: int, arguments: Arguments) -> ComposedLayout:
-    """Return the layout of one instruction's box in shared memory, (channel, pixel) -> offset with the swizzle.
-    `arguments` are the instruction's; elements have `size` bytes.
+    """Return the layout of one instruction's box in shared memory: (channel, pixel) -> offset, with the swizzle.
+    `arguments` are the instruction's arguments, as `_rule` yields them. Elements have `size` bytes.
     """
     tensor_map: Im2colMap = arguments["tensor_map"]
-    return written((tensor_map.channels, tensor_map.pixels), arguments["place"], tensor_map.swizzle, size)
+    return box_layout((tensor_map.channels, tensor_map.pixels), arguments["place"], tensor_map.swizzle, size)
 
 
 def _load(
@@ -121,10 +121,10 @@ def _load(
     taps: tuple[int, ...],
     place: int,
 ) -> None:
-    """Copy the channels and pixels of one im2col instruction from the array `source` (global memory) to the array
-    `target` (shared memory); the interpreter's version of it. `coordinates` are those of the first element, `taps` the
-    offsets of the filter's tap. `layout` gives the offsets in `target`. Elements outside the image become zero. `place`
-    is not used.
+    """Execute one im2col instruction in the interpreter: copy channels of pixels from the flat array `source` (global
+    memory) to the flat array `target` (shared memory). `tensor_map` describes the image. `coordinates` are those of the
+    first element, and `taps` are the offsets of the filter's tap. `layout` gives the offsets in `target`. Elements
+    outside the image become zero. `place` is not used.
     """
     offsets, inside = tensor_map.offsets(coordinates, taps)
     elements = np.zeros(offsets.shape, source.dtype)
@@ -146,9 +146,9 @@ class _SpatialWalk:
 def _spatial_walks(
     access: Access, box: tuple[int, ...], channel: int, pixel: int
 ) -> tuple[int, int, list[_SpatialWalk]]:
-    """Return (first channel, first image, [how positions move along W, H, ...]) of the image access of an im2col copy.
-    Raise Refused if the access is no im2col access. `box` are the extents of the copied box; `channel` and `pixel` are
-    the numbers of its dimensions over channels, and over all positions.
+    """Return (first channel, first image, [one _SpatialWalk each for W, H, ...]) of the image access `access` of an
+    im2col copy. `box` are the extents of the copied box. `channel` and `pixel` are the numbers of its dimensions over
+    channels and over positions. Raise Refused if im2col cannot describe the access.
     """
     normal = access.normalise()
     if normal.general:
@@ -186,13 +186,13 @@ def _spatial_walks(
 def _axis_walk(
     access: Access, form: tuple[dict[Symbol, int], int], weights: dict[Symbol, int], positions: int
 ) -> _SpatialWalk:
-    """Return a _SpatialWalk (low, step, count, taps): how the access moves along one spatial dimension of the image.
+    """Return the movement along one spatial dimension of the image as (low, step, count, taps). The coordinate is `low`
+    + `step` * p + the offset of the tap, where p is a position from 0 to `count` - 1. `taps` is {dimension of the
+    copied box: distance between neighbouring taps along it}.
 
-    It starts at coordinate `low` and visits `count` pixels, `step` apart. `taps` is {dimension of the copied box:
-    distance of neighbouring filter taps along it}. `form` is the coordinate as a linear form ({axis or digit: weight},
-    constant). `weights` is {digit: weight} of the pixel number's digits (mixed-radix parts of the number). `positions`
-    is the number of positions of all faster dimensions. Raise Refused if pixels are not counted line by line, or if a
-    filter tap's axis is divided into parts.
+    `form` is the coordinate as a linear form ({axis of `access` or digit: weight}, constant). `weights` is {digit of
+    the pixel number: weight}. `positions` is the number of positions of all faster dimensions together. Raise Refused
+    if pixels are not counted line by line, or if the axis of a filter tap is split.
     """
     low, step, count, taps = form[1], 1, 1, {}
     for axis, weight in form[0].items():
@@ -208,9 +208,10 @@ def _axis_walk(
 
 
 def _rule(_: CopyAtom, request: CopyRequest) -> Iterable[Arguments]:
-    """Yield the arguments of each im2col instruction that the requested copy needs: the tensor map, coordinates, tap
-    offsets and offset in shared memory. Each instruction is checked against the request. Raise Refused if im2col
-    instructions cannot do the copy.
+    """Yield the arguments of each im2col instruction of the copy `request`, as {"tensor_map", "coordinates", "taps",
+    "place"}: the im2col map, the coordinates of the first element, the tap's offsets, and the offset in shared memory
+    in elements. Raise Refused, while iterating, if im2col instructions cannot do the copy, or do not move exactly the
+    requested elements.
     """
     access = request.source.layout
     if not isinstance(access, Access):
@@ -242,14 +243,14 @@ def _rule(_: CopyAtom, request: CopyRequest) -> Iterable[Arguments]:
         offsets, inside = tensor_map.offsets(tuple(coordinates), taps)
         shape = tile.box
         reorder: Any = (lambda x: x) if channel < pixel else np.transpose
-        same_as_asked(
+        require_same_elements(
             request,
             True,
             element_numbers(request, shape, first),
             reorder(offsets).reshape(shape),
             reorder(inside).reshape(shape),
             reorder(
-                table(written((tensor_map.channels, tensor_map.pixels), place, tensor_map.swizzle, request.size))
+                table(box_layout((tensor_map.channels, tensor_map.pixels), place, tensor_map.swizzle, request.size))
             ).reshape(shape),
         )
         yield {"tensor_map": tensor_map, "coordinates": tuple(coordinates), "taps": taps, "place": place}
@@ -258,9 +259,9 @@ def _rule(_: CopyAtom, request: CopyRequest) -> Iterable[Arguments]:
 def _map(
     access: Access, walks: list[_SpatialWalk], tile: TmaTile, channel: int, pixel: int
 ) -> tuple[Im2colMap, tuple[int, ...]]:
-    """Return (the im2col map for all taps of the access, the least tap offset along each spatial dimension). `walks`
-    say how positions move along W, H, ...; `tile` is the shared-memory side, in which `channel` and `pixel` are the
-    numbers of the dimensions over channels and positions.
+    """Return (im2col map for all taps of the access, smallest tap offset along each of W, H, ...). `walks` are the
+    movements along W, H, ... . `tile` is the box in shared memory. `channel` and `pixel` are the numbers of its
+    dimensions over channels and over positions.
     """
     extents = tuple(number(e) for e in reversed(access.shape))
     strides = tuple(number(s) for s in reversed(access.strides))
@@ -279,8 +280,8 @@ def _map(
 
 
 def _check(tensor_map: Im2colMap, request: CopyRequest) -> None:
-    """Raise Refused unless the fields of the hardware's tensor map can hold the values of `tensor_map`. `request` is
-    the copy that it is for.
+    """Raise Refused unless the hardware's tensor map can represent `tensor_map`, and the source of the copy `request`
+    is aligned for it.
     """
     check_map(tensor_map.start, tensor_map.extents, tensor_map.strides, request.source, request.size)
     bits = CORNER_BITS[len(tensor_map.lower)]
@@ -297,10 +298,10 @@ def _check(tensor_map: Im2colMap, request: CopyRequest) -> None:
 
 def column_of(request: ViewRequest) -> tuple[tuple[Any, ...], TmaTile, tuple[Expr, ...], tuple[Expr, ...]]:
     """Return (fields of an Im2colMap, tile in shared memory, coordinates, tap offsets) of the im2col copy `request`. It
-    must meet `im2col_conditions`.
+    must fulfil `im2col_conditions`.
 
-    Extents, strides and upper corners are expressions. Coordinates and offsets are those of the first pixel and
-    channel, fastest dimension first.
+    Extents, strides and upper corners may be expressions of open sizes. Coordinates are those of the first element, in
+    the order (channel, W, H, ..., image). Tap offsets are in the order (W, H, ...).
     """
     near, far = sides(request, loads=True)
     tile = near_tile(request, near, most=2)

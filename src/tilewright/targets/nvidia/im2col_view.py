@@ -36,8 +36,8 @@ class TapWalk:
 
 
 def im2col_conditions(request: ViewRequest) -> Iterator[Condition]:
-    """Yield the conditions on symbolic sizes under which an im2col copy can do `request`, from a view in global memory
-    to one in shared memory. Raise Refused if no sizes allow it.
+    """Yield the conditions on symbolic sizes under which im2col instructions can do the copy `request` from a view in
+    global memory to a view in shared memory. Raise Refused, while iterating, if no sizes allow the copy.
     """
     near, far = sides(request, loads=True)
     tile = near_tile(request, near, most=2)
@@ -62,8 +62,8 @@ def im2col_conditions(request: ViewRequest) -> Iterator[Condition]:
 
 
 def _need_column(tile: TmaTile) -> None:
-    """Raise Refused if an instruction's box of `tile` has more channels or pixels than im2col instructions copy (256,
-    1024).
+    """Raise Refused if one instruction's box of `tile` has more than 256 channels or more than 1024 pixels, the most
+    that an im2col instruction copies.
     """
     channels, pixels = (tile.box[d] for d in tile.order)
     if channels > MOST_CHANNELS or pixels > MOST_PIXELS:
@@ -73,9 +73,9 @@ def _need_column(tile: TmaTile) -> None:
 
 
 def walks(far: MemoryView, channel: Symbol, pixel: Symbol) -> Iterator[TapWalk]:
-    """Yield, for each spatial dimension (W, H, ...) of the view `far` in global memory, how its coordinate moves with
-    the pixel number. `channel` and `pixel` are the box's axes over channels and pixels. Raise Refused unless pixels are
-    counted along lines, then from line to line, then through images.
+    """Yield the TapWalk of each spatial dimension (W, H, ...) of the view `far` in global memory: how its coordinate
+    depends on the pixel number. `channel` and `pixel` are the box's axes over channels and over pixels. Raise Refused,
+    while iterating, unless pixels are counted along lines first, then from line to line, then through images.
     """
     flat: Expr = pixel  # the number of a pixel, as far as the digits so far tell it
     positions: Expr = ONE
@@ -101,9 +101,8 @@ def walks(far: MemoryView, channel: Symbol, pixel: Symbol) -> Iterator[TapWalk]:
 
 
 def _step_of(far: MemoryView, d: int, digit: Expr, pixel: Symbol) -> int:
-    """Return the step of dimension `d` of the view `far` from one position to the next: its coordinate is step *
-    `digit` plus terms without `pixel`. `digit` is the last mixed-radix part of the pixel number. Raise Refused if no
-    step up to 8 fits.
+    """Return the step of dimension `d` of the view `far`: the coordinate is step * `digit` plus terms without `pixel`.
+    `digit` is the last digit of the pixel number. Raise Refused if no step from 1 to 8 fits.
     """
     for step in range(1, MOST_STEP + 1):
         if pixel not in (far.coordinates[d] - step * digit).symbols:
@@ -112,11 +111,11 @@ def _step_of(far: MemoryView, d: int, digit: Expr, pixel: Symbol) -> int:
 
 
 def _pixel_number(far: MemoryView, d: int, left: Expr, flat: Expr, positions: Expr, pixel: Symbol) -> Expr:
-    """Return the pixel number `flat` plus a shift, such that its quotient by `positions` is `left`.
+    """Return `flat` + `positions` * shift, such that this number divided by `positions` is `left`. The result is the
+    pixel number that the coordinates of dimension `d` and of all faster dimensions of the view `far` have in common.
 
-    im2col instructions count pixels along the fastest dimension first. `flat` is the number as the coordinates of the
-    dimensions faster than `d` tell it; `positions` is the product of their extents; and `left` is the quotient that
-    dimension `d` of the view `far` uses. Raise Refused if the shift depends on the axis `pixel`.
+    `flat` is the pixel number that the faster dimensions have in common. `positions` is the product of their extents.
+    `left` is the quotient that dimension `d` uses. Raise Refused if the shift depends on the axis `pixel`.
     """
     shift = left - flat // positions
     if pixel in shift.symbols:
@@ -125,8 +124,8 @@ def _pixel_number(far: MemoryView, d: int, left: Expr, flat: Expr, positions: Ex
 
 
 def _not_counted(far: MemoryView, d: int) -> Refused:
-    """Return (not raise) the refusal that dimension `d` of the view `far` does not count pixels in the order of
-    memory.
+    """Return (not raise) the Refused that says that dimension `d` of the view `far` does not count pixels in the order
+    of memory.
     """
     return Refused(
         f"the box does not count pixels of {far.name} along lines first, then from line to line and through images: "
@@ -135,13 +134,12 @@ def _not_counted(far: MemoryView, d: int) -> Refused:
 
 
 def _walk_conditions(far: MemoryView, walk: TapWalk, ranks: int) -> Iterator[Condition]:
-    """Yield the conditions on symbolic sizes under which a TMA map in im2col form can describe one spatial dimension of
-    the view `far`.
+    """Yield the conditions on symbolic sizes under which an im2col map can describe one spatial dimension of the view
+    `far`. `walk` is the movement along the dimension. `ranks` is the number of spatial dimensions.
 
-    The map holds two corners for each dimension, as integers of few bits; each corner must fit. `walk` is the movement
-    of pixels along the dimension, `ranks` the number of spatial dimensions. Raise Refused, when the iteration reaches
-    it, if a corner is a constant that does not fit; if the step is below 1 or above 8; or if the tap offsets have no
-    constant limits or lie too far apart.
+    The map stores the lower and upper corner of each dimension in few bits; a condition says that a corner fits. Raise
+    Refused, while iterating, if a constant corner does not fit, if the step is less than 1 or more than 8, or if the
+    tap offsets have no constant limits or differ too much.
     """
     if not 1 <= walk.step <= MOST_STEP:
         raise Refused(f"positions {walk.step} apart are more than {MOST_STEP}, or not forwards")

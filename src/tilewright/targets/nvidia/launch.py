@@ -52,8 +52,8 @@ class Attribute(ctypes.Structure):
 
 
 def attributes(emitted: Emitted) -> list[Attribute]:
-    """Return the launch attributes that a kernel needs: its cluster size if above 1, and programmatic dependent launch
-    if it uses it.
+    """Return the launch attributes for the kernel `emitted`: the cluster size if it exceeds 1, and programmatic
+    dependent launch if the kernel uses it.
     """
     result = []
     if emitted.cluster > 1:
@@ -114,10 +114,13 @@ class Launch:
         self._start: Callable[..., int] = self._record.start
 
     def _configuration(self, emitted: Emitted, workers: int | None, sizes: Mapping[str, int]) -> Config:
-        """Return the launch configuration: number of workgroups, threads, shared memory, attributes. There are
-        `workers` workgroups (None: as many as the device runs at a time, or one for each task if the kernel asks for
-        that), but not more than tasks; whole clusters, at least one. `sizes` is {open parameter: value} for sizes known
-        only at the call.
+        """Return the launch configuration: number of workgroups, threads of a workgroup, bytes of shared memory,
+        attributes.
+
+        There are at most `workers` workgroups. If it is None, there are at most as many as the device runs at a time,
+        or one for each task if `emitted.alone`. There are never more workgroups than tasks, except that their number is
+        a multiple of the cluster size, and at least one cluster. `sizes` is {name of an open size: value}. Set
+        `self._asked`, which keeps the attributes alive.
         """
         tasks = int(evaluated(as_expr(emitted.tasks), sizes))
         capacity = tasks if emitted.alone else self.device.cores * max(1, self.loaded.workgroups)
@@ -131,8 +134,8 @@ class Launch:
         return config
 
     def _room_for_clusters(self, config: Config) -> int:
-        """Return the number of clusters that the device can run at a time, at least 1; some multiprocessors may be left
-        over.
+        """Return the number of clusters of `config` that the device can run at a time, at least 1. Raise TargetError if
+        the driver refuses.
         """
         clusters, function = ctypes.c_int(0), ctypes.c_void_p(int(self.loaded.function))
         with self.device.entered():
@@ -143,7 +146,7 @@ class Launch:
 
     def _place(self, array: Any, written: bool) -> int:
         """Return the device address of `array`. For an array of the host, memory is allocated on the device, and the
-        array is recorded to be copied at each run; `written` says that it is copied back.
+        array is appended to `self._moved`: each run copies it to the device, and back if `written`.
         """
         if isinstance(array, DeviceArray):
             return array.pointer
@@ -154,25 +157,27 @@ class Launch:
     # -- starting -------------------------------------------------------------------------------------------------
 
     def __call__(self) -> None:
-        """Starts the kernel."""
+        """Start the kernel on the current stream. If arrays of the host are bound, copy them to the device, run the
+        kernel, wait for it, and copy written arrays back. Raise TargetError if the driver refuses.
+        """
         if self._moved:
             self._run_on_copies()
             return
         code = self._start()
         if code:
-            self.once_more(code)
+            self.start_again(code)
 
     @property
     def alone(self) -> Callable[[], None]:
-        """A function without parameters that starts the kernel: a native one, unless arrays of the host must be
-        copied.
+        """A function without parameters that starts the kernel. It is a native function, or this launch itself if
+        arrays of the host must be copied.
         """
-        return self if self._moved else self._record.run(self, self.once_more)
+        return self if self._moved else self._record.run(self, self.start_again)
 
-    def once_more(self, code: int, tensors: Sequence[Any] = ()) -> None:
-        """Handle an error code of a start: start the kernel again in the device's own context, or with counters of its
-        own for a CUDA graph that is captured. Raise TargetError for any other code, or if that fails too. `tensors` are
-        the tensors of the call; empty: the bound ones.
+    def start_again(self, code: int, tensors: Sequence[Any] = ()) -> None:
+        """Handle `code`, an error code of a start, by a second start: in the device's context if another context was
+        current, or with new counters if a CUDA graph is captured. `tensors` are the tensors of the call (empty: the
+        bound ones). Raise TargetError for other codes, or if the second start fails too.
         """
         if code == LAUNCH_UNLIKE and self._emitted.counters and is_captured(self.device.capturing, self._stream()):
             code = self._start_in_graph()
@@ -183,11 +188,12 @@ class Launch:
             raise self._fault(code)
 
     def _start_in_graph(self) -> int:
-        """Start the kernel while a CUDA graph is captured, with counters that the graph owns and clears at each replay.
-        Return the driver's code. Raise TargetError if torch does not manage the memory.
+        """Start the kernel while a CUDA graph is captured, and return the driver's code. The kernel gets counters that
+        the graph owns and clears at each replay. Raise TargetError if torch is not in use, because the memory comes
+        from torch.
 
-        The counters that ordinary launches take in turn might be used by a replay and by another launch at the same
-        time.
+        The counters of ordinary launches are used in turn. A replay and another launch might use the same counters at
+        the same time.
         """
         stream, count = self._stream(), self._emitted.counters
         memory = torch_memory(4 * count, self.device.number)
@@ -203,9 +209,9 @@ class Launch:
         return int(self.record(**{**self._fields, "template": block}).start())
 
     def again(self, whole: Whole | None = None) -> MovableCall:
-        """Return a launch that can start the kernel on other tensors of the same form; from now on this launch does not
-        keep the replaced arrays alive. If `whole` is given (a host program of which this is the first launch), it
-        starts all launches of it.
+        """Return a MovableCall, which can start the kernel on other tensors with the same shapes, strides and types. If
+        `whole` is given, it starts all launches of this host program; this launch must be the first of them. The
+        launches drop their references to arrays that later calls replace.
         """
         arrays: Sequence[Any] = self._arrays if whole is None else whole.arrays
         written = self._emitted.written if whole is None else whole.written
@@ -221,14 +227,14 @@ class Launch:
         if any(launch._emitted.counters for launch, _ in launches):
             self._record.set(capturing=self.device.capturing)
         code = native_code()
-        launch_all = CallLaunch(code.address("all"), self._record.address, (code, self), self.once_more)
+        launch_all = CallLaunch(code.address("all"), self._record.address, (code, self), self.start_again)
         sizes = tuple(array.nbytes for array in workspaces.values())
         return MovableCall(code, launch_all, tuple(written), tuple(extents), tuple(addresses), sizes)
 
     def _follow(self, before: Launch | None, places: Sequence[int | None]) -> None:
-        """Prepare this launch to be started on other arrays, after the launch `before` (None: it is the first).
-        `places` has, for each of its arrays, the number among the call's arguments and workspaces; None: the array
-        stays. References to the other arrays are dropped.
+        """Prepare this launch for other arrays, to be started after the launch `before` (None: it is the first one).
+        `places` has one entry for each array of the launch: its number among arguments and workspaces of the call, or
+        None if every call uses the same array. References to arrays with a number are dropped.
         """
         passed = self._passed
         patches, maps = (
@@ -245,8 +251,8 @@ class Launch:
         self._arrays = [a for a, place in zip(self._arrays, places, strict=True) if place is None]
 
     def _fault(self, code: int, what: str = "") -> Exception:
-        """Return (not raise) the exception for an error code of a start; `what` is added to the kernel's name in the
-        message.
+        """Return (not raise) a TargetError for `code`, an error code of a start. `what` follows the kernel's name in
+        the message.
         """
         if code == LAUNCH_UNLIKE:
             return TargetError(f"{self.loaded.name}{what}: its stream could not be told")

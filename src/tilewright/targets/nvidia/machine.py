@@ -26,8 +26,9 @@ _BULK = BulkCopy(box_extent=256, taps_bytes=24 << 10, counted_dims=4)
 
 
 def _row(name: str, features: frozenset[str], shared: int, limits: Limits, sync: float = SYNC) -> Machine:
-    """Return the machine description `name` of an NVIDIA GPU, with the atoms that need only `features`. `shared` is the
-    bytes of shared memory of a multiprocessor; `sync` is the cycles of an mma.sync on a quarter of it.
+    """Return the description of an NVIDIA GPU with the name `name`, the features `features` and the `limits`. The
+    machine has those atoms that need no other features. `shared` is the number of bytes of shared memory of a
+    multiprocessor. `sync` is the number of cycles of an mma.sync on a quarter of a multiprocessor.
     """
     return Machine(
         name,
@@ -162,5 +163,7 @@ MACHINES = {
 
 
 def architecture(machine: Machine) -> tuple[str, str]:
-    """Return LLVM's names of a machine's (architecture, features), such as ("sm_90a", "+ptx80")."""
+    """Return LLVM's (CPU name, feature string) for `machine`: ("sm_90a", "+ptx80") for Hopper, else ("sm_80",
+    "+ptx80").
+    """
     return ("sm_90a", "+ptx80") if "sm_90a" in machine.features else ("sm_80", "+ptx80")

@@ -22,16 +22,16 @@ LONG_ROW = 512
 
 
 def _l2_bytes(what: TensorMap | Im2colMap, dtype: np.dtype[Any]) -> int:
-    """Return the bytes that L2 reads at once for loads by the tensor map `what` (L2 promotion): 256 if the tensor's
-    rows, with elements of `dtype`, are longer than LONG_ROW, so that the next pipeline stage finds its data in L2, else
-    128.
+    """Return the L2 promotion of the tensor map `what`, the number of bytes that L2 reads at once: 256 if rows of
+    elements of the type `dtype` have more than LONG_ROW bytes, else 128. With 256 bytes, the next pipeline stage finds
+    its data in L2.
     """
     return 256 if what.extents[0] * dtype.itemsize > LONG_ROW else 128
 
 
 def tensor_map(gpu: Device, what: TensorMap | Im2colMap, pointer: int, dtype: np.dtype[Any]) -> bytes:
-    """Return the 128 bytes of the tensor map `what` as the driver encodes it, for a tensor at the device address
-    `pointer` with elements of `dtype`. `gpu` is the device. Raise TargetError if the driver refuses.
+    """Return the tensor map `what` as the driver encodes it, 128 bytes. It describes a tensor at the device address
+    `pointer` with elements of the type `dtype`. `gpu` is the device. Raise TargetError if the driver refuses.
     """
     cu = gpu.cu
     name = _TYPES.get(dtype.name) or _OF_SIZE[dtype.itemsize]

@@ -25,8 +25,8 @@ TRANSPOSED = Layout(((4, 8), 2), ((2, 8), 1))
 
 def _places(layout: Any, lanes: int, rows: tuple[int, ...] | Array) -> Array:
     """Return an array [lane, value] of the offsets in memory of the elements that one ldmatrix or stmatrix moves.
-    `rows` has the offsets of the eight rows of each matrix, for every warp of the `lanes`; `layout` is that of one
-    matrix in a warp's lanes.
+    `lanes` is the number of lanes, whole warps. `rows` has the offsets of the eight rows of each matrix, for one warp
+    after another. `layout` is the layout of one matrix in the lanes of a warp.
     """
     starts = np.asarray(rows).reshape(lanes // WARP, -1, 8)
     numbers = table(layout)
@@ -36,32 +36,33 @@ def _places(layout: Any, lanes: int, rows: tuple[int, ...] | Array) -> Array:
 
 
 def _load(layout: Any, source: Array, target: Array, *, rows: tuple[int, ...], value: int = 0) -> None:
-    """Copy 8 x 8 matrices from the array `source` to the registers `target`, an array [lane, value], from column
-    `value` on; the interpreter's version of ldmatrix. `rows` are the offsets of the matrices' rows in `source`;
-    `layout` is that of one matrix in a warp's lanes.
+    """Execute ldmatrix in the interpreter: copy 8 x 8 matrices from the flat array `source` to `target`, an array
+    [lane, value] of registers, from column `value` on. `rows` are the offsets of the matrices' rows in `source`.
+    `layout` is the layout of one matrix in the lanes of a warp.
     """
     places = _places(layout, target.shape[0], rows)
     target[:, value : value + places.shape[1]] = source[places]
 
 
 def _store(layout: Any, source: Array, target: Array, *, rows: tuple[int, ...], value: int = 0) -> None:
-    """Copy 8 x 8 matrices from the registers `source`, an array [lane, value], from column `value` on, to the array
-    `target`; the interpreter's version of stmatrix. `rows` are the offsets of the matrices' rows in `target`; `layout`
-    is that of one matrix in a warp's lanes.
+    """Execute stmatrix in the interpreter: copy 8 x 8 matrices from `source`, an array [lane, value] of registers, from
+    column `value` on, to the flat array `target`. `rows` are the offsets of the matrices' rows in `target`. `layout` is
+    the layout of one matrix in the lanes of a warp.
     """
     places = _places(layout, source.shape[0], rows)
     target[places] = source[:, value : value + places.shape[1]]
 
 
 def _rule(layout: Layout, matrices: int) -> Callable[[CopyAtom, CopyRequest], Iterable[Arguments]]:
-    """Return the rule of an ldmatrix or stmatrix that moves `matrices` matrices: a function (atom, copy request) that
-    yields the arguments of each instruction that the copy needs. `layout` is that of one matrix in a warp's lanes.
+    """Return the rule for an ldmatrix or stmatrix of `matrices` matrices. A rule is a function (atom, copy request)
+    that yields the arguments of each instruction of the copy. `layout` is the layout of one matrix in the lanes of a
+    warp.
     """
 
     def rule(_: CopyAtom, request: CopyRequest) -> Iterable[Arguments]:
         """Yield {"rows": offsets in memory of the matrices' rows, "value": first register of each lane} for each
-        instruction of the copy. Raise Refused if the registers do not hold rows of 8 contiguous, aligned 2-byte
-        elements of memory.
+        instruction of the copy `request`. Raise Refused, while iterating, unless the registers hold matrices whose rows
+        are eight contiguous elements of 2 bytes, aligned to 16 bytes and in bounds.
         """
         if request.size != 2:
             raise Refused(f"it moves elements of 2 bytes, not of {request.size}")
@@ -91,13 +92,14 @@ def _rule(layout: Layout, matrices: int) -> Callable[[CopyAtom, CopyRequest], It
 
 
 def _on_views(layout: Layout, matrices: int) -> Callable[[ViewRequest], Iterator[Condition]]:
-    """Return a function of a copy request between views that yields the conditions on symbolic sizes for ldmatrix or
-    stmatrix of `matrices` matrices. `layout` is that of one matrix in a warp's lanes.
+    """Return a function (copy request between views) that yields the conditions on symbolic sizes for an ldmatrix or
+    stmatrix of `matrices` matrices. `layout` is the layout of one matrix in the lanes of a warp.
     """
 
     def conditions(request: ViewRequest) -> Iterator[Condition]:
-        """Yield the conditions on symbolic sizes under which each matrix has eight rows of eight contiguous elements,
-        aligned to 16 bytes and in bounds. Raise Refused if no sizes allow it.
+        """Yield the conditions on symbolic sizes under which each matrix of the copy `request` has eight rows of eight
+        contiguous elements of 2 bytes, aligned to 16 bytes and in bounds. Raise Refused, while iterating, if no sizes
+        allow it.
         """
         if request.size != 2:
             raise Refused(f"it moves elements of 2 bytes, not of {request.size}")
@@ -131,8 +133,9 @@ def _on_views(layout: Layout, matrices: int) -> Callable[[ViewRequest], Iterator
 
 
 def _atom(name: str, loads: bool, matrices: int, layout: Layout, feature: str) -> CopyAtom:
-    """Return the copy atom `name` that moves `matrices` 8 x 8 matrices: a load from shared memory if `loads`, else a
-    store to it. `layout` is that of one matrix in a warp's lanes; `feature` is the feature that it needs.
+    """Return the copy atom `name` for `matrices` 8 x 8 matrices: a load from shared memory if `loads`, else a store to
+    shared memory. `layout` is the layout of one matrix in the lanes of a warp. `feature` is the GPU feature that the
+    atom needs.
     """
     source, target = ("shared", "register") if loads else ("register", "shared")
     return CopyAtom(

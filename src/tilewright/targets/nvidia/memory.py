@@ -16,7 +16,7 @@ from tilewright.errors import ArgumentError, TargetError
 from tilewright.machine import Machine
 from tilewright.runtime.device_arrays import DeviceArray, followed_stream, packed_steps
 from tilewright.runtime.exchange import exchange_of
-from tilewright.targets.nvidia.driver import ALIGNMENT, Device, OwnedMemory, device, whole_places, why_not
+from tilewright.targets.nvidia.driver import ALIGNMENT, Device, OwnedMemory, allocated_bytes, device, why_not
 from tilewright.targets.nvidia.graphs import hold_for_graph, is_captured
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -28,7 +28,7 @@ class AllocatedOnStream:
     def __init__(self, device: Device, size: int, stream: int):
         self.device, self.stream = device, stream
         with device.entered():
-            result = device.cu.cuMemAllocAsync(whole_places(size), stream)
+            result = device.cu.cuMemAllocAsync(allocated_bytes(size), stream)
             self.pointer = device.check(result, f"{size} bytes on the device")
 
     def __del__(self) -> None:
@@ -51,8 +51,8 @@ class DeviceMemory:
         self.device, self.passing, self.stream = gpu, passing, stream
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> DeviceArray:
-        """Allocate an array on the device and return it, uninitialised. The memory comes from the stream's pool, from
-        torch, or from the driver (see the class).
+        """Allocate an array with the shape `shape` and type `dtype` on the device, and return it. Its elements are not
+        initialised. The memory comes from the stream's pool, from torch, or from the driver (see the class).
         """
         if self.stream is not None:
             memory = AllocatedOnStream(self.device, prod(shape) * dtype.itemsize, self.stream)
@@ -68,17 +68,17 @@ class DeviceMemory:
         return DeviceArray(pointer, shape, packed_steps(shape), dtype, owner, self.device.number)
 
     def takes(self, array: Any) -> bool:
-        """True if launches can use `array` as it is: it is on the device, contiguous, and aligned to 16 bytes."""
+        """True if launches can use `array` without a copy: it is on the device, contiguous, and aligned to 16 bytes."""
         return isinstance(array, DeviceArray) and array.packed and array.pointer % ALIGNMENT == 0
 
     def _stream(self, *arrays: Any) -> int:
-        """Return the handle of the stream to which work on `arrays` goes now (see `stream_of`)."""
+        """Return the handle of the stream to which work on `arrays` goes at this moment (see `stream_of`)."""
         return stream_of(arrays, self.device.number)()
 
     def copy(self, source: Any, goal: Any) -> None:
-        """Copy the array `source` to `goal`, from the host, to the host, or on the device, in the order of the stream.
-        If one is on the host, wait until the copy is done. On the device both must be contiguous, else ArgumentError is
-        raised.
+        """Copy the array `source` to the array `goal` in the order of the stream. At most one of them is on the host;
+        if one is, wait until the copy is done. Raise ArgumentError if both are on the device and one is not contiguous.
+        Raise TargetError if the driver refuses.
         """
         cu, check, stream = self.device.cu, self.device.check, self._stream(source, goal)
         with self.device.entered():
@@ -101,7 +101,9 @@ class DeviceMemory:
                 check(cu.cuMemcpyDtoDAsync(goal.pointer, source.pointer, source.nbytes, stream), "a copy on the device")
 
     def numpy(self, array: DeviceArray) -> Array:
-        """Return a copy of `array` on the host, made after all earlier work of the stream; wait for it."""
+        """Return a copy of `array` on the host, made after all earlier work of the stream. Wait until the
+        copy is done.
+        """
         cu, check, stream = self.device.cu, self.device.check, self._stream(array)
         elements = np.empty(array.shape, array.dtype)
         with self.device.entered():
@@ -111,22 +113,22 @@ class DeviceMemory:
         return elements
 
     def wait(self) -> None:
-        """Wait until the stream has done its work, so that other streams may read what it wrote."""
+        """Wait until the stream has done all its work, so that other streams may read the results."""
         stream = self._stream() if self.stream is None else self.stream
         with self.device.entered():
             self.device.check(self.device.cu.cuStreamSynchronize(stream), "what is done once")
 
     def hold(self, arrays: Sequence[Any]) -> None:
-        """Keep `arrays` alive as long as the CUDA graph that their stream is being captured into, since it reads them.
-        Do nothing if no graph is captured.
+        """Keep `arrays` alive as long as the CUDA graph that their stream is being captured into, because the graph
+        reads them. Do nothing if no graph is captured, or if there are no arrays.
         """
         stream = self._stream(*arrays)
         if arrays and is_captured(self.device.capturing, stream):
             hold_for_graph(self.device, stream, arrays)
 
     def fill(self, array: DeviceArray, value: Any) -> None:
-        """Set all elements of `array` to the number `value`, in the order of the stream. The driver does it if elements
-        have 1, 2 or 4 bytes; else it is a copy from the host.
+        """Set all elements of `array` to the number `value`, in the order of the stream. The driver fills elements of
+        1, 2 or 4 bytes. Other elements are copied from the host.
         """
         pattern, size = np.full(1, value).astype(array.dtype), array.dtype.itemsize
         if size not in (1, 2, 4):
@@ -139,9 +141,8 @@ class DeviceMemory:
 
 
 def torch_memory(size: int, number: int) -> Any:
-    """Allocate `size` bytes on device `number` with torch's allocator, and return them as a tensor of bytes.
-
-    The tensor has at least ALIGNMENT bytes. None if the program does not use torch on GPUs.
+    """Allocate max(ALIGNMENT, `size`) bytes on the GPU with the number `number` with torch's allocator, and return them
+    as a uint8 tensor. Return None if the program does not use torch on GPUs.
     """
     torch = torch_in_use()
     if torch is None:
@@ -166,7 +167,7 @@ class Stream:
     number: int
 
     def __call__(self) -> int:
-        """The stream at this moment."""
+        """Return the handle of the stream at this moment. Raise TargetError if the function `current` fails."""
         if not self.current:
             return self.fixed
         stream = ctypes.c_void_p()
@@ -180,8 +181,9 @@ _CURRENT = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_
 
 
 def stream_of(arrays: Sequence[Any], number: int) -> Stream:
-    """Return the stream to which work on `arrays` on device `number` goes. It is the first of: the stream that an array
-    follows; torch's current stream, if torch is used on GPUs; the stream that an array names; the default stream.
+    """Return the stream to which work on `arrays` on the GPU with the number `number` goes. It is the first of these
+    that exists: the stream that an array follows; torch's current stream, if torch is used on GPUs; the stream that an
+    array names; the default stream.
 
     >>> stream_of([DeviceArray(0, (1,), (1,), np.dtype("f4"), None, stream=7)], 0)()
     7
@@ -199,14 +201,14 @@ def stream_of(arrays: Sequence[Any], number: int) -> Stream:
 
 @cache
 def _asking_torch() -> Any:
-    """Return a C function with the signature of DLPack's `current_stream`, which asks torch's Python interface; for a
-    torch that has no such function.
+    """Return a C function with the signature of DLPack's `current_stream` that calls torch's Python interface. It
+    serves versions of torch without DLPack's exchange functions. The result is cached.
     """
     torch = sys.modules["torch"]
 
     def current(_: int, number: int, goal: int) -> int:
-        """Store the handle of torch's current stream of device `number` at the address `goal`; return 0 for success.
-        The first argument is not used.
+        """Store the handle of torch's current stream of the GPU with the number `number` at the address `goal`, and
+        return 0. The first parameter is not used.
         """
         ctypes.c_void_p.from_address(goal).value = torch.cuda.current_stream(number).cuda_stream
         return 0

@@ -15,9 +15,8 @@ _MARKS = {"float": "f", "i32": "r", "double": "d"}
 
 
 def words(e: Emitter, value: Value) -> list[tuple[str, str]]:
-    """Emit the packing of a fragment into the registers that an instruction takes, and return [(LLVM type, LLVM
-    value)]: elements of less than 32 bits are packed in i32, f32 becomes i32, f64 stays. The fragment is this lane's
-    part of `value`.
+    """Emit the packing of this lane's elements of the fragment `value` into registers, as operands of an MMA. Return
+    [(LLVM type, LLVM value)]. Elements of fewer than 32 bits are packed into i32, f32 becomes i32, and f64 stays.
     """
     kind, size = element(value.type.dtype), value.type.dtype.numpy.itemsize
     count, w = e.values(value), e.w
@@ -36,10 +35,9 @@ def words(e: Emitter, value: Value) -> list[tuple[str, str]]:
 
 
 def multiply(e: Emitter, op: Op, atom: MultiplyAtom) -> None:
-    """Emit the multiplication C += A * B of the operation `op` as one mma.sync for each k step.
-
-    The operands of `op` are the fragments C, A and B, in registers; C is updated. `atom` is the shape and types of the
-    mma.sync. With the attribute `fresh`, the accumulators start at zero.
+    """Emit C += A * B for the operation `op`, one mma.sync for each k step. The operands of `op` are the fragments C, A
+    and B, in registers; C is updated. `atom` is the mma.sync. If `op` has the attribute `fresh`, the accumulators start
+    at zero.
     """
     c, a, b = op.operands
     m, n, k = atom.shape

@@ -15,7 +15,7 @@ NAMES = {"f32": "tf32", "i8": "s8", "f8e4m3fn": "e4m3", "f8e5m2": "e5m2"}
 
 
 def _name(dtype: DType) -> str:
-    """Return PTX' name of the element type `dtype`: "s8" for i8, "tf32" for f32."""
+    """Return PTX's name of the element type `dtype`: "s8" for i8, "tf32" for f32, "bf16" for bf16."""
     return NAMES.get(dtype.name, dtype.name)
 
 
@@ -24,8 +24,8 @@ SYNC = 6.0
 
 
 def _mma_sync(dtype: DType) -> MultiplyAtom:
-    """Return the atom mma.sync.m16n8k16 with operands of the 16-bit type `dtype` and f32 accumulators: a lane holds
-    eight values of A, four of B, four of C.
+    """Return the atom mma.sync.m16n8k16 with operands of the 16-bit type `dtype` and f32 accumulators. A lane holds
+    eight elements of A, four of B and four of C.
     """
     return MultiplyAtom(
         f"mma.m16n8k16.{dtype}",
@@ -38,9 +38,7 @@ def _mma_sync(dtype: DType) -> MultiplyAtom:
 
 
 def _mma_words() -> list[MultiplyAtom]:
-    """Return a list of the mma.sync atoms for tf32, s8 and f64. A 32-bit register of A holds one tf32 value or four s8
-    values.
-    """
+    """Return the mma.sync atoms m16n8k8 for tf32, m16n8k32 for s8 and m8n8k4 for f64."""
     return [
         MultiplyAtom(
             "mma.m16n8k8.tf32",
@@ -71,16 +69,16 @@ def _mma_words() -> list[MultiplyAtom]:
 
 
 def _shared(rows: int, columns: int, dtype: DType, layout: Layout) -> MemoryOperand:
-    """Return an MMA operand of rows x columns in shared memory, in memory rows of 128 bytes with the 128-byte swizzle.
-    `layout` maps its coordinates to offsets before the swizzle.
+    """Return an operand of `rows` x `columns` elements of the type `dtype` in shared memory, in memory rows of 128
+    bytes with the 128-byte swizzle. `layout` maps (row, column) to the offset before the swizzle, in elements.
     """
     swizzle = Swizzle(3, (16 // dtype.numpy.itemsize).bit_length() - 1, 3)
     return MemoryOperand(rows, columns, dtype, ComposedLayout(swizzle, 0, layout), 1024, "descriptor")
 
 
 def _a_operand(dtype: DType, form: str) -> MemoryOperand | RegisterOperand:
-    """Return operand A of a wgmma atom, 64 x 16 of a 16-bit type. `form` is "" (shared memory, k fastest), "ta" (shared
-    memory, m fastest) or "ra" (in registers).
+    """Return operand A of a wgmma atom, 64 x 16 elements of the 16-bit type `dtype`. `form` is "" (shared memory, k
+    fastest), "ta" (shared memory, m fastest) or "ra" (registers).
 
     In registers, each of the four warps has 16 rows of A in the layout of mma.sync.
     """
@@ -90,10 +88,10 @@ def _a_operand(dtype: DType, form: str) -> MemoryOperand | RegisterOperand:
 
 
 def _b_operand(columns: int, dtype: DType, form: str) -> MemoryOperand:
-    """Return operand B of a wgmma atom, 16 x columns of a 16-bit type in shared memory. `form` is "" (k fastest) or
-    "tb" (n fastest).
+    """Return operand B of a wgmma atom, 16 x `columns` elements of the 16-bit type `dtype` in shared memory. `form` is
+    "" (k fastest) or "tb" (n fastest).
 
-    With n fastest, memory is in slabs of 64 columns: each row of a slab is one k, and slabs follow along n.
+    With n fastest, memory consists of slabs of 64 columns, one after another along n. Each row of a slab is one k.
     """
     if form == "tb":
         layout = Layout((16, (SLAB, columns // SLAB)), (SLAB, (1, SLAB * SLAB)))
@@ -102,9 +100,9 @@ def _b_operand(columns: int, dtype: DType, form: str) -> MemoryOperand:
 
 
 def _wgmma(columns: int, dtype: DType, *forms: str) -> MultiplyAtom:
-    """Return the atom wgmma.m64nNk16 for N = `columns` and the 16-bit type `dtype`, by 128 threads: four warps of 16
-    rows each. `forms` are "ra" (A in registers), "ta" (m fastest) and "tb" (n fastest), if A and B are not both in
-    shared memory with k fastest.
+    """Return the atom wgmma.m64nNk16 for N = `columns` and the 16-bit type `dtype`. It is executed by 128 threads: four
+    warps with 16 rows each. `forms` may have "ra" (A in registers), "ta" (A has m fastest) and "tb" (B has n fastest).
+    Without them, A and B are in shared memory with k fastest.
     """
     a = next((form for form in forms if form in ("ra", "ta")), "")
     return MultiplyAtom(
@@ -119,8 +117,8 @@ def _wgmma(columns: int, dtype: DType, *forms: str) -> MultiplyAtom:
 
 
 def _wgmma_bytes(columns: int, dtype: DType, *forms: str) -> MultiplyAtom:
-    """Return the wgmma atom with N = `columns` for a type that is not 16 bits wide. Operands have k fastest, and an
-    instruction takes 32 bytes of k. "ra" in `forms` puts A in registers; else it is in shared memory.
+    """Return the wgmma atom with N = `columns` for `dtype`, a type of 8 or 32 bits. Both operands have k fastest, and
+    the depth is 32 bytes of k. A is in registers if `forms` has "ra", else in shared memory.
     """
     size = dtype.numpy.itemsize
     k, slab = 32 // size, 128 // size
@@ -161,12 +159,12 @@ _COLUMN: dict[tuple[str, ...], float] = {(): 2.33, ("ta",): 2.27, ("tb",): 2.7, 
 
 
 def _fma_shared(columns: int, *forms: str) -> MultiplyAtom:
-    """Return the atom m64nNk4 of f32 fma by 128 lanes for N = `columns`, with operands in shared memory. "ta" and "tb"
-    in `forms` say that m or n is fastest instead of k.
+    """Return the atom m64nNk4 of f32 fma instructions for N = `columns`, with A and B in shared memory. 128 lanes
+    execute it. If `forms` has "ta", A has m fastest; if it has "tb", B has n fastest. Otherwise k is fastest.
 
-    A wave is a grid of 4 x 8 lanes. With k fastest, a lane loads four k of one row, and neighbouring lanes have
-    neighbouring rows, or columns. With m or n fastest, a lane loads four neighbouring rows, or columns, of one k; a
-    memory row then serves 8 lanes of 4 columns each. With "tb" the four waves have different rows; else they are 2 x 2.
+    A wave is a grid of 4 x 8 lanes (rows x columns of C). If k is fastest, a lane loads four k of one row of A (or
+    column of B), and neighbouring lanes have neighbouring rows (or columns). Otherwise, a lane loads four neighbouring
+    rows (or columns) of one k. With "tb", the four waves have different rows; otherwise they form a grid of 2 x 2.
     """
     slab, turned_a, turned_b = 128 // 4, "ta" in forms, "tb" in forms
     a = Layout(((slab, 2), 4), ((1, slab * slab), slab)) if turned_a else Layout((64, 4), (slab, 1))

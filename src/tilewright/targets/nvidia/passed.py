@@ -18,7 +18,7 @@ from tilewright.targets.nvidia.starting import MAP_ALIGNMENT
 
 
 def _map_aligned_bytes(count: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """Return an array of `count` zero bytes whose address is aligned as tensor maps need it (64 bytes)."""
+    """Return an array of `count` zero bytes with an address that is a multiple of 64, as tensor maps require."""
     room = np.zeros(count + MAP_ALIGNMENT, np.uint8)
     start = -room.ctypes.data % MAP_ALIGNMENT
     return room[start : start + count]
@@ -59,18 +59,18 @@ class Passed:
                 self.words.append((tensor, MAP_BYTES * i + 8 * word))
 
     def block_with_counters(self, address: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        """Return a copy of the argument block in which the address of the task counters is `address`."""
+        """Return a copy of the argument block with `address` as the address of the task counters."""
         block = _map_aligned_bytes(len(self.block))
         block[:] = self.block
         block[self.counters : self.counters + 8] = np.array([address], np.uint64).view(np.uint8)
         return block
 
     def _address_in(self, words: np.ndarray[Any, np.dtype[Any]], pointer: int) -> int | None:
-        """Return the index of the 64-bit word of an encoded tensor map (`words`) that holds the tensor's address
-        `pointer`. None if a new address changes other words too, or the driver refuses; only the driver can then change
-        the address. The map is left unchanged.
+        """Return the index of the 64-bit word that holds the tensor's address `pointer` in `words`, an encoded tensor
+        map. Return None if a new address changes other words too, or if the driver refuses; then only the driver can
+        change the address. The map is unchanged afterwards.
 
-        The format of maps is private to the driver, but writing one word is faster than calling it.
+        The encoding is private to the driver, but writing one word is faster than a call of the driver.
         """
         before = words.copy()
         for other in (pointer + 256, pointer):

@@ -20,12 +20,12 @@ class PlainRecord:
         self._fields = fields
 
     def set(self, **fields: Any) -> None:
-        """Set fields of the launch to new values, by name; the others stay."""
+        """Set the fields of the launch that are given by name. All other fields stay."""
         self._fields |= fields
 
     def start(self) -> int:
-        """Start the kernel on the current stream, and return the driver's code (0: success). Return LAUNCH_UNLIKE, and
-        start nothing, if the kernel needs counters while a CUDA graph is captured.
+        """Start the kernel on the current stream, and return the driver's code (0: success). If the kernel has counters
+        and a CUDA graph is captured, start nothing and return LAUNCH_UNLIKE.
         """
         fields = self._fields
         config, block = fields["config"], fields["template"]
@@ -40,8 +40,8 @@ class PlainRecord:
         return int(fields["launch"](*map(ctypes.c_void_p, launch_arguments)))
 
     def _draw(self, block: np.ndarray[Any, np.dtype[Any]]) -> None:
-        """Write the address of the next set of task counters into the argument block `block`. Launches use the sets in
-        turn.
+        """Write the address of the next set of task counters into the argument block `block`, and increment the number
+        of drawn sets. Launches use the sets in turn.
         """
         fields = self._fields
         number = int(fields["counters"][0])
@@ -51,8 +51,8 @@ class PlainRecord:
         block[offset : offset + 8] = np.array([address], np.uint64).view(np.uint8)
 
     def run(self, keeper: Any, _: Callable[[int], None]) -> Callable[[], None]:
-        """Return `keeper` (the Launch that has this record) as the function that starts the kernel. A native record
-        returns a native function instead, which calls the second parameter with error codes.
+        """Return `keeper`, the Launch with this record, as the function that starts the kernel. The second parameter is
+        not used; `starting.Record.run` calls it with error codes.
         """
         launch: Callable[[], None] = keeper
         return launch

@@ -19,15 +19,15 @@ LAST_ROUNDED = 464.0
 
 
 def rounds_pairs(machine: Machine, kind: DType) -> bool:
-    """True if `machine` has an instruction that rounds two f32 to two floats of type `kind`: bf16, f16, and e4m3 on
+    """True if `machine` has an instruction that rounds two f32 to floats of the type `kind`: bf16, f16, and e4m3 on
     Hopper.
     """
     return kind in WORDS or (kind is f8e4m3fn and "sm_90" in machine.features)
 
 
 def pair(e: Emitter, low: str, high: str, kind: DType) -> str:
-    """Emit the rounding of the f32 values `low` and `high` to type `kind` (nearest, ties to even) by one conversion,
-    and return both as an LLVM vector of two elements. For e4m3, values out of range become NaN.
+    """Emit the rounding of the f32 values `low` and `high` to the type `kind` (to nearest, ties to even) by one
+    conversion. Return both as an LLVM vector of two elements, `low` first. For e4m3, values out of range become NaN.
     """
     if kind in WORDS:
         text = f'"cvt.rn.{WORDS[kind]}.f32 $0, $1, $2;", "=r,f,f"'
@@ -41,11 +41,12 @@ def pair(e: Emitter, low: str, high: str, kind: DType) -> str:
 
 
 def pair_of_bytes(e: Emitter, low: str, high: str) -> str:
-    """Emit the conversion of the i8 values `low` and `high` to bf16, and return both as an LLVM vector of two elements.
-    Each is computed as 128 + its lower seven bits, minus 128, or minus 256 if it is negative: a byte behind the first
-    byte of 128 gives both terms, each by one mask.
+    """Emit the conversion of the i8 values `low` and `high` to bf16. Return both as an LLVM vector of two elements,
+    `low` first.
 
-    Integer conversions have a fraction of the rate of other instructions.
+    Each number is computed as 128 plus its low seven bits, minus 128 (minus 256 if it is negative). If the byte follows
+    the first byte of the bf16 number 128, one mask gives each term. Integer conversions have a fraction of the rate of
+    other instructions.
     """
     w, (first, second) = e.w, (e.w.value(f"zext i8 {byte} to i32") for byte in (low, high))
     bytes_together = w.value(f"or i32 {first}, {w.value(f'shl i32 {second}, 8')}")  # as two neighbours are loaded
@@ -59,7 +60,9 @@ def pair_of_bytes(e: Emitter, low: str, high: str) -> str:
 
 
 def _nan_if_too_large(e: Emitter, value: str) -> str:
-    """Emit a select: the f32 `value`, or NaN if its rounding to e4m3 would be out of range. Return the LLVM value."""
+    """Emit the choice of a value, and return it: NaN if the rounding of the f32 `value` to e4m3 is out of range, else
+    `value`.
+    """
     e.w.declare("float @llvm.fabs.f32(float)")
     size = e.w.value(f"call float @llvm.fabs.f32(float {value})")
     beyond = e.w.value(f"fcmp ogt float {size}, {LAST_ROUNDED:e}")

@@ -46,8 +46,8 @@ _LAUNCHING = tuple(name for name in FIELDS if name not in ("next", "trouble", "n
 
 
 def _load_fields(*names: str) -> str:
-    """Return LLVM instructions that load some fields of the launch record at %record. `names` are from FIELDS; each
-    loaded value has its field's name.
+    """Return LLVM instructions that load the fields `names` of the launch record at %record. `names` are from FIELDS.
+    Each loaded value is named like its field.
     """
     return fields(names, FIELDS, "record", _POINTERS)
 
@@ -223,8 +223,8 @@ _new = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.py_object, ct
 
 @cache
 def _link_functions() -> tuple[Any, Any, Any]:
-    """Link the native functions that start launches, and return (Python method table of `start`, that of `run`, the
-    machine code). The same objects at every call.
+    """Link the native functions that start launches. Return (Python method definition of `start`, that of `run`,
+    machine code). The result is cached.
     """
     code = link(object_of(TEXT), ("start", "run", "all", "call_like", "describe", "hash"))
     start = _Method(b"start", code.address("start"), _FASTCALL, None)
@@ -235,8 +235,8 @@ _making = threading.Lock()
 
 
 def _linked_functions() -> tuple[Any, Any, Any]:
-    """Return the result of `_link_functions` under a lock, so that threads do not make it twice: method objects hold
-    only the addresses of these tables.
+    """Return the result of `_link_functions`. A lock ensures that only one thread links the functions: method objects
+    have only the addresses of the definitions, which must therefore stay the same.
     """
     with _making:
         return _link_functions()
@@ -253,8 +253,8 @@ class Record:
         """A native function, called without arguments or with an address for each tensor; returns the driver's code."""
 
     def run(self, keeper: Any, trouble: Callable[[int], None]) -> Callable[[], None]:
-        """Return a native function without parameters that starts the launch. If the driver's code is not 0, it calls
-        `trouble(code)`. The function keeps `keeper` alive.
+        """Return a native function without parameters that starts the launch. If the driver's code is not 0, the
+        function calls `trouble(code)`. The function keeps `keeper` alive. Set the fields `none` and `trouble`.
         """
         self.set(none=id(None), trouble=id(trouble))
         self._kept["trouble"] = trouble
@@ -263,12 +263,12 @@ class Record:
 
     @property
     def address(self) -> int:
-        """The address in memory of the record's 64-bit words."""
+        """The address of the record's 64-bit words."""
         return int(self._words.ctypes.data)
 
     def set(self, **fields: Any) -> None:
-        """Set fields of the launch to new values, by name; the others stay. A value is a number, an address, an array,
-        a ctypes function or structure, or another record; the record keeps it alive.
+        """Set the fields of the launch that are given by name. All other fields stay. A value is a number, an address,
+        an array, a ctypes function or structure, or another record. The record keeps it alive.
         """
         for name, value in fields.items():
             self._kept[name] = value
@@ -276,13 +276,13 @@ class Record:
 
 
 def native_code() -> Any:
-    """Return the linked machine code of remembered calls and launches."""
+    """Return the linked machine code of remembered calls and launches. The first call links it."""
     return _linked_functions()[2]
 
 
 def _word(value: Any) -> int:
-    """Return the 64-bit word that stands for `value` in a record: a number itself (modulo 2^64), or the address of an
-    array, structure, function or record.
+    """Return the 64-bit word that represents `value` in a record: an int modulo 2^64, or the address of an array, a
+    ctypes structure or function, or the words of another record.
     """
     if isinstance(value, Record):
         return int(value._words.ctypes.data)

@@ -34,8 +34,8 @@ MAPS: dict[str, Any] = {kind.__name__: kind for kind in (TensorMap, Im2colMap)}
 
 
 def launch_record(emitted: Emitted) -> dict[str, Any]:
-    """Return the data that a launch of a kernel needs, as a dict of numbers, texts and lists for JSON. Expressions of
-    open parameters (sizes known only at the call) become texts. `emitted_of` reads it.
+    """Return the data that a launch of the kernel `emitted` needs, as a dict of numbers, texts and lists for JSON.
+    Expressions of open sizes become texts. `emitted_of` is the inverse function.
     """
     return {
         "entry": emitted.name,
@@ -56,16 +56,16 @@ def launch_record(emitted: Emitted) -> dict[str, Any]:
 
 
 def code_of(kernel: Any, kind: str) -> bytes:
-    """Return the code of a compiled kernel as bytes: its PTX if `kind` is "ptx", else ("cubin") the machine code that
-    NVIDIA's assembler makes of it.
+    """Return the code of the compiled kernel `kernel` as bytes: its PTX if `kind` is "ptx", else the cubin that ptxas
+    generates from it. Raise TargetError if ptxas is needed and missing.
     """
     text: str = kernel.assembly
     return text.encode() if kind == "ptx" else assembled(text, architecture(kernel.target.machine)[0])
 
 
 def emitted_of(record: Mapping[str, Any], symbols: Sequence[Symbol]) -> Emitted:
-    """Return the kernel description that `launch_record` was given, but with an empty program text. `record` is that
-    function's result; `symbols` are the open parameters (sizes known only at the call).
+    """Return the kernel description from which `launch_record` computed `record`, with an empty program text. `symbols`
+    are the open sizes.
     """
     maps = [
         Parameter(row["tensor"], MapForm(MAPS[row["kind"]], _from_json(row["fields"], symbols)))
@@ -88,8 +88,8 @@ def emitted_of(record: Mapping[str, Any], symbols: Sequence[Symbol]) -> Emitted:
 
 
 def _to_json(value: Any) -> Any:
-    """Return `value` in a form that JSON can hold: tuples become lists, constant expressions numbers, other expressions
-    texts; anything else stays.
+    """Return `value` for JSON: tuples become lists, constant expressions numbers, and other expressions texts, also
+    within tuples. All other values stay.
     """
     if isinstance(value, tuple):
         return [_to_json(item) for item in value]
@@ -99,7 +99,7 @@ def _to_json(value: Any) -> Any:
 
 
 def _from_json(value: Any, symbols: Sequence[Symbol]) -> Any:
-    """Return the value from which `_to_json` made `value`: lists become tuples, texts become expressions over
+    """Return the value from which `_to_json` computed `value`: lists become tuples, and texts become expressions of
     `symbols`.
     """
     if isinstance(value, list):
@@ -132,9 +132,9 @@ class StoredProgram:
 
     def launch(self, arrays: list[Any], workers: int | None, params: Mapping[str, int] | None) -> Callable[[], None]:
         """Return a function without parameters that runs the program on `arrays`. `workers` is the number of
-        workgroups; None, or the number of cores of the machine exported for, means as many as the GPU holds. `params`
-        gives sizes that no array's shape determines, by name. Raise ArgumentError if the arrays are not what the
-        program takes.
+        workgroups. If it is None, or the number of cores of the machine that the program was exported for, there are as
+        many as the GPU can run at a time. `params` is {name: value} for open sizes that no shape determines. Raise
+        ArgumentError if the arrays do not fit the arguments, or if there are more than MOST tasks.
         """
         sizes: dict[str, int] = {}
         if self.open or params:
@@ -160,19 +160,19 @@ class StoredDevice:
         self._machine, self._programs = MACHINES[machine], programs
 
     def prepare(self, program: Program, _: Mapping[str, int]) -> StoredProgram:
-        """Return the stored program that has the name of `program`. The second parameter is not used."""
+        """Return the stored program with the name of `program`. The second parameter is not used."""
         return self._programs[program.name]
 
     def near(self, arrays: Sequence[Any], passing: bool = False) -> Memories:
-        """Return the object that allocates and copies memory on the GPU that `arrays` are on. With `passing`, allocated
-        memory is used by one call only.
+        """Return the object that allocates and copies memory on the GPU that holds `arrays`. `passing` says that
+        allocated memory is used by one call only.
         """
         return DeviceMemory(self._machine, common_device("the call", list(arrays)), passing)
 
 
 def required_machine(name: str, what: str) -> Machine:
-    """Return the NVIDIA machine `name`. Raise TargetError if there is none, or if its code does not run on the GPU at
-    hand. `what` names the caller in the message.
+    """Return the NVIDIA machine with the name `name`. Raise TargetError if there is none, or if its code does not run
+    on the GPU at hand. The message begins with `what`.
     """
     machine = MACHINES.get(name)
     if machine is None:

@@ -28,8 +28,8 @@ class Stopwatch:
         self.stream = int(self.handle)
 
     def seconds(self, call: Callable[[], Any]) -> float:
-        """Return the median time of one `call()` in seconds on the GPU, without the time of the host. `call` must
-        launch its kernels on this object's stream: they are captured into a CUDA graph, which is replayed.
+        """Return the median time of one `call()` on the GPU in seconds, without the time of the host. `call` must
+        launch its kernels on `self.stream`. They are captured into a CUDA graph, which is replayed.
         """
         with self.device.entered():
             for _ in range(2):
@@ -40,8 +40,8 @@ class Stopwatch:
             return interleaved_medians([lambda: self._time_of_replay(graph, *events)])[0]
 
     def _time_of_replay(self, graph: Any, begin: Any, end: Any) -> float:
-        """Replay a CUDA graph of CALLS calls, and return the seconds of one call. `begin` and `end` are the events to
-        measure with.
+        """Replay `graph`, a CUDA graph of CALLS calls, and return the seconds of one call. `begin` and `end` are events
+        that are recorded before and after the replay.
         """
         self.check(self.cu.cuEventRecord(begin, self.handle), "an event")
         self.check(self.cu.cuGraphLaunch(graph, self.handle), "a graph")
@@ -50,7 +50,7 @@ class Stopwatch:
         return float(self.check(self.cu.cuEventElapsedTime(begin, end), "an event")) * 1e-3 / CALLS
 
     def _capture(self, call: Callable[[], Any]) -> Any:
-        """Capture CALLS times `call()` into a CUDA graph, and return it, ready to be launched."""
+        """Capture CALLS calls of `call()` into a CUDA graph, and return the graph, ready to be launched."""
         mode = self.cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
         self.check(self.cu.cuStreamBeginCapture(self.handle, mode), "a graph")
         for _ in range(CALLS):

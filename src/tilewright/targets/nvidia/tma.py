@@ -16,7 +16,7 @@ from tilewright.algebra import Access, ComposedLayout, linear_form
 from tilewright.algebra.expr import Const
 from tilewright.machine import CopyAtom, CopyRequest, MemoryView, Place, Refused
 from tilewright.machine.copy import Arguments, Array, need_alignment, table
-from tilewright.targets.nvidia.tma_tile import TmaTile, element_numbers, tile_of, written
+from tilewright.targets.nvidia.tma_tile import TmaTile, box_layout, element_numbers, tile_of
 from tilewright.targets.nvidia.tma_view import MOST_BOX, MOST_DIMENSIONS, PITCH, tiled_conditions
 
 
@@ -44,8 +44,8 @@ class TensorMap:
     swizzle: int
 
     def offsets(self, coordinates: tuple[int, ...]) -> tuple[Array, Array]:
-        """Return two arrays of the shape of the box: (offset in global memory of each element, True if it is in bounds
-        of the tensor). `coordinates` are those of the box's first element.
+        """Return two arrays of the shape of the box: the offset in global memory of each element, and True for each
+        element in bounds of the tensor. `coordinates` are those of the box's first element, fastest dimension first.
         """
         offsets = np.full(self.box, self.start)
         inside = np.ones(self.box, bool)
@@ -59,18 +59,18 @@ class TensorMap:
 
 def _layout(size: int, arguments: Arguments) -> ComposedLayout:
     """Return the layout of one instruction's box in shared memory: coordinates -> offset, with the swizzle. `arguments`
-    are the instruction's; elements have `size` bytes.
+    are the instruction's arguments, as `_tiled_rule` yields them. Elements have `size` bytes.
     """
     tensor_map: TensorMap = arguments["tensor_map"]
-    return written(tensor_map.box, arguments["place"], tensor_map.swizzle, size)
+    return box_layout(tensor_map.box, arguments["place"], tensor_map.swizzle, size)
 
 
 def _load(
     layout: Any, source: Array, target: Array, *, tensor_map: TensorMap, coordinates: tuple[int, ...], place: int
 ) -> None:
-    """Copy the box at `coordinates` from the array `source` (global memory) to the array `target` (shared memory); the
-    interpreter's version of a TMA load. `layout` gives the offsets in `target`. Elements out of bounds become zero.
-    `place` is not used.
+    """Execute one TMA load in the interpreter: copy the box at `coordinates` from the flat array `source` (global
+    memory) to the flat array `target` (shared memory). `tensor_map` describes the tensor and the box. `layout` gives
+    the offsets in `target`. Elements out of bounds become zero. `place` is not used.
     """
     offsets, inside = tensor_map.offsets(coordinates)
     elements = np.zeros(tensor_map.box, source.dtype)
@@ -81,9 +81,9 @@ def _load(
 def _store(
     layout: Any, source: Array, target: Array, *, tensor_map: TensorMap, coordinates: tuple[int, ...], place: int
 ) -> None:
-    """Copy a box from the array `source` (shared memory) to `coordinates` in the array `target` (global memory); the
-    interpreter's version of a TMA store. `layout` gives the offsets in `source`. Elements out of bounds are not
-    written. `place` is not used.
+    """Execute one TMA store in the interpreter: copy a box from the flat array `source` (shared memory) to
+    `coordinates` in the flat array `target` (global memory). `tensor_map` describes the tensor and the box. `layout`
+    gives the offsets in `source`. Elements out of bounds are not written. `place` is not used.
     """
     offsets, inside = tensor_map.offsets(coordinates)
     target[offsets[inside]] = source[table(layout)[inside]]
@@ -101,9 +101,10 @@ class _Dimension:
 
 
 def _dimensions(place: Place, box: tuple[int, ...]) -> tuple[int, list[_Dimension]]:
-    """Return (offset of the tensor's first element, its dimensions) for the global side `place` of a copy of the
-    extents `box`. Each dimension is paired with the dimension of the box that runs along it. Raise Refused if strides
-    cannot describe it.
+    """Return (offset of the tensor's first element, its dimensions) of `place`, the view in global memory of a copy.
+    `box` are the extents of the copied box. Each dimension of the tensor states which dimension of the box runs along
+    it. Raise Refused if the view is swizzled, if a dimension has several strides, or if its elements do not form a box
+    of the tensor.
     """
     layout, begin = place.layout, place.begin(box)
     if isinstance(layout, Access):
@@ -122,9 +123,9 @@ def _dimensions(place: Place, box: tuple[int, ...]) -> tuple[int, list[_Dimensio
 
 
 def _dimensions_of_access(access: Access, box: tuple[int, ...], begin: tuple[int, ...]) -> list[_Dimension]:
-    """Return the dimensions of the tensor that an access reads or writes, each with the dimension of the box that runs
-    along it. `box` are the box's extents, `begin` its first coordinates. Raise Refused if the elements are not a box of
-    the tensor.
+    """Return the dimensions of the tensor that `access` reads or writes. Each states which dimension of the box runs
+    along it. `box` are the extents of the box, and `begin` its first coordinates. Raise Refused if the elements do not
+    form a box of the tensor.
     """
     if access.swizzle is not None:
         raise Refused("global memory is addressed by strides; the access is swizzled")
@@ -158,15 +159,17 @@ def _dimensions_of_access(access: Access, box: tuple[int, ...], begin: tuple[int
 
 
 def number(e: Any) -> int:
-    """Return the value of `e` as an int if it is a constant expression; raise Refused if it is not."""
+    """Return the value of `e` as an int if it is a constant expression. Raise Refused if it is not."""
     if isinstance(e, Const):
         return int(e)
     raise Refused(f"{e} is not a number yet: a tensor map is made when sizes are known")
 
 
 def _tiled_rule(atom: CopyAtom, request: CopyRequest) -> Iterable[Arguments]:
-    """Yield the arguments of each TMA instruction that the requested copy needs: the tensor map, coordinates and offset
-    in shared memory. Each instruction is checked against the request. Raise Refused if tiled TMA copies cannot do it.
+    """Yield the arguments of each instruction `atom` (a TMA load or store) of the copy `request`, as {"tensor_map",
+    "coordinates", "place"}: the tensor map, the coordinates of the box, and the offset in shared memory in elements.
+    Raise Refused, while iterating, if tiled TMA instructions cannot do the copy, or do not move exactly the requested
+    elements.
     """
     loads = atom.target == "shared"
     near, far = (request.target, request.source) if loads else (request.source, request.target)
@@ -184,29 +187,29 @@ def _tiled_rule(atom: CopyAtom, request: CopyRequest) -> Iterable[Arguments]:
     order = np.argsort([d.walked_by for d in ordered if d.walked_by is not None])
 
     def as_asked(values: Array) -> Array:
-        """Return `values`, an array over the instruction's box, with its dimensions in the order of the requested
-        box.
+        """Return `values`, an array over the instruction's box, with its dimensions in the order of the
+        requested box.
         """
         return np.transpose(values[single], order).reshape(tile.box)
 
     for first, place in tile.pieces():
         coordinates = tuple(d.first + (0 if d.walked_by is None else first[d.walked_by]) for d in ordered)
         offsets, inside = tensor_map.offsets(coordinates)
-        same_as_asked(
+        require_same_elements(
             request,
             loads,
             element_numbers(request, tile.box, first),
             as_asked(offsets),
             as_asked(inside),
-            as_asked(table(written(box, place, tile.span, request.size))),
+            as_asked(table(box_layout(box, place, tile.span, request.size))),
         )
         yield {"tensor_map": tensor_map, "coordinates": coordinates, "place": place}
 
 
 def _in_order(tile: TmaTile, dimensions: list[_Dimension]) -> list[_Dimension]:
-    """Return the tensor's dimensions in the order of a tensor map: first those that the box runs along, in the order of
-    shared memory, then the others. Of the others, a dimension of one element is left out if the box begins at its
-    coordinate 0. Raise Refused if a dimension of the box runs along none.
+    """Return `dimensions`, those of the tensor, in the order of a tensor map. The dimensions that the box of `tile`
+    runs along come first, in the order of shared memory. The others follow; an extent of 1 is left out if the box
+    begins at coordinate 0. Raise Refused if a dimension of the box runs along no dimension of the tensor.
     """
     dimension_of = {d.walked_by: d for d in dimensions if d.walked_by is not None and tile.box[d.walked_by] > 1}
     rest = [d for d in dimensions if d not in dimension_of.values()]
@@ -219,9 +222,10 @@ def _in_order(tile: TmaTile, dimensions: list[_Dimension]) -> list[_Dimension]:
 
 
 def check_map(start: int, extents: tuple[int, ...], strides: tuple[int, ...], place: Place, size: int) -> None:
-    """Raise Refused unless a tensor map can describe a tensor with these extents and strides, fastest dimension first,
-    in elements of `size` bytes. `start` is the offset of its first element in the memory `place`, which must be
-    aligned.
+    """Raise Refused unless a tensor map can describe a tensor with these `extents` and `strides`, fastest dimension
+    first. It can if there are at most 5 dimensions, no extent exceeds 2^32, the fastest dimension has stride 1, and all
+    other strides are multiples of 16 bytes below 2^40. Strides count elements of `size` bytes. `start` is the offset of
+    the first element in the memory `place`; it must be aligned to 16 bytes.
     """
     if len(extents) > MOST_DIMENSIONS:
         raise Refused(f"the tensor has {len(extents)} dimensions; the most is {MOST_DIMENSIONS}")
@@ -235,10 +239,13 @@ def check_map(start: int, extents: tuple[int, ...], strides: tuple[int, ...], pl
     need_alignment(place, np.array([start]), size, 16)
 
 
-def same_as_asked(request: CopyRequest, loads: bool, numbers: Array, far: Array, inside: Array, near: Array) -> None:
-    """Raise Refused unless an instruction moves its elements as the request does, to shared memory if `loads`.
-    `numbers` are the elements' numbers in the request's box. The other arrays say what the instruction does: `far` and
-    `near` are offsets in global and shared memory, `inside` is True for elements in bounds.
+def require_same_elements(
+    request: CopyRequest, loads: bool, numbers: Array, far: Array, inside: Array, near: Array
+) -> None:
+    """Raise Refused unless an instruction moves the same elements as `request`. `numbers` are the numbers in the
+    request's box of the elements that the instruction moves. `far` and `near` are their offsets in global and in shared
+    memory, and `inside` is True for elements in bounds. If `loads`, the copy goes from global to shared memory, else
+    from shared to global memory.
     """
     near_table, far_table = (
         (request.target_table, request.source_table) if loads else (request.source_table, request.target_table)

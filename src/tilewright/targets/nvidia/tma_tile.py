@@ -25,8 +25,8 @@ PERIODS = {0: 128, 32: 256, 64: 512, 128: 1024}
 
 
 def swizzle_of(span: int, size: int) -> Swizzle | None:
-    """Return the swizzle of rows of `span` bytes (0: no swizzle, None), on offsets of elements of `size` bytes. It
-    permutes chunks of 16 bytes by the address bits from 128 bytes on.
+    """Return the swizzle for rows of `span` bytes, on offsets that count elements of `size` bytes. It permutes chunks
+    of 16 bytes by the address bits from 128 bytes on. Return None if `span` is 0 (no swizzle).
 
     >>> swizzle_of(128, 2), swizzle_of(64, 4), swizzle_of(0, 2)
     (Swizzle(3, 3, 3), Swizzle(2, 2, 3), None)
@@ -52,8 +52,8 @@ class TmaTile:
     """For each dimension, its splits: (number of instructions, step of the coordinate, step of the offset)."""
 
     def pieces(self) -> Iterator[tuple[tuple[int, ...], int]]:
-        """Yield (coordinates in the request's box, offset in shared memory) at which the box of each instruction
-        begins.
+        """Yield (coordinates in the request's box, offset in shared memory) of the first element of each instruction's
+        box.
         """
         splits = [(d, cut) for d, dimension in enumerate(self.repeats) for cut in dimension]
         for counts in product(*(range(cut[0]) for _, cut in splits)):
@@ -65,11 +65,11 @@ class TmaTile:
 
 
 def tile_of(box: tuple[int, ...], size: int, place: Place, most: int | None = None) -> TmaTile:
-    """Return how TMA instructions tile `place`, the shared-memory side of a copy of the extents `box`, in elements of
-    `size` bytes. Raise Refused if its layout is not one that they can move.
+    """Return how TMA instructions tile `place`, the view in shared memory of a copy. `box` are the extents of the
+    copied box, in elements of `size` bytes. Raise Refused if TMA cannot move the layout of this view.
 
-    An instruction's box has the `most` fastest dimensions (None: all); there is one instruction for each coordinate of
-    the others.
+    An instruction's box has the `most` fastest dimensions (None: all of them). There is one instruction for each
+    coordinate along the other dimensions.
     """
     layout: Any = place.layout
     if isinstance(layout, Access):
@@ -110,8 +110,9 @@ def tile_of(box: tuple[int, ...], size: int, place: Place, most: int | None = No
 
 
 def _check_bytes(size: int, place: Place, tile: TmaTile) -> None:
-    """Raise Refused unless the rows of `tile` (whole 16 bytes, or the swizzle's span), its offsets and the alignment of
-    `place` are as TMA needs them. Elements have `size` bytes.
+    """Raise Refused unless TMA can move the rows of `tile` in shared memory. A row must have whole 16 bytes, or exactly
+    the bytes of a swizzled row. Each box must begin at a multiple of 128 bytes. The memory `place` must be aligned to
+    the period of the swizzle. Elements have `size` bytes.
     """
     row = tile.box[tile.order[0]] * size
     if row % 16:
@@ -127,17 +128,18 @@ def _check_bytes(size: int, place: Place, tile: TmaTile) -> None:
             raise Refused(f"a box starts at byte {offset * size} of shared memory, which is not 128-byte aligned")
 
 
-def written(box: tuple[int, ...], place: int, span: int, size: int) -> ComposedLayout:
-    """Return the layout of one instruction's box in shared memory: coordinates -> offset. `box` are its extents,
-    `place` is the offset of its first element, `span` the bytes of a swizzled row (0: none); elements have `size`
-    bytes.
+def box_layout(box: tuple[int, ...], place: int, span: int, size: int) -> ComposedLayout:
+    """Return the layout of one instruction's box in shared memory: coordinates -> offset. `box` are the extents of the
+    box, and `place` is the offset of its first element. `span` is the number of bytes of a swizzled row (0: no
+    swizzle). Elements have `size` bytes.
     """
     return ComposedLayout(swizzle_of(span, size), place, Layout(box))
 
 
 def element_numbers(request: CopyRequest, box: tuple[int, ...], first: tuple[int, ...]) -> Array:
     """Return an array of the shape `box` with the number of each element in the request's box, counted with the first
-    dimension fastest. `box` is an instruction's box, `first` the coordinates in the request's box at which it begins.
+    dimension fastest. `box` are the extents of an instruction's box. `first` are the coordinates of its first element
+    in the request's box.
     """
     strides = [prod(request.box[:d]) for d in range(len(request.box))]
     numbers = np.zeros(box, int)
@@ -147,5 +149,5 @@ def element_numbers(request: CopyRequest, box: tuple[int, ...], first: tuple[int
 
 
 def _tuple(x: Any) -> tuple[Any, ...]:
-    """Return `x` if it is a tuple, else the tuple (x,)."""
+    """Return `x` if it is a tuple, else (x,)."""
     return x if isinstance(x, tuple) else (x,)

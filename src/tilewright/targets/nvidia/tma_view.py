@@ -39,8 +39,9 @@ class Dimension:
 
 
 def tiled_box(request: ViewRequest, loads: bool) -> tuple[TmaTile, list[Dimension]]:
-    """Return (tile in shared memory, the tensor's dimensions in the order of a tensor map) of the tiled copy `request`,
-    to shared memory if `loads`, else from there. Raise Refused if TMA cannot do it.
+    """Return (tile in shared memory, dimensions of the tensor in the order of a tensor map) for the tiled copy
+    `request`. If `loads`, the copy goes from global to shared memory, else from shared to global memory. Raise Refused
+    if TMA cannot do the copy.
     """
     near, far = sides(request, loads)
     tile = near_tile(request, near)
@@ -48,8 +49,9 @@ def tiled_box(request: ViewRequest, loads: bool) -> tuple[TmaTile, list[Dimensio
 
 
 def tiled_conditions(request: ViewRequest, loads: bool) -> Iterator[Condition]:
-    """Yield the conditions on symbolic sizes under which tiled TMA instructions can do the copy `request`, to shared
-    memory if `loads`, else from there. Raise Refused if no sizes allow it.
+    """Yield the conditions on symbolic sizes under which tiled TMA instructions can do the copy `request`. If `loads`,
+    the copy goes from global to shared memory, else from shared to global memory. Raise Refused, while iterating, if no
+    sizes allow the copy.
     """
     _, far = sides(request, loads)
     tile, dimensions = tiled_box(request, loads)
@@ -61,9 +63,9 @@ def tiled_conditions(request: ViewRequest, loads: bool) -> Iterator[Condition]:
 
 
 def start_conditions(request: ViewRequest, view: MemoryView, place: int, first: Expr) -> Iterator[Condition]:
-    """Yield the condition that boxes begin at a multiple of 16 bytes along dimension `place`, the fastest one of the
-    view in global memory; nothing if that is known. `first` is the coordinate at which a box begins. The hardware fails
-    on other boxes.
+    """Yield the condition that the boxes of the copy `request` begin at a multiple of 16 bytes along `place`, the
+    number of the fastest dimension of `view` in global memory. Yield nothing if this is known. `first` is the
+    coordinate at which a box begins. The hardware fails on other boxes.
     """
     start = first * request.size
     if not is_number(start % 16, 0):
@@ -75,9 +77,10 @@ def start_conditions(request: ViewRequest, view: MemoryView, place: int, first: 
 
 
 def sides(request: ViewRequest, loads: bool) -> tuple[MemoryView, MemoryView]:
-    """Return (view in shared memory, view in global memory) of the copy `request`, to shared memory if `loads`, else
-    from there. The global tensor's extents are cut at the view's ends. Raise Refused if global memory is swizzled, or
-    if the shared tile may be out of bounds.
+    """Return (view in shared memory, view in global memory) of the copy `request`. If `loads`, the copy goes from
+    global to shared memory, else from shared to global memory. If the view in global memory ends before its tensor
+    does, the tensor is described such that the view ends at an end of a dimension. Raise Refused if global memory is
+    swizzled, if there is no such description, or if the view in shared memory may be out of bounds.
     """
     near, far = (request.target, request.source) if loads else (request.source, request.target)
     assert isinstance(near, MemoryView)
@@ -90,9 +93,9 @@ def sides(request: ViewRequest, loads: bool) -> tuple[MemoryView, MemoryView]:
 
 
 def near_tile(request: ViewRequest, view: MemoryView, most: int | None = None) -> TmaTile:
-    """Return how TMA instructions tile `view`, the shared-memory side of a copy. Its strides must be constants, its
-    begin may be an expression. An instruction's box has at most `most` dimensions (None: any number). Raise Refused if
-    TMA cannot move it.
+    """Return how TMA instructions tile `view`, the view in shared memory of the copy `request`. An instruction's box
+    has at most `most` dimensions (None: any number). Raise Refused if the strides of the view are not constants, or if
+    TMA cannot move it. The offset of its first element may be an expression.
     """
     form = linear_form(view.offset(), request.axes)
     if form is None or not all(isinstance(w, Const) for w in form[0].values()):
@@ -108,11 +111,11 @@ def near_tile(request: ViewRequest, view: MemoryView, most: int | None = None) -
 
 
 def _dimensions(request: ViewRequest, view: MemoryView) -> list[Dimension]:
-    """Return the dimensions of the tensor of `view` in global memory, each with the box dimension that runs along it
-    (None: none).
+    """Return the dimensions of the tensor of `view`, the view in global memory of the copy `request`. Each states which
+    dimension of the box runs along it (None: none).
 
-    Raise Refused in four cases: two box dimensions run along one dimension of the tensor; one box dimension runs along
-    two of them; a step is not 1; or a coordinate is not linear in the box dimensions.
+    Raise Refused in four cases: two dimensions of the box run along one dimension of the tensor; one runs along two
+    dimensions; a step is not 1; a coordinate is not linear in the box's axes.
     """
     dimensions: list[Dimension] = []
     walked: set[int] = set()
@@ -140,9 +143,9 @@ def _dimensions(request: ViewRequest, view: MemoryView) -> list[Dimension]:
 
 
 def _in_order(tile: TmaTile, view: MemoryView, dimensions: list[Dimension]) -> list[Dimension]:
-    """Return the tensor's dimensions in the order of a tensor map: first those that the box runs along, in the order of
-    shared memory, then the others. Of the others, a dimension of one element is left out if the box begins at its
-    coordinate 0. Raise Refused if a dimension of the box runs along none.
+    """Return `dimensions`, those of the tensor of `view`, in the order of a tensor map. The dimensions that the box of
+    `tile` runs along come first, in the order of shared memory. The others follow; an extent of 1 is left out if the
+    box begins at coordinate 0. Raise Refused if a dimension of the box runs along no dimension of the tensor.
     """
     walkers = {d.walked_by: d for d in dimensions if d.walked_by is not None and tile.box[d.walked_by] > 1}
     # a dimension of one element, at which the box begins, is left out of the map
@@ -156,8 +159,9 @@ def _in_order(tile: TmaTile, view: MemoryView, dimensions: list[Dimension]) -> l
 
 
 def map_conditions(request: ViewRequest, view: MemoryView, strides: list[tuple[int, Expr]]) -> Iterator[Condition]:
-    """Yield the conditions on symbolic sizes under which a tensor map can describe the tensor of `view` in global
-    memory. `strides` are [(dimension, stride)], fastest first. Raise Refused if no sizes allow it.
+    """Yield the conditions on symbolic sizes under which a tensor map can describe the tensor of `view`, the view in
+    global memory of the copy `request`. `strides` is [(number of the dimension, stride in elements)], fastest dimension
+    first. Raise Refused, while iterating, if no sizes allow it.
     """
     if len(strides) > MOST_DIMENSIONS:
         raise Refused(f"{view.name} has {len(strides)} dimensions that differ; the most of a tensor map is 5")

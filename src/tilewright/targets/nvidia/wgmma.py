@@ -59,8 +59,8 @@ class Descriptor:
                 raise ProgramError(f"{atom.name}: operand {which} is not laid out alike for all steps of k")
 
     def text(self, e: Emitter, memory: Value) -> str:
-        """Emit the wgmma descriptor of the operand `memory` for the first k step, and return it, an i64. For later k
-        steps `offset` is added.
+        """Emit the wgmma descriptor of the operand `memory` for the first k step, and return it, an i64. The descriptor
+        of another k step is this number plus `offset(step)`.
         """
         address = e.address(memory, self.begin, self.size)
         field = e.w.value(f"and i32 {e.w.value(f'lshr i32 {address}, 4')}, 16383")
@@ -69,21 +69,21 @@ class Descriptor:
         return e.w.value(f"or i64 {wide}, {fixed}")
 
     def offset(self, step: int) -> int:
-        """Return the number to add to the descriptor of the first k step for k step number `step`; its unit is 16
-        bytes.
+        """Return the number to add to the descriptor of the first k step for the k step with the number `step`, in
+        units of 16 bytes.
         """
         return self.moves[step] * self.size // 16
 
 
 def _substituted(e: Expr, values: dict[Any, int]) -> Expr:
-    """Return the expression `e` with symbols replaced by numbers; `values` is {symbol: number}."""
+    """Return the expression `e` with symbols replaced by numbers. `values` is {symbol: number}."""
     return Substitution(values)(e)
 
 
 def _offset_table(moved: Expr, outer: Any, depth: Any, rows: int, columns: int) -> Any:
-    """Return an array [outer, k] of rows x columns: the distance in elements of each element of an operand from its
-    first. `moved` is that distance as an expression of the axes `outer` and `depth` (k). Raise ProgramError if it
-    depends on other symbols.
+    """Return an array of `rows` x `columns`, indexed [outer, k]: the distance of each element of an operand from the
+    first one, in elements. `moved` is this distance as an expression of the axes `outer` and `depth` (k). Raise
+    ProgramError if the expression has other symbols.
     """
     if not moved.symbols <= {outer, depth}:
         linear = Substitution({})(moved)
@@ -94,12 +94,12 @@ def _offset_table(moved: Expr, outer: Any, depth: Any, rows: int, columns: int) 
 
 
 def multiply(e: Emitter, op: Op, atom: MultiplyAtom) -> None:
-    """Emit the multiplication C += A * B of the operation `op` as one group of wgmma instructions.
+    """Emit C += A * B for the operation `op` as one group of wgmma instructions: a fence, one instruction for each k
+    step, and a commit. The group is asynchronous; the operation `settle` waits for it.
 
-    The group is a fence, one instruction for each k step, and the commit. It is asynchronous: `settle` waits for it. A
-    is in shared memory if `op` has the attribute `a`, else in registers; B is in shared memory. With the attribute
-    `fresh`, the accumulators start at zero. `atom` is the wgmma shape. Raise ProgramError if A and B have different
-    numbers of k steps.
+    A is in shared memory if `op` has the attribute `a`, else in registers. B is in shared memory. If `op` has the
+    attribute `fresh`, the accumulators start at zero. `atom` is the wgmma. Raise ProgramError if A and B have different
+    numbers of k steps, or if wgmma cannot read their memory layout.
     """
     c, a, b = op.operands
     w, count = e.w, e.values(c)
@@ -148,7 +148,7 @@ def multiply(e: Emitter, op: Op, atom: MultiplyAtom) -> None:
 
 def wait_products(e: Emitter, pending: int, sums: tuple[Value, ...]) -> None:
     """Emit the wait until at most `pending` wgmma groups are in flight. The accumulators `sums` are inputs and outputs
-    of the wait, so that no use of them is moved before it.
+    of the wait, so that LLVM moves no use of them before it.
     """
     accumulators = [(value, i) for value in sums for i in range(e.values(value))]
     wait = f"wgmma.wait_group.sync.aligned {pending};"

@@ -14,9 +14,9 @@ from tilewright.targets.x86.tiles import TILE_COPIES
 
 
 def _amx(name: str, depth: int, a: DType, b: DType, c: DType, feature: str) -> MultiplyAtom:
-    """Return the AMX atom `name`, which multiplies a tile of 16 x depth by one of depth x 16, of types `a` and `b`,
-    into a 16 x 16 tile of type `c`. A row of a tile has 64 bytes. A row of B holds, for each of 16 columns, depth / 16
-    neighbours along k. `feature` is the CPU feature that the atom needs besides "amx-tile".
+    """Return the AMX atom `name`, which multiplies A (16 x `depth`) by B (`depth` x 16). `a`, `b` and `c` are the
+    element types of A, B and the 16 x 16 accumulator. A row of the tile register of B holds, for each of the 16 columns
+    of B, the depth / 16 neighbours along k. The atom needs the CPU features "amx-tile" and `feature`.
     """
     pack = depth // 16
     return MultiplyAtom(

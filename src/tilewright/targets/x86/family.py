@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 def _row(name: str, features: frozenset[str]) -> Machine:
-    """Return the x86 machine of that name with the CPU features `features`. The module of machines is imported at the
-    first call.
+    """Return the machine description with the name `name` for an x86 CPU with the features `features`. The first call
+    imports the module with the descriptions.
     """
     from tilewright.targets.x86.machine import row
 
@@ -25,8 +25,8 @@ def _row(name: str, features: frozenset[str]) -> Machine:
 
 
 def _products() -> Mapping[str, Multiply]:
-    """Return {atom name: function that writes the multiplication atom as LLVM IR}. The module of instructions is
-    imported at the first call.
+    """Return {atom name: function (emitter, op) that emits the multiplication `op` as LLVM IR}. The first call imports
+    the module with these functions.
     """
     from tilewright.targets.x86.instructions import PRODUCTS
 
@@ -34,9 +34,9 @@ def _products() -> Mapping[str, Multiply]:
 
 
 def _scale(w: Writer, p: str, n: str, lanes: int | None, bits: int) -> str | None:
-    """Emit p * 2^n for `lanes` floats (None: a scalar) of `bits` bits, and return the result's LLVM value. `p` and `n`
-    are LLVM values. Emit nothing and return None unless the floats fill a register of 512 bits: only those have an
-    instruction.
+    """Emit p * 2^n with the writer `w`, by the instruction vscalef of AVX-512, and return the result as an LLVM value.
+    `p` and `n` are LLVM values: vectors of `lanes` floats of `bits` bits (`lanes` None: scalars). Emit nothing and
+    return None unless the vector has 512 bits.
     """
     from tilewright.targets.x86.instructions import scale
 

@@ -40,13 +40,14 @@ _FLAGS = {
     "amx-bf16": "amx_bf16",
     "amx-int8": "amx_int8",
 }
-"""Linux' names of features, if they differ from LLVM's."""
+"""Linux's names of features, if they differ from LLVM's."""
 
 
 @cache
 def detect() -> frozenset[str]:
-    """Return the names of those features of the CPU at hand that the compiler uses; none if it is no x86 CPU. AMX
-    counts only if the system lets this process use it; the call asks for that permission.
+    """Return the names of all features in `ASKED_FOR` that the CPU at hand has. The set is empty if the CPU is not an
+    x86 CPU. If the CPU has AMX, the first call asks Linux to let this process use it; the set has AMX features only if
+    Linux agrees. The first result is cached.
     """
     if platform.machine() not in ("x86_64", "AMD64"):
         return frozenset()
@@ -57,8 +58,9 @@ def detect() -> frozenset[str]:
 
 
 def _relevant_features() -> dict[str, bool]:
-    """Return {feature: True if the CPU has it}. On Linux it comes from /proc/cpuinfo, so that LLVM need not be loaded,
-    and has the features that the compiler uses. On other systems, or if that file lists none, it is LLVM's.
+    """Return {feature name: True if the CPU at hand has it}. On Linux, the dict has the features in `ASKED_FOR`, and
+    comes from /proc/cpuinfo, so that LLVM is not loaded. On other systems, or if that file has no line of flags, the
+    dict has all features that LLVM knows.
     """
     if sys.platform != "linux":
         return _llvm_features()
@@ -67,8 +69,9 @@ def _relevant_features() -> dict[str, bool]:
 
 
 def _flags(path: Path) -> frozenset[str] | None:
-    """Return the flags of the first CPU in a file such as /proc/cpuinfo; None if the file cannot be read or lists
-    none."""
+    """Return the flags of the first CPU in the file `path`, which has the format of /proc/cpuinfo. Return None if the
+    file cannot be read or has no line that begins with "flags".
+    """
     try:
         text = path.read_text(encoding="ascii", errors="replace")
     except OSError:
@@ -79,7 +82,9 @@ def _flags(path: Path) -> frozenset[str] | None:
 
 @cache
 def _llvm_features() -> dict[str, bool]:
-    """Return {feature: True if the CPU at hand has it}, for all features that LLVM knows. Loads LLVM."""
+    """Load LLVM, and return {feature name: True if the CPU at hand has it} for all features that LLVM knows. The dict
+    is cached.
+    """
     import llvmlite.binding as llvm
 
     return dict(llvm.get_host_cpu_features())
@@ -87,8 +92,9 @@ def _llvm_features() -> dict[str, bool]:
 
 @cache
 def _tiles_granted() -> bool:
-    """Ask Linux to let this process use tile registers, and return True if it does. False on other systems. The system
-    is asked once, before worker threads start.
+    """Ask Linux to let this process use AMX's tile registers, and return True if it agrees. Return False on other
+    systems. The first result is cached, so the system is asked once, and worker threads that start later inherit the
+    permission.
     """
     if sys.platform != "linux":
         return False
@@ -96,9 +102,9 @@ def _tiles_granted() -> bool:
 
 
 def host_features() -> str:
-    """Return LLVM's feature string for the CPU at hand, such as "+avx2,-sse4a": every feature that LLVM knows, on or
-    off, and "+prefer-no-gather". Features that are off come last, and win. The CPU's name would not be enough: a
-    virtual machine may hide features.
+    """Return LLVM's feature string for the CPU at hand, such as "+avx2,+prefer-no-gather,-sse4a". It lists every
+    feature that LLVM knows, "+" or "-", and "+prefer-no-gather". For features in `ASKED_FOR`, the sign follows
+    `detect`. All "-" come last, because LLVM applies the entries in order.
     """
     features = _llvm_features() | {name: name in detect() for name in ASKED_FOR}
     on = sorted(f"+{name}" for name, present in features.items() if present)

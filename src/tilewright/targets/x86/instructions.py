@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 
 
 def scale(w: Writer, p: str, n: str, lanes: int | None, bits: int) -> str | None:
-    """Emit p * 2^n, rounded once, for `lanes` floats (None: a scalar) of `bits` bits, and return the result's LLVM
-    value. `p` and `n` are LLVM values. Emit nothing and return None unless the floats fill a register of 512 bits.
+    """Emit p * 2^n, rounded once, with the writer `w`, by the instruction vscalef of AVX-512. Return the result as an
+    LLVM value. `p` and `n` are LLVM values: vectors of `lanes` floats of `bits` bits (`lanes` None: scalars). Emit
+    nothing and return None unless the vector has 512 bits.
     """
     if lanes is None or lanes * bits != 512:
         return None
@@ -26,13 +27,13 @@ def scale(w: Writer, p: str, n: str, lanes: int | None, bits: int) -> str | None
 
 
 def _tiles(name: str) -> Multiply:
-    """Return the function that writes a tile multiplication as a call of LLVM's AMX intrinsic `name`, such as
-    "tdpbf16ps".
+    """Return a function (emitter, op) that emits a tile multiplication. `name` is the LLVM intrinsic without
+    "llvm.x86.", such as "tdpbf16ps".
     """
 
     def write(e: NativeEmitter, op: Op) -> None:
-        """Write the call of the intrinsic for the multiplication `op`, with the numbers of its tile registers: it adds
-        A * B to C in place.
+        """Emit the multiplication `op` (operands: accumulator C, A, B) with the emitter `e`. The instruction adds A * B
+        to C in the tile register of C.
         """
         c, a, b = op.operands
         e.w.declare(f"void @llvm.x86.{name}(i8 immarg, i8 immarg, i8 immarg)")
@@ -42,14 +43,14 @@ def _tiles(name: str) -> Multiply:
 
 
 def _dot(name: str, form: str, sums: str) -> Multiply:
-    """Return the function that writes a dot-product atom as LLVM IR: each 32-bit lane of the accumulator adds the
-    products of 2 or 4 neighbours along k. `name` is the LLVM intrinsic; `form` and `sums` are the LLVM types of
-    operands and accumulator.
+    """Return a function (emitter, op) that emits a dot-product atom: each 32-bit lane of the accumulator adds the
+    products of neighbours along k, two of bf16 or four of 8 bits. `name` is the LLVM intrinsic without "llvm.x86.".
+    `form` and `sums` are the LLVM types of the operands and of the accumulator.
     """
 
     def write(e: NativeEmitter, op: Op) -> None:
-        """Write the call of the intrinsic for the multiplication `op`, and record the result as the accumulator's new
-        value in `e.registers`.
+        """Emit the multiplication `op` (operands: accumulator, A, B) with the emitter `e`. Set `e.registers` of the
+        accumulator to the new LLVM value.
         """
         c, a, b = op.operands
         left = group_to_lanes(e, a, 32, 16, form)

@@ -20,8 +20,9 @@ _COSTS_WITH_TILES = replace(_COSTS, tiles=_TILES, tile_loads=_TILE_LOADS)
 
 
 def row(name: str, features: frozenset[str]) -> Machine:
-    """Return the machine description `name` for an x86 CPU, with the atoms that need only `features`. Register sizes,
-    cache sizes and costs follow from the features. A workgroup is one worker, on one core.
+    """Return the description of an x86 CPU with the name `name` and the features `features`. The machine has those
+    atoms that need no other features. Register sizes, cache sizes and costs follow from the features too. A workgroup
+    is one wave, and the description has one core.
     """
     wide, tiles = features >= LEVELS["x86.avx512f"], 8 if features >= LEVELS["x86.amx"] else 0
     registers, register_bytes = (32, 64) if wide else (16, 32)

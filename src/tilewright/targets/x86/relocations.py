@@ -6,8 +6,8 @@ from tilewright.targets.cpu.relocation import CodePlace, ObjectForm, fits
 
 
 def _relative(place: CodePlace, target: int) -> bool:
-    """Write the distance to the address `target` into the 32-bit word at `place`. Return False if the distance does not
-    fit (the word is written all the same).
+    """Write the distance from `place` to the address `target` into the 32-bit word at `place`. Return True if the
+    distance fits. The word is written in both cases.
     """
     distance = target - place.address
     place.put(distance)

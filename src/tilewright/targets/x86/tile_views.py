@@ -14,9 +14,10 @@ from tilewright.machine.offsets import Offsets
 
 
 def tile_conditions(request: ViewRequest, rows: int, row_bytes: int) -> Iterator[Condition]:
-    """Yield the conditions on symbolic sizes under which tile instructions can do the copy `request`, between a view in
-    tile registers and a view in memory. Raise Refused if no sizes allow it, such as for rows at varying strides. A tile
-    register holds at most `rows` rows of `row_bytes` bytes; a view may span several.
+    """Yield the conditions on symbolic sizes under which tile instructions can do the copy `request` between a view in
+    tile registers and a view in memory. A tile register holds at most `rows` rows of `row_bytes` bytes. A view may need
+    several tile registers. Raise Refused, while the conditions are iterated, if no sizes allow the copy, for example
+    because the rows of a tile are at varying strides.
     """
     registers, memory = request.sides()
     elements = registers.elements
@@ -42,9 +43,10 @@ def tile_conditions(request: ViewRequest, rows: int, row_bytes: int) -> Iterator
 
 
 def _need_first_rows(offsets: Offsets, tiles: Array) -> None:
-    """Raise Refused unless the elements in bounds are the first rows and the first elements of rows of each tile, and
-    each tile begins in bounds. A tile has no mask, so that it can only be loaded with fewer or shorter rows. `offsets`
-    has the memory coordinates of all elements; `tiles` holds element numbers as [tile, row, element].
+    """Raise Refused unless in each tile the elements in bounds are its first rows, or the first elements of all its
+    rows, and each tile begins in bounds. Tile instructions have no masks; they can only load fewer rows or shorter
+    rows. `offsets` has the coordinates in memory of all elements. `tiles` is an array [tile, row, element] of element
+    numbers.
     """
     offsets.need_no_ends("a tile has no mask")
     for d, (coordinate, extent) in enumerate(zip(offsets.coordinates, offsets.view.shape, strict=True)):

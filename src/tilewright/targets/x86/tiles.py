@@ -22,15 +22,15 @@ ROWS, ROW_BYTES = 16, 64
 
 
 def _layout(size: int, _: Arguments) -> Layout:
-    """Return the register layout of a tile of elements of `size` bytes: (row, element) -> row + 16 * element. The
-    second argument is not used.
+    """Return the register layout of a tile with elements of `size` bytes: (row, element) -> row + 16 * element. The
+    second parameter, the arguments of the copy, is not used.
     """
     return Layout((ROWS, ROW_BYTES // size), (1, ROWS))
 
 
 def _offsets(layout: Any, start: int, stride: int, rows: int, columns: int) -> Array:
-    """Return an array [row, column] with the offset in memory of each element, start + row * stride + column. It covers
-    the first `rows` rows and `columns` columns of a tile; `layout` is the tile's register layout.
+    """Return an array [row, column] of offsets in memory: start + row * stride + column. The array has the first `rows`
+    rows and `columns` columns of a tile. `layout` is the register layout that `_layout` returns.
     """
     numbers = table(layout)[:rows, :columns]
     offsets: Array = start + numbers % ROWS * stride + numbers // ROWS
@@ -40,10 +40,10 @@ def _offsets(layout: Any, start: int, stride: int, rows: int, columns: int) -> A
 def _load(
     layout: Any, source: Array, target: Array, *, start: int, stride: int, rows: int, columns: int, value: int
 ) -> None:
-    """Copy `rows` x `columns` elements of the array `source` into `target`, an array [row, value] of a register tensor;
-    the interpreter's version of a tile load. `start` and `stride` are the offset of the first element and the distance
-    of rows in `source`. The tile begins at column `value` of `target` and is as wide as a row of a tile register.
-    Before the copy, these columns become zero in all rows of `target`; its other columns keep their values.
+    """Execute a tile load in the interpreter. It copies `rows` x `columns` elements from the flat array `source` to the
+    first rows of `target`, from column `value` on. `target` is an array [row, value] of a register tensor. Element (r,
+    c) of the tile is source[start + r * stride + c]. Before the copy, the columns of `target` that belong to this tile
+    register become zero in all rows. `layout` is the tile's register layout.
     """
     width = min(target.shape[1], ROW_BYTES // source.dtype.itemsize)
     target[:, value : value + width] = 0
@@ -53,17 +53,18 @@ def _load(
 def _store(
     layout: Any, source: Array, target: Array, *, start: int, stride: int, rows: int, columns: int, value: int
 ) -> None:
-    """Copy `rows` x `columns` elements of `source`, an array [row, value] of a register tensor, from its column `value`
-    on, into the array `target`; the interpreter's version of a tile store. `start` and `stride` are the offset of the
-    first element and the distance of rows in `target`.
+    """Execute a tile store in the interpreter. It copies `rows` x `columns` elements from the first rows of `source`,
+    from column `value` on, to the flat array `target`. `source` is an array [row, value] of a register tensor. Element
+    (r, c) of the tile goes to target[start + r * stride + c]. `layout` is the tile's register layout.
     """
     target[_offsets(layout, start, stride, rows, columns)] = source[:rows, value : value + columns]
 
 
 def _rule(_: CopyAtom, request: CopyRequest) -> Iterable[Arguments]:
-    """Yield one {argument name: value} for each tile instruction of the requested copy: `start`, `stride` and the
-    numbers of `rows` and `columns` in memory, and `value`, the tile's first column in the register tensor. A store
-    skips tiles that are out of bounds. Raise Refused if tile instructions cannot do the copy.
+    """Yield the arguments of each tile instruction of the copy `request`, as {argument name: number}: `start` and
+    `stride` in memory, in elements; `rows` and `columns` in bounds; `value`, the tile's first column in the register
+    tensor. A store skips tiles that are entirely out of bounds. Raise Refused, while iterating, if tile instructions
+    cannot do the copy.
     """
     numbers = request.registers()
     row_count, values = numbers.shape
@@ -94,8 +95,8 @@ def _rule(_: CopyAtom, request: CopyRequest) -> Iterable[Arguments]:
 
 
 def _tile(name: str, loads: bool, hint: Hint = "keep") -> CopyAtom:
-    """Return the AMX copy atom `name`: a tile load if `loads`, else a tile store. `hint` is its cache hint ("keep" or
-    "stream").
+    """Return the AMX copy atom `name`: a tile load if `loads`, else a tile store. `hint` is the cache hint: "keep", or
+    "stream" for data that need not stay in the near caches.
     """
     source, target = ("global", "register") if loads else ("register", "global")
     meaning = _load if loads else _store
