@@ -27,9 +27,11 @@ def program_of(level: str, text: str, hooks: dict[str, Any]) -> Program:
 
 
 def found_by_name(x: Any) -> Any:
-    """Return the object that another process would find under the module and qualified name of `x`, or None.
+    """Return the object that another process would find under the module and qualified name of `x`; None if there is
+    none.
 
-    It is looked up in the modules that are loaded. An object defined at the top of its module gives itself.
+    The name is looked up in the modules that are loaded. For an object defined at the top of its module, the result is
+    `x`.
     """
     target: Any = sys.modules.get(getattr(x, "__module__", None) or "")
     for name in getattr(x, "__qualname__", "").split("."):
