@@ -20,7 +20,7 @@ def parameters(program: Program) -> dict[Symbol, int | None]:
 
 
 def open_parameters(program: Program) -> tuple[Symbol, ...]:
-    r"""Return the symbols of the program's open parameters. Their values are known only at each call.
+    """Return the symbols of the program's open parameters. Their values are known only at each call.
 
     An open parameter is one with a range, such as `M in 1..100`.
 

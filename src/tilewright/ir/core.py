@@ -228,8 +228,7 @@ class Program:
         return uses
 
     def record(self, name: str) -> Op | None:
-        """Return the first header line called `name`, such as "waves", as an operation; None if there is no such line.
-        """
+        """Return the first header line called `name`, such as "waves", as an operation; None if there is none."""
         return next((r for r in self.records if r.name == name), None)
 
     def __eq__(self, other: object) -> bool:
@@ -281,8 +280,7 @@ def building() -> Iterator[None]:
 
 
 def walk_block(block: Block) -> Iterator[Op]:
-    """Yield every operation of `block`, also in nested blocks. An operation comes before the operations in its blocks.
-    """
+    """Yield every operation of `block`, also in nested blocks. An operation comes before those in its blocks."""
     for op in block.ops:
         yield op
         for inner in op.blocks:

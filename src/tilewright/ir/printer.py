@@ -48,8 +48,7 @@ def _arguments_text(program: Program) -> str:
 
 
 def _symbol_names(program: Program) -> tuple[list[str], list[str]]:
-    """Return two sorted lists of symbol names: (symbols of the program that are never negative, all its other symbols).
-    """
+    """Return two sorted lists of symbol names: (symbols of the program that are never negative, all other symbols)."""
     symbols = program_symbols(program)
     return sorted(s.name for s in symbols if s.lo >= 0), sorted(s.name for s in symbols if s.lo < 0)
 

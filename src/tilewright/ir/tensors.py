@@ -104,8 +104,7 @@ class TensorType:
 
     @property
     def steps(self) -> tuple[Expr, ...]:
-        """The stride of each dimension, in elements. A type without strides is packed: its last dimension has stride 1.
-        """
+        """The stride of each dimension, in elements. A type without strides is packed: the last dimension has stride 1."""
         return packed(self.shape) if self.strides is None else self.strides
 
     def cosize(self) -> int:

@@ -616,7 +616,7 @@ def mismatched_dims(op: Op) -> tuple[set[Expr], str] | None:
 def is_mapped(program: Program, dim: Expr) -> bool:
     """True if a read, write or atomic with an index mapping (the attribute `at`) has a tile with the dimension `dim`.
 
-    Such a mapping may turn an index past the end of the dimension into a valid coordinate.
+    A mapping may turn an index past the end of the dimension into a valid coordinate.
     """
     for op in program.walk():
         if "at" in op.attrs and op.name != "debug_log":

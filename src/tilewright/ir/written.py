@@ -13,7 +13,7 @@ def outputs_of(program: Program) -> tuple[Value, ...]:
 
 
 def is_written_whole(program: Program, output: Value) -> bool:
-    r"""True if a tile program provably writes every element of its argument `output`, and never reads it.
+    """True if a tile program provably writes every element of its argument `output`, and never reads it.
 
     The program must have a `write` of all dimensions of `output`, outside loops and conditionals, without a mapping or
     bounds. No `set_symbol` may set a symbol of these dimensions. False for an argument with physical sizes (`sized

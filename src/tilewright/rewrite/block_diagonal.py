@@ -173,7 +173,7 @@ class _Diagonal:
     def _require_dims(self, dims: tuple[Expr, ...]) -> None:
         """Raise _Refused if a tile with the dimensions `dims` prevents new extents of the batch dimension, N and K.
 
-        Such a tile has the batch dimension without N, or has K, or has a dimension computed from one of the three.
+        A tile does so if it has the batch dimension without N, or K, or a dimension computed from one of the three.
         """
         of = self.of
         if of.d in dims and of.n not in dims:

@@ -61,7 +61,7 @@ def _limited(program: Program) -> set[Expr]:
     """Return the set of axes for which a constraint of `program` states the start or the number of iterations of the
     loop.
 
-    Such a loop may run even if the extent of its axis is 0.
+    The loop may then run even if the extent of its axis is 0.
     """
     tilings = [record for record in program.records if record.name == "tiling"]
     return {record.attrs["dim"] for record in tilings if "iters" in record.attrs or "start" in record.attrs}

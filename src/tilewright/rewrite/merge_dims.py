@@ -66,7 +66,7 @@ def merged(sized: Sized, *, divides: bool = True) -> Sized:
 def least_rows(machine: Machine) -> int:
     """Return the smallest M extent of the MMA atoms of `machine` that have a leading dimension in memory (`slab`).
 
-    Such an atom reads operands from memory. Return 1 if the machine has none.
+    These atoms read operands from memory. Return 1 if the machine has none.
     """
     return min((atom.shape[0] for atom in machine.multiply.values() if atom.slab is not None), default=1)
 
@@ -288,8 +288,7 @@ class _Runs:
 
 
 def _coordinate_values(ops: list[Op]) -> set[Value]:
-    """Return the set of results of `ops` that are computed elementwise from indices and numbers alone, such as masks.
-    """
+    """Return the set of results of `ops` that are computed elementwise from indices and numbers alone, as masks are."""
     values: set[Value] = set()
     for op in ops:
         is_number = op.name == "scalar" or (op.name == "fill" and not op.result.type.dims)
@@ -465,8 +464,7 @@ class _Merging(Regrouped):
                 super().block([op], ops)
 
     def over(self, dims: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        """Return `dims` with the new dimension in place of all merged dimensions, at the position of the first of them.
-        """
+        """Return `dims` with the new dimension in place of all merged dimensions, at the position of the first one."""
         first = next((d for d in dims if d in self.groups), None)
         return tuple(self.group.new_dims[0] if d is first else d for d in dims if d is first or d not in self.groups)
 

@@ -263,8 +263,7 @@ def _number(value: float, dtype: DType, op: Op) -> Op:
 
 
 def _applied(name: str, operands: tuple[Value, ...], op: Op) -> Op:
-    """Return the operation called `name` on `operands`, with the inferred result types and the source location of `op`.
-    """
+    """Return the operation called `name` on `operands`, with inferred result types and the source location of `op`."""
     spec = TILE.ops[name]
     assert spec.result_types is not None
     types = spec.result_types(Op(spec, operands, {}, (), (), op.loc))

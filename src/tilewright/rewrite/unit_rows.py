@@ -129,7 +129,7 @@ class _UnitRows:
     def _needed_with_unit(self) -> set[Value]:
         """Return the set of values outside `self.units` that are also needed in a version with the unit dimension.
 
-        Such a value is an operand that must have this dimension, or is used to compute such an operand.
+        They are operands that must have this dimension, and values from which these operands are computed.
         """
         needed: set[Value] = set()
         for op in self.program.walk():

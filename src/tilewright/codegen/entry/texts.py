@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def text_constant(label: str, text: str) -> str:
-    r"""Return the LLVM line that defines `text` as a string constant called `label`, such as "@kernel.says.0".
+    """Return the LLVM line that defines `text` as a string constant called `label`, such as "@kernel.says.0".
 
     The constant is in UTF-8 and ends with a zero byte.
 

@@ -13,8 +13,9 @@ SINH_SMALL = 1.0
 
 
 def sinh(m: Lanes, x: Number) -> Number:
-    """Emit the hyperbolic sine of x for each lane and return the result. `m` emits the LLVM instructions. f32 numbers
-    are computed in f64 and rounded.
+    """Emit the hyperbolic sine of x for each lane, and return the result. f32 numbers are computed in f64 and rounded.
+
+    `m` emits the LLVM instructions.
     """
     if m.bits == 32:
         return m.narrowed(sinh(m.at(64), m.widened(x)))
@@ -25,8 +26,10 @@ def sinh(m: Lanes, x: Number) -> Number:
 
 
 def cosh(m: Lanes, x: Number) -> Number:
-    """Emit the hyperbolic cosine of x for each lane and return the result. `m` emits the LLVM instructions. f32 numbers
-    are computed in f64 and rounded.
+    """Emit the hyperbolic cosine of x for each lane, and return the result. f32 numbers are computed in f64 and
+    rounded.
+
+    `m` emits the LLVM instructions.
     """
     if m.bits == 32:
         return m.narrowed(cosh(m.at(64), m.widened(x)))

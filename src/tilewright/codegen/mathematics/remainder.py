@@ -13,8 +13,9 @@ _INFINITE = float("inf")
 
 
 def remainder(m: Lanes, x: Number, y: Number) -> Number:
-    """Emit C's fmod(x, y) for each lane and return the exact result: x - n*y, where the integer n is x/y truncated. It
-    has the sign of x. NaN if y is 0, x is infinite, or either is NaN. `m` emits the LLVM instructions.
+    """Emit C's fmod(x, y) for each lane, and return the exact result: x - n*y, where the integer n is x/y truncated.
+
+    It has the sign of x. It is NaN if y is 0, x is infinite, or either is NaN. `m` emits the LLVM instructions.
     """
     least, scale = 2.0 ** (1 - m.bias), 2.0 ** (m.fraction + 1)
     a, b = m.magnitude(x), m.magnitude(y)
@@ -32,11 +33,11 @@ def remainder(m: Lanes, x: Number, y: Number) -> Number:
 
 
 def _subtract_multiples(m: Lanes, start: Number, first: Number, least: Number) -> Number:
-    """Emit a loop that subtracts `first` from `start` if it fits (is not larger), then half of `first`, and so on down
-    to `least`. Return what is left. `m` emits the LLVM instructions.
+    """Emit a loop that subtracts from `start` multiples of `least`, and return the number that remains.
 
-    All must be positive or 0. The loop ends for a vector once all lanes are below `least`. start 13, first 8, least 2
-    -> 1.
+    It subtracts `first` if that is not larger, then half of `first`, and so on down to `least`: start 13, first 8,
+    least 2 gives 1. All three must be positive or 0. For a vector, the loop ends once all lanes are below `least`. `m`
+    emits the LLVM instructions.
     """
     w, form = m.w, m.form(m.float)
     before, loop, body, done = w.block, *(w.name(name)[1:] for name in ("remainder", "round", "rest"))

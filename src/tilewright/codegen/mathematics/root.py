@@ -16,8 +16,9 @@ _UP = 54
 
 
 def cbrt(m: Lanes, x: Number) -> Number:
-    """Emit the cube root of x, with its sign, for each lane, and return the result. `m` emits the LLVM instructions.
-    f32 numbers are computed in f64 and rounded.
+    """Emit the cube root of x, with the sign of x, for each lane, and return the result.
+
+    f32 numbers are computed in f64 and rounded. `m` emits the LLVM instructions.
     """
     if m.bits == 32:
         return m.narrowed(cbrt(m.at(64), m.widened(x)))
@@ -38,8 +39,9 @@ def cbrt(m: Lanes, x: Number) -> Number:
 
 
 def _third(m: Lanes, word: Number) -> Number:
-    """Emit about a third of `word`, a positive integer in each lane, and return it: word/4 + word/16 + word/64 + ..., a
-    few units too small. `m` supplies the number of bits.
+    """Emit about a third of `word`, a positive integer in each lane, and return it.
+
+    It is word/4 + word/16 + word/64 + ..., a few units too small. `m.bits` is the number of bits of `word`.
     """
     total = (word >> 2) + (word >> 4)
     shift = 4
