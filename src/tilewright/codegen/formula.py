@@ -199,7 +199,7 @@ class FormulaWriter:
         if name in _FLOAT:
             return self.w.value(f"{_FLOAT[name]} {llvm_type} {values[0]}, {values[1]}")
         if name in mathematics.FUNCTIONS:
-            return mathematics.written(self.w, name, values, self.lanes, kind.bits)
+            return mathematics.emit_function(self.w, name, values, self.lanes, kind.bits)
         if name in _CALLS:
             return self._call(_CALLS[name], values, kind)
         match name:

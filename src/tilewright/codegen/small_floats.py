@@ -103,7 +103,7 @@ class _Words:
         """Emit the zero extension of the i8 `byte` (an LLVM name) to i32 and return the LLVM name of the result."""
         return self.writer.w.value(f"zext {self.byte} {byte} to {self.word}")
 
-    def cut(self, word: str) -> str:
+    def truncated(self, word: str) -> str:
         """Emit the truncation of the i32 `word` (an LLVM name) to i8 and return the LLVM name of the result."""
         return self.writer.w.value(f"trunc {self.word} {word} to {self.byte}")
 
@@ -148,7 +148,7 @@ def narrowed(writer: FormulaWriter, value: str, kind: DType) -> str:
     magnitude = w.step("and", word, 0x7FFFFFFF)
     is_nan = w.step("icmp ugt", magnitude, ENDLESS)
     if kind is dtypes.f8e8m0fnu:
-        return w.cut(_exponent(w, word, magnitude))
+        return w.truncated(_exponent(w, word, magnitude))
     encoding = FORMATS[kind.name]
     last_bit = 1 << (23 - encoding.fraction)
     odd = w.step("and", w.step("lshr", magnitude, 23 - encoding.fraction), 1)
@@ -163,11 +163,11 @@ def narrowed(writer: FormulaWriter, value: str, kind: DType) -> str:
     if encoding.one_nan:
         signed = w.select(w.step("icmp eq", code, 0), 0, w.step("or", code, sign))
         assert encoding.nan is not None
-        return w.cut(w.select(is_nan, encoding.nan, w.select(overflows, encoding.nan, signed)))
+        return w.truncated(w.select(is_nan, encoding.nan, w.select(overflows, encoding.nan, signed)))
     code = w.select(overflows, encoding.largest if encoding.beyond is None else encoding.beyond, code)
     if encoding.nan is None:
-        return w.cut(w.select(is_nan, w.step("xor", sign, encoding.sign), w.step("or", code, sign)))
-    return w.cut(w.step("or", w.select(is_nan, encoding.nan, code), sign))
+        return w.truncated(w.select(is_nan, w.step("xor", sign, encoding.sign), w.step("or", code, sign)))
+    return w.truncated(w.step("or", w.select(is_nan, encoding.nan, code), sign))
 
 
 # -- f8e8m0: an exponent without sign and fraction ---------------------------------------------------------------

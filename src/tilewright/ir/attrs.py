@@ -123,7 +123,7 @@ class Kind:
         return isinstance(value, self.allowed)
 
     def plain(self, value: Any) -> Any:
-        """Return `value` unchanged. Kinds that hold numbers override this: they return numpy numbers as Python numbers."""
+        """Return `value` unchanged. Kinds that hold numbers override this: they return numpy numbers as Python ones."""
         return value
 
     def expressions(self, value: Any) -> Iterable[Expr]:

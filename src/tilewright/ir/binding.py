@@ -113,7 +113,7 @@ def bind(program: Program, values: Mapping[str, int] | None = None) -> Program:
                 raise ArgumentError(f"params: {s.name} = {number}; {program.name} takes {_range_text(s)}")
             bound[symbol(s.name, 0)] = as_expr(number)  # the symbol that {name} in atom names stands for
         bound[s] = as_expr(number)
-    return rebuilt(program, bound)
+    return substituted_program(program, bound)
 
 
 def _range_text(parameter: Symbol) -> str:
@@ -123,7 +123,7 @@ def _range_text(parameter: Symbol) -> str:
     return attr_text("parameters", ((parameter, None),))
 
 
-def rebuilt(program: Program, bound: Mapping[Any, Expr]) -> Program:
+def substituted_program(program: Program, bound: Mapping[Any, Expr]) -> Program:
     """Return a new program in which symbols are replaced by expressions: `bound` is {symbol: expression}.
 
     `bound` must have every parameter without a range: its declaration is dropped. A parameter with a range that is not
@@ -203,7 +203,7 @@ def inlined(program: Program) -> Program:
     for op in (*program.records, *program.walk()):
         if op.name == "let":
             definitions[op.attrs["symbol"]] = Substitution(definitions)(op.attrs["symbol"].definition)
-    result = rebuilt(program, definitions)
+    result = substituted_program(program, definitions)
     result.records = [r for r in result.records if r.name != "let"]
     for block in (result.body, *(b for op in result.walk() for b in op.blocks)):
         block.ops = [op for op in block.ops if op.name != "let"]

@@ -141,7 +141,7 @@ def _why_not_pointwise(program: Program, output: Value, reads: list[Op]) -> str 
     return None
 
 
-def in_one_array(program: Program, same: Mapping[Value, Value]) -> Program:
+def merge_arguments(program: Program, same: Mapping[Value, Value]) -> Program:
     """Return a copy of the tile program with arguments merged: `same` is {argument to drop: argument used instead}."""
     args = tuple(a for a in program.args if a not in same)
     return replace(

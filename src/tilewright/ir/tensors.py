@@ -104,7 +104,7 @@ class TensorType:
 
     @property
     def steps(self) -> tuple[Expr, ...]:
-        """The stride of each dimension, in elements. A type without strides is packed: the last dimension has stride 1."""
+        """The stride of each dimension, in elements. Without strides, the last dimension is contiguous."""
         return packed(self.shape) if self.strides is None else self.strides
 
     def cosize(self) -> int:

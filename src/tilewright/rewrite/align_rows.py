@@ -25,21 +25,21 @@ from tilewright.algebra.expr_use import Substitution
 from tilewright.ir.core import MemoryType, Op, Program, TileType, Value, building
 from tilewright.ir.verifier import verify
 from tilewright.plan.schedule import K_ROWS, PADDED, PANELS
-from tilewright.rewrite.k_last import transposing, with_k_last
+from tilewright.rewrite.k_last import transposed_copy, with_k_last
 from tilewright.rewrite.operand_copies import (
     FactorCopy,
     Numbered,
     RepackedProgram,
     Shape,
-    copying,
+    copying_program,
     digits,
+    element_number,
     factor_reads,
-    number_in,
     padded_extent,
     steps_of,
     with_ops,
 )
-from tilewright.rewrite.rewriter import own_name
+from tilewright.rewrite.rewriter import unused_name
 
 SLACK = 8
 """Rows are padded to whole cache lines if that makes them longer by at most 1/SLACK, else to whole sectors."""
@@ -199,7 +199,7 @@ def _with_k_last(
     if isinstance(new, str):
         return new
     others = [read for read in moved if read.order is not None and all(read is not each.read for each in new)]
-    return [*new, *(_as_it_is(read) for read in others)]
+    return [*new, *(_unpadded_copy(read) for read in others)]
 
 
 def _has_pitch(read: Numbered, reading: Reading) -> bool:
@@ -210,7 +210,7 @@ def _has_pitch(read: Numbered, reading: Reading) -> bool:
     return all(step * read.bytes % reading.pitch == 0 for step in steps_of(read.shape)[:-1])
 
 
-def _as_it_is(read: Numbered) -> _ReplacedRead:
+def _unpadded_copy(read: Numbered) -> _ReplacedRead:
     """Return the replacement of `read` by a read of an unpadded copy.
 
     The copy's dimensions have the order of the coordinates of `read`.
@@ -441,7 +441,7 @@ def _with_replaced_reads(
         source, kind = replacement.read.source, replacement.read.op.result.type
         name = source.name or ""
         if not replacement.is_view:
-            name = own_name(program, f"{source.name}_rows")
+            name = unused_name(program, f"{source.name}_rows")
             copies.append(_copy(program, replacement, name))
         dims, attrs = source.type.dims, replacement.read.op.attrs
         if replacement.run is not None:
@@ -492,9 +492,9 @@ def _copy(program: Program, replacement: _ReplacedRead, name: str) -> FactorCopy
         and replacement.packed == replacement.read.shape
         and not any(replacement.first)
     ):
-        return transposing(program, replacement.read, name)
+        return transposed_copy(program, replacement.read, name)
     count = prod(replacement.packed)
-    flat = number_in(count)
+    flat = element_number(count)
     if replacement.summed:
         source_shape, at = replacement.read.shape, _panel_source(replacement, flat)
     elif replacement.read.order is not None:
@@ -506,7 +506,7 @@ def _copy(program: Program, replacement: _ReplacedRead, name: str) -> FactorCopy
         f"{replacement.read.source.name} is copied with zeros to rows of {replacement.packed[-1]} in "
         f"{replacement.packed}, from {replacement.read.shape[-1]} in {replacement.read.shape}"
     )
-    return copying(program, replacement.read.source, name, source_shape, count, at, words)
+    return copying_program(program, replacement.read.source, name, source_shape, count, at, words)
 
 
 def _from_source_order(replacement: _ReplacedRead, flat: Symbol) -> tuple[Shape, tuple[Expr, ...]]:

@@ -37,14 +37,14 @@ from tilewright.rewrite.operand_copies import (
     Numbered,
     RepackedProgram,
     Shape,
-    copying,
+    copying_program,
     digits,
-    number_in,
+    element_number,
     numbered,
     padded_extent,
     with_ops,
 )
-from tilewright.rewrite.rewriter import own_name
+from tilewright.rewrite.rewriter import unused_name
 
 BESIDE = frozenset(
     {
@@ -264,11 +264,11 @@ class _Diagonal:
         if not has_run(access, of.d, of.k) or last != of.count * k:
             raise _Refused(f"neighbours of {name} along {of.d} are not all of its last dimension")
         outer, wide = prod(access.shape[:-1]), of.count * deep
-        row, along = digits(number_in(outer * wide), (outer, wide))
+        row, along = digits(element_number(outer * wide), (outer, wide))
         place = k * (along // deep) + along % deep + last * (along % deep // k)  # outside, behind a product's own
-        copied = own_name(self.program, f"{name}_rows")
+        copied = unused_name(self.program, f"{name}_rows")
         words = f"{name} is copied with zeros to {deep} elements for each {k} along {of.d}, from {access.shape}"
-        copy = copying(self.program, access.source, copied, (outer, last), outer * wide, (row, place), words)
+        copy = copying_program(self.program, access.source, copied, (outer, last), outer * wide, (row, place), words)
         over = self._over(access)
         at = (*access.at[:-1], self.count * deep * over[of.d] + over[of.k])
         return copy, self._swapped(access, (*access.shape[:-1], wide), at, copied)
@@ -290,7 +290,7 @@ class _Diagonal:
             *map(b.extent, taps),
             padded_extent(count * deep, pitch, b.bytes),
         )
-        *places, along = digits(number_in(prod(shape)), shape)
+        *places, along = digits(element_number(prod(shape)), shape)
         row = places.pop(len(other_result_dims))
         images = {b.over[d]: e for d, e in zip((*other_result_dims, *taps), places, strict=True)}
         images |= {b.over[of.n]: row % n, b.over[of.k]: along % deep}
@@ -305,12 +305,12 @@ class _Diagonal:
             raise _Refused(f"{of.k} is not all of a dimension of {b.source.name}")
         beyond = max(b.shape[guard], deep)  # outside, where both are not of one block, or behind it
         at[guard] += beyond * (along // deep - row // n % count)
-        name = own_name(self.program, f"{b.source.name}_diagonal")
+        name = unused_name(self.program, f"{b.source.name}_diagonal")
         words = (
             f"{b.source.name} is copied to {count} blocks on a diagonal, {n}x{k} each, with zeros beside them, in "
             f"{shape}, so that {count} neighbours along {of.d} are one product"
         )
-        copy = copying(self.program, b.source, name, b.shape, prod(shape), tuple(at), words)
+        copy = copying_program(self.program, b.source, name, b.shape, prod(shape), tuple(at), words)
         over = self._over(b)
         first_row = count * n * over[of.d] if of.d in over else as_expr(0)
         coordinates = (

@@ -106,9 +106,9 @@ class Congruences:
         if op.name == "select" and _is_zero(op.operands[2], self.makers):
             implied = any(self._implies(c, congruence) for c in conjuncts(op.operands[0], self.makers))
             return implied or self.vanishes(op.operands[1], congruence)
-        return op.name == "read" and self.leaves(op, congruence)
+        return op.name == "read" and self.is_out_of_bounds(op, congruence)
 
-    def leaves(self, read: Op, congruence: Congruence) -> bool:
+    def is_out_of_bounds(self, read: Op, congruence: Congruence) -> bool:
         """True if the operation `read` is out of bounds, and so gives 0, wherever `congruence` is false.
 
         One coordinate alone must show this. False if the read does not state 0 as its value out of bounds, has lookups
@@ -159,11 +159,11 @@ class Congruences:
             return False
         axes = np.ogrid[tuple(slice(0, self.size(d)) for d in dims)]
         grid: dict[Expr, Array] = dict(zip(dims, axes, strict=True))
-        holds = self._at(condition, grid)
+        holds = self._evaluated(condition, grid)
         where = congruence.holds(grid[congruence.kept], grid[congruence.summed])
         return holds is not None and bool(np.all(compare(np.broadcast_to(holds, where.shape), where)))
 
-    def _at(self, value: Value, grid: Mapping[Expr, Any]) -> Any:
+    def _evaluated(self, value: Value, grid: Mapping[Expr, Any]) -> Any:
         """Return the elements of the tile `value`, computed from indices and constants; None if it depends on anything
         else.
 
@@ -177,7 +177,7 @@ class Congruences:
         if op.name in ("scalar", "fill"):
             number = op.attrs["value"]
             return self.size(number) if isinstance(number, Expr) else number
-        parts = [self._at(v, grid) for v in op.operands]
+        parts = [self._evaluated(v, grid) for v in op.operands]
         if op.name not in _ON_INDICES or any(part is None for part in parts):
             return None
         return _ON_INDICES[op.name](*parts)
@@ -208,7 +208,7 @@ class Congruences:
         if op.name == "select":
             for condition in conjuncts(op.operands[0], self.makers):
                 indices = {d: symbol(f"at_{n}", 0, self.size(d) - 1) for n, d in enumerate(condition.type.dims)}
-                e = self._at(_tested(condition, self.makers), indices)
+                e = self._evaluated(_tested(condition, self.makers), indices)
                 yield from _congruences(e, indices, kept, summed) if isinstance(e, Expr) else ()
             yield from self._divided(op.operands[1], kept, summed)
         elif op.name in SAME:

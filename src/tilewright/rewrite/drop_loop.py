@@ -24,7 +24,7 @@ from tilewright.plan.facts.loops import merging_loop
 from tilewright.rewrite.rewriter import Rewriter, must_stay, needed
 
 
-def dissolved(program: Program) -> Program | str:
+def with_loop_run_once(program: Program) -> Program | str:
     """Return the program with its loop replaced by the body, run once over the whole dimension; or text: why not.
 
     The loop must be one that workgroups could compute in parts and merge afterwards, such as an online softmax. If an

@@ -23,7 +23,7 @@ SAME = frozenset({*ELEMENTWISE, "read", "write", "cast", "select", "scalar", "fi
 """Elementwise operations, and those that read, write or make tiles element by element."""
 
 
-def in_one(program: Program, sizes: Mapping[Symbol, int]) -> tuple[Program, dict[Symbol, int]] | None:
+def in_one_dim(program: Program, sizes: Mapping[Symbol, int]) -> tuple[Program, dict[Symbol, int]] | None:
     """Return (elementwise program over one flat dimension, {dimension: extent} with this dimension), or None.
 
     None if the program is not elementwise, has constraints, fewer than two dimensions or no elements, or if the extent

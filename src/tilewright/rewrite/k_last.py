@@ -14,7 +14,7 @@ from math import prod
 
 from tilewright.ir.core import Op, Program, TileType, Value, building
 from tilewright.ir.verifier import verify
-from tilewright.rewrite.operand_copies import FactorCopy, Numbered, copying_to, with_ops
+from tilewright.rewrite.operand_copies import FactorCopy, Numbered, transposing_program, with_ops
 from tilewright.rewrite.rewriter import places
 
 
@@ -80,7 +80,7 @@ def with_tiles_k_last(program: Program, free: Collection[Op]) -> tuple[Program, 
     return rewritten, tuple(copy_of_op.get(op, op) for op in free)
 
 
-def transposing(program: Program, read: Numbered, name: str) -> FactorCopy:
+def transposed_copy(program: Program, read: Numbered, name: str) -> FactorCopy:
     """Return the program that copies an operand to a new argument `name`, transposed to the order of coordinates of
     `read`.
 
@@ -97,4 +97,4 @@ def transposing(program: Program, read: Numbered, name: str) -> FactorCopy:
         f"{read.source.name} is copied to {read.shape}, from {tuple(source_extents)}: "
         f"{read.shape[-1]} of K are contiguous"
     )
-    return copying_to(program, read.source, name, extents, (0, 2, 1), words)
+    return transposing_program(program, read.source, name, extents, (0, 2, 1), words)

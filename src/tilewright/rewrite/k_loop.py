@@ -21,7 +21,7 @@ from tilewright.plan.stepping import unlooped_mmas, why_no_k_loop
 from tilewright.rewrite.rewriter import Rewriter, without_unused
 
 
-def in_steps(program: Program, free: Collection[Op], dim: Expr) -> tuple[Program, set[Op]] | str:
+def with_k_loops(program: Program, free: Collection[Op], dim: Expr) -> tuple[Program, set[Op]] | str:
     """Put a loop over `dim` around each MMA that sums it. Return (new program, set of loops in it); or text: why not.
 
     Operands with this dimension are read or computed in the loop. MMAs that are in a loop over `dim` already stay.

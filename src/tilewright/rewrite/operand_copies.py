@@ -159,16 +159,16 @@ def with_ops(block: Block, swapped: Mapping[Op, Op], values: Mapping[Value, Valu
     return Block(block.args, ops)
 
 
-def copying(
+def copying_program(
     program: Program, source: Value, name: str, source_shape: Shape, count: int, at: tuple[Expr, ...], words: str
 ) -> FactorCopy:
     """Return the program that copies the argument `source` to a new argument `name` of `count` contiguous elements.
 
-    Element n of the copy is the source's element at the coordinates `at`, expressions of the symbol `number_in(count)`;
-    out of bounds it is 0. `source_shape` is the shape in which the source is read. `words` is the text that explains
-    the copy. The new program is called `<program>_<name>`, and has no constraints.
+    Element n of the copy is the source's element at the coordinates `at`, expressions of the symbol
+    `element_number(count)`; out of bounds it is 0. `source_shape` is the shape in which the source is read. `words` is
+    the text that explains the copy. The new program is called `<program>_<name>`, and has no constraints.
     """
-    dtype, flat = source.type.dtype, number_in(count)
+    dtype, flat = source.type.dtype, element_number(count)
     dims = tuple(symbol(f"{source.name}_{n}", 1) for n in range(len(source_shape)))
     along = symbol(f"{name}_0", 1)
     here, copy_arg = Value(MemoryType(dtype, dims), source.name), Value(MemoryType(dtype, (along,)), name)
@@ -182,7 +182,7 @@ def copying(
     return FactorCopy(copy, sizes, {here: source_shape, copy_arg: (count,)}, words)
 
 
-def copying_to(
+def transposing_program(
     program: Program, source: Value, name: str, source_shape: Shape, order: tuple[int, ...], words: str
 ) -> FactorCopy:
     """Return the program that copies the argument `source` to a new argument `name` with its dimensions in another
@@ -206,7 +206,7 @@ def copying_to(
     return FactorCopy(copy, sizes, shapes, words)
 
 
-def number_in(count: int) -> Symbol:
+def element_number(count: int) -> Symbol:
     """Return the symbol for the number of an element in a copy of `count` elements: 0..count-1."""
     return symbol("at", 0, count - 1)
 

@@ -244,7 +244,7 @@ class Replacement:
         return cls(cut, ops, (ops[-1].result,))
 
 
-def own_name(program: Program, name: str) -> str:
+def unused_name(program: Program, name: str) -> str:
     """Return `name`, with underscores added while an argument of `program` has that name."""
     used_names = {a.name for a in program.args}
     while name in used_names:
@@ -258,7 +258,7 @@ def memory_between(program: Program, name: str, value: Value) -> Value:
     It has the dimensions and element type of `value`. Its name is `name`, with underscores added while an argument of
     `program` has that name.
     """
-    return Value(MemoryType(value.type.dtype, value.type.dims), own_name(program, name))
+    return Value(MemoryType(value.type.dtype, value.type.dims), unused_name(program, name))
 
 
 def two_programs(

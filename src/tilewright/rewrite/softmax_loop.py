@@ -16,7 +16,7 @@ from tilewright.ir.core import Block, Op, Program, TileType, Value, building
 from tilewright.ir.tile import TILE
 from tilewright.plan.facts.loops import EXPONENTIALS, SAME_ELEMENTS
 from tilewright.plan.facts.online_softmax import OnlineSoftmax, online_softmax
-from tilewright.rewrite.tile_between_gemms import has_dim, in_a_loop, summed_between
+from tilewright.rewrite.tile_between_gemms import has_dim, summed_between, with_loop_over
 
 TILE_SIZE = 128
 """Elements of an iteration as the loop is written; plans choose another number."""
@@ -35,7 +35,7 @@ def with_softmax_loops(program: Program, free: Collection[Op]) -> tuple[Program,
             continue
         divided_last = _divided_last(looped, dim)
         if isinstance(online_softmax(divided_last, dim), OnlineSoftmax):
-            written = in_a_loop(divided_last, dim, TILE_SIZE)
+            written = with_loop_over(divided_last, dim, TILE_SIZE)
             looped = looped if isinstance(written, str) else written
     if looped is program:
         return program, free

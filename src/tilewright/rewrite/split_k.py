@@ -57,7 +57,7 @@ class WholeSum:
     ends: frozenset[Expr]
 
 
-def sum_of(program: Program, free: Collection[Op], sizes: Mapping[Symbol, int]) -> WholeSum | str:
+def splittable_mma(program: Program, free: Collection[Op], sizes: Mapping[Symbol, int]) -> WholeSum | str:
     """Return the only MMA of `program`, with the dimensions of K along which split-K can split it; or text: why it
     cannot.
 
@@ -125,7 +125,7 @@ def _operand_ops(program: Program, loop: Op) -> list[Op] | str:
     return operand_ops
 
 
-def ways(
+def possible_splits(
     whole_sum: WholeSum, sizes: Mapping[Symbol, int], counts: Sequence[int], step: int
 ) -> Iterator[tuple[Expr, int]]:
     """Yield (dimension, number of parts) for each way in which split-K can split `whole_sum`.
@@ -154,7 +154,7 @@ def _unit_of(whole_sum: WholeSum, sizes: Mapping[Symbol, int], axis: Expr, step:
     return step if not isinstance(axes, str) and axis is axes.k else 1
 
 
-def halves(
+def split_k_programs(
     program: Program, sizes: Mapping[Symbol, int], free: Collection[Op], axis: Expr, count: int, step: int
 ) -> TwoPrograms | str:
     """Return the program as two programs, by split-K; or text: why it cannot be split.
@@ -164,11 +164,11 @@ def halves(
     K of the atom, parts are multiples of `step` elements. `sizes` is {dimension: extent}. `free` holds the loops that
     give the same result for every tile size.
     """
-    whole_sum = sum_of(program, free, sizes)
+    whole_sum = splittable_mma(program, free, sizes)
     if isinstance(whole_sum, str):
         return whole_sum
     zeros = axis in whole_sum.ends
-    if axis not in whole_sum.axes or (not zeros and (axis, count) not in ways(whole_sum, sizes, (), step)):
+    if axis not in whole_sum.axes or (not zeros and (axis, count) not in possible_splits(whole_sum, sizes, (), step)):
         return f"{axis} is not summed, or has no {count} equal parts"
     extent = int(Substitution(dict(sizes))(axis))
     unit = _unit_of(whole_sum, sizes, axis, step)
@@ -246,16 +246,16 @@ class Parted(Regrouped):
             if op.name != "self_index" or op.attrs["dim"] is not self.axis:
                 super().block([op], ops)
                 continue
-            index = self._number(op, self.first, ops)
+            index = self._append_constant(op, self.first, ops)
             for d, (width, _) in self.steps.items():
                 kind = TileType(op.result.type.dtype, (d,))
                 place = Op(op.spec, (), {**op.attrs, "dim": d}, (Value(kind),), loc=op.loc)
                 ops.append(place)
-                step = self._by("mul", place.result, self._number(op, width, ops), op, ops)
-                index = self._by("add", index, step, op, ops)
+                step = self._append_op("mul", place.result, self._append_constant(op, width, ops), op, ops)
+                index = self._append_op("add", index, step, op, ops)
             self.values[op.result] = index
 
-    def _number(self, op: Op, number: int, ops: list[Op]) -> Value:
+    def _append_constant(self, op: Op, number: int, ops: list[Op]) -> Value:
         """Append a fill with `number`, a tile without dimensions, to `ops`; return its result.
 
         It has the element type of the result of `op`.
@@ -264,7 +264,7 @@ class Parted(Regrouped):
         ops.append(Op(TILE.ops["fill"], (), {"value": number}, (Value(kind),), loc=op.loc))
         return ops[-1].result
 
-    def _by(self, name: str, one: Value, two: Value, op: Op, ops: list[Op]) -> Value:
+    def _append_op(self, name: str, one: Value, two: Value, op: Op, ops: list[Op]) -> Value:
         """Append the elementwise operation called `name`, such as "add", on the tiles `one` and `two` to `ops`; return
         its result.
 
@@ -307,7 +307,7 @@ def _sum_of_reads(loop: Op, memory: Value, parts: int) -> list[Op]:
     return ops
 
 
-def step_of(program: Program, machine: Machine) -> int:
+def part_step(program: Program, machine: Machine) -> int:
     """Return the number of elements of K of which the parts of split-K must be multiples.
 
     This is the leading dimension in memory (`slab`, in elements) of the machine's atoms for the operand types of

@@ -30,7 +30,7 @@ NEUTRAL = {"sum": 0.0, "max": LOWEST, "min": -LOWEST}
 """{reduction: the number that a part starts from}; it is finite, so that a fully masked part gives no NaN."""
 
 
-def loop_halves(program: Program, sizes: Mapping[Symbol, int], count: int, tile: int) -> TwoPrograms | str:
+def split_loop_programs(program: Program, sizes: Mapping[Symbol, int], count: int, tile: int) -> TwoPrograms | str:
     """Return the program as two programs that run its loop in parts; or text: why the loop cannot be split.
 
     The first program runs the parts in parallel, and writes the carried values of each. The second merges them and does

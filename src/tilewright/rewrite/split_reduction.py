@@ -27,7 +27,9 @@ MANY = 16
 _ALIKE = {*SIMPLE, *GIVEN, "read"}
 
 
-def parted(program: Program, sizes: Mapping[Symbol, int], count: int, machine: Machine) -> TwoPrograms | str:
+def split_reduction_programs(
+    program: Program, sizes: Mapping[Symbol, int], count: int, machine: Machine
+) -> TwoPrograms | str:
     """Return the program as two programs, which reduce in parts; or text: why it cannot be split.
 
     The first program reduces `count` equal parts of the reduced dimension separately. The second combines their

@@ -36,7 +36,7 @@ def summed_between(program: Program) -> list[Expr]:
     return list(dict.fromkeys(d for op in products for d in _summed(op) if d in results))
 
 
-def in_a_loop(program: Program, dim: Expr, tile: int) -> Program | str:
+def with_loop_over(program: Program, dim: Expr, tile: int) -> Program | str:
     """Return `program` with a loop over `dim`, of `tile` elements per iteration, around the MMA that sums it; or text:
     why not.
 

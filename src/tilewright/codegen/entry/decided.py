@@ -8,7 +8,7 @@ from tilewright.algebra.expr import Const
 from tilewright.ir.core import Block, Op, Program
 
 
-def decided(host: Program) -> Program:
+def without_unreachable(host: Program) -> Program:
     """Return a host program (a kernel's launches and workspaces) without operations that are never reached.
 
     An `if` with a constant condition is replaced by the operations of the branch that is taken. Operations after a
@@ -24,7 +24,7 @@ def decided(host: Program) -> Program:
     ...   }
     ...   fill %y 2
     ... }''')
-    >>> print(decided(host))
+    >>> print(without_unreachable(host))
     host f(%y: out global f32 (4))
     {
       fill %y 0

@@ -12,11 +12,11 @@ from tilewright.ir.core import Block, Op, Program, Value
 from tilewright.ir.tensors import TensorType
 
 
-def in_lines(size: Expr) -> Expr:
+def aligned_bytes(size: Expr) -> Expr:
     """Return `size`, an expression for a number of bytes, rounded up to a multiple of 64 (the alignment); 0 if it is
     negative.
 
-    >>> print(in_lines(as_expr(65)))
+    >>> print(aligned_bytes(as_expr(65)))
     128
     """
     return maximum(size + ALIGNMENT - 1, 0) // ALIGNMENT * ALIGNMENT
@@ -111,10 +111,10 @@ def memory_map(host: Program, roles: dict[str, list[str]], *, is_serial: bool = 
             raise ProgramError(f"workspace %{value.name} is {kind}; a workspace is packed")
         if once or value in written_by_bind:
             memory.kept[value] = memory.kept_bytes
-            memory.kept_bytes = memory.kept_bytes + in_lines(bytes_of(kind))
+            memory.kept_bytes = memory.kept_bytes + aligned_bytes(bytes_of(kind))
         else:
             memory.workspaces[value] = memory.workspace_bytes
-            memory.workspace_bytes = memory.workspace_bytes + in_lines(bytes_of(kind))
+            memory.workspace_bytes = memory.workspace_bytes + aligned_bytes(bytes_of(kind))
     return memory
 
 

@@ -10,8 +10,8 @@ from tilewright.algebra.expr_conditions import eq
 from tilewright.algebra.expr_rules import maximum, minimum
 from tilewright.algebra.expr_use import Substitution
 from tilewright.codegen.entry.abi import ALIGNMENT, EntryFault, ErrorKind
-from tilewright.codegen.entry.decided import decided
-from tilewright.codegen.entry.memory import HostMemoryMap, in_lines, memory_map
+from tilewright.codegen.entry.decided import without_unreachable
+from tilewright.codegen.entry.memory import HostMemoryMap, aligned_bytes, memory_map
 from tilewright.errors import ProgramError
 from tilewright.ir.binding import allowed, open_parameters, open_sizes
 from tilewright.ir.core import Op, Program
@@ -58,7 +58,7 @@ class EntryPlan:
         is_serial: bool = False,
         laid_out: bool = False,
     ):
-        self.name, self.host, self.configuration = name, decided(host), configuration
+        self.name, self.host, self.configuration = name, without_unreachable(host), configuration
         self.laid_out = laid_out
         self.sizes = open_sizes(host)
         self.launches = {op: launched(op) for op in self.host.walk() if op.name == "launch"}
@@ -187,7 +187,7 @@ class EntryPlan:
         for op in self.launches:
             workers = as_expr(op.attrs["workers"])
             count = maximum(minimum(workers, COUNT), 1)
-            most = maximum(most, in_lines(self.worker_bytes(op) * count + ALIGNMENT))
+            most = maximum(most, aligned_bytes(self.worker_bytes(op) * count + ALIGNMENT))
         return self.memory.workspace_bytes + most
 
     @property

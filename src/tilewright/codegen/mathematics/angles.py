@@ -115,6 +115,6 @@ def _body(w: Writer) -> str:
     sign = m.sign_bit(m.number("%x"))
     sign_flip = Number(m, v(f"select i1 {is_negative}, i64 {-m.sign}, i64 0"), "i64") ^ sign
     count = m.select(m.number("%x") < 0.0, 0 - turns, turns)
-    result = v(f"insertvalue {{ double, double, i64 }} poison, double {m.with_sign(r, sign_flip)}, 0")
-    result = v(f"insertvalue {{ double, double, i64 }} {result}, double {m.with_sign(error, sign_flip)}, 1")
+    result = v(f"insertvalue {{ double, double, i64 }} poison, double {m.flip_sign(r, sign_flip)}, 0")
+    result = v(f"insertvalue {{ double, double, i64 }} {result}, double {m.flip_sign(error, sign_flip)}, 1")
     return v(f"insertvalue {{ double, double, i64 }} {result}, i64 {count}, 2")

@@ -42,9 +42,9 @@ def arctangent(m: Lanes, y: Number, x: Number) -> Number:
     x_sign = m.sign_bit(x)
     quarters = m.select(x_sign.equals(0), quarters, 4.0 - quarters)
     sign_flip = m.select(steep, Number(m, m.like(-m.sign, m.word), m.word), 0) ^ x_sign
-    angle_in_octant = m.with_sign(angle_in_octant, sign_flip)
+    angle_in_octant = m.flip_sign(angle_in_octant, sign_flip)
     angle = quarters * float(_QUARTER) + m.fused(quarters, _REST, angle_in_octant)
-    return m.select(x.unordered(y), x + y, m.with_sign(angle, m.sign_bit(y)))
+    return m.select(x.unordered(y), x + y, m.flip_sign(angle, m.sign_bit(y)))
 
 
 def _scaled_to_finite_sum(m: Lanes, less: Number, more: Number) -> tuple[Number, Number]:

@@ -26,7 +26,7 @@ _IN_PLACE = ("exp", "exp2", "tanh", "erf", "sigmoid")
 """Functions that are always inlined: a call would cost more than it saves."""
 
 
-def written(w: Writer, name: str, values: Sequence[str], lanes: int | None, bits: int) -> str:
+def emit_function(w: Writer, name: str, values: Sequence[str], lanes: int | None, bits: int) -> str:
     """Emit the mathematical function `name`, such as "log", of the LLVM operands `values`; return the name of the
     result.
 
@@ -34,7 +34,7 @@ def written(w: Writer, name: str, values: Sequence[str], lanes: int | None, bits
     operands are vectors of `lanes` floats of `bits` bits (32 or 64); `lanes` None: single floats.
 
     >>> w = Writer()
-    >>> written(w, "log", ["%x"], 8, 32)
+    >>> emit_function(w, "log", ["%x"], 8, 32)
     '%v1'
     >>> print(w.text())
       %v1 = call <8 x float> @tw.log.v8f32(<8 x float> %x)

@@ -61,7 +61,7 @@ def _sine_plus_quarters(m: Lanes, x: Number, quarters: int) -> Number:
     z = hi * hi
     sine, cosine = _sine(m, hi, lo, z), _cosine(m, hi, lo, z)
     result = m.select((n & 1).equals(0), sine, cosine)
-    result = m.with_sign(result, (n & 2) << (m.bits - 2))
+    result = m.flip_sign(result, (n & 2) << (m.bits - 2))
     return m.select(m.magnitude(x) < float("inf"), result, x - x)
 
 

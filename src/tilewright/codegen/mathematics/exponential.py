@@ -27,15 +27,15 @@ TANH_SMALL = 0.625
 def nearest(m: Lanes, x: Number, scale: float = 1.0) -> tuple[Number, Number]:
     """Emit the integer n nearest to x*scale, for each lane; return (n as a float, n in the lowest bits of an integer).
 
-    The lowest bits of the integer are n + 2*bias, with the exponent bias of the float type. `scaled` takes both
-    results. `m` emits the LLVM instructions.
+    The lowest bits of the integer are n + 2*bias, with the exponent bias of the float type. `times_power_of_two` takes
+    both results. `m` emits the LLVM instructions.
     """
     rounder = m.rounder + 2 * m.bias
     moved = x + rounder if scale == 1.0 else m.fused(x, scale, rounder)
     return moved - rounder, m.bits_of(moved)
 
 
-def scaled(m: Lanes, p: Number, n: Number, word: Number) -> Number:
+def times_power_of_two(m: Lanes, p: Number, n: Number, word: Number) -> Number:
     """Emit p * 2^n for each lane, and return the result, which is rounded once. It may be infinite or subnormal.
 
     `n` and `word` must be the two results of `nearest`: n as a float, and in the lowest bits of an integer. `m` emits
@@ -82,7 +82,7 @@ def _power_of_e(m: Lanes, x: Number, factor: float) -> Number:
         power = m.polynomial(r, (1.0, 1.0, *q))
     else:  # products are rounded here, and a rounded one must not contain r: saves 1/3 ulp
         power = r * r * m.polynomial(r, q) + r + 1.0
-    return scaled(m, power if factor == 1.0 else power * factor, n, word)
+    return times_power_of_two(m, power if factor == 1.0 else power * factor, n, word)
 
 
 def _parts_of_ln_2(m: Lanes) -> tuple[float, float]:
@@ -115,7 +115,7 @@ def exp2(m: Lanes, x: Number) -> Number:
     """Emit 2^x for each lane and return the result, exact if x is an integer. `m` emits the LLVM instructions."""
     x = m.clamped(x, *_EXPONENTS[m.bits])
     n, word = nearest(m, x)
-    return scaled(m, m.polynomial(x - n, (1.0, *COEFFICIENTS[f"exp2.{m.name}"])), n, word)
+    return times_power_of_two(m, m.polynomial(x - n, (1.0, *COEFFICIENTS[f"exp2.{m.name}"])), n, word)
 
 
 def tanh(m: Lanes, x: Number) -> Number:
@@ -128,7 +128,7 @@ def tanh(m: Lanes, x: Number) -> Number:
     z = a * a
     small = m.fused(a * z, m.polynomial(z, COEFFICIENTS[f"tanh.{m.name}"]), a)
     large = 1.0 - 2.0 / (exp(m, a + a) + 1.0)
-    return m.with_sign(m.select(a < TANH_SMALL, small, large), m.sign_bit(x))
+    return m.flip_sign(m.select(a < TANH_SMALL, small, large), m.sign_bit(x))
 
 
 def sigmoid(m: Lanes, x: Number) -> Number:

@@ -22,7 +22,7 @@ def sinh(m: Lanes, x: Number) -> Number:
     a = m.magnitude(x)
     z, half = a * a, half_exp(m, a)
     small = m.fused(a * z, m.polynomial(z, COEFFICIENTS["sinh.f64"]), a)
-    return m.with_sign(m.select(a < SINH_SMALL, small, half - 0.25 / half), m.sign_bit(x))
+    return m.flip_sign(m.select(a < SINH_SMALL, small, half - 0.25 / half), m.sign_bit(x))
 
 
 def cosh(m: Lanes, x: Number) -> Number:

@@ -282,7 +282,7 @@ class Lanes:
         """
         return self.bits_of(x) & -self.sign
 
-    def with_sign(self, x: Number, sign: Number) -> Number:
+    def flip_sign(self, x: Number, sign: Number) -> Number:
         """Emit the float x with its sign flipped in lanes where the sign bit of the integer `sign` is set; return the
         result.
         """

@@ -45,7 +45,7 @@ def _exponent(m: Lanes, word: Number) -> Number:
     return m.of_bits(biased | ((m.bias + m.fraction) << m.fraction)) - (base + middle)
 
 
-def special(m: Lanes, x: Number, result: Number) -> Number:
+def with_special_values(m: Lanes, x: Number, result: Number) -> Number:
     """Emit the replacement of `result`, a logarithm of x, where x is special; return the result.
 
     It is `result` if x is finite and positive, -inf if x is 0, inf if x is inf, and NaN if x is negative or NaN. `m`
@@ -75,7 +75,7 @@ def log(m: Lanes, x: Number) -> Number:
     k, f = split(m, x)
     half, rest = _terms_of_log(m, f)
     hi, lo = _split_constant(LN_2, _SHORT[m.bits])
-    return special(m, x, m.fused(k, hi, f - (half - m.fused(k, lo, rest))))
+    return with_special_values(m, x, m.fused(k, hi, f - (half - m.fused(k, lo, rest))))
 
 
 def log1p(m: Lanes, x: Number) -> Number:
@@ -92,7 +92,7 @@ def log1p(m: Lanes, x: Number) -> Number:
     half, rest = _terms_of_log(m, f)
     hi, lo = _split_constant(LN_2, _SHORT[m.bits])
     least = m.fused(k, lo, rest) + m.select(k_is_zero, 0.0, lost / one_plus_x)
-    result = special(m, one_plus_x, m.fused(k, hi, f - (half - least)))
+    result = with_special_values(m, one_plus_x, m.fused(k, hi, f - (half - least)))
     return m.select(m.magnitude(x) < 2.0 ** -(m.fraction + 2), x, result)  # keeps the sign of 0 and subnormal numbers
 
 
@@ -141,4 +141,4 @@ def _to_base(m: Lanes, x: Number, ln_base: Fraction) -> Number:
     least = (lo + hi) * lower + lo * upper
     if unit_rest:
         least = m.fused(k, unit_rest, least)
-    return special(m, x, least + lost + total)
+    return with_special_values(m, x, least + lost + total)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 from tilewright.codegen.mathematics.coefficients import COEFFICIENTS
-from tilewright.codegen.mathematics.exponential import LN_2, nearest, scaled
+from tilewright.codegen.mathematics.exponential import LN_2, nearest, times_power_of_two
 from tilewright.codegen.mathematics.lanes import Lanes, Number
 from tilewright.codegen.mathematics.logarithm import split
 
@@ -33,7 +33,7 @@ def power(m: Lanes, x: Number, y: Number) -> Number:
     result = m.select(zero | infinite, m.select(is_zero, 0.0, m.constant(_INFINITE)), result)
     is_integer, half_is_integer = _is_integer(m, y), _is_integer(m, y * 0.5)
     odd = is_integer & half_is_integer.inverted()
-    result = m.with_sign(result, m.select(odd, m.sign_bit(x), 0))
+    result = m.flip_sign(result, m.select(odd, m.sign_bit(x), 0))
     is_nan = (x < 0.0) & is_integer.inverted() & infinite.inverted()
     result = m.select(is_nan, x * float("nan"), result)
     result = m.select(x.unordered(y), x + y, result)
@@ -61,7 +61,7 @@ def _power_by_f64(m: Lanes, a: Number, y: Number) -> Number:
     logarithm = m64.fused(s, m64.polynomial(s * s, COEFFICIENTS["log2.short"]), k)
     product = m64.clamped(m.widened(y) * logarithm, -200.0, 200.0)
     n, word = nearest(m64, product)
-    return m.narrowed(scaled(m64, m64.polynomial(product - n, (1.0, *COEFFICIENTS["exp2.short"])), n, word))
+    return m.narrowed(times_power_of_two(m64, m64.polynomial(product - n, (1.0, *COEFFICIENTS["exp2.short"])), n, word))
 
 
 def _power_by_pairs(m: Lanes, a: Number, y: Number) -> Number:
@@ -79,7 +79,7 @@ def _power_by_pairs(m: Lanes, a: Number, y: Number) -> Number:
     n, word = nearest(m, product)
     r, r_lost = m.sum_of(product - n, lost)
     q = m.polynomial(r, COEFFICIENTS["exp2.f64"])
-    return scaled(m, m.fused(r, q, r_lost * float(LN_2)) + 1.0, n, word)
+    return times_power_of_two(m, m.fused(r, q, r_lost * float(LN_2)) + 1.0, n, word)
 
 
 def _pair(value: Fraction) -> tuple[float, float]:

@@ -27,7 +27,7 @@ def remainder(m: Lanes, x: Number, y: Number) -> Number:
     largest = m.of_bits((m.bits_of(normal_divisor) & ((1 << m.fraction) - 1)) | (m.bits_of(start) & m.infinity))
     largest = m.select(largest > start, largest * 0.5, largest)
     result = _subtract_multiples(m, start, largest, m.select(divisor.equals(0.0), _INFINITE, divisor))
-    result = m.with_sign(m.select(tiny, result * (1 / scale), result), m.sign_bit(x))
+    result = m.flip_sign(m.select(tiny, result * (1 / scale), result), m.sign_bit(x))
     is_nan = y.equals(0.0) | x.unordered(y) | is_finite.inverted()
     return m.select(is_nan, x * float("nan"), result)
 

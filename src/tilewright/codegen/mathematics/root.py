@@ -33,7 +33,7 @@ def cbrt(m: Lanes, x: Number) -> Number:
     t = m.of_bits(m.bits_of(t) & -(1 << (m.fraction // 2 + 1)))
     quotient = a / (t * t)
     t = m.fused(t, (quotient - t) / (t + t + quotient), t)
-    result = m.with_sign(m.select(tiny, t * 2.0 ** -(_UP // 3), t), m.sign_bit(x))
+    result = m.flip_sign(m.select(tiny, t * 2.0 ** -(_UP // 3), t), m.sign_bit(x))
     is_ordinary = (magnitude > 0.0) & (magnitude < float("inf"))
     return m.select(is_ordinary, result, x + x)
 
