@@ -62,10 +62,9 @@ class FormulaWriter:
         return f"<{', '.join([f'{element(dtype)} {text}'] * self.lanes)}>"
 
     def write(self, f: Formula, to: DType) -> str:
-        """Emit the LLVM instructions that compute the formula `f`, and return the LLVM operand of its value, as element
-        type `to`.
+        """Emit the LLVM instructions that compute the formula `f` and convert its value to element type `to`.
 
-        If `f` is a mere number, nothing is emitted and a constant is returned.
+        Return the LLVM operand of the result. If `f` is a mere number, nothing is emitted and a constant is returned.
         """
         value, kind = self._write(f, to)
         if kind is None:
@@ -405,7 +404,7 @@ class FormulaWriter:
         """Emit the conversion of `value`, the LLVM name of an f32, to bf16 by integer arithmetic; return the name of
         the bf16.
 
-        It is rounded to nearest, ties to even. Without an instruction of the machine, LLVM would call a library
+        It is rounded to nearest, ties to even. This is for machines without an instruction: LLVM would call a library
         function.
         """
         llvm_type, word = self.kind("float"), self.kind("i32")

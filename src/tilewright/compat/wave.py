@@ -98,10 +98,7 @@ class WaveCompileOptions:
 
     @property
     def ignored(self) -> tuple[str, ...]:
-        """The names of the options that are set and have no effect here, as a sorted tuple.
-
-        None, False, (), [] count as not set. A `target` of `tilewright.compile` has an effect.
-        """
+        """The sorted names of the options that are set (not None, False, () or []) and have no effect here, as a tuple."""
         used = {"target"} if _is_ours(self.target) else set()
         return tuple(
             sorted(name for name, v in self._set.items() if v not in (None, False, (), []) and name not in used)
@@ -121,13 +118,13 @@ _named: set[str] = set()
 
 @eager
 def wave_compile(options: WaveCompileOptions, kernel: Kernel, schedule: Any = None) -> Executable:
-    """Return `kernel`, a Wave kernel, compiled for `options`. Call the result with arrays or tensors, one for each
-    parameter.
+    """Return `kernel`, a Wave kernel, compiled for `options`. Call the result with arrays or tensors, in the kernel's
+    order.
 
-    The meaning is Wave's if it differs from that of `tilewright.compile`. The operator % on tiles takes the dividend's
-    sign. Reads with a mapping return 0 out of bounds. Arguments may be larger than their dimensions say, and i8 and u8
-    are the same. A violated Assumption only warns. A manual `schedule` is ignored with one warning, as are options
-    without effect. Values for symbols that the kernel lacks are skipped.
+    The order is that of the kernel's parameters. The meaning is Wave's if it differs from that of `tilewright.compile`.
+    The operator % on tiles takes the dividend's sign. Reads with a mapping return 0 out of bounds. Arguments may be
+    larger than their dimensions say, and i8 and u8 are the same. A violated Assumption only warns. A manual `schedule`
+    is ignored with one warning, as are options without effect. Values for symbols that the kernel lacks are skipped.
 
     `options.target` may be a target of `tilewright.compile`: "cpu" (the default), "gpu", "cuda", one of these with a
     machine ("gpu:hopper"), or "executor", which runs the program in numpy. Wave's names of GPUs ("gfx942") are ignored
@@ -160,7 +157,8 @@ def wave_compile(options: WaveCompileOptions, kernel: Kernel, schedule: Any = No
 def wave_sim(constraints: Sequence[Constraint] | None = None) -> Callable[[Callable[..., Any]], Executable]:
     """Return a decorator that turns a Python function, a Wave kernel, into a kernel compiled for the CPU.
 
-    Sizes are those of the arrays of each call. `constraints` are Wave's; those that place or schedule work are ignored.
+    The kernel's sizes are those of the arrays of each call. `constraints` are Wave's; those that place or schedule work
+    are ignored.
     """
 
     def decorate(function: Callable[..., Any]) -> Executable:
@@ -237,10 +235,7 @@ def dump_generated_mlir() -> bool:
 
 
 def check_individual_kernels() -> bool:
-    """Return False. Wave's programs call this to ask whether to check kernels one by one.
-
-    Here, a kernel is one program.
-    """
+    """Return False. Wave's programs call this to ask whether to check kernels one by one; a kernel is one program."""
     return False
 
 

@@ -308,9 +308,9 @@ class _DType(Kind):
         return str(value.name)
 
     def read(self, reader: Reader, operands: list[Value]) -> DType:
-        """Parse the name of an element type, such as `f16`, from `reader`; return the DType. `operands` is not used.
+        """Parse the name of an element type, such as `f16`, from `reader`; return the DType.
 
-        Raise ParseError if there is no element type of this name.
+        Raise ParseError if no name comes next, or no element type has this name. `operands` is not used.
         """
         reader.skip()
         start = reader.at
@@ -536,7 +536,7 @@ class _Table(Kind):
 
 
 def axis(name: str, extent: Expr) -> Symbol:
-    """Return a new symbol called `name` whose values are 0, ..., extent - 1.
+    """Return a new symbol called `name` with the values 0, ..., extent - 1.
 
     If `extent` is the constant 0, the symbol has the upper limit -1 and no lower limit.
     """
@@ -950,7 +950,7 @@ class _Sizes(Kind):
     def read(self, reader: Reader, operands: list[Value]) -> Any:
         """Parse names such as `M, N` from `reader`; return a tuple of new symbols that are at least 0.
 
-        Also declare the symbols in `reader`. `operands` is not used.
+        Also declare the symbols in `reader`. Raise ParseError if the text is not valid. `operands` is not used.
         """
         symbols = []
         while True:

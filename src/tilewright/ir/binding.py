@@ -33,8 +33,7 @@ def open_parameters(program: Program) -> tuple[Symbol, ...]:
 
 
 def open_sizes(program: Program) -> tuple[Symbol, ...]:
-    """Return all symbols whose values are known only at the call: open parameters first, then sizes (of a host
-    program).
+    """Return all symbols with values known only at each call: open parameters first, then sizes (of a host program).
 
     An open parameter has a range (`param M in 1..100`); a size is read off the shape of an argument (`size N`).
 
@@ -62,11 +61,11 @@ def allowed(parameter: Symbol) -> range:
 
 
 def bind(program: Program, values: Mapping[str, int] | None = None) -> Program:
-    """Return a new program with its parameters replaced by `values`, {name: number}, or else by their defaults.
+    """Return a new program with its parameters replaced by numbers: `values`, {name: number}, or else their defaults.
 
     Each `let` (a name for an expression) that becomes constant is replaced too. A parameter with a range stays open
     unless `values` has it. Raise ArgumentError for an unknown name, a missing or illegal value, and a `require` of the
-    header that fails.
+    header that fails. Raise ProgramError if a type or an attribute becomes invalid.
 
     >>> from tilewright.ir.block import parse_block
     >>> text = '''block zero(%y: out global f32 (M, N))
@@ -299,8 +298,9 @@ def _substituted_block(block: Block, images: Substitution, values: dict[Value, V
 def _substituted_op(op: Op, images: Substitution, values: dict[Value, Value]) -> Op | None:
     """Return a copy of `op` and its blocks with every expression `e` replaced by `images(e)`.
 
-    Return None for a loop with an empty range, and for an `if` without `else` whose condition becomes false. `values`
-    is {old value: new value}; the results of `op` are added to it.
+    Return None for a loop with an empty range, and for an `if` without `else` if the condition becomes false. `values`
+    is {old value: new value}; the results of `op` are added to it. Raise ProgramError if a type or an attribute becomes
+    invalid.
     """
     if "ranges" in op.attrs and _never_runs(op, images):
         return None

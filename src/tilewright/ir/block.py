@@ -112,7 +112,7 @@ def check_number(op: Op, kind: DType, name: str) -> None:
 def check_no_arguments(op: Op, formula: Formula) -> None:
     """Raise ProgramError if `formula`, an attribute of `op`, contains a bare name such as `a0`.
 
-    Bare names stand for the arguments of combining functions, and are allowed only in those of `reduce` and `scan`.
+    Bare names are the arguments of combining functions; only `reduce` and `scan` have them.
     """
     for node in formula.walk():
         if node.name == "argument":
@@ -273,11 +273,12 @@ def _sources_and_targets(op: Op) -> tuple[list[Tensor], list[Tensor]]:
 
 
 def _check_combining(op: Op) -> tuple[list[Tensor], list[Tensor]]:
-    """Check what `reduce` and `scan` have in common; return (types of the sources, types of the targets) as two lists.
+    """Check the operands, dimension and combining function of `op`, a `reduce` or `scan`.
 
-    The sources must agree in shape, each target must have its source's element type and be writable, and the dimension
-    `along` must exist and not be empty. The combining function must be a known name, for one source, or one formula for
-    each source. Raise DimensionMismatch, DtypeMismatch or ProgramError.
+    Return (types of the sources, types of the targets) as two lists. The sources must agree in shape. Each target must
+    have its source's element type and be writable. The dimension `along` must exist and not be empty. The combining
+    function must be sum, max, min or prod, for one source, or one formula for each source. Raise DimensionMismatch,
+    DtypeMismatch or ProgramError otherwise.
     """
     sources, targets = _sources_and_targets(op)
     along, combine = op.attrs["along"], op.attrs["with"]
@@ -374,9 +375,10 @@ def _convert_layout(op: Op) -> tuple[Any, ...]:
 def _indexed_access(op: Op) -> tuple[Any, ...]:
     """Check `op`, a `gather`, `scatter` or `atomic`, and return (), since it has no results.
 
-    Its coordinates in memory are data. Operand 0 is the tile, operand 1 the memory; each further operand is an integer
-    tensor from which a coordinate is read. Raise DimensionMismatch or DtypeMismatch if shapes or element types do not
-    fit. Raise ProgramError for memory in registers, an unknown atomic operation, or a written `in` argument.
+    Its coordinates in memory are data. Operand 0 is the tile, operand 1 the memory; each further operand is a tensor
+    from which a coordinate is read. Raise DimensionMismatch or DtypeMismatch if shapes or element types do not fit.
+    Raise ProgramError for memory in registers, an unknown atomic operation, a written `in` argument, and coordinates
+    that are not integers.
     """
     tile, memory = tensor(op, 0), tensor(op, 1)
     if tuple(s.upper + 1 for s in op.attrs["over"]) != tile.shape:

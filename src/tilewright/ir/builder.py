@@ -75,9 +75,9 @@ class Builder:
         """Create the operation `name`, append it to the innermost open block, and return it.
 
         `operands`, `attrs` ({name: value}) and nested `blocks` become parts of the operation. `types` are the result
-        types; without them, they are inferred from the operands. `names` are printed names of the results. Raise
-        ProgramError, with the source location `loc`, if an attribute or operand is invalid. Missing attributes are not
-        reported.
+        types; without `types`, they are inferred from the operands. `names` are printed names of the results. Raise
+        ProgramError, with the source location `loc`, if an attribute or operand is invalid. All required attributes
+        must be there: this is not checked.
         """
         op = self.create(name, operands, attrs, types, blocks, loc, names)
         self.blocks[-1].ops.append(op)
@@ -96,9 +96,9 @@ class Builder:
         """Create the operation `name` and return it, without appending it to a block.
 
         `operands`, `attrs` ({name: value}) and nested `blocks` become parts of the operation. `types` are the result
-        types; without them, they are inferred from the operands. `names` are printed names of the results. Raise
-        ProgramError, with the source location `loc`, if an attribute or operand is invalid. Missing attributes are not
-        reported.
+        types; without `types`, they are inferred from the operands. `names` are printed names of the results. Raise
+        ProgramError, with the source location `loc`, if an attribute or operand is invalid. All required attributes
+        must be there: this is not checked.
         """
         spec = self.level.ops.get(name)
         if spec is None:

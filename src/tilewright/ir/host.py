@@ -118,7 +118,7 @@ def _no_results(op: Op) -> tuple[Any, ...]:
 def _branch(op: Op) -> tuple[Any, ...]:
     """Check `op`, an `if`, and return (), since it has no results.
 
-    Raise ProgramError if one of its blocks contains `bind`, which is allowed only outside of branches.
+    Raise ProgramError if one of its blocks contains a `bind`, which is allowed only outside of branches.
     """
     for block in op.blocks:
         for inner in block.ops:

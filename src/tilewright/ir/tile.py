@@ -174,7 +174,7 @@ def _select(op: Op) -> tuple[Any, ...]:
 def _cast(op: Op) -> tuple[Any, ...]:
     """Check `op`, a `cast`, and return a tuple of its one result type.
 
-    The result has the operand's dimensions, and the element type that is the attribute `dtype`.
+    The result has the operand's dimensions; its element type is the attribute `dtype`.
     """
     (type_,) = _unary(op)
     return (TileType(op.attrs["dtype"], type_.dims),)
@@ -342,8 +342,8 @@ def require_elements(op: Op, count: int, length: int) -> None:
 def _to_dims(op: Op) -> tuple[Any, ...]:
     """Check `op`, a `broadcast`, `permute` or `reshape`, and return a tuple of its one result type.
 
-    The result has the operand's element type, and the dimensions that are the attribute `to`. Raise DimensionMismatch
-    if a broadcast would drop a dimension, or a permute changes the set of dimensions.
+    The result has the operand's element type; its dimensions are the attribute `to`. Raise DimensionMismatch if a
+    broadcast would drop a dimension, or if a permute changes the set of dimensions. A reshape is not checked.
     """
     type_ = tile_type(op, 0)
     to = op.attrs["to"]
@@ -493,8 +493,9 @@ def check_mapping(op: Op, memory: MemoryType, tile: TileType, extra: tuple[Value
     """Raise ProgramError unless the index mapping of `op`, a read or write, fits its `memory` and its `tile`.
 
     The attribute `over` must have one iterator for each dimension of the tile, and `at` one coordinate for each
-    dimension of memory. Each entry of `lookups` needs one of `extra`, the operands that the mapping looks up. A read
-    without `over` and `at` raises DimensionMismatch unless memory and tile have the same dimensions.
+    dimension of memory; neither may be given alone. Each entry of `lookups` needs one of `extra`, the operands that the
+    mapping looks up. A read without `over` and `at` raises DimensionMismatch unless memory and tile have the same
+    dimensions.
     """
     over, at, lookups = op.attrs.get("over"), op.attrs.get("at"), op.attrs.get("lookups", ())
     if len(lookups) != len(extra):

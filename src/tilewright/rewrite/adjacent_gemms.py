@@ -47,12 +47,12 @@ class Neighbours:
 def find_groupable_gemms(
     program: Program, sizes: Mapping[Symbol, int], shapes: Mapping[Value, Shape]
 ) -> Neighbours | str:
-    """Return GEMMs of a batch that several at a time could be one GEMM with a block-diagonal B; or text: why there are
-    none.
+    """Return the GEMMs of a batch as a Neighbours, if several at a time can be one GEMM with a block-diagonal B.
 
-    The GEMMs are adjacent: along a dimension of C, each row of A begins in memory directly behind the row before. The
-    first such dimension is taken. The program must have exactly one MMA. A and B must be plain reads of arguments that
-    nothing else uses, and only B may have N. `sizes` is {dimension: extent}, `shapes` is {argument: extents}.
+    Otherwise return text: why not. The GEMMs are adjacent: along a dimension of C, each row of A begins in memory
+    directly behind the row before. The first such dimension is taken. The program must have exactly one MMA. A and B
+    must be plain reads of arguments that nothing else uses, and only B may have N. `sizes` is {dimension: extent},
+    `shapes` is {argument: extents}.
     """
     products = [op for op in program.walk() if op.name == "mma"]
     if len(products) != 1:

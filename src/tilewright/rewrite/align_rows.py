@@ -58,7 +58,7 @@ class _WindowCoordinate:
 
     @property
     def positions(self) -> int:
-        """The number of positions of the window along this coordinate."""
+        """The number of positions of the sliding window along this coordinate."""
         return int(self.position.hi) + 1
 
     @property
@@ -102,11 +102,10 @@ def aligned(
     form: str,
     reading: Reading,
 ) -> RepackedProgram | str:
-    """Return the program on copies of its MMA operands that bulk copies can read, with the programs that make the
-    copies.
+    """Return the program on copies of its MMA operands that bulk copies can read, as a RepackedProgram.
 
-    Return text, why there is none, if this is impossible or not needed. The program must have exactly one MMA. `form`
-    says how a copy differs from its operand:
+    It includes the programs that make the copies. Return text, why there is none, if this is impossible or not needed.
+    The program must have exactly one MMA. `form` says how a copy differs from its operand:
 
     - PANELS: each row has all of K (im2col).
     - PADDED: K, the last dimension, is padded with zeros.
@@ -172,11 +171,11 @@ class _ReplacedRead:
 
 
 def _in_rows(program: Program, product: Op, reads: Sequence[Numbered], reading: Reading) -> list[_ReplacedRead] | str:
-    """Return the replacements of reads of MMA operands by reads of copies with aligned rows; or text: why there are
-    none.
+    """Return a list of _ReplacedRead: reads of MMA operands, each with a copy that has aligned rows; or text: why there
+    are none.
 
     In the copies, a filter tap and the channels become one dimension. If they cannot, rows are padded. `reads` are the
-    reads of the operands of the MMA `product`; a read that needs no copy gets no replacement. `reading` has the row
+    reads of the operands of the MMA `product`; a read that needs no copy is not in the list. `reading` has the row
     pitches that bulk copies need.
     """
     merged = _with_merged_taps(program, product, reads, reading.pitch, reading.furthest)
@@ -186,7 +185,8 @@ def _in_rows(program: Program, product: Op, reads: Sequence[Numbered], reading: 
 def _with_k_last(
     program: Program, product: Op, reads: Sequence[Numbered], reading: Reading
 ) -> list[_ReplacedRead] | str:
-    """Return the replacements of MMA operands' reads by reads of copies with a dimension of K last; or text: why none.
+    """Return a list of _ReplacedRead: reads of MMA operands, each with a copy that has a dimension of K last; or text:
+    why none.
 
     `reads` are the reads of the operands of the MMA `product`. `reading` has the row pitches that bulk copies need. If
     rows of a copy would not have such a pitch, a tap and the channels become one dimension in the copy, or rows are
@@ -211,7 +211,7 @@ def _has_pitch(read: Numbered, reading: Reading) -> bool:
 
 
 def _unpadded_copy(read: Numbered) -> _ReplacedRead:
-    """Return the replacement of `read` by a read of an unpadded copy.
+    """Return a _ReplacedRead: `read` from an unpadded copy of its tensor.
 
     The copy's dimensions have the order of the coordinates of `read`.
     """
@@ -221,8 +221,8 @@ def _unpadded_copy(read: Numbered) -> _ReplacedRead:
 def _with_padded_k(
     program: Program, product: Op, reads: Sequence[Numbered], free: Collection[Op], reading: Reading
 ) -> list[_ReplacedRead] | str:
-    """Return the replacements of both MMA operands' reads by reads of copies with K padded with zeros; or text: why
-    none.
+    """Return a list of _ReplacedRead: the reads of both MMA operands, from copies with K padded with zeros; or text:
+    why none.
 
     K is a summed dimension that is the last of both tensors. Only the MMA `product`, its `reads` and loops of `free`
     may use it. `free` holds the loops that give the same result for every tile size. `reading` has the row pitches that
@@ -245,10 +245,10 @@ def _with_padded_k(
 
 
 def _with_padded_pitch(reads: Sequence[Numbered], reading: Reading) -> list[_ReplacedRead] | str:
-    """Return the replacements of `reads` by reads of copies with a larger row pitch; text if bulk copies accept all
-    pitches.
+    """Return a list of _ReplacedRead: those of `reads` with a row pitch that bulk copies refuse, from copies with
+    padded rows.
 
-    A read that has an accepted pitch gets no replacement. `reading` has the pitches that bulk copies need.
+    Return text if bulk copies accept all pitches. `reading` has the pitches that bulk copies need.
     """
     replacements = []
     for read in reads:
@@ -266,7 +266,8 @@ def _with_padded_pitch(reads: Sequence[Numbered], reading: Reading) -> list[_Rep
 def _with_merged_taps(
     program: Program, product: Op, reads: Sequence[Numbered], pitch: int, furthest: int
 ) -> list[_ReplacedRead] | None:
-    """Return the replacements of both MMA operands' reads by reads of copies with a filter tap and the channels merged.
+    """Return a list of _ReplacedRead: the reads of both MMA operands, from copies with a filter tap and the channels
+    merged.
 
     None if no pair of tap and channels is contiguous in both operands and used by nothing else. `reads` are the reads
     of the operands of the MMA `product`. Image lines and the distance of windows become multiples of `pitch` bytes.
@@ -292,11 +293,11 @@ def _with_merged_taps(
 
 
 def _in_panels(program: Program, product: Op, reads: Sequence[Numbered], pitch: int) -> list[_ReplacedRead] | str:
-    """Return the replacements of both MMA operands' reads by reads of im2col panels (each row has all of K); or text:
-    why none.
+    """Return a list of _ReplacedRead: the reads of both MMA operands, from im2col panels (each row has all of K).
 
-    `reads` are the reads of the operands of the MMA `product`. The MMA must sum at least two dimensions that nothing
-    else uses, and the last coordinate of each read must not be below 0. Rows are padded to a multiple of `pitch` bytes.
+    Or return text: why there is none. `reads` are the reads of the operands of the MMA `product`. The MMA must sum at
+    least two dimensions that nothing else uses, and the last coordinate of each read must not be below 0. Rows are
+    padded to a multiple of `pitch` bytes.
     """
     one, two = (v.type.dims for v in product.operands[:2])
     summed = tuple(d for d in one if d in two and d not in product.result.type.dims)
@@ -370,8 +371,7 @@ def _is_private_dim(
 def _in_runs(
     read: Numbered, line: _WindowCoordinate, tap_and_run: tuple[Expr, Expr], channels: int, pitch: int, furthest: int
 ) -> _ReplacedRead:
-    """Return the replacement of `read` by a read of a copy in which a filter tap and `channels` channels are one
-    dimension.
+    """Return a _ReplacedRead: `read` from a copy in which a filter tap and `channels` channels are one dimension.
 
     `tap_and_run` is (dimension of the tap, dimension that stands for tap and channels in the copy). `line` is the
     window coordinate within an image line. Lines of the copy hold all windows, and are padded to a multiple of `pitch`
@@ -429,11 +429,12 @@ def _with_replaced_reads(
     free: Collection[Op],
     replacements: list[_ReplacedRead],
 ) -> RepackedProgram:
-    """Return the program with the reads in `replacements` replaced, with a program for each copy that the new reads
-    need.
+    """Return the program with the reads in `replacements` replaced, as a RepackedProgram with a program for each copy
+    needed.
 
     `sizes` is {dimension: extent}, `shapes` is {argument: extents}; the result has both for the new program. `free`
-    holds the loops that give the same result for every tile size; the result has their counterparts.
+    holds the loops that give the same result for every tile size; the result has the copies of these loops in the new
+    program.
     """
     copies, swapped, replacement_of = [], {}, dict[Value, Value]()
     all_sizes, extents = dict(sizes), dict(shapes)
@@ -482,7 +483,8 @@ def _with_replaced_reads(
 
 
 def _copy(program: Program, replacement: _ReplacedRead, name: str) -> FactorCopy:
-    """Return the program that makes the copy for `replacement`, and writes it to a new argument called `name`.
+    """Return the program that makes the copy for `replacement`, and writes it to a new argument called `name`, as a
+    FactorCopy.
 
     Elements that the source lacks are zeros. A copy that only reorders dimensions is a transpose. If the copy has the
     source's order, unchanged dimensions are merged.

@@ -66,12 +66,13 @@ def group_block_diagonal(
     deep: int,
     pitch: int,
 ) -> RepackedProgram | str:
-    """Return the program with every `count` adjacent GEMMs merged into one with a block-diagonal B; or text: why there
-    is none.
+    """Return the program with every `count` adjacent GEMMs merged into one with a block-diagonal B, as a
+    RepackedProgram.
 
-    The result also has the programs that copy operands. `deep` is the padded K of one GEMM; if K is shorter, A is
-    copied with zeros too. Rows of A and of the copies must be multiples of `pitch` bytes. `sizes` is {dimension:
-    extent}, `shapes` is {argument: extents}. `free` holds the loops that give the same result for every tile size.
+    It includes the programs that copy operands. Return text if this is impossible: why. `deep` is the padded K of one
+    GEMM; if K is shorter, A is copied with zeros too. Rows of A and of the copies must be multiples of `pitch` bytes.
+    `sizes` is {dimension: extent}, `shapes` is {argument: extents}. `free` holds the loops that give the same result
+    for every tile size.
     """
     with building():
         groups = find_groupable_gemms(program, sizes, shapes)
@@ -114,12 +115,11 @@ class _Diagonal:
         self.extents = {of.d: of.count // count, of.n: count * n, of.k: count * deep}
 
     def rewritten(self, free: Collection[Op], pitch: int) -> RepackedProgram:
-        """Return the rewritten program, with the program that copies B to diagonal blocks, and, if K is padded, one
-        that copies A.
+        """Return the rewritten program, as a RepackedProgram with the programs that copy operands.
 
-        `free` holds the loops that give the same result for every tile size. Rows of the copy of B are a multiple of
-        `pitch` bytes. Raise _Refused if the program cannot be rewritten. Call it once: it changes sizes and arguments
-        in self.
+        One program copies B to diagonal blocks; if K is padded, another one copies A. `free` holds the loops that give
+        the same result for every tile size. Rows of the copy of B are a multiple of `pitch` bytes. Raise _Refused if
+        the program cannot be rewritten. Call it once: it changes sizes and arguments in self.
         """
         self._require(free)
         self.sizes |= {s: extent for d, extent in self.extents.items() for s in d.symbols}
@@ -218,7 +218,8 @@ class _Diagonal:
         return Op(op.spec, operands, attrs, op.results, loc=op.loc)
 
     def _numbered(self, op: Op, bounded: Collection[Expr] | None = None) -> Numbered:
-        """Return the read or write `op` with numbers in place of sizes; raise _Refused if that is not possible.
+        """Return the read or write `op` as a Numbered, with numbers in place of sizes; raise _Refused if that is not
+        possible.
 
         Iterators of the dimensions in `bounded` get bounds; None: all iterators.
         """

@@ -45,14 +45,13 @@ def in_boxes(
     one_dim_per_digit: bool = False,
     free: Collection[Op] = (),
 ) -> ProgramInBoxes:
-    """Return the program with the dimensions `digits` replaced by a dimension that counts boxes, and dimensions within
-    a box.
+    """Return the program over boxes, as a ProgramInBoxes: one dimension counts boxes, others count within a box.
 
-    `digits` are neighbouring dimensions, mixed-radix parts of the flat dimension `name`. `box` has the extent of a box
-    along each of them. Within a box there is one flat dimension, or, with `one_dim_per_digit`, one for each extent
-    above 1. `lines` is None; or, if a box continues from one image line to the next, (elements of a box along the last
-    two digits, pitch of an image line). `sizes` is {dimension: extent}. `free` holds the loops that give the same
-    result for every tile size.
+    They replace `digits`, neighbouring dimensions that are mixed-radix parts of the flat dimension `name`. `box` has
+    the extent of a box along each digit. Within a box there is one flat dimension, or, with `one_dim_per_digit`, one
+    for each extent above 1. `lines` is None; or, if a box continues from one image line to the next, (elements of a box
+    along the last two digits, pitch of an image line). `sizes` is {dimension: extent}. `free` holds the loops that give
+    the same result for every tile size.
 
     >>> from tilewright.ir.tile import parse_tile
     >>> tile = parse_tile('''tile moved(%x: global f32[P, Q], %y: global f32[P, Q])

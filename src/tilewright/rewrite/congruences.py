@@ -65,10 +65,11 @@ class Congruences:
         self.numbers, self.size = Substitution(dict(sizes)), numbers_of(sizes)
 
     def proposed(self) -> Iterator[Congruence]:
-        """Yield each Congruence outside of which an MMA operand may be zero, once.
+        """Yield each Congruence that MMA operands may depend on, once: outside of it, an operand may be zero.
 
-        Candidates come from divisions of a sum of two indices by a constant, as in x[(h - r)//2]; h is an index of the
-        result, r one that the MMA sums. They are not proved: `holds` does that.
+        A Congruence says that a sum of two indices is a multiple of a number. Candidates come from divisions of such a
+        sum by a constant, as in x[(h - r)//2]; h is an index of the result, r one that the MMA sums. They are not
+        proved: `holds` does that.
         """
         yielded: set[Congruence] = set()
         for op in [x for x in self.program.walk() if x.name == "mma"]:
@@ -84,7 +85,8 @@ class Congruences:
         """True if every MMA operand with both dimensions of `congruence` is proved to be zero wherever `congruence` is
         false.
 
-        All MMAs of the program count. The result is also True if no operand has both dimensions.
+        `congruence` says that a sum of two indices is a multiple of a number. All MMAs of the program count. The result
+        is also True if no operand has both dimensions.
         """
         both = {congruence.kept, congruence.summed}
         products = (op for op in self.program.walk() if op.name == "mma")
@@ -94,9 +96,10 @@ class Congruences:
     def vanishes(self, value: Value, congruence: Congruence) -> bool:
         """True if the tile `value` is proved to be zero wherever `congruence` is false.
 
-        Casts and permutes are looked through. A read must be out of bounds wherever `congruence` is false. A select
-        must have the constant 0 as its second choice. Also, its condition must imply `congruence`, or its first choice
-        must be zero wherever `congruence` is false. Every other value gives False.
+        `congruence` says that a sum of two indices is a multiple of a number. Casts and permutes are looked through. A
+        read must be out of bounds wherever `congruence` is false. A select must have the constant 0 as its second
+        choice. Also, its condition must imply `congruence`, or its first choice must be zero wherever `congruence` is
+        false. Every other value gives False.
         """
         op = self.makers.get(value)
         if op is None:
@@ -111,8 +114,9 @@ class Congruences:
     def is_out_of_bounds(self, read: Op, congruence: Congruence) -> bool:
         """True if the operation `read` is out of bounds, and so gives 0, wherever `congruence` is false.
 
-        One coordinate alone must show this. False if the read does not state 0 as its value out of bounds, has lookups
-        or bounds, lacks one of the two dimensions, or has too many indices to try all of them.
+        `congruence` says that a sum of two indices is a multiple of a number. One coordinate alone must show that the
+        read is out of bounds. False if the read does not state 0 as its value out of bounds, has lookups or bounds,
+        lacks one of the two dimensions, or has too many indices to try all of them.
         """
         if read.attrs.get("otherwise") != 0 or read.attrs.get("lookups") or read.attrs.get("bounds"):
             return False
@@ -134,16 +138,16 @@ class Congruences:
     def is_same(self, condition: Value, congruence: Congruence) -> bool:
         """True if the tile of bools `condition`, computed from indices, is true exactly where `congruence` is true.
 
-        False if `condition` has other dimensions than `congruence`, depends on data, or has too many indices to compare
-        all.
+        `congruence` says that a sum of two indices is a multiple of a number. False if `condition` has other dimensions
+        than `congruence`, depends on data, or has too many indices to compare all.
         """
         return self._compared(condition, congruence, lambda a, b: a == b)
 
     def _implies(self, condition: Value, congruence: Congruence) -> bool:
         """True if `congruence` is true wherever the tile of bools `condition`, computed from indices, is true.
 
-        False if `condition` has other dimensions than `congruence`, depends on data, or has too many indices to compare
-        all.
+        `congruence` says that a sum of two indices is a multiple of a number. False if `condition` has other dimensions
+        than `congruence`, depends on data, or has too many indices to compare all.
         """
         return self._compared(condition, congruence, lambda a, b: ~a | b)
 
@@ -151,8 +155,8 @@ class Congruences:
         """True if `compare(c, m)` is True everywhere; c and m are arrays of bools, the values of `condition` and
         `congruence`.
 
-        `condition` is a tile of bools. False if it has other dimensions than `congruence`, depends on data, or has too
-        many indices.
+        `condition` is a tile of bools, and `congruence` says that a sum of two indices is a multiple of a number. False
+        if `condition` has other dimensions than `congruence`, depends on data, or has too many indices.
         """
         dims = (congruence.kept, congruence.summed)
         if set(condition.type.dims) != set(dims) or prod(map(self.size, dims)) > TABLED:

@@ -46,11 +46,12 @@ def in_digits(
 def digits_of(
     program: Program, sizes: Mapping[Symbol, int], free: Collection[Op], dim: Expr, *, alone: bool = False
 ) -> tuple[Program, dict[Symbol, int], tuple[Symbol, ...], set[Op]] | None:
-    """Return (program, {dimension: extent}, digits of `dim`, its loops of `free`) with `dim` replaced by its digits.
+    """Return (program, {dimension: extent}, digits of `dim`, counterparts of the loops `free`) with `dim` replaced by
+    digits.
 
     Digits are mixed-radix parts of the index, into which accesses divide it. None if `dim` cannot be replaced. With
-    `alone`, no other dimension is replaced; without, all dimensions that accesses divide are. `free` holds the loops
-    that give the same result for every tile size.
+    `alone`, no other dimension is replaced; without, all dimensions that accesses divide are. `sizes` is {dimension:
+    extent}. `free` holds the loops that give the same result for every tile size.
     """
     with building():
         rewrite = _Digits(program, sizes, free, False, dim if alone else None)

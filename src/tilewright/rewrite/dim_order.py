@@ -96,7 +96,7 @@ def _positions(program: Program, products: list[Op], taps: list[Expr]) -> dict[E
 
     First come `taps`, then dimensions that no memory has, then batch dimensions. The others follow in the order of the
     first result in memory, then of the arguments. `products` are the MMAs. If exactly one operand of an MMA is computed
-    from another MMA, N (the dimensions of the other operand) comes last of all, so that the computed operand is A.
+    from another MMA, it must be A: the result's dimensions that only the other operand has (N) come last of all.
     """
     ops = list(program.walk())
     accesses = [op for op in ops if op.name in ("read", "write")]

@@ -26,8 +26,8 @@ SAME = frozenset({*ELEMENTWISE, "read", "write", "cast", "select", "scalar", "fi
 def in_one_dim(program: Program, sizes: Mapping[Symbol, int]) -> tuple[Program, dict[Symbol, int]] | None:
     """Return (elementwise program over one flat dimension, {dimension: extent} with this dimension), or None.
 
-    None if the program is not elementwise, has constraints, fewer than two dimensions or no elements, or if the extent
-    of its last dimension is a power of two. `sizes` is {dimension: extent}.
+    None if the program is not elementwise, has constraints, fewer than two dimensions, no elements or an unknown
+    extent, or if the extent of its last dimension is a power of two. `sizes` is {dimension: extent}.
     """
     dims = _dims(program)
     if dims is None or len(dims) < 2 or not all(isinstance(d, Symbol) and d in sizes for d in dims):

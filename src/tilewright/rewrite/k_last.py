@@ -81,11 +81,11 @@ def with_tiles_k_last(program: Program, free: Collection[Op]) -> tuple[Program, 
 
 
 def transposed_copy(program: Program, read: Numbered, name: str) -> FactorCopy:
-    """Return the program that copies an operand to a new argument `name`, transposed to the order of coordinates of
-    `read`.
+    """Return the program that copies an operand to a new argument `name`, transposed, as a FactorCopy.
 
-    `read` must be a result of `with_k_last` with a moved coordinate. The copy has at most three dimensions: the
-    dimensions before the moved one, merged; those behind it, merged; and the moved one, last.
+    The copy has the order of coordinates of `read`, which must be a result of `with_k_last` with a moved coordinate.
+    The copy has at most three dimensions: the dimensions before the moved one, merged; those behind it, merged; and the
+    moved one, last.
     """
     assert read.order is not None
     moved = read.order[-1]

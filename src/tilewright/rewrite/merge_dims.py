@@ -52,10 +52,11 @@ class Sized:
 
 
 def merged(sized: Sized, *, divides: bool = True) -> Sized:
-    """Return `sized` with neighbouring dimensions merged wherever they can be; `sized` itself if there are none.
+    """Return `sized` (program, extents, shapes and loops) with neighbouring dimensions merged wherever they can be.
 
-    Dimensions are merged if all memories that have them can be viewed with one dimension instead. With `divides`, they
-    are also merged if accesses can divide the merged index, as in i//56 and i%56.
+    Return `sized` itself if there are none. Dimensions are merged if all memories that have them can be viewed with one
+    dimension instead. With `divides`, they are also merged if accesses can divide the merged index, as in i//56 and
+    i%56.
     """
     for views in (True, False) if divides else (True,):  # views first: windows then see the merged dimensions
         while (run := (runs := _Runs(sized)).first(views)) is not None:
@@ -298,7 +299,8 @@ def _coordinate_values(ops: list[Op]) -> set[Value]:
 
 
 def reduction_chains(ops: list[Op]) -> list[list[Op]]:
-    """Return lists of the reductions in `ops`: those of a list are together one reduction over several dimensions.
+    """Return a list of lists of the reductions in `ops`. Each inner list is together one reduction over several
+    dimensions.
 
     Each reduction of a list has the same function, and reads the result of the one before, which nothing else uses.
     After a sum with a rounded result, a new list begins. A reduction without such a neighbour is a list of one.
@@ -351,10 +353,10 @@ def run_place(sized: Sized, op: Op, run: Run) -> range | None:
 
 
 def _merge(sized: Sized, run: Run, viewed: Collection[Op]) -> Sized:
-    """Return `sized` with one dimension in place of the run (tuple of neighbouring dimensions).
+    """Return `sized` (program, extents, shapes and loops) with one dimension in place of the run.
 
-    Memories that an operation in `viewed` accesses get a view with the merged dimension. Accesses to other memories
-    divide the merged index.
+    A run is a tuple of neighbouring dimensions. Memories that an operation in `viewed` accesses get a view with the
+    merged dimension. Accesses to other memories divide the merged index.
     """
     program, sizes, shapes = sized.program, dict(sized.sizes), dict(sized.shapes)
     merged_dim = _name(sized, run)

@@ -103,7 +103,7 @@ def numbered(
 def factor_read(
     program: Program, factor: Value, sizes: Mapping[Symbol, int], shapes: Mapping[Value, Shape]
 ) -> Numbered | str:
-    """Return the read that makes the MMA operand `factor`, with numbers in place of all sizes; or text: why it is not
+    """Return the read that makes the MMA operand `factor` as a Numbered (numbers for all sizes); or text: why it is not
     plain.
 
     A plain read is of an argument in `shapes` ({argument: extents}), does not depend on data, and gives 0 out of
@@ -123,11 +123,11 @@ def factor_read(
 def factor_reads(
     program: Program, product: Op, sizes: Mapping[Symbol, int], shapes: Mapping[Value, Shape]
 ) -> list[Numbered] | str:
-    """Return [read of operand A, read of operand B] of the MMA `product`, with numbers in place of all sizes; or text:
-    why not.
+    """Return [read of operand A, read of operand B] of the MMA `product`, each a Numbered (numbers for all sizes).
 
-    Each operand must come from a plain read of an argument (see `factor_read`). The two arguments must differ, and
-    nothing else may use them. `sizes` is {dimension: extent}, `shapes` is {argument: extents}.
+    Or return text: why not. Each operand must come from a plain read of an argument (see `factor_read`). The two
+    arguments must differ, and nothing else may use them. `sizes` is {dimension: extent}, `shapes` is {argument:
+    extents}.
     """
     reads = []
     for factor in product.operands[:2]:
@@ -162,7 +162,8 @@ def with_ops(block: Block, swapped: Mapping[Op, Op], values: Mapping[Value, Valu
 def copying_program(
     program: Program, source: Value, name: str, source_shape: Shape, count: int, at: tuple[Expr, ...], words: str
 ) -> FactorCopy:
-    """Return the program that copies the argument `source` to a new argument `name` of `count` contiguous elements.
+    """Return the program, a FactorCopy, that copies the argument `source` to a new argument `name` of `count` elements
+    in a row.
 
     Element n of the copy is the source's element at the coordinates `at`, expressions of the symbol
     `element_number(count)`; out of bounds it is 0. `source_shape` is the shape in which the source is read. `words` is
@@ -185,8 +186,8 @@ def copying_program(
 def transposing_program(
     program: Program, source: Value, name: str, source_shape: Shape, order: tuple[int, ...], words: str
 ) -> FactorCopy:
-    """Return the program that copies the argument `source` to a new argument `name` with its dimensions in another
-    order.
+    """Return the program, a FactorCopy, that copies the argument `source` to a new argument `name` with reordered
+    dimensions.
 
     `order` has the dimension numbers of the source in the order of the copy: (0, 2, 1) swaps the last two.
     `source_shape` is the shape in which the source is read; dimensions of extent 1 are left out. `words` is the text

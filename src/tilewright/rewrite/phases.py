@@ -65,8 +65,8 @@ def _split_one(
 ) -> InPhases | None:
     """Split one index of the result into phases, as `in_phases` does repeatedly; None if no congruence allows it.
 
-    Return (new program, {dimension: extent}, counterparts of the loops `free` in it). The parameters are those of
-    `in_phases`.
+    A congruence says that a sum of two indices is a multiple of a number. Return (new program, {dimension: extent},
+    counterparts of the loops `free` in it). The parameters are those of `in_phases`.
     """
     finder = Congruences(program, sizes)
     for congruence in finder.proposed():
@@ -85,9 +85,10 @@ def _without_condition(
     """Remove tests of `congruence` from the conditions of selects; return (new program, counterparts of the loops
     `free`).
 
-    A later rewrite makes the congruence true everywhere. Both are returned unchanged if no select tests it, or if its
-    step and modulus have a common divisor: no tap then reaches some elements of the result. `finder` finds the tests.
-    `free` holds the loops that give the same result for every tile size.
+    `congruence` says that a sum of two indices is a multiple of a number; a later rewrite makes it true everywhere.
+    Both results are returned unchanged if no select tests it, or if its step and modulus have a common divisor: no tap
+    then reaches some elements of the result. `finder` finds the tests. `free` holds the loops that give the same result
+    for every tile size.
     """
     remaining = {
         op: [c for c in conjuncts(op.operands[0], finder.makers) if not finder.is_same(c, congruence)]
@@ -180,7 +181,8 @@ class _Numbers:
 
 
 def _numbers(congruence: Congruence, kept: int, summed: int) -> _Numbers:
-    """Return formulas for the result's index h and the tap's index r, for which `congruence` is always true.
+    """Return a _Numbers: formulas for the result's index h and the tap's index r, for which `congruence` is always
+    true.
 
     They are in terms of a phase p (a residue of h) and of indices u and q within a phase. If h - r + 1 must be even,
     they may be h = 2*u + p and r = 2*q - p + 1. `kept` and `summed` are the extents along h and r. The result's

@@ -236,8 +236,8 @@ class Replacement:
 
     @classmethod
     def by_last(cls, cut: Op, ops: list[Op]) -> Replacement:
-        """Return the replacement of the operation `cut` by `ops`: the result of the last of `ops` replaces the result
-        of `cut`.
+        """Return a Replacement of the operation `cut` by `ops`: the result of the last of `ops` replaces the result of
+        `cut`.
 
         Both must have exactly one result.
         """
@@ -270,8 +270,8 @@ def two_programs(
     new: dict[Symbol, int],
     parts: int = 1,
 ) -> TwoPrograms | str:
-    """Return `program` as two programs, the second of which reads what the first writes; or text: why they cannot run
-    so.
+    """Return `program` as a TwoPrograms, the second of which reads what the first writes; or text: why it cannot be
+    split so.
 
     `first` is (suffix of the first program's name, its operations). `stored` is {value of the first: memory that it is
     written to}. In the second, the operations of `rest`, which read these memories, replace `rest.cut`.

@@ -69,10 +69,10 @@ def _divided_last(program: Program, dim: Expr) -> Program:
 def _division(program: Program, product: Op, operand: Value, dim: Expr) -> tuple[Op, Value, Value] | None:
     """Return (division, divided value, divisor) if `operand` of the MMA `product` can be divided after the MMA instead.
 
-    Otherwise return None. `operand` must be a quotient, perhaps cast or broadcast. The divided value must be the result
-    of an exponential, and have `dim`. The divisor must be a tile without `dim`; the MMA's result must have its
-    dimensions and element type. Nothing else may use the quotient, and the MMA must start from zero. A multiplication
-    counts as a division.
+    Otherwise return None. `operand` must be a quotient, perhaps cast, broadcast or permuted. The divided value must be
+    the result of an exponential, and have `dim`. The divisor must be a tile without `dim`; the MMA's result must have
+    its dimensions and element type. Nothing else may use the quotient, and the MMA must start from zero. A
+    multiplication counts as a division.
     """
     makers, users = program.makers(), program.users()
     op, value = makers.get(operand), operand

@@ -58,12 +58,12 @@ class WholeSum:
 
 
 def splittable_mma(program: Program, free: Collection[Op], sizes: Mapping[Symbol, int]) -> WholeSum | str:
-    """Return the only MMA of `program`, with the dimensions of K along which split-K can split it; or text: why it
-    cannot.
+    """Return the only MMA of `program` as a WholeSum, with the dimensions of K along which split-K can split it.
 
-    The MMA may be in a loop of `free`. It must start from zero, and the program must have no constraints. Without a
-    loop, both operands must be reads. In a loop, operands may be computed elementwise, and the loop must do nothing but
-    add the MMA. `free` holds the loops that give the same result for every tile size. `sizes` is {dimension: extent}.
+    Or return text: why it cannot be split. The MMA may be in a loop of `free`. It must start from zero, and the program
+    must have no constraints. Without a loop, both operands must be reads. In a loop, operands may be computed
+    elementwise, and the loop must do nothing but add the MMA. `free` holds the loops that give the same result for
+    every tile size. `sizes` is {dimension: extent}.
     """
     loops = [op for op in program.body.ops if op.name == "iterate"]
     if program.records:
@@ -157,12 +157,12 @@ def _unit_of(whole_sum: WholeSum, sizes: Mapping[Symbol, int], axis: Expr, step:
 def split_k_programs(
     program: Program, sizes: Mapping[Symbol, int], free: Collection[Op], axis: Expr, count: int, step: int
 ) -> TwoPrograms | str:
-    """Return the program as two programs, by split-K; or text: why it cannot be split.
+    """Return the program as a TwoPrograms, by split-K; or text: why it cannot be split.
 
-    The first computes partial sums over `count` parts of the dimension `axis`. The second adds them and does the rest.
-    If zeros are read past the end of `axis`, there may be fewer parts than `count`, and the last may be shorter. Along
-    K of the atom, parts are multiples of `step` elements. `sizes` is {dimension: extent}. `free` holds the loops that
-    give the same result for every tile size.
+    The first program computes partial sums over `count` parts of the dimension `axis`. The second adds them and does
+    the rest. If zeros are read past the end of `axis`, there may be fewer parts than `count`, and the last may be
+    shorter. Along K of the atom, parts are multiples of `step` elements. `sizes` is {dimension: extent}. `free` holds
+    the loops that give the same result for every tile size.
     """
     whole_sum = splittable_mma(program, free, sizes)
     if isinstance(whole_sum, str):
@@ -198,11 +198,10 @@ def split_k_programs(
 
 
 def is_plain(read: Op, axis: Expr, sizes: Mapping[Symbol, int]) -> bool:
-    """True if memory ends where the dimension `axis` ends, in the one coordinate of `read` that is its index or a
-    quotient.
+    """True if exactly one coordinate of `read` is the index of `axis` or a quotient of it, and its memory dimension
+    ends there.
 
-    True for x[k] if x has K elements, and for x[k//4] if x has K/4. False if there is no such coordinate, or more than
-    one. `sizes` is {dimension: extent}.
+    For instance, x[k] if x has K elements, or x[k//4] if x has K/4. `sizes` is {dimension: extent}.
     """
     kind, over, at = places(read)
     iterator, size = dict(zip(kind.dims, over, strict=True)).get(axis), Substitution(dict(sizes))

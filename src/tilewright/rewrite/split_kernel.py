@@ -30,7 +30,7 @@ from tilewright.rewrite.rewriter import Replacement, TwoPrograms, memory_between
 
 
 def split_after_mma(program: Program, sizes: Mapping[Symbol, int], name: str) -> TwoPrograms | str:
-    """Return the program as two kernels, with a value between them in memory; or text: why there is no such value.
+    """Return the program as a TwoPrograms, with a value between them in memory; or text: why there is no such value.
 
     The first kernel has the MMAs up to the one called `name`, and writes a value computed from them. The second kernel
     reads it. Of several values, take the one with the fewest bits per element; of equal ones, the last. `sizes` is
@@ -57,7 +57,7 @@ def split_after_mma(program: Program, sizes: Mapping[Symbol, int], name: str) ->
 
 
 def split_before_mma(program: Program, sizes: Mapping[Symbol, int], name: str) -> TwoPrograms | str:
-    """Return the program as two kernels, with a reduced value between them in memory; or text: why there is no such
+    """Return the program as a TwoPrograms, with a reduced value between them in memory; or text: why there is no such
     value.
 
     The first kernel computes and writes the value, and the second reads it for the MMA called `name`. The value is an

@@ -31,7 +31,7 @@ NEUTRAL = {"sum": 0.0, "max": LOWEST, "min": -LOWEST}
 
 
 def split_loop_programs(program: Program, sizes: Mapping[Symbol, int], count: int, tile: int) -> TwoPrograms | str:
-    """Return the program as two programs that run its loop in parts; or text: why the loop cannot be split.
+    """Return the program as a TwoPrograms that runs its loop in parts; or text: why the loop cannot be split.
 
     The first program runs the parts in parallel, and writes the carried values of each. The second merges them and does
     the rest. There are at most `count` parts, each a multiple of `tile` elements, which is also the tile size of the
@@ -214,7 +214,7 @@ class _Merge:
     outer: Symbol
 
     def replacement(self) -> Replacement:
-        """Return the operations that replace the original loop: they read the carried values of all parts, and merge
+        """Return a Replacement of the original loop: its operations read the carried values of all parts, and merge
         them.
 
         Maxima are merged first, since other carried values are rescaled by them. Parts are always combined in the same

@@ -30,7 +30,7 @@ _ALIKE = {*SIMPLE, *GIVEN, "read"}
 def split_reduction_programs(
     program: Program, sizes: Mapping[Symbol, int], count: int, machine: Machine
 ) -> TwoPrograms | str:
-    """Return the program as two programs, which reduce in parts; or text: why it cannot be split.
+    """Return the program as a TwoPrograms that reduces in parts; or text: why it cannot be split.
 
     The first program reduces `count` equal parts of the reduced dimension separately. The second combines their
     results, and reduces the remaining elements. The program must have no constraints and exactly one reduction, with a

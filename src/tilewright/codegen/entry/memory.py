@@ -83,8 +83,7 @@ class HostMemoryMap:
 
 
 def memory_map(host: Program, roles: dict[str, list[str]], *, is_serial: bool = False) -> HostMemoryMap:
-    """Return the byte offset of each workspace (temporary tensor) of a host program, and the tensor that each view is
-    of.
+    """Return a HostMemoryMap: byte offsets of workspaces (temporary tensors), and the tensor that each view is of.
 
     Workspaces that the `bind` block makes or writes get offsets in the memory `kept`, which later calls only read. All
     others get offsets in the workspace of a call. `roles` is {name of a launched program: list of the roles of its

@@ -72,15 +72,15 @@ class EntryPlan:
         self._checks: dict[Op, int] = {}
 
     def fault(self, kind: ErrorKind, place: int, says: str) -> EntryFault:
-        """Return the error code of the kind `kind` about the buffer, size or check with index `place`, and register it.
+        """Return the error code (an EntryFault) of the kind `kind` about the buffer, size or check with index `place`.
 
-        Its message is `says`. If one of this kind and index is registered already, return that one, with the earlier
-        message.
+        Also register it, with the message `says`. If a code of this kind and index is registered already, return that
+        one, with the earlier message.
         """
         return self._faults.setdefault((kind, place), EntryFault(kind, place, says))
 
     def requirement(self, says: str) -> EntryFault:
-        """Return the error code for sizes that violate a condition, and register it.
+        """Return the error code (an EntryFault) for sizes that violate a condition, and register it.
 
         Its message is `says`. Equal messages share a code.
         """
@@ -88,8 +88,9 @@ class EntryPlan:
         return self.fault(ErrorKind.REQUIREMENT, place, says)
 
     def check(self, op: Op) -> EntryFault:
-        """Return the error code of `op`, a `check` operation of the host program, and register it with the operation's
-        message.
+        """Return the error code (an EntryFault) of `op`, a `check` operation of the host program, and register it.
+
+        Its message is that of the operation.
         """
         place = self._checks.setdefault(op, len(self._checks))
         return self.fault(ErrorKind.CHECK, place, op.attrs["says"])

@@ -100,7 +100,7 @@ class ProgramTexts:
         return free
 
     def add_entry(self, text: str) -> None:
-        """Add the LLVM text of the kernel's entry functions, which callers use. Their names stay.
+        """Add the LLVM text of the kernel's entry functions, which callers use. Function names are not changed.
 
         Declarations and definitions that were added before are not repeated.
         """

@@ -40,10 +40,11 @@ class WrittenEntry:
 
 
 def write_entry(plan: EntryPlan, *, tvm_ffi: bool = False) -> WrittenEntry:
-    """Return the LLVM text of all C functions of the kernel that `plan` describes, with facts that a caller needs.
+    """Return a WrittenEntry: the LLVM text of all C functions of the kernel that `plan` describes, and facts for
+    callers.
 
-    These are error codes, byte counts, and the names of the arguments that each function uses. If `tvm_ffi` is True,
-    the text includes the function that TVM-FFI calls.
+    The facts are error codes, byte counts, and the names of the arguments that each function uses. If `tvm_ffi` is
+    True, the text includes the function that TVM-FFI calls.
     """
     name = plan.name
     functions = [_task(name), _fill(name), *_configured(plan)]

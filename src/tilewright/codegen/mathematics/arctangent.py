@@ -48,7 +48,7 @@ def arctangent(m: Lanes, y: Number, x: Number) -> Number:
 
 
 def _scaled_to_finite_sum(m: Lanes, less: Number, more: Number) -> tuple[Number, Number]:
-    """Emit two magnitudes with the same ratio as `less` to `more` and with a finite sum, and return them in this order.
+    """Emit two magnitudes with the ratio of `less` to `more` and a finite sum; return (scaled `less`, scaled `more`).
 
     `less` must be at most `more`, and neither may be negative. If `more` is at least 2^1000, both are divided by
     2^1000. The results are (1, 1) if both are infinite, and (0, 1) if both are 0. `m` emits the LLVM instructions.
