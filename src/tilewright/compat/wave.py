@@ -98,7 +98,7 @@ class WaveCompileOptions:
 
     @property
     def ignored(self) -> tuple[str, ...]:
-        """The sorted names of the options that are set (not None, False, () or []) and have no effect here, as a tuple."""
+        """The sorted names of the options that are set (not None, False, () or []) without effect here, as a tuple."""
         used = {"target"} if _is_ours(self.target) else set()
         return tuple(
             sorted(name for name, v in self._set.items() if v not in (None, False, (), []) and name not in used)
@@ -235,7 +235,7 @@ def dump_generated_mlir() -> bool:
 
 
 def check_individual_kernels() -> bool:
-    """Return False. Wave's programs call this to ask whether to check kernels one by one; a kernel is one program."""
+    """Return False. Wave's programs call this to ask whether to check kernels one by one: each is one program."""
     return False
 
 

@@ -37,7 +37,7 @@ class DType:
 
     @property
     def accumulator(self) -> DType:
-        """The type in which sums of this type accumulate: f32 or i32; for 64-bit types f64 or i64. For bool, it is i32."""
+        """The type in which sums of this type accumulate: f32 or i32; f64 or i64 for 64-bit types; i32 for bool."""
         if self.kind == "float":
             return f64 if self.bits == 64 else f32
         return i64 if self.bits == 64 else i32
