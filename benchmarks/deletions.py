@@ -23,7 +23,7 @@ from references import integers  # noqa: E402
 from tilewright.block import BlockKernel  # noqa: E402
 from tilewright.compiler.text import TextExecutable  # noqa: E402
 from tilewright.errors import ProgramError  # noqa: E402
-from tilewright.ir.binding import rebuilt  # noqa: E402
+from tilewright.ir.binding import substituted_program  # noqa: E402
 from tilewright.ir.core import Block, Op, Program  # noqa: E402
 
 DELETED = ("barrier", "wait", "commit", "release")
@@ -106,9 +106,9 @@ def places(program: Program) -> list[tuple[Block, int]]:
 
 def deletions(subject: Subject, schedules: tuple[tuple[int, int], ...] = SCHEDULES) -> Iterator[Outcome]:
     """What becomes of each deletion."""
-    whole = rebuilt(subject.kernel.trace(subject.params), {})  # branches that are never taken are gone
+    whole = substituted_program(subject.kernel.trace(subject.params), {})  # branches that are never taken are gone
     for place in range(len(places(whole))):
-        program = rebuilt(whole, {})
+        program = substituted_program(whole, {})
         block, index = places(program)[place]
         gone: Op = block.ops.pop(index)
         yield Outcome(_line(gone), gone.name, _fault(program, subject, schedules))

@@ -122,7 +122,7 @@ def test_sine_and_cosine_share_the_function_for_large_angles() -> None:
     w = Writer()
     for name in ("sin", "cos"):
         for lanes, bits in ((4, 32), (4, 64), (None, 64)):
-            mathematics.written(w, name, ["%x"], lanes, bits)
+            mathematics.emit_function(w, name, ["%x"], lanes, bits)
     names = re.findall(r"^define .*?@([\w.]+)\(", "\n".join(w.declared), re.MULTILINE)
     assert len(names) == len(set(names)) == 7
     assert "tw.large_angle" in names

@@ -17,7 +17,7 @@ import tilewright.lang as tkl
 import tilewright.wave as tkw
 from tilewright.compiler.native import kernel_for
 from tilewright.plan.facts.online_softmax import online_softmax
-from tilewright.rewrite.tile_between_gemms import in_a_loop
+from tilewright.rewrite.tile_between_gemms import with_loop_over
 from tilewright.targets.registry import machine
 
 sys.path[:0] = [str(Path(__file__).parents[2] / "benchmarks")]
@@ -89,7 +89,7 @@ def test_a_loop_over_keys_that_is_not_written_takes_no_longer_than_one_that_is()
 def test_the_loop_gives_what_whole_rows_give(change: str, tile: int):
     arrays, program = inputs(2, 5, 96, 8, 6), attention(change).trace()
     (axis,) = (op.attrs["dim"] for op in program.walk() if op.name == "max")
-    looped = in_a_loop(program, axis, tile)
+    looped = with_loop_over(program, axis, tile)
     assert not isinstance(looped, str)
     again = tilewright.compile(str(looped), target="executor")
     assert np.array_equal(again(*arrays), tilewright.compile(attention(change), target="executor")(*arrays))

@@ -21,7 +21,7 @@ import tilewright.wave.ops  # noqa: E402
 from tilewright.algebra.expr import symbol  # noqa: E402
 from tilewright.errors import ExecutionError  # noqa: E402
 from tilewright.ir.tile import TILE, parse_tile  # noqa: E402
-from tilewright.rewrite.split_reduction import parted  # noqa: E402
+from tilewright.rewrite.split_reduction import split_reduction_programs  # noqa: E402
 from tilewright.targets.registry import machine  # noqa: E402
 
 pytestmark = [no_atoms_today, pytest.mark.filterwarnings("ignore::UserWarning")]
@@ -216,7 +216,9 @@ def test_an_atomic_beside_a_split_sum_was_left_out():
 }
 """
     program = parse_tile(text)
-    split = parted(program, {symbol("A", 0): 4096, symbol("B", 0): 17, symbol("C", 0): 5}, 4, machine("hopper"))
+    split = split_reduction_programs(
+        program, {symbol("A", 0): 4096, symbol("B", 0): 17, symbol("C", 0): 5}, 4, machine("hopper")
+    )
     assert not isinstance(split, str)
     assert not any(op.name == "atomic_add" for op in split.first.walk())
     assert sum(op.name == "atomic_add" for op in split.second.walk()) == 1
@@ -237,9 +239,9 @@ def test_a_split_sum_of_what_the_program_wrote_read_it_too_early():
     write = "%0 = read %z : f32[A]\n  write %0, %x"
     sizes = {symbol("A", 0): 4096}
     before = parse_tile(text.replace("WRITE", write).replace("AFTER", ""))
-    assert parted(before, sizes, 4, machine("hopper")) == "x is written before it is read"
+    assert split_reduction_programs(before, sizes, 4, machine("hopper")) == "x is written before it is read"
     after = parse_tile(text.replace("WRITE", "").replace("AFTER", write))
-    assert not isinstance(parted(after, sizes, 4, machine("hopper")), str)
+    assert not isinstance(split_reduction_programs(after, sizes, 4, machine("hopper")), str)
 
 
 def test_lanes_of_other_waves_read_before_a_transposing_map_stores():

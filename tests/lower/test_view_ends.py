@@ -180,7 +180,7 @@ def test_batches_within_rows_do_not_meet(k: int, tma: bool) -> None:
 def test_parts_of_a_sum_that_end_within_a_slab_are_exact(monkeypatch: pytest.MonkeyPatch) -> None:
     """Copies of a machine know the ends of tensors: parts of channels are then a dimension of both factors."""
     kernel, sizes = kernels.conv((3, 3), "i8", "i32", padding=1), {"N": 2, "H": 3, "W": 3, "C": 256, "F": 64}
-    monkeypatch.setattr(bind, "step_of", lambda program, machine: 64)  # slabs of 128
+    monkeypatch.setattr(bind, "part_step", lambda program, machine: 64)  # slabs of 128
     plan = str(first_plan(kernel, sizes, HOPPER, lambda plan: plan.parts == ("K_0", 2)))
     for said, other in (
         ("parts K_0 2", "parts K_0 4"),

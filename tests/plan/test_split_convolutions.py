@@ -13,7 +13,7 @@ from tilewright import kernels
 from tilewright.compiler.native import kernel_for
 from tilewright.errors import ArgumentError
 from tilewright.ir.tile import parse_tile
-from tilewright.rewrite.split_k import sum_of
+from tilewright.rewrite.split_k import splittable_mma
 from tilewright.targets.registry import machine
 
 HOPPER = machine("hopper")
@@ -82,7 +82,7 @@ tile taps(%a: global f32[M, P, K], %b: global f32[N, P, K], %c: global f32[M, N]
 
 @pytest.mark.parametrize(("blocks", "axes"), [("", ["P", "K"]), (" blocks=4", ["P"])])
 def test_what_has_a_block_for_each_of_the_result_is_not_taken_apart(blocks: str, axes: list[str]) -> None:
-    found = sum_of(parse_tile(PRODUCT.replace("%0 : f32", f"%0{blocks} : f32")), (), {})
+    found = splittable_mma(parse_tile(PRODUCT.replace("%0 : f32", f"%0{blocks} : f32")), (), {})
     assert not isinstance(found, str)
     assert [str(d) for d in found.axes] == axes
 
@@ -146,7 +146,7 @@ def test_parts_are_equal_where_memory_goes_on_past_the_end_of_a_sum(length: int,
     text = text.replace("read %a :", "read %a over=[i, j, k] at=[i, j, k] :").replace("N, P\n", "N, P, i, j, k\n")
     program = parse_tile(text)
     row, k = (a.type.dims[-1] for a in program.args[:2])
-    found = sum_of(program, (), {row: length, k: 100})
+    found = splittable_mma(program, (), {row: length, k: 100})
     assert not isinstance(found, str)
     assert [str(d) for d in found.axes if d in found.ends] == ends
 

@@ -16,7 +16,7 @@ from tilewright import kernels
 from tilewright.compiler.native import kernel_for
 from tilewright.errors import ArgumentError
 from tilewright.lang import f32
-from tilewright.rewrite.drop_loop import dissolved
+from tilewright.rewrite.drop_loop import with_loop_run_once
 from tilewright.targets.registry import machine
 
 B, M, N, D, E = (getattr(tkl.sym, name) for name in "BMNDE")
@@ -132,7 +132,7 @@ def test_a_conditional_write_beside_the_loop_stays() -> None:
 
         tkw.write(total[1], y)
 
-    at_once = dissolved(beside.trace())
+    at_once = with_loop_run_once(beside.trace())
     assert not isinstance(at_once, str)
     assert [op.name for op in at_once.walk()].count("write") == 2
 

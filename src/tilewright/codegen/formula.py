@@ -37,20 +37,24 @@ class FormulaWriter:
         self.w, self.lanes, self.lane, self.leaf = w, lanes, lane, leaf
 
     def kind(self, text: str) -> str:
-        """Return the LLVM type of a value whose lanes have the LLVM type `text`: "float" -> "<8 x float>" in a formula
-        with 8 lanes, "float" in a formula for one element.
+        """Return the LLVM type of a value with this formula's lanes, if each lane has the LLVM type `text`.
+
+        With 8 lanes, "float" gives "<8 x float>"; in a formula for one element, it gives "float".
         """
         return text if self.lanes is None else f"<{self.lanes} x {text}>"
 
     def of(self, dtype: DType) -> str:
-        """Return the LLVM type of a value whose elements have type `dtype`, with this formula's lanes: f32 -> "<8 x
-        float>" with 8 lanes, "float" for one element.
+        """Return the LLVM type of a value with this formula's lanes, if each lane has the element type `dtype`.
+
+        With 8 lanes, f32 gives "<8 x float>"; in a formula for one element, it gives "float".
         """
         return self.kind(element(dtype))
 
     def number(self, value: Any, dtype: DType) -> str:
         """Return the LLVM constant of the Python number `value` as an element of type `dtype`, in all lanes of the
-        formula. For a float type it is rounded once; for an integer type it is truncated to an integer.
+        formula.
+
+        For a float type, the number is rounded once; for an integer type, it is truncated to an integer.
         """
         text = literal(value, dtype)
         if self.lanes is None:
@@ -58,8 +62,9 @@ class FormulaWriter:
         return f"<{', '.join([f'{element(dtype)} {text}'] * self.lanes)}>"
 
     def write(self, f: Formula, to: DType) -> str:
-        """Emit the LLVM instructions that compute the formula `f`, and return the LLVM operand that holds its value,
-        converted to element type `to`. If `f` is a mere number, nothing is emitted and a constant is returned.
+        """Emit the LLVM instructions that compute the formula `f` and convert its value to element type `to`.
+
+        Return the LLVM operand of the result. If `f` is a mere number, nothing is emitted and a constant is returned.
         """
         value, kind = self._write(f, to)
         if kind is None:
@@ -67,17 +72,18 @@ class FormulaWriter:
         return value if kind is to else self.cast(value, kind, to)
 
     def test(self, f: Formula) -> str:
-        """Emit the LLVM instructions that compute the formula `f`, and return the LLVM operand of an i1, one for each
-        lane. It is set where the formula's value is not zero.
+        """Emit the LLVM instructions that compute the formula `f`, and return the LLVM operand of an i1 for each lane.
+
+        The i1 is set where the value of `f` is not zero; NaN is not zero.
         """
         return self.truth(*self._write(f, None))
 
     def _write(self, f: Formula, want: DType | None) -> Typed:
-        """Emit the LLVM instructions that compute the formula `f`, and return (the LLVM operand of its value, its
-        element type).
+        """Emit the LLVM instructions that compute the formula `f`, and return (LLVM operand of its value, its element
+        type).
 
-        `want` is the type in which numbers without a type are computed if no operand of theirs has a type; None: f32.
-        If `f` is a mere number, nothing is emitted, and the result is (its digits, None). Floats narrower than 32 bits
+        If `f` is a mere number, nothing is emitted, and the result is (digits of the number, None). If no operand of an
+        operation has a type, its numbers are computed in the type `want`; None: in f32. Floats narrower than 32 bits
         are computed in f32 and rounded after each operation; i4 is computed in i32.
         """
         if f.name in ("operand", "argument"):
@@ -109,11 +115,11 @@ class FormulaWriter:
         return self._step(f.name, values, common)
 
     def _agreed(self, parts: tuple[Formula, ...], want: DType | None) -> tuple[list[str], DType]:
-        """Emit the formulas `parts`, the operands of one operation, and return (their LLVM operands, their common
-        element type).
+        """Emit the formulas `parts`, the operands of one operation, and return (list of LLVM operands, common element
+        type).
 
         The common type is that of the first part that has a type, else `want`, else f32. Parts that are mere numbers
-        become constants of that type; the others must have it already.
+        become constants of this type. All other parts must have it already.
         """
         pairs = [self._write(part, want) for part in parts]
         common = next((k for _, k in pairs if k is not None), want) or dtypes.f32
@@ -124,10 +130,10 @@ class FormulaWriter:
         return texts, common
 
     def truth(self, value: str, kind: DType | None) -> str:
-        """Emit the test of `value`, an LLVM operand of element type `kind`, against zero. Return the LLVM operand of an
-        i1, one for each lane, that is set where the value is not zero; NaN is not zero.
+        """Emit the test of `value`, an LLVM operand of element type `kind`, against zero.
 
-        If `kind` is None, `value` is the digits of a number, and the result is a constant.
+        Return the LLVM operand of an i1 for each lane, which is set where the value is not zero; NaN is not zero. If
+        `kind` is None, `value` is the digits of a number, and the result is a constant.
         """
         if kind is None:
             return self.kind_constant(value)
@@ -145,8 +151,10 @@ class FormulaWriter:
         return self.w.value(f"icmp ne {self.of(kind)} {value}, {zero}")
 
     def kind_constant(self, value: str) -> str:
-        """Return the LLVM constant of type i1, in all lanes, that is true if a number is not zero. `value` has the
-        number's digits: "0.5" -> "true", or "<i1 true, i1 true>" with 2 lanes.
+        """Return the LLVM constant of type i1, in all lanes, that is true if the number with the digits `value` is not
+        zero.
+
+        "0.5" gives "true", or "<i1 true, i1 true>" with 2 lanes.
         """
         text = "true" if float(value) else "false"
         return text if self.lanes is None else f"<{', '.join([f'i1 {text}'] * self.lanes)}>"
@@ -154,20 +162,19 @@ class FormulaWriter:
     # -- steps ------------------------------------------------------------------------------------------------
 
     def _step_rounded(self, name: str, values: list[str], kind: DType) -> Typed:
-        """Emit the operation `name` on the LLVM operands `values` of type `kind`, and return (result, its element
-        type). The caller rounds the result to a type narrower than `kind`.
+        """Emit the operation `name` on the LLVM operands `values` of type `kind`; return (result, element type of the
+        result).
 
-        This default calls `_step`. A subclass may override it with a less accurate instruction that suffices for the
-        narrower type.
+        The caller rounds the result to a type narrower than `kind`. This default calls `_step`. A subclass may override
+        it with a less accurate instruction that suffices for the narrower type.
         """
         return self._step(name, values, kind)
 
     def _step(self, name: str, values: list[str], kind: DType) -> Typed:
-        """Emit the operation `name`, such as "add" or "lt", on the LLVM operands `values` of element type `kind`, and
-        return (result, its element type).
+        """Emit the operation `name`, such as "add" or "lt", on the LLVM operands `values` of element type `kind`.
 
-        The result of a comparison has type bool (an i8, 0 or 1), that of any other operation has type `kind`. Raise
-        ProgramError if there is no machine code for the operation.
+        Return (LLVM name of the result, element type of the result). A comparison gives bool (an i8, 0 or 1), any other
+        operation gives `kind`. Raise ProgramError if there is no machine code for the operation.
         """
         llvm_type = self.of(kind)
         if name in COMPARISONS:
@@ -183,13 +190,15 @@ class FormulaWriter:
 
     def _float(self, name: str, values: list[str], kind: DType) -> str:
         """Emit the operation `name`, such as "add", "exp" or "relu", on the LLVM operands `values` of the float type
-        `kind`, and return the result's LLVM name. Raise ProgramError if there is no machine code for it.
+        `kind`.
+
+        Return the LLVM name of the result. Raise ProgramError if there is no machine code for the operation.
         """
         llvm_type = self.of(kind)
         if name in _FLOAT:
             return self.w.value(f"{_FLOAT[name]} {llvm_type} {values[0]}, {values[1]}")
         if name in mathematics.FUNCTIONS:
-            return mathematics.written(self.w, name, values, self.lanes, kind.bits)
+            return mathematics.emit_function(self.w, name, values, self.lanes, kind.bits)
         if name in _CALLS:
             return self._call(_CALLS[name], values, kind)
         match name:
@@ -210,12 +219,11 @@ class FormulaWriter:
         raise ProgramError(f"{name} of {kind} has no machine code here")
 
     def _extreme(self, name: str, a: str, b: str, kind: DType) -> str:
-        """Emit the maximum or minimum (`name` is "maximum" or "minimum") of the LLVM operands `a` and `b` of float type
-        `kind`, and return the result's LLVM name. It is NaN if either operand is NaN.
+        """Emit the maximum or minimum of the LLVM operands `a` and `b` of float type `kind`; return the LLVM name of
+        the result.
 
-        Of zeros with different signs either may be returned. One instruction is used if the machine has it. Otherwise a
-        select keeps `b` unless `a` is beyond it, so that a NaN in `b` needs no instruction; a constant `b` changes
-        places with `a`, and a constant `a` is not tested for NaN.
+        `name` is "maximum" or "minimum". The result is NaN if either operand is NaN. Of zeros with different signs,
+        either may be returned. If the machine has no such instruction, a constant operand saves the NaN test.
         """
         if self.w.nan_maximum:
             return self._call(name, [a, b], kind)
@@ -230,8 +238,10 @@ class FormulaWriter:
         return self.w.value(f"select {test} {is_nan}, {llvm_type} {a}, {llvm_type} {chosen}")
 
     def _call(self, name: str, values: list[str], kind: DType) -> str:
-        """Emit a call of the LLVM intrinsic `name`, such as "sqrt", on the LLVM operands `values`, and return the
-        result's LLVM name. `kind` is their type and must be f32 or f64. Also declares the intrinsic in the module.
+        """Emit a call of the LLVM intrinsic `name`, such as "sqrt", on the LLVM operands `values`; return the name of
+        the result.
+
+        `kind` is the type of the operands: f32 or f64. Also declare the intrinsic in the module.
         """
         llvm_type = self.of(kind)
         suffix = {"float": "f32", "double": "f64"}[element(kind)]
@@ -241,9 +251,10 @@ class FormulaWriter:
 
     def _integer(self, name: str, values: list[str], kind: DType) -> str:
         """Emit the operation `name`, such as "add", "shr" or "relu", on the LLVM operands `values` of the integer type
-        `kind`, and return the result's LLVM operand. Raise ProgramError if there is no machine code for it.
+        `kind`.
 
-        Operations that change no integer ("floor", "abs" of unsigned numbers) emit nothing and return the operand.
+        Return the LLVM operand of the result. Operations that change no integer ("floor", "abs" of unsigned numbers)
+        emit nothing and return their operand. Raise ProgramError if there is no machine code for the operation.
         """
         llvm_type = self.of(kind)
         zero = "zeroinitializer" if self.lanes else "0"
@@ -280,11 +291,11 @@ class FormulaWriter:
         raise ProgramError(f"{name} of {kind} has no machine code here")
 
     def _divided(self, name: str, values: list[str], kind: DType, unsigned: bool) -> str:
-        """Emit the integer operation `name` on `values` = [dividend, divisor], LLVM operands of type `kind`, and return
-        the result's LLVM name. "div" truncates, "floordiv" rounds down, and "mod" is the remainder of "floordiv".
+        """Emit the integer operation `name` on `values` = [dividend, divisor], LLVM operands of type `kind`.
 
-        The code never traps: a divisor of 0 gives 0, and the least number divided by -1 wraps around. `unsigned` must
-        tell if `kind` is unsigned.
+        Return the LLVM name of the result. "div" truncates, "floordiv" rounds down, and "mod" is the remainder of
+        "floordiv". The code never traps: a divisor of 0 gives 0, and the least number divided by -1 wraps around.
+        `unsigned` must say whether `kind` is unsigned.
         """
         llvm_type, i1 = self.of(kind), self.kind("i1")
         zero = "zeroinitializer" if self.lanes else "0"
@@ -306,17 +317,20 @@ class FormulaWriter:
         return self.w.value(f"select {i1} {by_zero}, {llvm_type} {zero}, {llvm_type} {result}")
 
     def _unsigned_number(self, value: int, kind: DType) -> str:
-        """Return the LLVM constant, in all lanes, of `value` modulo 2^bits, where `kind` is an unsigned type of that
-        many bits (bool counts as 8 bits): -1 as u8 -> 255.
+        """Return the LLVM constant of `value` modulo 2^bits, in all lanes, for the unsigned type `kind`: -1 as u8 gives
+        255.
+
+        `bits` is the number of bits of `kind`; bool counts as 8 bits.
         """
         text = str(value & ((1 << max(8, kind.bits)) - 1))
         return text if self.lanes is None else f"<{', '.join([f'{element(kind)} {text}'] * self.lanes)}>"
 
     def _floored(self, name: str, values: list[str], kind: DType, unsigned: bool) -> str:
-        """Emit the integer quotient rounded down (`name` is "floordiv") or its remainder ("mod"), and return the
-        result's LLVM name. `values` has dividend and divisor, LLVM operands of type `kind`.
+        """Emit the integer quotient rounded down (`name` is "floordiv") or its remainder ("mod"); return the name of
+        the result.
 
-        The divisor must not be 0, and a signed quotient must not overflow. `unsigned` must tell if `kind` is unsigned.
+        `values` is [dividend, divisor], LLVM operands of type `kind`. The divisor must not be 0, and a signed quotient
+        must not overflow. `unsigned` must say whether `kind` is unsigned.
         """
         llvm_type = self.of(kind)
         if unsigned:
@@ -337,12 +351,12 @@ class FormulaWriter:
     # -- conversions --------------------------------------------------------------------------------------------
 
     def cast(self, value: str, kind: DType, to: DType) -> str:
-        """Emit the conversion of the LLVM operand `value` from element type `kind` to element type `to`, and return the
-        result's LLVM operand. It is rounded as the interpreter rounds; floats become integers by truncation, and any
-        number but 0 becomes the bool 1.
+        """Emit the conversion of the LLVM operand `value` from element type `kind` to `to`; return the LLVM operand of
+        the result.
 
-        If the types are the same, or integers of the same width (i64 and index, i8 and u8), nothing is emitted and
-        `value` is returned.
+        The result is rounded as the interpreter rounds. Floats become integers by truncation, and any number but 0
+        becomes the bool 1. If the types are the same, or integers of the same width (i64 and index, i8 and u8), nothing
+        is emitted and `value` is returned.
         """
         if kind is to or (kind.name, to.name) in (("index", "i64"), ("i64", "index")):
             return value
@@ -387,10 +401,11 @@ class FormulaWriter:
         return self.w.value(f"{instruction} {source} {value} to {target}")
 
     def _upper_half(self, value: str) -> str:
-        """Emit the conversion of `value`, the LLVM name of an f32, to bf16 by integer arithmetic on its upper 16 bits;
-        return the LLVM name of the bf16. It is rounded to nearest, ties to even.
+        """Emit the conversion of `value`, the LLVM name of an f32, to bf16 by integer arithmetic; return the name of
+        the bf16.
 
-        On machines without an instruction for it, LLVM would call a library function.
+        It is rounded to nearest, ties to even. This is for machines without an instruction: LLVM would call a library
+        function.
         """
         llvm_type, word = self.kind("float"), self.kind("i32")
 
@@ -410,10 +425,11 @@ class FormulaWriter:
         return self.w.value(f"bitcast {self.kind('i16')} {short} to {self.kind('bfloat')}")
 
     def _to_odd(self, value: str) -> str:
-        """Emit the conversion of `value`, the LLVM name of an f64, to f32 with rounding to odd, and return the LLVM
-        name of the f32.
+        """Emit the conversion of `value`, the LLVM name of an f64, to f32 with rounding to odd; return the LLVM name of
+        the f32.
 
-        An inexact result is truncated and its last bit set. Rounding it again to f16 then equals rounding the f64 once.
+        Rounding to odd truncates an inexact result and sets its last bit. Rounding it again to f16 then equals rounding
+        the f64 once.
         """
         near, wide, word = self.cast(value, dtypes.f64, dtypes.f32), self.kind("double"), self.kind("i32")
         back = self.cast(near, dtypes.f32, dtypes.f64)
@@ -428,8 +444,10 @@ class FormulaWriter:
 
 
 def _whole(text: str) -> int:
-    """Return the integer written in `text`, the digits of a number; it is truncated if it has a point or an exponent:
-    "12" -> 12, "1.75" -> 1.
+    """Return the integer written in `text`, the digits of a number; a point or an exponent is truncated.
+
+    >>> _whole("12"), _whole("1.75")
+    (12, 1)
     """
     try:
         return int(text)

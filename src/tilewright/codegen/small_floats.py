@@ -70,20 +70,23 @@ class _Words:
         )
 
     def number(self, value: int) -> str:
-        """Return the LLVM constant of `value`, an unsigned 32-bit integer, as an i32 operand in all lanes. LLVM writes
-        it as a signed number: 0xFFFFFFFF -> "-1".
+        """Return the LLVM constant of `value`, an unsigned 32-bit integer, as an i32 operand in all lanes.
+
+        LLVM writes it as a signed number: 0xFFFFFFFF gives "-1".
         """
         return self.writer.number(value - (1 << 32) if value >= 1 << 31 else value, dtypes.i32)
 
     def step(self, name: str, a: str, b: int | str) -> str:
-        """Emit the LLVM instruction `name`, such as "and" or "icmp ult", on the i32 operands `a` and `b`; return the
-        LLVM name of the result. An int `b` becomes a constant in all lanes.
+        """Emit the LLVM instruction `name`, such as "and" or "icmp ult", on the i32 operands `a` and `b`.
+
+        An int `b` becomes a constant in all lanes. Return the LLVM name of the result.
         """
         return self.writer.w.value(f"{name} {self.word} {a}, {self.number(b) if isinstance(b, int) else b}")
 
     def select(self, condition: str, a: int | str, b: int | str) -> str:
-        """Emit an LLVM select of i32: `a` in lanes where the i1 `condition` is set, `b` elsewhere. Return the LLVM name
-        of the result. Operands given as ints become constants in all lanes.
+        """Emit an LLVM select of i32: `a` in lanes where the i1 `condition` is set, `b` elsewhere.
+
+        Operands given as ints become constants in all lanes. Return the LLVM name of the result.
         """
         x, y = (self.number(v) if isinstance(v, int) else v for v in (a, b))
         return self.writer.w.value(f"select {self.writer.kind('i1')} {condition}, {self.word} {x}, {self.word} {y}")
@@ -100,16 +103,16 @@ class _Words:
         """Emit the zero extension of the i8 `byte` (an LLVM name) to i32 and return the LLVM name of the result."""
         return self.writer.w.value(f"zext {self.byte} {byte} to {self.word}")
 
-    def cut(self, word: str) -> str:
+    def truncated(self, word: str) -> str:
         """Emit the truncation of the i32 `word` (an LLVM name) to i8 and return the LLVM name of the result."""
         return self.writer.w.value(f"trunc {self.word} {word} to {self.byte}")
 
 
 def widened(writer: FormulaWriter, value: str, kind: DType) -> str:
-    """Emit the exact conversion to f32 of `value`, the LLVM name of an i8 that holds a float of type `kind` (8 bits or
-    fewer). Return the LLVM name of the f32. `writer` takes the instructions and knows the number of lanes.
+    """Emit the exact conversion to f32 of `value`, the LLVM name of an i8 that holds a float of type `kind`.
 
-    NaN and infinity stay what they are.
+    `kind` has 8 bits or fewer. Return the LLVM name of the f32. NaN and infinity are kept. `writer` takes the
+    instructions and knows the number of lanes.
     """
     w = _Words(writer)
     code = w.widened(value)
@@ -133,19 +136,19 @@ def widened(writer: FormulaWriter, value: str, kind: DType) -> str:
 
 
 def narrowed(writer: FormulaWriter, value: str, kind: DType) -> str:
-    """Emit the conversion of `value`, the LLVM name of an f32, to the float type `kind` (8 bits or fewer). Return the
-    LLVM name of the i8 with the result's bits. `writer` takes the instructions and knows the number of lanes.
+    """Emit the conversion of `value`, the LLVM name of an f32, to the float type `kind`, which has 8 bits or fewer.
 
-    The number is rounded to nearest, ties to even (for f8e8m0fnu to a power of two, see `_exponent`). If it overflows,
-    the result is infinity, NaN in types without infinity, and the largest number in types without both. In types
-    without NaN, a NaN becomes zero with the opposite sign.
+    Return the LLVM name of the i8 with the result's bits. The number is rounded to nearest, ties to even (for f8e8m0fnu
+    to a power of two, see `_exponent`). If it overflows, the result is infinity; NaN in types without infinity; and the
+    largest number in types with neither. In types without NaN, a NaN becomes zero with the opposite sign. `writer`
+    takes the instructions and knows the number of lanes.
     """
     w = _Words(writer)
     word = w.as_word(value)
     magnitude = w.step("and", word, 0x7FFFFFFF)
     is_nan = w.step("icmp ugt", magnitude, ENDLESS)
     if kind is dtypes.f8e8m0fnu:
-        return w.cut(_exponent(w, word, magnitude))
+        return w.truncated(_exponent(w, word, magnitude))
     encoding = FORMATS[kind.name]
     last_bit = 1 << (23 - encoding.fraction)
     odd = w.step("and", w.step("lshr", magnitude, 23 - encoding.fraction), 1)
@@ -160,33 +163,34 @@ def narrowed(writer: FormulaWriter, value: str, kind: DType) -> str:
     if encoding.one_nan:
         signed = w.select(w.step("icmp eq", code, 0), 0, w.step("or", code, sign))
         assert encoding.nan is not None
-        return w.cut(w.select(is_nan, encoding.nan, w.select(overflows, encoding.nan, signed)))
+        return w.truncated(w.select(is_nan, encoding.nan, w.select(overflows, encoding.nan, signed)))
     code = w.select(overflows, encoding.largest if encoding.beyond is None else encoding.beyond, code)
     if encoding.nan is None:
-        return w.cut(w.select(is_nan, w.step("xor", sign, encoding.sign), w.step("or", code, sign)))
-    return w.cut(w.step("or", w.select(is_nan, encoding.nan, code), sign))
+        return w.truncated(w.select(is_nan, w.step("xor", sign, encoding.sign), w.step("or", code, sign)))
+    return w.truncated(w.step("or", w.select(is_nan, encoding.nan, code), sign))
 
 
 # -- f8e8m0: an exponent without sign and fraction ---------------------------------------------------------------
 
 
 def _power(w: _Words, code: str) -> str:
-    """Emit the f32 bits of 2^(code - 127), the value of the f8e8m0 number with bits `code`, and return the LLVM name of
-    the i32. `w` takes the instructions; `code` is the LLVM name of an i32.
+    """Emit the f32 bits of 2^(code - 127), the value of the f8e8m0 number with bits `code`; return the LLVM name of the
+    i32.
 
-    255 gives the bits of NaN, 0 those of the subnormal number 2^-127.
+    `code` is the LLVM name of an i32. 255 gives the bits of NaN, 0 those of the subnormal number 2^-127. `w` takes the
+    instructions.
     """
     bits = w.select(w.step("icmp eq", code, 0), 1 << 22, w.step("shl", code, 23))
     return w.select(w.step("icmp eq", code, 255), QUIET, bits)
 
 
 def _exponent(w: _Words, word: str, magnitude: str) -> str:
-    """Emit the f8e8m0 code of the power of two nearest to an f32 and return the LLVM name of that i32: the code of 2^e
-    is e + 127.
+    """Emit the f8e8m0 code of the power of two nearest to an f32, and return the LLVM name of this i32.
 
-    `w` takes the instructions. `word` has the bits of the f32, `magnitude` the same without the sign bit; both are LLVM
-    names. Ties go to the larger power. Between the two smallest powers the larger one is always taken, as the
-    interpreter does. Zero, negative numbers, NaN, and numbers that round to 2^128 or more give 255, the code of NaN.
+    The code of 2^e is e + 127. `word` has the bits of the f32, `magnitude` the same without the sign bit; both are LLVM
+    names. Ties go to the larger power. Between the two smallest powers, the larger is always taken, as the interpreter
+    does. Zero, negative numbers, NaN, and numbers that round to 2^128 or more give 255, the code of NaN. `w` takes the
+    instructions.
     """
     normal = w.step("lshr", w.step("add", magnitude, 1 << 22), 23)
     subnormal = w.select(w.step("icmp ugt", magnitude, 1 << 22), 1, 0)

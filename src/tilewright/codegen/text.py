@@ -42,8 +42,9 @@ _TYPES = {
 
 
 def element(dtype: DType) -> str:
-    """Return the LLVM type that holds one element of type `dtype`: f32 -> "float". Floats of 8 bits or fewer and i4 are
-    held in an i8. Raise ProgramError if LLVM has no type for it.
+    """Return the LLVM type that holds one element of type `dtype`: f32 gives "float".
+
+    Floats of 8 bits or fewer, i4 and bool are held in an i8. Raise ProgramError if LLVM has no type for `dtype`.
     """
     llvm_type = _TYPES.get(dtype.name)
     if llvm_type is not None:
@@ -54,8 +55,9 @@ def element(dtype: DType) -> str:
 
 
 def vector(dtype: DType, lanes: int | None) -> str:
-    """Return the LLVM type of a vector of `lanes` elements of type `dtype`, such as "<8 x float>". If `lanes` is None,
-    return the type of a single element, "float".
+    """Return the LLVM type of a vector of `lanes` elements of type `dtype`, such as "<8 x float>".
+
+    If `lanes` is None, return the type of a single element, such as "float".
     """
     return element(dtype) if lanes is None else f"<{lanes} x {element(dtype)}>"
 
@@ -123,26 +125,27 @@ class Writer:
         self.scope.lines.append("  " + text)
 
     def label(self, name: str) -> None:
-        """Append the label of the LLVM basic block `name` to the innermost open scope. Lines that follow belong to that
+        """Append the label of the LLVM basic block `name` to the innermost open scope. Lines that follow belong to this
         block.
         """
         self.scope.lines.append(f"{name}:")
         self.block = name
 
     def value(self, text: str) -> str:
-        """Append the LLVM instruction `text`, such as "add i64 %a, 1", to the innermost open scope. Return the new LLVM
-        name of its result.
+        """Append the LLVM instruction `text`, such as "add i64 %a, 1", to the innermost open scope.
+
+        Return the new LLVM name of its result.
         """
         name = self.name()
         self.line(f"{name} = {text}")
         return name
 
     def placed(self, depth: int, key: Any, text: str) -> str:
-        """Append the LLVM instruction `text` to the open scope number `depth` (0: the outermost), and return the LLVM
-        name of its result. If an instruction with this `key` is there already, append nothing and return the name of
-        that one's result.
+        """Append the LLVM instruction `text` to the open scope number `depth` (0: the outermost); return the name of
+        its result.
 
-        In an outer scope, the instruction comes before the loop that is being written: it is hoisted.
+        If the scope has an instruction with this `key` already, append nothing and return the name of that result. In
+        an outer scope, the instruction is hoisted: it comes before the loop that is being written.
         """
         scope = self.scopes[depth]
         name = scope.known.get(key)
@@ -161,7 +164,7 @@ class Writer:
     def define(self, name: str, text: str, inner: Writer | None = None) -> None:
         """Add the definition of the function or table `name` to the module; `text` is its LLVM text.
 
-        `inner` is the writer of the function's body: the declarations and definitions that the body needs are added
+        `inner` is the writer of the function's body. The declarations and definitions that the body needs are added
         first.
         """
         if inner is not None:
@@ -171,8 +174,9 @@ class Writer:
         self.declared[text] = None
 
     def open(self) -> Scope:
-        """Open a scope (the code of a loop's body) inside the innermost one, and return it. Instructions that are
-        hoisted from it to outer scopes are printed before it.
+        """Open a scope (the code of a loop's body) inside the innermost scope, and return it.
+
+        Instructions that are hoisted from it to outer scopes are printed before it.
         """
         outer = self.scope
         outer.before_inner = []
@@ -183,12 +187,14 @@ class Writer:
         return inner
 
     def close(self) -> None:
-        """Close the innermost scope: lines then go to the scope around it, after the closed one."""
+        """Close the innermost scope. Lines that follow go to the scope around it."""
         self.scopes.pop()
         self.scope.before_inner = self.scope.lines
 
     def text(self) -> str:
-        """Return all lines written so far as one text; lines of inner scopes stand within those of outer ones."""
+        """Return all lines written so far as one text. Lines of an inner scope are in place among those of its outer
+        scope.
+        """
         lines: list[str] = []
         stack: list[Any] = [iter(self.scopes[0].lines)]
         while stack:
@@ -204,16 +210,17 @@ class Writer:
     # -- integer expressions ----------------------------------------------------------------------------------
 
     def depth(self, e: Expr) -> int:
-        """Return the number of the outermost scope in which all symbols of the expression `e` have values; 0 (outside
-        all loops) if it has no symbols. The expression can be computed there.
+        """Return the number of the outermost scope in which all symbols of the expression `e` have values.
+
+        The expression can be computed in this scope. It is 0 (outside all loops) if `e` has no symbols.
         """
         return max((self._symbol(s)[1] for s in e.symbols), default=0)
 
     def _symbol(self, s: Symbol) -> tuple[str, int]:
-        """Return (the LLVM name of the value of the symbol `s`, the number of the scope that computes it).
+        """Return (LLVM name of the value of the symbol `s`, number of the scope that computes it).
 
-        If `s` is defined by an expression and has no value yet, the expression's instructions are emitted and the name
-        is kept. Raise AssertionError if it has neither value nor definition.
+        If `s` is defined by an expression and has no value yet, emit the expression's instructions and keep the name.
+        Raise AssertionError if `s` has neither value nor definition.
         """
         value = self.symbols.get(s)
         if value is None and s.definition is not None:
@@ -223,8 +230,9 @@ class Writer:
         return value
 
     def integer(self, e: Expr) -> str:
-        """Return the LLVM operand, an i64, that holds the value of the integer expression `e`. Its instructions are
-        emitted, in the outermost scope that can compute them, unless an equal expression was emitted there before.
+        """Return the LLVM operand, an i64, that holds the value of the integer expression `e`.
+
+        Its instructions are emitted in the outermost scope that can compute them, unless this scope has them already.
         """
         if isinstance(e, Const):
             return str(e.value)
@@ -235,8 +243,10 @@ class Writer:
         return name if name is not None else self._integer(e, depth)
 
     def _integer(self, e: Expr, depth: int) -> str:
-        """Emit the instructions of the integer expression `e`, which no scope has computed yet, and return the LLVM
-        name of the i64. `depth` is the number of the scope that they are hoisted to.
+        """Emit the instructions of the integer expression `e`, which no scope has computed yet; return the LLVM name of
+        the i64.
+
+        `depth` is the number of the scope that they are hoisted to.
         """
         if isinstance(e, Sum):
             return self._sum(e, depth)
@@ -255,11 +265,11 @@ class Writer:
         raise AssertionError(type(e))
 
     def _fold(self, pattern: str, e: Expr, parts: list[str], depth: int) -> str:
-        """Emit the reduction of the LLVM operands `parts` by a binary instruction, from left to right: [a, b, c] -> (a
-        op b) op c. Return the LLVM name of the i64.
+        """Emit the reduction of the LLVM operands `parts` by a binary instruction, left to right: [a, b, c] gives (a op
+        b) op c.
 
-        `pattern` is the instruction with two `{}` for its operands. The instructions are hoisted to the scope number
-        `depth`. The last result becomes the known value of the expression `e`.
+        Return the LLVM name of the i64. `pattern` is the instruction with two `{}` for its operands. The instructions
+        are hoisted to the scope number `depth`. The last result becomes the known value of the expression `e`.
         """
         total = parts[0]
         for i, part in enumerate(parts[1:]):
@@ -268,10 +278,10 @@ class Writer:
         return total
 
     def _sum(self, e: Sum, depth: int) -> str:
-        """Emit the instructions of the sum `e` and return the LLVM name of the i64. Terms of outer loops are added
-        first, so that their partial sums are hoisted and shared; the constant is added last.
+        """Emit the instructions of the sum `e`, and return the LLVM name of the i64.
 
-        `depth` is the number of the scope in which all of `e` can be computed.
+        Terms of outer loops are added first, so that their partial sums are hoisted and shared; the constant is added
+        last. `depth` is the number of the scope in which all of `e` can be computed.
         """
         terms = sorted(e.terms, key=lambda t: (self.depth(t[0]), t[0].key))
         total = ""
@@ -292,12 +302,12 @@ class Writer:
         return total
 
     def _divided(self, e: Any, depth: int) -> str:
-        """Emit the instructions of `e`, a floor division, a modulo or an exact division, and return the LLVM name of
-        the i64. Floor division rounds to minus infinity; the modulo is its remainder. The operands of an exact division
-        must leave no remainder.
+        """Emit the instructions of `e`, a floor division, a modulo or an exact division; return the LLVM name of the
+        i64.
 
-        `depth` is the number of the scope that the instructions are hoisted to. A dividend that cannot be negative and
-        a positive divisor take one unsigned instruction.
+        Floor division rounds to minus infinity; the modulo is its remainder. The operands of an exact division must
+        leave no remainder. A dividend that cannot be negative and a positive divisor take one unsigned instruction.
+        `depth` is the number of the scope that the instructions are hoisted to.
         """
         left, right = self.integer(e.left), self.integer(e.right)
         if isinstance(e, Exact):
@@ -318,8 +328,9 @@ class Writer:
         return self.placed(depth, e, f"sub i64 {quotient}, {one}")
 
     def condition(self, e: Expr) -> str:
-        """Return the LLVM operand, an i1, of the condition `e`, set where the value of `e` is not 0. Its instructions
-        are emitted, in the outermost scope that can compute them, unless they were emitted there before.
+        """Return the LLVM operand, an i1, that is set if the value of the expression `e` is not 0.
+
+        Its instructions are emitted in the outermost scope that can compute them, unless this scope has them already.
         """
         if isinstance(e, Const):
             return "true" if e.value else "false"
@@ -347,12 +358,12 @@ class Writer:
     # -- addresses --------------------------------------------------------------------------------------------
 
     def address(self, base: str, buffer: Value, offset: Expr, size: int) -> str:
-        """Emit the address of the element at `offset` (in elements) of the tensor `buffer`, and return the LLVM name of
-        the pointer.
+        """Emit the address of the element at `offset` (in elements) of the tensor `buffer`; return the LLVM name of the
+        pointer.
 
-        `base` is the LLVM pointer to the tensor's first element, `size` the bytes of an element. Terms of outer loops
-        are added first and the constant last, so that neighbouring elements share a pointer. Pointers that were
-        computed before are reused.
+        `base` is the LLVM pointer to the tensor's first element, `size` the number of bytes of an element. Terms of
+        outer loops are added first and the constant last, so that neighbouring elements share a pointer. Pointers that
+        were computed before are reused.
         """
         constant, terms = linear(offset)
         key = (buffer, tuple(terms))
@@ -364,9 +375,9 @@ class Writer:
 
     def _pointer(self, base: str, buffer: Value, terms: Any, size: int) -> str:
         """Emit the pointer `base` plus all terms of an offset into the tensor `buffer`, and return its LLVM name.
-        `terms` has pairs (expression, coefficient), counted in elements of `size` bytes.
 
-        Terms of outer loops are added first, so that their partial sums are hoisted and shared.
+        `terms` is a sequence of (expression, coefficient), counted in elements of `size` bytes. Terms of outer loops
+        are added first, so that their partial sums are hoisted and shared.
         """
         pointer = base
         partial: Expr | None = None
@@ -383,8 +394,10 @@ class Writer:
     # -- vectors of integers ------------------------------------------------------------------------------------
 
     def splat(self, text: str, kind: str, lanes: int) -> str:
-        """Emit a vector of `lanes` lanes that all hold the LLVM operand `text` of LLVM type `kind`, and return its LLVM
-        operand. Zeros emit nothing: they give "zeroinitializer".
+        """Emit a vector of `lanes` lanes that all hold the LLVM operand `text` of LLVM type `kind`; return its LLVM
+        operand.
+
+        Zeros emit nothing: they give "zeroinitializer".
         """
         if text in ("0", "0.0", "zeroinitializer"):
             return "zeroinitializer"
@@ -395,6 +408,7 @@ class Writer:
 
     def lane_values(self, e: Expr, lane: Symbol, lanes: int) -> str:
         """Emit the value of the integer expression `e` for each lane: in lane i, the symbol `lane` has the value i.
+
         Return the LLVM operand of the vector of `lanes` i64.
         """
         if lane not in e.symbols:
@@ -427,11 +441,10 @@ class Writer:
         raise AssertionError(type(e))
 
     def _lanes_floored(self, is_mod: bool, kind: str, lanes: int, left: str, right: str) -> str:
-        """Emit the quotient of two vectors of signed integers, rounded to minus infinity, or the remainder of that if
-        `is_mod`. Return the LLVM name of the result.
+        """Emit the quotient of two vectors of signed integers, rounded to minus infinity, or its remainder if `is_mod`.
 
         `left` and `right` are the LLVM operands of dividend and divisor, `lanes` the length of the vectors and `kind`
-        their LLVM type.
+        their LLVM type. Return the LLVM name of the result.
         """
         remainder = self.value(f"srem {kind} {left}, {right}")
         signs = self.value(f"xor {kind} {remainder}, {right}")
@@ -446,9 +459,11 @@ class Writer:
         return self.value(f"sub {kind} {quotient}, {one}")
 
     def _folded(self, pattern: str, parts: Iterable[str]) -> str:
-        """Emit the reduction of the LLVM operands `parts` by a binary instruction, from left to right, and return the
-        last result. `pattern` is the instruction with two `{}` for its operands. A single part is returned as it is; ""
-        if there is none.
+        """Emit the reduction of the LLVM operands `parts` by a binary instruction, from left to right; return the last
+        result.
+
+        `pattern` is the instruction with two `{}` for its operands. A single part is returned as it is; no part gives
+        "".
         """
         total = ""
         for part in parts:
@@ -456,12 +471,12 @@ class Writer:
         return total
 
     def _mask_by_limit(self, e: Expr, lane: Symbol, lanes: int) -> str | None:
-        """Emit the mask of the lanes where e >= 0, and return the LLVM operand of the vector of `lanes` i1; the symbol
-        `lane` has the value i in lane i. Return None, with nothing emitted, if `e` is not linear in `lane` or there are
-        2^14 lanes or more.
+        """Emit the mask of the lanes where e >= 0 by one comparison of lane numbers with a limit; None if that is
+        impossible.
 
-        One comparison of the lane numbers, in 16 bits, with a limit is enough: 5 - lane >= 0 is lane <= 5. The limit is
-        the same for all lanes and is hoisted; if it is known, the mask is a constant.
+        In lane i, the symbol `lane` has the value i: 5 - lane >= 0 is lane <= 5. Return the LLVM operand of the vector
+        of `lanes` i1. The limit is hoisted; if it is known, the mask is a constant. Return None, with nothing emitted,
+        if `e` is not linear in `lane` or there are 2^14 lanes or more.
         """
         constant, terms = linear(e)
         lane_coefficients = [c for t, c in terms if t is lane]
@@ -492,8 +507,9 @@ class Writer:
         )
 
     def lane_conditions(self, e: Expr, lane: Symbol, lanes: int) -> str:
-        """Emit the condition `e` for each lane: in lane i, the symbol `lane` has the value i. Return the LLVM operand
-        of the vector of `lanes` i1, set where the value of `e` is not 0.
+        """Emit the condition `e` for each lane: in lane i, the symbol `lane` has the value i.
+
+        Return the LLVM operand of the vector of `lanes` i1, set where the value of `e` is not 0.
         """
         if lane not in e.symbols:
             return self.splat(self.condition(e), "i1", lanes)
@@ -512,8 +528,13 @@ class Writer:
 
 
 def literal(value: float, dtype: DType) -> str:
-    """Return the LLVM constant of the number `value` as an element of type `dtype`. A float is rounded once to `dtype`
-    and written by its bits, 0.5 as f16 -> "0xH3800"; for integer types it is truncated to an integer.
+    """Return the LLVM constant of the number `value` as an element of type `dtype`.
+
+    A float is rounded once to `dtype` and written by its bits. For integer types, the number is truncated to an
+    integer.
+
+    >>> literal(0.5, dtypes.f16), literal(2.7, dtypes.i32)
+    ('0xH3800', '2')
     """
     import struct
 

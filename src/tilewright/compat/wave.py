@@ -98,9 +98,7 @@ class WaveCompileOptions:
 
     @property
     def ignored(self) -> tuple[str, ...]:
-        """Return the names of the options that were set to anything but None, False or an empty list and that have no
-        effect here, sorted.
-        """
+        """The sorted names of the options that are set (not None, False, () or []) without effect here, as a tuple."""
         used = {"target"} if _is_ours(self.target) else set()
         return tuple(
             sorted(name for name, v in self._set.items() if v not in (None, False, (), []) and name not in used)
@@ -108,8 +106,9 @@ class WaveCompileOptions:
 
 
 def _is_ours(target: Any) -> bool:
-    """True if `target` is a target of `tilewright.compile`, such as "cpu" or "gpu:hopper"; False for Wave's names of
-    GPUs, such as "gfx942", and for other values.
+    """True if `target` is a target of `tilewright.compile`, such as "cpu" or "gpu:hopper".
+
+    False for Wave's names of GPUs, such as "gfx942", and for values that are no strings.
     """
     return isinstance(target, str) and (target == EXECUTOR or is_native(target) or is_gpu(target))
 
@@ -119,13 +118,13 @@ _named: set[str] = set()
 
 @eager
 def wave_compile(options: WaveCompileOptions, kernel: Kernel, schedule: Any = None) -> Executable:
-    """Return `kernel`, a Wave kernel, compiled as `options` say. The result is called with arrays or tensors in the
-    order of the kernel's parameters.
+    """Return `kernel`, a Wave kernel, compiled for `options`. Call the result with arrays or tensors, in the kernel's
+    order.
 
-    The meaning is Wave's where it differs from that of `tilewright.compile`. The operator % on tiles takes the
-    dividend's sign. Reads with a mapping return 0 out of bounds. Arguments may be larger than their dimensions say, and
-    i8 and u8 are the same. A violated Assumption only warns. A manual `schedule` is ignored with one warning, as are
-    options without effect. Values for symbols that the kernel lacks are skipped.
+    The order is that of the kernel's parameters. The meaning is Wave's if it differs from that of `tilewright.compile`.
+    The operator % on tiles takes the dividend's sign. Reads with a mapping return 0 out of bounds. Arguments may be
+    larger than their dimensions say, and i8 and u8 are the same. A violated Assumption only warns. A manual `schedule`
+    is ignored with one warning, as are options without effect. Values for symbols that the kernel lacks are skipped.
 
     `options.target` may be a target of `tilewright.compile`: "cpu" (the default), "gpu", "cuda", one of these with a
     machine ("gpu:hopper"), or "executor", which runs the program in numpy. Wave's names of GPUs ("gfx942") are ignored
@@ -156,10 +155,10 @@ def wave_compile(options: WaveCompileOptions, kernel: Kernel, schedule: Any = No
 
 
 def wave_sim(constraints: Sequence[Constraint] | None = None) -> Callable[[Callable[..., Any]], Executable]:
-    """Return a decorator that turns a Python function, a Wave kernel, into a kernel compiled for the CPU. Its sizes are
-    those of the arrays of each call.
+    """Return a decorator that turns a Python function, a Wave kernel, into a kernel compiled for the CPU.
 
-    `constraints` are Wave's; those that place or schedule work are ignored.
+    The kernel's sizes are those of the arrays of each call. `constraints` are Wave's; those that place or schedule work
+    are ignored.
     """
 
     def decorate(function: Callable[..., Any]) -> Executable:
@@ -203,7 +202,7 @@ ceildiv, clamp = checked(ceildiv, _NUMBERS), checked(clamp, _NUMBERS)
 
 
 def run_test(function: Callable[[], None]) -> Callable[[], None]:
-    """Return `function` unchanged. It is called once, at once, if its module is run as a script."""
+    """Return `function` unchanged. If its module is run as a script (`__main__`), call it once, immediately."""
     if function.__module__ == "__main__":
         function()
     return function
@@ -231,14 +230,12 @@ def enable_scheduling_barriers(options: WaveCompileOptions) -> WaveCompileOption
 
 
 def dump_generated_mlir() -> bool:
-    """Return False. Wave's programs call this to ask if they shall print MLIR, and there is none here."""
+    """Return False. Wave's programs call this to ask whether to print MLIR; there is no MLIR here."""
     return False
 
 
 def check_individual_kernels() -> bool:
-    """Return False. Wave's programs call this to ask if they shall check kernels one by one, and a kernel is one
-    program here.
-    """
+    """Return False. Wave's programs call this to ask whether to check kernels one by one: each is one program."""
     return False
 
 
@@ -248,12 +245,12 @@ def check_leaks(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def get_mfma_load_elems_per_thread(mma_type: Any) -> int:
-    """Return 4, a vector width for loads, whatever `mma_type` is. Reads accept a width and do not use it."""
+    """Return 4, a vector width for loads, for every `mma_type`. Reads accept a width and do not use it."""
     return 4
 
 
 def get_mfma_store_elems_per_thread(mma_type: Any) -> int:
-    """Return 4, a vector width for stores, whatever `mma_type` is. Writes accept a width and do not use it."""
+    """Return 4, a vector width for stores, for every `mma_type`. Writes accept a width and do not use it."""
     return 4
 
 
@@ -261,8 +258,9 @@ def get_mfma_store_elems_per_thread(mma_type: Any) -> int:
 
 
 def _torch(what: str) -> Any:
-    """Return the module torch. If it is not installed, raise MissingPackage, whose message says that the function
-    `what` of this module needs it.
+    """Return the module torch. Raise MissingPackage if it is not installed.
+
+    The error's message says that `what`, the name of a function of this module, needs torch.
     """
     import importlib
 
@@ -274,8 +272,9 @@ def _torch(what: str) -> Any:
 
 
 def torch_dtype_to_wave(dtype: Any) -> dtypes.DType:
-    """Return the element type that corresponds to `dtype`, a torch dtype: torch.float16 -> f16. Raise ArgumentError if
-    there is none, and MissingPackage without torch.
+    """Return the element type that corresponds to `dtype`, a torch dtype: torch.float16 gives f16.
+
+    Raise ArgumentError if there is none, and MissingPackage if torch is not installed.
     """
     table = _torch_dtypes("torch_dtype_to_wave")
     if dtype not in table:
@@ -284,8 +283,9 @@ def torch_dtype_to_wave(dtype: Any) -> dtypes.DType:
 
 
 def wave_dtype_to_torch(dtype: dtypes.DType) -> Any:
-    """Return the torch dtype that corresponds to the element type `dtype`: f16 -> torch.float16. Raise ArgumentError if
-    there is none, and MissingPackage without torch.
+    """Return the torch dtype that corresponds to the element type `dtype`: f16 gives torch.float16.
+
+    Raise ArgumentError if there is none, and MissingPackage if torch is not installed.
     """
     for of_torch, ours in _torch_dtypes("wave_dtype_to_torch").items():
         if ours is dtype:
@@ -294,7 +294,10 @@ def wave_dtype_to_torch(dtype: dtypes.DType) -> Any:
 
 
 def torch_dtype_range(dtype: Any) -> list[float]:
-    """Return [smallest, largest] finite number of `dtype`, a torch dtype. Raise MissingPackage without torch."""
+    """Return [smallest, largest] finite number of `dtype`, a torch dtype.
+
+    Raise MissingPackage if torch is not installed.
+    """
     torch = _torch("torch_dtype_range")
     limits = torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype)
     return [limits.min, limits.max]
@@ -307,8 +310,9 @@ def __getattr__(name: str) -> Any:
 
 
 def _torch_dtypes(what: str) -> dict[Any, dtypes.DType]:
-    """Return {torch dtype: element type}. Raise MissingPackage if torch is not installed; its message says that the
-    function `what` of this module needs it.
+    """Return {torch dtype: element type}. Raise MissingPackage if torch is not installed.
+
+    The error's message says that `what`, the name of a function of this module, needs torch.
     """
     torch = _torch(what)
     return {
@@ -330,12 +334,14 @@ def _torch_dtypes(what: str) -> dict[Any, dtypes.DType]:
 
 
 def _maker(name: str) -> Callable[..., Any]:
-    """Return a function `device_NAME`, where `name` is "zeros" or the like. It calls torch's function of that name
-    without its `device` argument, so that the tensor is on the CPU.
+    """Return a function called `device_NAME` for `name`, the name of a torch function that makes a tensor, such as
+    "zeros".
+
+    It calls the torch function without the argument `device`, so that the tensor is on the CPU.
     """
 
     def make(*args: Any, **options: Any) -> Any:
-        """Return the tensor that torch's function of this name makes of the arguments, without `device`."""
+        """Return the tensor that the torch function called `name` returns for these arguments, without `device`."""
         options.pop("device", None)
         return getattr(_torch(f"device_{name}"), name)(*args, **options)
 
@@ -351,15 +357,17 @@ device_zeros_like, device_randn_like = _maker("zeros_like"), _maker("randn_like"
 
 
 def quantized_tensor(shape: Sequence[int], dtype: Any, scale: float) -> Any:
-    """Return a torch tensor of shape `shape` and torch dtype `dtype` with random whole numbers: normally distributed
-    numbers times `scale`, limited to -scale and scale, and rounded up. Raise MissingPackage without torch.
+    """Return a torch tensor of shape `shape` and torch dtype `dtype` with random whole numbers.
+
+    They are normally distributed numbers times `scale`, limited to the range from -scale to scale, and rounded up.
+    Raise MissingPackage if torch is not installed.
     """
     torch = _torch("quantized_tensor")
     return (torch.randn(shape, dtype=dtype) * scale).clamp(-scale, scale).ceil()
 
 
 def to_default_device(tensor: Any) -> Any:
-    """Return `tensor` unchanged: the default device is the CPU. Nothing is copied."""
+    """Return `tensor` unchanged: the default device is the CPU."""
     return tensor
 
 

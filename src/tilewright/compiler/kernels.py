@@ -31,7 +31,7 @@ from tilewright.interpret.grid import is_grid, refuse_threads
 from tilewright.interpret.loops import accumulates_only, require_tilings
 from tilewright.ir.attrs import attr_symbols
 from tilewright.ir.core import MemoryType, Op, Program, TileType, Value
-from tilewright.ir.in_place import in_one_array
+from tilewright.ir.in_place import merge_arguments
 from tilewright.ir.location import warn_author
 from tilewright.ir.printer import program_text
 from tilewright.ir.tile import TILE, access_form, parse_tile, require_elements
@@ -590,7 +590,7 @@ class Executable:
         key = tuple(bound.in_place.items())
         alias = self._in_one_array.get(key)
         if alias is None:
-            alias = self._in_one_array[key] = self._with_program(in_one_array(self.program, bound.in_place))
+            alias = self._in_one_array[key] = self._with_program(merge_arguments(self.program, bound.in_place))
         return alias
 
     def _with_program(self, program: Program) -> Self:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.algebra.expr import as_expr
-from tilewright.codegen.entry.decided import decided
+from tilewright.codegen.entry.decided import without_unreachable
 from tilewright.compiler.device import Device, NativeDevice, NativeProgram, why_copied
 from tilewright.interpret.evaluation import evaluated
 from tilewright.ir.core import Op
@@ -44,7 +44,7 @@ class NativeExecutor(EntryExecutor, HostExecutor):
 
     def __init__(self, module: Module, device: NativeDevice):
         super().__init__(module, device)
-        self._host = decided(module.host)
+        self._host = without_unreachable(module.host)
         self._launches = [op for op in self._host.walk() if op.name == "launch"]
         self._is_one = not any(as_expr(e).symbols for op in self._launches for _, e in self._closed(op))
         """True if one object serves all sizes: none of them decides which program is launched."""

@@ -16,7 +16,7 @@ from tilewright.compiler.device import GpuDevice, NativeDevice
 from tilewright.compiler.text import TextExecutable
 from tilewright.deploy.manifest import digest
 from tilewright.errors import ArgumentError
-from tilewright.ir.alone import alone
+from tilewright.ir.alone import launching_host
 from tilewright.ir.binding import allowed, open_parameters, open_sizes
 from tilewright.ir.core import Block, MemoryType, Op, Program, Value
 from tilewright.ir.printer import program_text
@@ -129,7 +129,7 @@ def _of_text(executable: TextExecutable) -> ExportSource:
         host, launches = main, _launches(executable.executor)
     else:
         launchable = executable.launchable
-        host = alone(main, executable.workers or int(launchable.kernel.target.machine.limits.cores or 1))
+        host = launching_host(main, executable.workers or int(launchable.kernel.target.machine.limits.cores or 1))
         launches = {op: launchable for op in host.walk() if op.name == "launch"}
     args = tuple(Value(MemoryType(a.type.dtype, tuple(map(_plain, a.type.shape))), a.name) for a in host.args)
     sizes = [s.name for a in args for d in a.type.dims for s in d.symbols]

@@ -45,12 +45,12 @@ from tilewright.plan.refusals import refused
 from tilewright.plan.schedule import LAUNCH, Schedule
 from tilewright.plan.simt import match_simt_product
 from tilewright.plan.stepping import unlooped_mmas
-from tilewright.rewrite.drop_loop import dissolved
-from tilewright.rewrite.k_loop import in_steps
-from tilewright.rewrite.split_k import halves, step_of, sum_of
-from tilewright.rewrite.split_loop import loop_halves
-from tilewright.rewrite.split_reduction import parted
-from tilewright.rewrite.tile_between_gemms import has_only_tile, in_a_loop, summed_between, with_tile
+from tilewright.rewrite.drop_loop import with_loop_run_once
+from tilewright.rewrite.k_loop import with_k_loops
+from tilewright.rewrite.split_k import part_step, split_k_programs, splittable_mma
+from tilewright.rewrite.split_loop import split_loop_programs
+from tilewright.rewrite.split_reduction import split_reduction_programs
+from tilewright.rewrite.tile_between_gemms import has_only_tile, summed_between, with_loop_over, with_tile
 
 
 def bind_plan(forms: RequestForms, plan: Schedule, choose: ChoosePlan) -> tuple[Request, Kernels]:
@@ -87,7 +87,7 @@ def _without_loop(request: Request, plan: Schedule) -> Request:
 
     Raises an ArgumentError if the program has no loop that can be removed, or if its loop is over another dimension.
     """
-    program = dissolved(request.program)
+    program = with_loop_run_once(request.program)
     if isinstance(program, str):
         raise refused(f"whole {plan.whole}", program)
     loop = next(op for op in request.program.walk() if op.name == "iterate")
@@ -116,18 +116,18 @@ def _bind_parts(request: Request, plan: Schedule, choose: ChoosePlan, name: str,
     line, program, machine = f"parts {name} {count}", request.program, request.machine
     part = next((a for a in plan.axes if a.name == f"{name}_part"), None)
     loop = None if part is None else part.split("loop")
-    reduction = sum_of(program, request.free, request.sizes) if mmas_by_name(program) else "it has no product"
+    reduction = splittable_mma(program, request.free, request.sizes) if mmas_by_name(program) else "it has no product"
     if not mmas_by_name(program) and loop is None:
-        split = parted(program, request.sizes, count, machine)
+        split = split_reduction_programs(program, request.sizes, count, machine)
     elif isinstance(reduction, str):
         if loop is None:
             raise refused(line, reduction)
-        split = loop_halves(program, request.sizes, count, loop.size)
+        split = split_loop_programs(program, request.sizes, count, loop.size)
     else:
         axis = next((d for d in reduction.axes if str(d) == name), None)
         if axis is None:
             raise refused(line, f"the reduced dimensions are {', '.join(map(str, reduction.axes))}")
-        split = halves(program, request.sizes, request.free, axis, count, step_of(program, machine))
+        split = split_k_programs(program, request.sizes, request.free, axis, count, part_step(program, machine))
     if isinstance(split, str):
         raise refused(line, split)
     if split.parts != count:
@@ -191,7 +191,7 @@ def _with_k_loops(request: Request, plan: Schedule) -> Request:
             continue
         if any(op.name == "iterate" and op.attrs["axis"] is d for op in program.walk()):
             continue  # it is the tile of that loop
-        stepped = in_steps(program, request.free, d)
+        stepped = with_k_loops(program, request.free, d)
         if isinstance(stepped, str):
             raise refused(axis, stepped)
         request = request.rewritten(*stepped)
@@ -241,7 +241,7 @@ def _with_loop_between(request: Request, plan: Schedule) -> Program:
         looped = any(op.name == "iterate" and op.attrs["axis"] is d for op in request.program.walk())
         if axis is None or loop is None or looped or loop.size not in _columns_along(request, plan, d):
             continue  # else it is a K step of the second product
-        program = in_a_loop(request.program, d, loop.size)
+        program = with_loop_over(request.program, d, loop.size)
         if isinstance(program, str):
             raise refused(axis, program)
         return program

@@ -28,7 +28,7 @@ from tilewright.lower.block.lower import Lowered
 from tilewright.plan.schedule import Schedule
 from tilewright.rewrite.digits import in_digits
 from tilewright.rewrite.drop_empty import without_empty
-from tilewright.rewrite.flatten import in_one
+from tilewright.rewrite.flatten import in_one_dim
 from tilewright.rewrite.unit_rows import with_unit_rows
 from tilewright.rewrite.vector_products import streams_rows_along_k, with_sums_of_terms
 
@@ -99,7 +99,7 @@ def request_forms(request: Request) -> RequestForms:
     on_lanes, program = request.machine.lanes is not None, request.program
     if request.workgroups is not None or request.logs:
         return (request,)
-    flat = in_one(program, request.sizes) if on_lanes and not request.opened else None
+    flat = in_one_dim(program, request.sizes) if on_lanes and not request.opened else None
     if flat is not None and request.longer() is None:
         return (request.rewritten(flat[0], request.free, flat[1]),)
     over_digits, extents, free = in_digits(program, request.sized.extents, request.free, summed_only=on_lanes)

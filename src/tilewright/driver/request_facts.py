@@ -10,7 +10,7 @@ from tilewright.driver.request import Request
 from tilewright.lower.block.memory import is_ordered
 from tilewright.plan.facts import Facts, facts_of
 from tilewright.plan.schedule import K_ROWS
-from tilewright.rewrite.drop_loop import dissolved
+from tilewright.rewrite.drop_loop import with_loop_run_once
 
 
 def facts_of_request(request: Request, between: str = "") -> Facts:
@@ -38,7 +38,7 @@ def _facts_without_loop(request: Request) -> Facts | str:
 
     The whole loop becomes one iteration, if the values that it carries can be merged.
     """
-    program = dissolved(request.program)
+    program = with_loop_run_once(request.program)
     if isinstance(program, str):
         return program
     return facts_of_request(request.rewritten(program, ()))

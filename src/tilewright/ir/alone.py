@@ -11,7 +11,7 @@ from tilewright.ir.core import Program
 from tilewright.ir.host import HOST
 
 
-def alone(program: Program, workers: int) -> Program:
+def launching_host(program: Program, workers: int) -> Program:
     """Return a host program that launches `program` on all its arguments, and does nothing else.
 
     The host program is named `<program>_host`, takes the same arguments, and launches with `workers` workers.
@@ -19,7 +19,7 @@ def alone(program: Program, workers: int) -> Program:
     program, which passes their values on.
 
     >>> from tilewright.ir.block import parse_block
-    >>> print(alone(parse_block("block zero(%y: out global f32 (M))\\n  param M in 1..9 { fill %y 0 }"), 2))
+    >>> print(launching_host(parse_block("block zero(%y: out global f32 (M))\\n  param M in 1..9 { fill %y 0 }"), 2))
     host zero_host(%y: out global f32 (M))
       param M in 1..9
     {

@@ -102,28 +102,28 @@ class Kind:
     def text(self, value: Any, operands: Sequence[str] = ()) -> str:
         """Return the attribute `value` as program text. This default is `str(value)`; subclasses override it.
 
-        `operands` are the printed names of the operation's operands, such as "%x", for kinds whose values refer to
-        them.
+        `operands` are the printed names of the operation's operands, such as "%x". Kinds such as `formula` write them
+        into the text; other kinds ignore them.
         """
         return str(value)
 
     def read(self, reader: Reader, operands: list[Value]) -> Any:
         """Parse an attribute of this kind from `reader`, the parser, and return its value. Each subclass implements it.
 
-        Operands (`%x`) that occur in the text are appended to `operands`, the operation's list of operands.
+        Operands (`%x`) that occur in the text are appended to `operands`, the operation's list of operands. Raise
+        ParseError if the text is not valid.
         """
         raise NotImplementedError
 
     def check(self, value: Any) -> bool:
-        """True if `value` is a valid attribute of this kind. This default tests the Python type; subclasses override
-        it.
+        """True if `value` is a valid attribute of this kind.
+
+        This default returns `isinstance(value, self.allowed)`; subclasses override it.
         """
         return isinstance(value, self.allowed)
 
     def plain(self, value: Any) -> Any:
-        """Return `value` unchanged. Subclasses that hold numbers override this to convert numpy numbers to Python
-        numbers.
-        """
+        """Return `value` unchanged. Kinds that hold numbers override this: they return numpy numbers as Python ones."""
         return value
 
     def expressions(self, value: Any) -> Iterable[Expr]:
@@ -140,8 +140,9 @@ class Kind:
         return value
 
     def bound(self, value: Any) -> tuple[Symbol, ...]:
-        """Return the symbols that `value` declares, such as loop variables. This default returns (); few kinds override
-        it.
+        """Return the tuple of the symbols that `value` declares, such as loop variables.
+
+        This default returns (); kinds that declare symbols override it.
         """
         return ()
 
@@ -237,7 +238,7 @@ class _Str(Kind):
     def read(self, reader: Reader, operands: list[Value]) -> str:
         """Parse a text in double quotes, escaped as in JSON, from `reader`; return it without the quotes.
 
-        Raise ParseError if it is not valid. `operands` is not used.
+        Raise ParseError if the text is not valid. `operands` is not used.
         """
         reader.skip()
         start = reader.at
@@ -269,14 +270,14 @@ class _Dotted(Kind):
     allowed = str
 
     def read(self, reader: Reader, operands: list[Value]) -> str:
-        """Parse a name with dots from `reader` and return it as a string; raise ParseError if none comes next.
+        """Parse a name with dots, such as `matrix.m64n{BN}k16.bf16`, from `reader` and return it as a string.
 
-        Parts of it may be parameters in braces: `matrix.m64n{BN}k16.bf16`. `operands` is not used.
+        `{BN}` stands for the parameter BN. Raise ParseError if no name comes next. `operands` is not used.
         """
         return reader.match(_DOTTED, "a name such as matrix.m64n128k16.bf16").group()
 
     def expressions(self, value: Any) -> Iterable[Expr]:
-        """Return a list with the symbol of each parameter in braces in the name `value`: of `m64n{BN}k16`, [BN]."""
+        """Return a list of the parameters in braces in the name `value`, each as a symbol: `m64n{BN}k16` -> [BN]."""
         return [symbol(name, 0) for name in re.findall(r"\{(\w+)\}", value)]
 
     def mapped(self, value: Any, images: Images) -> Any:
@@ -307,9 +308,9 @@ class _DType(Kind):
         return str(value.name)
 
     def read(self, reader: Reader, operands: list[Value]) -> DType:
-        """Parse the name of an element type, such as `f16`, from `reader`; return the DType. `operands` is not used.
+        """Parse the name of an element type, such as `f16`, from `reader`; return the DType.
 
-        Raise ParseError if there is no element type of this name.
+        Raise ParseError if no name comes next, or no element type has this name. `operands` is not used.
         """
         reader.skip()
         start = reader.at
@@ -325,7 +326,7 @@ class _Type(Kind):
     def read(self, reader: Reader, operands: list[Value]) -> Any:
         """Parse a type in the syntax of the program's level from `reader` and return it. `operands` is not used.
 
-        An example of the block level is `shared f16 (64, 32)`.
+        An example of the block level is `shared f16 (64, 32)`. Raise ParseError if the text is not valid.
         """
         return reader.type()
 
@@ -437,7 +438,7 @@ class _NumExpr(_Numeric):
     def read(self, reader: Reader, operands: list[Value]) -> Any:
         """Parse a number, or an integer expression in parentheses, from `reader`; return the number or the expression.
 
-        `operands` is not used.
+        Raise ParseError if neither comes next. `operands` is not used.
         """
         return KINDS["expr" if reader.peek("(") else "number"].read(reader, operands)
 
@@ -462,7 +463,8 @@ class _Lookups(Kind):
         """Return `value`, a tuple of (symbol, coordinates) pairs, as text: `[d0: [i, j], d1: [i]]`. `operands` is not
         used.
 
-        Each pair says that the symbol's value is the element of some tensor at these coordinates.
+        A pair says that the symbol stands for the element of a tensor at these coordinates. The attribute does not say
+        which tensor.
         """
         return "[" + ", ".join(f"{s}: [{', '.join(map(str, at))}]" for s, at in value) + "]"
 
@@ -510,10 +512,10 @@ class _Table(Kind):
         return "{" + ", ".join(f"{k}: {v}" for k, v in value) + "}"
 
     def read(self, reader: Reader, operands: list[Value]) -> Any:
-        """Parse pairs of integer expressions such as `{M: 16, N: 0}` from `reader`; return a tuple of (key, value)
-        pairs.
+        """Parse pairs such as `{M: 16, N: 0}` from `reader`; return a tuple of (key, value) pairs of integer
+        expressions.
 
-        `operands` is not used.
+        Raise ParseError if the text is not valid. `operands` is not used.
         """
         reader.expect("{")
         start = reader.at
@@ -534,7 +536,7 @@ class _Table(Kind):
 
 
 def axis(name: str, extent: Expr) -> Symbol:
-    """Return a new symbol called `name` whose values are 0, ..., extent - 1.
+    """Return a new symbol called `name` with the values 0, ..., extent - 1.
 
     If `extent` is the constant 0, the symbol has the upper limit -1 and no lower limit.
     """
@@ -586,13 +588,13 @@ class _Axes(Kind):
         return [s.upper for s in value]
 
     def mapped(self, value: Any, images: Images) -> Any:
-        """Return new symbols for those in the tuple `value`: same names, with every extent `e` replaced by
-        `images(e)`.
+        """Return a tuple of new symbols with the names of the symbols in `value`, and `images(e)` in place of each
+        extent `e`.
         """
         return tuple(axis(s.name, images(s.upper + 1)) for s in value)
 
     def bound(self, value: Any) -> tuple[Symbol, ...]:
-        """Return `value`, the tuple of the symbols that the axes declare."""
+        """Return `value`, the symbols that the axes declare, as a tuple."""
         return tuple(value)
 
 
@@ -609,8 +611,8 @@ class _Ranges(Kind):
     def read(self, reader: Reader, operands: list[Value]) -> tuple[Range, ...]:
         """Parse loop ranges such as `i in 0..N, j in 4..M step 2` from `reader`; return a tuple of `Range`s.
 
-        Also declare the loop variables in `reader`, so that later text may use them. Raise ParseError for a step below
-        1. `operands` is not used.
+        Also declare the loop variables in `reader`, so that later text may use them. Raise ParseError if the text is
+        not valid or a step is below 1. `operands` is not used.
         """
         ranges = []
         while True:
@@ -638,16 +640,17 @@ class _Ranges(Kind):
         return isinstance(value, tuple) and all(isinstance(r, Range) for r in value)
 
     def expressions(self, value: Any) -> Iterable[Expr]:
-        """Return a list of the limits of the `Range`s in `value`, except limits that depend on loop variables of
-        `value`.
+        """Return a list of the lower and upper limits of the `Range`s in `value`.
+
+        Limits that depend on loop variables of `value` are left out.
         """
         loop_variables = {r.symbol for r in value}
         return [e for r in value for e in (r.lo, r.hi) if not e.symbols & loop_variables]
 
     def mapped(self, value: Any, images: Images) -> Any:
-        """Return new `Range`s for those in the tuple `value`, with every limit `e` replaced by `images(e)`.
+        """Return a tuple of new `Range`s: the ranges in `value` with every limit `e` replaced by `images(e)`.
 
-        Each gets a new loop variable of the same name; steps stay.
+        Each new range has a new loop variable of the same name, and the same step.
         """
         return tuple(Range.of(r.symbol.name, images(r.lo), images(r.hi), r.step) for r in value)
 
@@ -669,7 +672,12 @@ class _Places(Kind):
         return "[" + ", ".join(f"{e}{' ?' if may_leave else ''}" for e, may_leave in value) + "]"
 
     def read(self, reader: Reader, operands: list[Value]) -> Any:
-        """Read coordinates such as `[n, p + r - 1 ?, c]`, and return a tuple of (coordinate, may be out of bounds)."""
+        """Parse coordinates such as `[n, p + r - 1 ?, c]` from `reader`; return a tuple of (coordinate, may it be out
+        of bounds) pairs.
+
+        `?` marks a coordinate that may be out of bounds. Raise ParseError if the text is not valid. `operands` is not
+        used.
+        """
         reader.expect("[")
         start = reader.at
         coordinates = []
@@ -705,7 +713,8 @@ class _Definition(Kind):
     def read(self, reader: Reader, operands: list[Value]) -> Symbol:
         """Parse a definition such as `m = t//4` from `reader`; return a new symbol with that defining expression.
 
-        Also declare the symbol in `reader`, so that later text may use it. `operands` is not used.
+        Also declare the symbol in `reader`, so that later text may use it. Raise ParseError if the text is not valid.
+        `operands` is not used.
         """
         reader.skip()
         start = reader.at
@@ -714,12 +723,12 @@ class _Definition(Kind):
         return reader.bind(symbol(name, definition=reader.until("\n,}{")), start)
 
     def expressions(self, value: Any) -> Iterable[Expr]:
-        """Return a tuple of one: the expression that defines the symbol `value`."""
+        """Return (expression,): the expression that defines the symbol `value`."""
         return (value.definition,)
 
     def mapped(self, value: Any, images: Images) -> Any:
-        """Return a new symbol with the name of the symbol `value`; its defining expression is `images(e)` instead of
-        `e`.
+        """Return a new symbol with the same name as the symbol `value`, defined by `images(e)` instead of its
+        expression `e`.
         """
         return symbol(value.name, definition=images(value.definition))
 
@@ -740,12 +749,15 @@ class _Formula(Kind):
     def read(self, reader: Reader, operands: list[Value]) -> Formula:
         """Parse a scalar formula such as `exp2(%x*0.5 - %m)` from `reader` and return it.
 
-        Operands that occur in it (`%x`) are appended to `operands`, unless they are there already.
+        `operands` are the operation's operands, the target first. Each other operand that occurs in the formula is
+        appended once. Raise ParseError if the text is not valid.
         """
         return read_formula(reader, operands)
 
     def expressions(self, value: Any) -> Iterable[Expr]:
-        """Return the integer expressions in the formula `value`, which stand in brackets in its text: `[i + 1]`."""
+        """Return a list of the integer expressions in the formula `value`. They stand in brackets in its text: `[i +
+        1]`.
+        """
         expressions: Iterable[Expr] = value.expressions()
         return expressions
 
@@ -762,7 +774,7 @@ class _Combine(Kind):
     def text(self, value: Any, operands: Sequence[str] = ()) -> str:
         """Return the combining function `value` as text: a name such as `max`, or formulas such as `(a0 + b0, a1*b1)`.
 
-        `value` is a string or a tuple of formulas; `operands` are the printed operand names.
+        `value` is a string or a tuple of formulas. `operands` are the printed operand names.
         """
         if isinstance(value, str):
             return value
@@ -771,7 +783,8 @@ class _Combine(Kind):
     def read(self, reader: Reader, operands: list[Value]) -> Any:
         """Parse a combining function from `reader`: return a name such as `max` as a string, or formulas as a tuple.
 
-        Formulas stand in parentheses: `(a0 + b0, a1*b1)`. Operands that occur in them are appended to `operands`.
+        Formulas stand in parentheses: `(a0 + b0, a1*b1)`. Operands that occur in a formula are appended to `operands`.
+        Raise ParseError if the text is not valid.
         """
         if not reader.accept("("):
             return reader.word("a combining function")
@@ -799,8 +812,8 @@ class _Fetches(Kind):
     def text(self, value: Any, operands: Sequence[str] = ()) -> str:
         """Return `value`, a tuple of (symbol, coordinates) pairs, as text: `d0 = %index[i, j]`.
 
-        The tensors that are read are the last of `operands`, the printed operand names, in the order of the pairs.
-        Without names, `%_` is written.
+        `operands` are the printed operand names. The last of them name the tensors that are read, one for each pair. If
+        `operands` is empty, each tensor is written `%_`.
         """
         names = operands[len(operands) - len(value) :] or ["%_"] * len(value)
         rows = zip(value, names, strict=True)
@@ -809,7 +822,8 @@ class _Fetches(Kind):
     def read(self, reader: Reader, operands: list[Value]) -> Any:
         """Parse fetches such as `d0 = %index[i, j]` from `reader`; return a tuple of (symbol, coordinates) pairs.
 
-        Also append each tensor that is read (`%index`) to `operands`, and declare each symbol in `reader`.
+        Also append each tensor that is read (`%index`) to `operands`, and declare each symbol in `reader`. Raise
+        ParseError if the text is not valid.
         """
         fetches = []
         while True:
@@ -860,7 +874,8 @@ class _Parameters(Kind):
         """Parse parameters such as `BM = 128, BN, M in 1..65536` from `reader`; return a tuple of (symbol, default or
         None) pairs.
 
-        A parameter with a range has no default. Also declare each symbol in `reader`. `operands` is not used.
+        A parameter with a range has no default. Also declare each symbol in `reader`. Raise ParseError if the text is
+        not valid. `operands` is not used.
         """
         parameters = []
         while True:
@@ -878,8 +893,8 @@ class _Parameters(Kind):
                 return tuple(parameters)
 
     def check(self, value: Any) -> bool:
-        """True if `value` is a tuple of (symbol, default or None) pairs, in which no symbol with an upper limit has a
-        default.
+        """True if `value` is a tuple of (symbol, default or None) pairs, in which every symbol with an upper limit has
+        None.
         """
         return isinstance(value, tuple) and all(
             isinstance(s, Symbol) and (number is None or s.upper is None) for s, number in value
@@ -901,11 +916,10 @@ def _parameter_text(s: Symbol, number: int | None) -> str:
 
 
 def _open_parameter(reader: Reader, name: str, start: int) -> Symbol:
-    """Parse a parameter's range such as `1..65536 step 8` from `reader`; return a new symbol called `name` with this
-    range.
+    """Parse a range such as `1..65536 step 8` from `reader`; return a new symbol called `name` with this range.
 
-    The upper end is excluded. `start` is the offset of the name in the text, at which errors point. Raise ParseError if
-    the range is empty or negative, or does not start at a multiple of the step.
+    The upper limit in the text is excluded. `start` is the offset of the name in the text, at which errors point. Raise
+    ParseError if the range is empty, holds negative numbers, or does not start at a multiple of the step.
     """
     lo = KINDS["int"].read(reader, [])
     reader.expect("..")
@@ -928,13 +942,15 @@ class _Sizes(Kind):
     binds = True
 
     def text(self, value: Any, operands: Sequence[str] = ()) -> str:
-        """Return `value`, a tuple of symbols, as text: their names, such as `M, N`. `operands` is not used."""
+        """Return `value`, a tuple of symbols, as text: the names of the symbols, such as `M, N`. `operands` is not
+        used.
+        """
         return ", ".join(s.name for s in value)
 
     def read(self, reader: Reader, operands: list[Value]) -> Any:
         """Parse names such as `M, N` from `reader`; return a tuple of new symbols that are at least 0.
 
-        Also declare the symbols in `reader`. `operands` is not used.
+        Also declare the symbols in `reader`. Raise ParseError if the text is not valid. `operands` is not used.
         """
         symbols = []
         while True:
@@ -958,9 +974,8 @@ class _Fetched(Kind):
     binds = True
 
     def text(self, value: Any, operands: Sequence[str] = ()) -> str:
-        """Return the symbol `value` as text: its name, with its limits if it has an upper one: `i in 0..50`.
-
-        `operands` is not used.
+        """Return the symbol `value` as text: `i`, or `i in 0..50` if the symbol has an upper limit. `operands` is not
+        used.
         """
         return str(value.name) if value.upper is None else f"{value.name} in {value.lower}..{value.upper + 1}"
 
@@ -968,7 +983,8 @@ class _Fetched(Kind):
         """Parse a name with optional limits, such as `i` or `i in 0..50`, from `reader`; return a new symbol with these
         limits.
 
-        The upper end is excluded. Also declare the symbol in `reader`. `operands` is not used.
+        The upper limit in the text is excluded. Also declare the symbol in `reader`. Raise ParseError if the text is
+        not valid. `operands` is not used.
         """
         reader.skip()
         start = reader.at
@@ -981,7 +997,9 @@ class _Fetched(Kind):
         return reader.bind(symbol(name, lo, reader.until("=") - 1), start)
 
     def expressions(self, value: Any) -> Iterable[Expr]:
-        """Return (lower limit, upper limit) of the symbol `value`, or () if it has no upper limit."""
+        """Return (lower limit, upper limit) of the symbol `value`, the upper limit included in its range; () without an
+        upper limit.
+        """
         return () if value.upper is None else (value.lower, value.upper)
 
     def mapped(self, value: Any, images: Images) -> Any:
@@ -1012,7 +1030,7 @@ class _Settings(Kind):
         """Parse settings such as `BM = 64, N = M//2` from `reader`; return a tuple of (parameter name, expression)
         pairs.
 
-        `operands` is not used.
+        Raise ParseError if the text is not valid. `operands` is not used.
         """
         settings = []
         while True:
@@ -1080,7 +1098,7 @@ def kind_of(name: str) -> Kind:
 def attr_text(kind: str, value: Any, operands: Sequence[str] = ()) -> str:
     """Return the attribute `value` as program text. `kind` is the name of its kind, such as "axes" or "count?".
 
-    `operands` are the printed names of the operation's operands, such as "%x", for kinds that refer to them.
+    `operands` are the printed names of the operation's operands, such as "%x", for kinds that write operands.
     """
     return kind_of(kind).text(value, operands)
 
@@ -1103,14 +1121,21 @@ def check_attr(kind: str, name: str, value: Any, where: str, loc: Any = None) ->
 
 
 def attr_symbols(kind: str, value: Any) -> set[Symbol]:
-    """Return the set of symbols in the integer expressions of the attribute `value`; `kind` is the name of its kind."""
+    """Return the set of all symbols in the integer expressions of the attribute `value`.
+
+    `kind` is the name of the attribute's kind, such as "axes". Symbols that the attribute only declares are not
+    included.
+    """
     return {s for e in kind_of(kind).expressions(value) for s in e.symbols}
 
 
 def split(text: str) -> list[tuple[str, int]]:
-    """Split `text` at commas outside brackets. Return a list of (piece, offset of the piece in `text`).
+    """Split `text` at commas outside brackets. Return a list of (substring, offset of the substring in `text`).
 
-    `"M, f(i, j)"` -> [("M", 0), (" f(i, j)", 2)]. An empty piece after the last comma counts; a blank text gives [].
+    Spaces are kept. A comma at the end adds an empty substring; a blank text gives [].
+
+    >>> split("M, f(i, j)"), split("M,"), split(" ")
+    ([('M', 0), (' f(i, j)', 2)], [('M', 0), ('', 2)], [])
     """
     parts, depth, start = [], 0, 0
     for i, c in enumerate(text):

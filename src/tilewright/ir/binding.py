@@ -15,12 +15,14 @@ from tilewright.limits import ELEMENTS, did_you_mean, written
 
 
 def parameters(program: Program) -> dict[Symbol, int | None]:
-    """Return {parameter symbol: default, or None without one} for all parameters declared in the program's header."""
+    """Return {parameter symbol: default, or None if it has none} for all `param` lines of the program's header."""
     return {s: n for r in program.records if r.name == "param" for s, n in r.attrs["parameters"]}
 
 
 def open_parameters(program: Program) -> tuple[Symbol, ...]:
-    """Return the symbols of the program's open parameters: those with a range, such as `M in 1..100`, set at each call.
+    """Return the symbols of the program's open parameters. Their values are known only at each call.
+
+    An open parameter is one with a range, such as `M in 1..100`.
 
     >>> from tilewright.ir.block import parse_block
     >>> program = parse_block("block none(%x: in global f32 (M, K))\\n  param M in 1..100, K = 4 {}")
@@ -31,8 +33,7 @@ def open_parameters(program: Program) -> tuple[Symbol, ...]:
 
 
 def open_sizes(program: Program) -> tuple[Symbol, ...]:
-    """Return all symbols whose values are known only at the call: open parameters first, then sizes (of a host
-    program).
+    """Return all symbols with values known only at each call: open parameters first, then sizes (of a host program).
 
     An open parameter has a range (`param M in 1..100`); a size is read off the shape of an argument (`size N`).
 
@@ -52,18 +53,19 @@ def _plain(value: Any) -> Any:
 def allowed(parameter: Symbol) -> range:
     """Return the values that `parameter`, a symbol with a lower limit, may take, as a Python `range`.
 
-    The range ends at the symbol's upper limit, or at 2**48 without one, and has the symbol's step (`multiple`).
+    The range ends at the symbol's upper limit, which is included, or at 2**48 if the symbol has none. Its step is the
+    number of which all values of the symbol are multiples.
     """
     most = ELEMENTS.most if parameter.upper is None else int(parameter.upper)
     return range(int(parameter.lo), most + 1, parameter.multiple)
 
 
 def bind(program: Program, values: Mapping[str, int] | None = None) -> Program:
-    """Return a new program with its parameters replaced by `values`, {name: number}, or else by their defaults.
+    """Return a new program with its parameters replaced by numbers: `values`, {name: number}, or else their defaults.
 
     Each `let` (a name for an expression) that becomes constant is replaced too. A parameter with a range stays open
     unless `values` has it. Raise ArgumentError for an unknown name, a missing or illegal value, and a `require` of the
-    header that fails.
+    header that fails. Raise ProgramError if a type or an attribute becomes invalid.
 
     >>> from tilewright.ir.block import parse_block
     >>> text = '''block zero(%y: out global f32 (M, N))
@@ -110,7 +112,7 @@ def bind(program: Program, values: Mapping[str, int] | None = None) -> Program:
                 raise ArgumentError(f"params: {s.name} = {number}; {program.name} takes {_range_text(s)}")
             bound[symbol(s.name, 0)] = as_expr(number)  # the symbol that {name} in atom names stands for
         bound[s] = as_expr(number)
-    return rebuilt(program, bound)
+    return substituted_program(program, bound)
 
 
 def _range_text(parameter: Symbol) -> str:
@@ -120,13 +122,13 @@ def _range_text(parameter: Symbol) -> str:
     return attr_text("parameters", ((parameter, None),))
 
 
-def rebuilt(program: Program, bound: Mapping[Any, Expr]) -> Program:
+def substituted_program(program: Program, bound: Mapping[Any, Expr]) -> Program:
     """Return a new program in which symbols are replaced by expressions: `bound` is {symbol: expression}.
 
-    Header lines that only declared replaced symbols are dropped. So are each `let` (name for an expression) that
-    becomes constant, each `require` that becomes true, each loop that becomes empty, and each `if` without `else` that
-    becomes false. Raise ArgumentError if a `require` becomes false, and ProgramError if a type or an attribute becomes
-    invalid.
+    `bound` must have every parameter without a range: its declaration is dropped. A parameter with a range that is not
+    in `bound` stays declared. Each `let` (a name for an expression) that becomes constant is dropped. So is each
+    `require` that becomes true, each loop that becomes empty, and each `if` without `else` that becomes false. Raise
+    ArgumentError if a `require` becomes false, and ProgramError if a type or an attribute becomes invalid.
     """
     lets = {r.attrs["symbol"]: r for r in program.records if r.name == "let"}
     numbers = {**{s: s.definition for s in lets if isinstance(s.definition, Const)}, **bound}
@@ -168,9 +170,9 @@ def rebuilt(program: Program, bound: Mapping[Any, Expr]) -> Program:
 def replaced(block: Block, bound: Mapping[Any, Expr], values: Mapping[Value, Value]) -> Block:
     """Return a copy of `block` in which symbols are replaced by expressions: `bound` is {symbol: expression}.
 
-    `values` is {value defined outside the block: value that takes its place}; it must have all that the block uses.
-    Each `let` that becomes constant, each loop that becomes empty, and each `if` without `else` that becomes false is
-    dropped.
+    `values` is {value defined outside the block: value to use instead}. Raise KeyError if the block uses an outside
+    value that `values` lacks. Each `let` that becomes constant, each loop that becomes empty, and each `if` without
+    `else` that becomes false is dropped. Raise ProgramError if a type or an attribute becomes invalid.
     """
     return _substituted_block(block, Substitution(bound), dict(values))
 
@@ -179,7 +181,7 @@ def inlined(program: Program) -> Program:
     """Return a new program without `let`s: each use of a `let` (a name for an expression) is replaced by its
     definition.
 
-    Two programs that differ only in their lets become equal.
+    Two programs that differ only in their lets become equal. All parameters without a range must be bound before.
 
     >>> from tilewright.ir.block import parse_block
     >>> print(inlined(parse_block('''block f(%x: inout global f32 (8)) {
@@ -200,7 +202,7 @@ def inlined(program: Program) -> Program:
     for op in (*program.records, *program.walk()):
         if op.name == "let":
             definitions[op.attrs["symbol"]] = Substitution(definitions)(op.attrs["symbol"].definition)
-    result = rebuilt(program, definitions)
+    result = substituted_program(program, definitions)
     result.records = [r for r in result.records if r.name != "let"]
     for block in (result.body, *(b for op in result.walk() for b in op.blocks)):
         block.ops = [op for op in block.ops if op.name != "let"]
@@ -211,10 +213,10 @@ class _Binding(Substitution):
     """A substitution of parameters; an axis whose range becomes empty keeps only its upper limit."""
 
     def _symbol_image(self, s: Symbol) -> Expr:
-        """Return the expression that replaces symbol `s` in this substitution; overrides the method of `Substitution`.
+        """Return the expression that replaces the symbol `s`.
 
-        The one difference: if the range of an axis `s` becomes empty (upper = lower - 1), the new symbol has only the
-        upper limit.
+        Overrides the method of `Substitution` for one case. If the limits of `s` become constants with upper = lower -
+        1 (an empty range), the result is a new symbol with the upper limit alone.
         """
         if s not in self.by_symbol and s.lower is not None and s.upper is not None and s.definition is None:
             lower, upper = self(s.lower), self(s.upper)
@@ -224,9 +226,10 @@ class _Binding(Substitution):
 
 
 def _argument_type(program: Program, arg: Value, images: Substitution) -> Any:
-    """Return the type of `arg`, an argument of `program`, with every expression `e` in it replaced by `images(e)`.
+    """Return the type of `arg`, an argument of `program`, with every expression `e` in the type replaced by
+    `images(e)`.
 
-    Raise ProgramError, naming program and argument, if the type becomes invalid.
+    Raise ProgramError, which names program and argument, if the type becomes invalid.
     """
     try:
         return arg.type.mapped(images)
@@ -252,7 +255,7 @@ def _mentions(record: Op, parameter: Any) -> bool:
 def _let_value(let: Op, images: Substitution) -> Expr:
     """Return the expression that replaces the symbol of `let`, a `let` operation, under the substitution `images`.
 
-    Raise ProgramError if it cannot be computed, for instance because of a division by 0.
+    Raise ProgramError if the expression is invalid, for instance a division by 0.
     """
     try:
         return images(let.attrs["symbol"])
@@ -261,12 +264,12 @@ def _let_value(let: Op, images: Substitution) -> Expr:
 
 
 def first_line(fault: TilewrightError) -> str:
-    """Return the first line of the error's message as a string; the source location that may follow is left out."""
+    """Return the first line of the message of `fault` as a string, without the source location that may follow."""
     return str(fault).split("\n", 1)[0]
 
 
 def _substituted_attrs(op: Op, images: Substitution) -> dict[str, Any]:
-    """Return {name: value} of the attributes of `op`, with every expression `e` in them replaced by `images(e)`.
+    """Return {attribute name: value} of `op`, with every expression `e` in the values replaced by `images(e)`.
 
     Raise ProgramError if an attribute becomes invalid.
     """
@@ -277,10 +280,10 @@ def _substituted_attrs(op: Op, images: Substitution) -> dict[str, Any]:
 
 
 def _substituted_block(block: Block, images: Substitution, values: dict[Value, Value]) -> Block:
-    """Return a copy of `block` with every expression `e` replaced by `images(e)`.
+    """Return a copy of `block`, without block arguments, in which every expression `e` is replaced by `images(e)`.
 
     Each `let` that becomes constant is dropped, and so is each loop or `if` that never runs. `values` is {old value:
-    new value}. The caller fills in the values defined outside the block; those defined in it are added here.
+    new value}. The caller provides the values defined outside the block; values defined in the block are added.
     """
     ops = []
     for op in block.ops:
@@ -295,8 +298,9 @@ def _substituted_block(block: Block, images: Substitution, values: dict[Value, V
 def _substituted_op(op: Op, images: Substitution, values: dict[Value, Value]) -> Op | None:
     """Return a copy of `op` and its blocks with every expression `e` replaced by `images(e)`.
 
-    Return None for a loop with an empty range, and for an `if` without `else` whose condition becomes false. `values`
-    is {old value: new value}; the results of `op` are added to it.
+    Return None for a loop with an empty range, and for an `if` without `else` if the condition becomes false. `values`
+    is {old value: new value}; the results of `op` are added to it. Raise ProgramError if a type or an attribute becomes
+    invalid.
     """
     if "ranges" in op.attrs and _never_runs(op, images):
         return None
@@ -315,9 +319,9 @@ def _substituted_op(op: Op, images: Substitution, values: dict[Value, Value]) ->
 
 
 def _never_runs(op: Op, images: Substitution) -> bool:
-    """True if a range of the loop `op` becomes empty when every expression `e` is replaced by `images(e)`.
+    """True if one of the ranges of the loop `op` becomes empty when every expression `e` is replaced by `images(e)`.
 
-    Raise ProgramError if a limit cannot be computed.
+    False for a range with a limit that does not become constant. Raise ProgramError if a limit becomes invalid.
     """
     try:
         return any(_is_empty(r, images) for r in op.attrs["ranges"])

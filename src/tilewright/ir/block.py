@@ -112,7 +112,7 @@ def check_number(op: Op, kind: DType, name: str) -> None:
 def check_no_arguments(op: Op, formula: Formula) -> None:
     """Raise ProgramError if `formula`, an attribute of `op`, contains a bare name such as `a0`.
 
-    Bare names stand for the arguments of combining functions, and are allowed only in those of `reduce` and `scan`.
+    Bare names are the arguments of combining functions; only `reduce` and `scan` have them.
     """
     for node in formula.walk():
         if node.name == "argument":
@@ -132,7 +132,7 @@ def _alloc(op: Op) -> tuple[Any, ...]:
     """Check `op`, an `alloc`, and return a tuple of its one result type, which is its attribute `type`.
 
     That is shared memory or a register tensor. Raise ProgramError for global memory, for registers without a
-    distribution, and for shared memory beyond the limit.
+    distribution, and for shared memory of a constant size beyond the limit.
     """
     type_ = op.attrs["type"]
     if isinstance(type_, TensorType):
@@ -148,11 +148,11 @@ def _alloc(op: Op) -> tuple[Any, ...]:
 
 
 def _view(op: Op) -> tuple[Any, ...]:
-    """Check `op`, a `view`, and return a tuple of its one result type: a tensor with the extents of its axes `over`.
+    """Check `op`, a `view`, and return a tuple of its one result type: a tensor with the extents of the axes `over`.
 
-    The tensor lies in the memory or registers of operand 0, the base. Raise DimensionMismatch unless there is one
-    coordinate for each dimension of the base, and ProgramError if a coordinate of registers is marked `?` (may be out
-    of bounds).
+    The tensor lies in the same memory as operand 0, the base; in registers it has no distribution. Raise
+    DimensionMismatch unless there is one coordinate for each dimension of the base. Raise ProgramError if a coordinate
+    of registers is marked `?` (may be out of bounds).
     """
     base, shape = tensor(op, 0), tuple(s.upper + 1 for s in op.attrs["over"])
     if len(op.attrs["at"]) != len(base.shape):
@@ -204,8 +204,8 @@ def _fill(op: Op) -> tuple[Any, ...]:
 def _mma(op: Op) -> tuple[Any, ...]:
     """Check `op`, an `mma %c += %a * %b`, and return (), since it has no results.
 
-    C (M, N) must be in registers; A is (M, K), and B is (K, N). Raise DimensionMismatch or ProgramError otherwise.
-    Element types are not checked.
+    C (M, N) must be in registers; A is (M, K), and B is (K, N). Raise ProgramError if C is not in registers, and
+    DimensionMismatch if the shapes do not fit. Element types are not checked.
     """
     c, a, b = (tensor(op, i) for i in range(3))
     for type_, what in ((c, "the sum"), (a, "the first factor"), (b, "the second factor")):
@@ -245,11 +245,11 @@ def _map(op: Op) -> tuple[Any, ...]:
 
 
 def check_rare(op: Op, formula: Formula) -> None:
-    """Raise ProgramError if `op` is marked `rare` and `formula` is not `select(condition, new, old)`, with the target
-    as old.
+    """Raise ProgramError if `op` is marked `rare` and `formula` is not `select(condition, new, old)` with the target as
+    old.
 
-    `rare` says that the condition is seldom true, so that a wave in which it is false everywhere may skip the
-    operation. Do nothing for an operation without `rare`.
+    The target is operand 0. `rare` says that the condition is seldom true: a wave in which it is false everywhere may
+    skip the operation. Do nothing for an operation without `rare`.
     """
     if not op.attrs.get("rare"):
         return
@@ -261,7 +261,8 @@ def check_rare(op: Op, formula: Formula) -> None:
 
 
 def _sources_and_targets(op: Op) -> tuple[list[Tensor], list[Tensor]]:
-    """Split the operands of `op` in two halves; return (types of the sources, types of the targets) as two lists.
+    """Return (types of the sources, types of the targets) of `op`: the first and the second half of its operands, as
+    lists.
 
     Raise ProgramError if the number of operands is odd or 0.
     """
@@ -272,11 +273,12 @@ def _sources_and_targets(op: Op) -> tuple[list[Tensor], list[Tensor]]:
 
 
 def _check_combining(op: Op) -> tuple[list[Tensor], list[Tensor]]:
-    """Check what `reduce` and `scan` have in common; return (types of the sources, types of the targets) as two lists.
+    """Check the operands, dimension and combining function of `op`, a `reduce` or `scan`.
 
-    The sources must agree in shape, each target must have its source's element type and be writable, and the dimension
-    `along` must exist and not be empty. The combining function must be a known name, for one source, or one formula for
-    each source. Raise DimensionMismatch, DtypeMismatch or ProgramError.
+    Return (types of the sources, types of the targets) as two lists. The sources must agree in shape. Each target must
+    have its source's element type and be writable. The dimension `along` must exist and not be empty. The combining
+    function must be sum, max, min or prod, for one source, or one formula for each source. Raise DimensionMismatch,
+    DtypeMismatch or ProgramError otherwise.
     """
     sources, targets = _sources_and_targets(op)
     along, combine = op.attrs["along"], op.attrs["with"]
@@ -373,9 +375,10 @@ def _convert_layout(op: Op) -> tuple[Any, ...]:
 def _indexed_access(op: Op) -> tuple[Any, ...]:
     """Check `op`, a `gather`, `scatter` or `atomic`, and return (), since it has no results.
 
-    Its coordinates in memory are data. Operand 0 is the tile, operand 1 the memory; further operands are the integer
-    tensors from which coordinates are read. Raise DimensionMismatch, DtypeMismatch or ProgramError if shapes, element
-    types or the atomic operation do not fit, or if the target is an `in` argument.
+    Its coordinates in memory are data. Operand 0 is the tile, operand 1 the memory; each further operand is a tensor
+    from which a coordinate is read. Raise DimensionMismatch or DtypeMismatch if shapes or element types do not fit.
+    Raise ProgramError for memory in registers, an unknown atomic operation, a written `in` argument, and coordinates
+    that are not integers.
     """
     tile, memory = tensor(op, 0), tensor(op, 1)
     if tuple(s.upper + 1 for s in op.attrs["over"]) != tile.shape:
@@ -490,8 +493,7 @@ def channel_type(op: Op) -> ChannelType:
 
 
 def _stage_tensors(op: Op) -> tuple[Any, ...]:
-    """Return the result types of `op`, an `acquire` or `wait`: one tensor type for each tensor of a stage of the
-    channel.
+    """Return the result types of `op`, an `acquire` or `wait`, as a tuple: one type for each tensor of one stage.
 
     Raise ProgramError unless operand 0 is a channel (a ring of pipeline stages).
     """
@@ -522,15 +524,16 @@ def check_role(op: Op) -> tuple[Any, ...]:
 
 
 def _check_waves(op: Op) -> None:
-    """Raise ProgramError if the count in `op`, a header line `waves` or `cluster`, is a constant below 1 or above the
-    limit.
+    """Raise ProgramError if the count in `op`, a `waves` or `cluster` line of the header, is a constant out of range.
+
+    A count is at least 1, and at most the limit `WAVES`.
     """
     check_count(op, "count", op.attrs["count"], WAVES)
 
 
 def _check_launch(op: Op) -> None:
-    """Raise ProgramError unless `op`, the header line `launch`, names a known launch mode; `programmatic` is the only
-    one.
+    """Raise ProgramError unless `op`, a `launch` line of the header, names a mode in `LAUNCHES`, such as
+    `programmatic`.
     """
     if op.attrs["how"] not in LAUNCHES:
         raise ProgramError(f"launch {op.attrs['how']}: there is {', '.join(LAUNCHES)}")

@@ -53,10 +53,10 @@ class Builder:
         return self.args[-1]
 
     def record(self, name: str, attrs: dict[str, Any], loc: Any = None) -> Op:
-        """Append a header line called `name`, such as "param", with the attributes `attrs` and the source location
-        `loc`.
+        """Append a header line called `name`, such as "param", and return it as an operation.
 
-        Return it as an operation. Raise KeyError if the level has no such header line. The attributes are not checked.
+        `attrs` are its attributes, {name: value}, and `loc` is its source location. Raise KeyError if the level has no
+        such header line. The attributes are not checked.
         """
         spec = self.level.records[name]
         self.records.append(Op(spec, (), plain_attrs(spec.attrs, attrs), loc=loc))
@@ -75,8 +75,9 @@ class Builder:
         """Create the operation `name`, append it to the innermost open block, and return it.
 
         `operands`, `attrs` ({name: value}) and nested `blocks` become parts of the operation. `types` are the result
-        types, needed only if they do not follow from the operands. `names` are printed names of the results. Raise
-        ProgramError, with the source location `loc`, if the operation is invalid.
+        types; without `types`, they are inferred from the operands. `names` are printed names of the results. Raise
+        ProgramError, with the source location `loc`, if an attribute or operand is invalid. All required attributes
+        must be there: this is not checked.
         """
         op = self.create(name, operands, attrs, types, blocks, loc, names)
         self.blocks[-1].ops.append(op)
@@ -95,8 +96,9 @@ class Builder:
         """Create the operation `name` and return it, without appending it to a block.
 
         `operands`, `attrs` ({name: value}) and nested `blocks` become parts of the operation. `types` are the result
-        types, needed only if they do not follow from the operands. `names` are printed names of the results. Raise
-        ProgramError, with the source location `loc`, if the operation is invalid.
+        types; without `types`, they are inferred from the operands. `names` are printed names of the results. Raise
+        ProgramError, with the source location `loc`, if an attribute or operand is invalid. All required attributes
+        must be there: this is not checked.
         """
         spec = self.level.ops.get(name)
         if spec is None:
@@ -121,16 +123,17 @@ class Builder:
         return op
 
     def open(self, args: tuple[Value, ...] = ()) -> Block:
-        """Start a new empty block with the arguments `args`, and return it; operations are emitted into it until
-        `close`.
+        """Start a new block with the arguments `args`, and return it. Operations are emitted into it until it is
+        closed.
         """
         self.blocks.append(Block(args))
         return self.blocks[-1]
 
     def close(self, block: Block) -> Block:
-        """End `block`, the innermost open block, and return it, for use in the operation that owns it.
+        """End `block`, which must be the innermost open block, and return it.
 
-        Raise ProgramError if another block is innermost, or if `block` is the program's body.
+        The caller passes it to the operation that it belongs to. Raise ProgramError if another block is innermost, or
+        if `block` is the program's body.
         """
         if self.blocks[-1] is not block or len(self.blocks) == 1:
             raise ProgramError("a block is closed while one within it is open")
@@ -138,7 +141,9 @@ class Builder:
 
     @contextmanager
     def into(self, block: Block) -> Iterator[Block]:
-        """Context manager: operations emitted inside the `with` are appended to `block`, which exists already."""
+        """Context manager: operations emitted inside the `with` are appended to `block`, an existing block, which it
+        yields.
+        """
         depth = len(self.blocks)
         self.blocks.append(block)
         try:
@@ -148,10 +153,11 @@ class Builder:
 
     @contextmanager
     def within(self, args: tuple[Value, ...] = ()) -> Iterator[Block]:
-        """Context manager that yields a new block with the arguments `args`; operations emitted inside the `with` go
+        """Context manager that yields a new block with the arguments `args`. Operations emitted inside the `with` go
         into it.
 
-        Raise ProgramError if a block opened inside the `with` is still open at its end.
+        The caller passes the block to an operation. Raise ProgramError if a block opened inside the `with` is still
+        open at the end of the `with`.
         """
         with self.into(Block(args)) as block:
             yield block
@@ -162,11 +168,10 @@ class Builder:
     def inside(
         self, name: str, operands: Sequence[Value] = (), attrs: dict[str, Any] | None = None, loc: Any = None
     ) -> Iterator[None]:
-        """Context manager: operations emitted inside the `with` become the block of a new operation `name`, emitted at
-        its end.
+        """Context manager: operations emitted inside the `with` become the block of a new operation `name`.
 
-        `operands`, `attrs` ({name: value}) and the source location `loc` are those of the new operation. If an
-        exception leaves the `with`, nothing is emitted.
+        The new operation is emitted at the end of the `with`, with `operands`, `attrs` ({name: value}) and the source
+        location `loc`. If an exception leaves the `with`, nothing is emitted.
         """
         with self.within() as block:
             yield

@@ -8,7 +8,7 @@ from tilewright.ir.core import Block, Op, Program, Value
 
 
 def same_program(a: Program, b: Program) -> bool:
-    """True if two programs have equal headers and bodies: level, arguments, records, operations, attributes and types.
+    """True if two programs are equal: level, name, arguments, header lines, bindings, operations, attributes and types.
 
     Names of values, source locations and debug_log callbacks are not compared.
     """
@@ -26,7 +26,7 @@ def same_program(a: Program, b: Program) -> bool:
 def _same_values(a: tuple[Value, ...], b: tuple[Value, ...], pairs: dict[Value, Value]) -> bool:
     """True if the tuples of values `a` and `b` have equal lengths and the same types in order.
 
-    Also record each value of `a` with its counterpart in `b` in `pairs`, for the comparison of later operands.
+    Also add {value of `a`: value of `b` at the same position} to `pairs`, for the comparison of later operands.
     """
     pairs |= zip(a, b, strict=False)
     return len(a) == len(b) and all(x.type == y.type for x, y in zip(a, b, strict=True))
@@ -45,10 +45,10 @@ def _same_block(a: Block, b: Block, pairs: dict[Value, Value]) -> bool:
 
 
 def _same_op(a: Op, b: Op, pairs: dict[Value, Value]) -> bool:
-    """True if operation `a` of one program equals operation `b` of another: operands, attributes, result types and
-    blocks.
+    """True if operation `a` of one program equals operation `b` of another program.
 
-    `pairs` is {value of the first program: its counterpart in the second}; results and block arguments are added.
+    Specs, operands, attributes, result types and blocks are compared. `pairs` is {value of the first program: its
+    counterpart in the second}; results and block arguments are added.
     """
     return (
         a.spec is b.spec

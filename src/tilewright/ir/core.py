@@ -34,7 +34,7 @@ class TileType:
         return hash((self.dtype, self.dims))
 
     def expressions(self) -> tuple[Expr, ...]:
-        """Return the dimensions of the type, a tuple of expressions; the type holds no others."""
+        """Return the dimensions, a tuple of expressions. The type holds no other expressions."""
         return self.dims
 
     def __str__(self) -> str:
@@ -65,11 +65,16 @@ class MemoryType:
 
     @property
     def sizes(self) -> tuple[Expr | None, ...]:
-        """The tuple of sizes that an array passed for this type must have; an entry of None accepts any size."""
+        """The sizes that an array passed for this type must have, as a tuple: `extents`, or else the dimensions.
+
+        An entry of None accepts any size.
+        """
         return self.dims if self.extents is None else self.extents
 
     def expressions(self) -> tuple[Expr, ...]:
-        """Return every expression in the type: its dimensions, then the sizes that a passed array must have."""
+        """Return every expression in the type as a tuple: the dimensions, then the entries of `sizes` that are not
+        None.
+        """
         return (*self.dims, *(e for e in self.sizes if e is not None))
 
     def __eq__(self, other: object) -> bool:
@@ -199,7 +204,7 @@ class Program:
     """The author's callbacks for values logged by debug_log, by label; not part of the text."""
 
     def walk(self) -> Iterator[Op]:
-        """Yield every operation of the body, also in nested blocks; each comes before the operations in its own
+        """Yield every operation of the body, also in nested blocks. An operation comes before the operations in its
         blocks.
         """
         return walk_block(self.body)
@@ -275,7 +280,7 @@ def building() -> Iterator[None]:
 
 
 def walk_block(block: Block) -> Iterator[Op]:
-    """Yield every operation of `block`, also in nested blocks; each comes before the operations in its own blocks."""
+    """Yield every operation of `block`, also in nested blocks. An operation comes before those in its blocks."""
     for op in block.ops:
         yield op
         for inner in op.blocks:

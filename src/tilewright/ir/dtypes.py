@@ -37,9 +37,7 @@ class DType:
 
     @property
     def accumulator(self) -> DType:
-        """The type in which sums of this type accumulate: f32 or i32, and f64 or i64 for 64-bit types. For bool it is
-        i32.
-        """
+        """The type in which sums of this type accumulate: f32 or i32; f64 or i64 for 64-bit types; i32 for bool."""
         if self.kind == "float":
             return f64 if self.bits == 64 else f32
         return i64 if self.bits == 64 else i32
@@ -65,7 +63,7 @@ class DType:
         return self.bits
 
     def ir_type_asm(self) -> str:
-        """Return the type's name in the IR of the language Wave: "i1" for bool, otherwise its own name, such as
+        """Return the type's name in the IR of the language Wave: "i1" for bool, and `name` for other types, such as
         "f16".
         """
         return "i1" if self.kind == "bool" else self.name
@@ -95,8 +93,8 @@ class DType:
 
     @property
     def limits(self) -> tuple[int, int]:
-        """The pair (smallest, largest) value of an integer type or bool. It has no meaning for a floating-point
-        type.
+        """The pair (smallest, largest) value of an integer type or bool. For a floating-point type, the pair has no
+        meaning.
         """
         if self.kind == "int" and self.numpy.kind != "u":
             return -(1 << self.bits - 1), (1 << self.bits - 1) - 1
@@ -207,7 +205,7 @@ def element_type(given: Any, what: str = "") -> DType:
 
 
 def as_element_type(given: Any) -> DType | None:
-    """Return the element type that `given` means, or None if it means none.
+    """Return the element type that `given` means, or None if there is no such element type.
 
     `given` may be a DType, a Tilewright name ("f32"), a full numpy name ("float32"), "s8" for i8, or a numpy dtype.
     """
@@ -223,7 +221,7 @@ def as_element_type(given: Any) -> DType | None:
 
 
 def from_numpy(form: np.dtype[Any]) -> DType | None:
-    """Return the element type whose numpy dtype is `form`, or None if there is none."""
+    """Return the element type with the numpy dtype `form`, or None if there is none. int64 gives i64, never `index`."""
     for t in ALL.values():
         if t.numpy == form and t is not index:
             return t

@@ -75,13 +75,13 @@ class Formula:
 
     @classmethod
     def argument(cls, name: str) -> Formula:
-        """Return the formula that is an argument of a combining function; `name` is a0, b0, a1, ..."""
+        """Return the formula that is an argument of a combining function. `name` is a0, a1, ... or b0, b1, ..."""
         return cls("argument", (), name)
 
     @classmethod
     def number(cls, value: float) -> Formula:
-        """Return the formula that is the constant `value`. Its element type is that of the formulas it is combined
-        with.
+        """Return the formula that is the constant `value`. In an operation, it takes the element type of the other
+        operands.
         """
         plain = plain_number(value)
         stored = value if plain is None else plain
@@ -93,15 +93,13 @@ class Formula:
         return cls("cast", (part,), to)
 
     def walk(self) -> Iterable[Formula]:
-        """Yield every node of the formula: each node after the parts (subformulas) that it is applied to."""
+        """Yield every node of the formula. A node comes after its `parts`, the subformulas that it is applied to."""
         for part in self.parts:
             yield from part.walk()
         yield self
 
     def expressions(self) -> Iterable[Expr]:
-        """Return the integer expressions of coordinates in the formula, which stand in brackets in its text:
-        `[i + 1]`.
-        """
+        """Return a list of the integer expressions in the formula. They stand in brackets in its text: `[i + 1]`."""
         return [node.value for node in self.walk() if node.name == "index"]
 
     def mapped(self, images: Callable[[Expr], Expr]) -> Formula:
@@ -110,8 +108,10 @@ class Formula:
         return Formula(self.name, tuple(part.mapped(images) for part in self.parts), value)
 
     def text(self, operands: Sequence[str] = ()) -> str:
-        """Return the formula as text, such as `exp2(%s*0.5)`; `operands` are the printed names of the operation's
+        """Return the formula as text, such as `exp2(%s*0.5)`. `operands` are the printed names of the operation's
         operands.
+
+        An operand that has no name there is written `%_0`, with its number.
         """
         return self._text(operands, 0)
 
@@ -176,10 +176,10 @@ class Formula:
         return common
 
     def _require_numbers(self, parts: tuple[Formula, ...], common: DType) -> None:
-        """Raise ProgramError if a plain number in `parts`, subformulas of this formula, cannot take the element type
+        """Raise ProgramError if a plain number in `parts`, subformulas of this formula, does not fit the element type
         `common`.
 
-        `common` is the element type of the other subformulas.
+        `common` is the element type of the subformulas that are not plain numbers.
         """
         try:
             for part in parts:
@@ -188,10 +188,10 @@ class Formula:
             raise ProgramError(f"{self.name} of {common} and {fault.what}; convert first") from None
 
     def require_numbers(self, kind: DType) -> None:
-        """Raise DtypeMismatch if the formula is made of plain numbers only and the element type `kind` cannot hold one
-        of them.
+        """Raise DtypeMismatch if the formula has only plain numbers as leaves, and one does not fit the element type
+        `kind`.
 
-        Do nothing if the formula has a typed leaf (operand, argument, index), cast or comparison.
+        Do nothing if the formula contains an operand, an argument, an index, a cast or a comparison.
         """
         if any(node.name in _TYPED for node in self.walk()):
             return  # its numbers take the type of the parts beside them
@@ -200,7 +200,8 @@ class Formula:
                 kind.require(node.value)
 
     def gives(self, types: Callable[[Formula], DType | None], target: DType) -> DType:
-        """Return the element type that the formula computes, or `target` if it is made of plain numbers only.
+        """Return the element type that the formula computes, or `target` if that type is not determined (plain numbers
+        only).
 
         `types` is a function from an operand or argument leaf to its element type. Raise ProgramError if element types
         do not fit together, and DtypeMismatch if a plain number does not fit `target`.
@@ -233,7 +234,8 @@ _WORD = re.compile(r"[A-Za-z_]\w*")
 def read_formula(reader: Reader, operands: list[Value]) -> Formula:
     """Parse a formula such as `exp2(%x*0.5) < %y` from `reader` and return it; raise ParseError if it is not valid.
 
-    `operands` are the operation's operands, the target first. Each operand that occurs in the formula is appended once.
+    `operands` are the operation's operands, the target first. Each operand that occurs in the formula is appended once;
+    the target, too, if the formula reads it.
     """
     left = _read_sum(reader, operands)
     reader.skip()
@@ -247,7 +249,8 @@ def read_formula(reader: Reader, operands: list[Value]) -> Formula:
 def _read_sum(reader: Reader, operands: list[Value]) -> Formula:
     """Parse a sum such as `%a*2 + %b - 1` (products joined by + and -) from `reader`, and return its formula.
 
-    Operands that occur in it (`%a`) are appended to `operands`. A single product is a sum too.
+    A single product is a sum too. Operands that occur in it (`%a`) are appended to `operands`, each once. Raise
+    ParseError if the text is not valid.
     """
     left = _read_product(reader, operands)
     while True:
@@ -263,7 +266,8 @@ def _read_sum(reader: Reader, operands: list[Value]) -> Formula:
 def _read_product(reader: Reader, operands: list[Value]) -> Formula:
     """Parse a product such as `%a*2/%b` (factors joined by * and /) from `reader`, and return its formula.
 
-    Operands that occur in it (`%a`) are appended to `operands`. A single factor is a product too.
+    A single factor is a product too. Operands that occur in it (`%a`) are appended to `operands`, each once. Raise
+    ParseError if the text is not valid.
     """
     left = _read_factor(reader, operands)
     while True:
@@ -279,7 +283,7 @@ def _read_factor(reader: Reader, operands: list[Value]) -> Formula:
     """Parse one factor of a formula from `reader`, and return its formula; raise ParseError if none comes next.
 
     A factor is a number, an operand `%x`, a bare name, a function call, an `[index]`, a negation, or a formula in
-    parentheses. Operands that occur in it are appended to `operands`.
+    parentheses. Operands that occur in it are appended to `operands`, each once.
     """
     if reader.accept("-"):
         with reader.nested():
@@ -318,10 +322,10 @@ def _read_factor(reader: Reader, operands: list[Value]) -> Formula:
 
 
 def _function_call(reader: Reader, word: str, parts: tuple[Formula, ...], start: int) -> Formula:
-    """Return the formula of the call `word(parts)`; an element type as `word` gives a conversion to it.
+    """Return the formula of the call `word(parts)`. If `word` is an element type, the formula converts to that type.
 
-    Raise ParseError, pointing at offset `start` of the text in `reader`, if there is no function `word`, or if it takes
-    another number of arguments.
+    Raise ParseError if there is no function `word`, or if the number of `parts` is wrong. The error points at offset
+    `start` of the text in `reader`.
     """
     if word in dtypes.ALL:
         count = 1

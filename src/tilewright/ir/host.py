@@ -35,7 +35,7 @@ from tilewright.ir.tensors import TensorType, read_type
 def _workspace(op: Op) -> tuple[Any, ...]:
     """Check `op`, a `workspace`, and return a tuple of its one result type, which is its attribute `type`.
 
-    Raise ProgramError unless that is a tensor in global memory without a role such as `in`.
+    Raise ProgramError unless the type is a tensor in global memory without a role such as `in`.
     """
     type_ = op.attrs["type"]
     if not isinstance(type_, TensorType) or type_.space != "global" or type_.role is not None:
@@ -46,8 +46,9 @@ def _workspace(op: Op) -> tuple[Any, ...]:
 def _table(op: Op) -> tuple[Any, ...]:
     """Check `op`, a `table`, and return (), since it has no results.
 
-    The operand must be a tensor of integers with the extents of the axes `over`: an expression of these axes is stored
-    in each element. Raise DimensionMismatch or ProgramError otherwise.
+    A `table` stores in each element of operand 0 an integer computed from the coordinates of the element. Raise
+    DimensionMismatch unless operand 0 has the extents of the axes `over`, and ProgramError unless its elements are
+    integers or bools.
     """
     type_ = block_level.tensor(op, 0)
     over = tuple(s.upper + 1 for s in op.attrs["over"])
@@ -61,8 +62,8 @@ def _table(op: Op) -> tuple[Any, ...]:
 def _reshape(op: Op) -> tuple[Any, ...]:
     """Check `op`, a `reshape`, and return a tuple of its one result type: the operand's memory with another shape.
 
-    The new shape is the attribute `shape`. Raise ProgramError unless the operand is packed (no strides, no swizzle),
-    and DimensionMismatch if both shapes are constant and differ in number of elements.
+    The new shape is the attribute `shape`. Raise ProgramError unless the operand is in memory and packed (no strides,
+    no swizzle). Raise DimensionMismatch if both shapes are constant and differ in number of elements.
     """
     type_, shape = block_level.tensor(op, 0), op.attrs["shape"]
     if not isinstance(type_, TensorType) or type_.strides is not None or type_.swizzle is not None:
@@ -77,9 +78,9 @@ def _reshape(op: Op) -> tuple[Any, ...]:
 def _restride(op: Op) -> tuple[Any, ...]:
     """Check `op`, a `restride`, and return a tuple of its one result type, which is its attribute `type`.
 
-    The result is the operand's memory, addressed with strides. Raise ProgramError if the operand is not packed, or if
-    the new type is no global tensor with strides of the same element type. Raise DimensionMismatch if it reaches past
-    the end of the operand, where both sizes are constant.
+    The result is the operand's memory, addressed with other strides. Raise ProgramError if the operand is not packed,
+    or if the new type is not a global tensor with strides and with the operand's element type. Raise DimensionMismatch
+    if the new type reaches past the end of the operand; symbolic sizes are not compared.
     """
     type_, wanted = block_level.tensor(op, 0), op.attrs["type"]
     if not isinstance(type_, TensorType) or type_.strides is not None or type_.swizzle is not None:
@@ -95,11 +96,10 @@ def _restride(op: Op) -> tuple[Any, ...]:
 
 
 def _check(op: Op) -> tuple[Any, ...]:
-    """Check `op`, a `check`, and return (), since it has no results. At launch it tests that one element of a vector is
-    0.
+    """Check `op`, a `check`, and return (), since it has no results.
 
-    The attribute `place` is the number of the element. Raise ProgramError unless operand 0 is a vector of integers that
-    has this element.
+    At each launch, a `check` tests that one element of operand 0 is 0; the attribute `place` is the number of the
+    element. Raise ProgramError unless operand 0 is a vector of integers or bools that has this element.
     """
     type_, place = block_level.tensor(op, 0), op.attrs["place"]
     if type_.dtype.is_float or len(type_.shape) != 1:
@@ -118,7 +118,7 @@ def _no_results(op: Op) -> tuple[Any, ...]:
 def _branch(op: Op) -> tuple[Any, ...]:
     """Check `op`, an `if`, and return (), since it has no results.
 
-    Raise ProgramError if one of its blocks contains `bind`, which is allowed only outside of branches.
+    Raise ProgramError if one of its blocks contains a `bind`, which is allowed only outside of branches.
     """
     for block in op.blocks:
         for inner in block.ops:

@@ -20,9 +20,11 @@ POINTWISE = frozenset((*ELEMENTWISE, "select", "cast", "broadcast", "permute", "
 
 
 def why_not_in_place(program: Program, output: Value, source: Value) -> str | None:
-    """Return a text that says why the arguments `output` and `source` of a tile program must not be one array, or None.
+    """Return why the arguments `output` and `source` of a tile program must not be one array, as text; None if they may
+    be.
 
-    None means that they may be: every element is written only where the elements it is computed from are read.
+    None means that every element is written only where the elements it is computed from are read. A program for which
+    this cannot be proved gets a text. `output` and `source` may be the same argument.
 
     >>> from tilewright.ir.tile import parse_tile
     >>> program = parse_tile('''tile shifted(%x: global f32[M], %y: global f32[M])
@@ -58,10 +60,10 @@ def why_not_in_place(program: Program, output: Value, source: Value) -> str | No
 
 
 def is_changed_in_place(program: Program, arg: Value) -> bool:
-    """True if a tile program updates its argument `arg` in place, so that its old elements need not be saved before.
+    """True if a tile program updates its argument `arg` in place, so that no copy of the old elements is needed.
 
     Each element of `arg` is then read only to compute the new element at the same coordinates, and no value computed
-    from old elements is used after that write. False also if the program does not write `arg`.
+    from old elements is used after the write. False also if the program does not write `arg`.
     """
     if why_not_in_place(program, arg, arg) is not None:
         return False
@@ -81,8 +83,8 @@ def is_changed_in_place(program: Program, arg: Value) -> bool:
 def _is_one_to_one(op: Op) -> bool:
     """True if `op`, a read or write, provably accesses each element of memory at most once.
 
-    Its coordinates in memory are then an injective function of its iterators. An access without an index mapping gives
-    True; looked-up coordinates (data) give False.
+    The coordinates in memory are then an injective function of the iterators `over`. An access without an index mapping
+    gives True; an access with lookups (coordinates that are data) gives False.
     """
     over: tuple[Symbol, ...] = op.attrs.get("over", ())
     at: tuple[Expr, ...] = op.attrs.get("at", ())
@@ -94,8 +96,8 @@ def _is_one_to_one(op: Op) -> bool:
 def _is_linear_in_one(e: Expr, iterator: Symbol, over: tuple[Symbol, ...]) -> bool:
     """True if the coordinate `e` is factor*iterator + rest, with a constant factor other than 0.
 
-    The rest must contain none of `over`, the iterators of the access. With `over` (i, j), `2*i + 1` is such a
-    coordinate of i; `2*i + j` is not.
+    The rest must contain none of `over`, the iterators of the access. With iterators (i, j), `2*i + 1` is linear in i
+    alone; `2*i + j` is not.
     """
     form = linear_form(e, [iterator])
     factor = ZERO if form is None else form[0].get(iterator, ZERO)
@@ -105,8 +107,8 @@ def _is_linear_in_one(e: Expr, iterator: Symbol, over: tuple[Symbol, ...]) -> bo
 def _is_determined(e: Expr, at: tuple[Expr, ...]) -> bool:
     """True if the value of `e` follows from the values of the coordinates `at`.
 
-    Either `e` is one of them, or `e % n` is one for a constant n, and `e // n` follows from them: `[i // 4, i % 4]`
-    determines i.
+    `e` is a coordinate, or `e % n` is one for a constant n and `e // n` is determined too: `[i // 4, i % 4]` determines
+    i.
     """
     if any(e is coordinate for coordinate in at):
         return True
@@ -119,11 +121,11 @@ def _is_determined(e: Expr, at: tuple[Expr, ...]) -> bool:
 
 
 def _why_not_pointwise(program: Program, output: Value, reads: list[Op]) -> str | None:
-    """Return a text that says why values computed from `reads` do not stay at their coordinates up to the write, or
+    """Return why values computed from `reads` do not stay at their coordinates until they are written, as text, or
     None.
 
     `reads` are read operations of the program. The reason is an operation that combines elements of different
-    coordinates, or a write to memory other than `output` that the program also reads.
+    coordinates, or a write to an argument other than `output` that the program also reads.
     """
     derived = {result for op in reads for result in op.results}
     read = {accessed(op)[0] for op in program.walk() if op.name == "read"}
@@ -139,8 +141,8 @@ def _why_not_pointwise(program: Program, output: Value, reads: list[Op]) -> str 
     return None
 
 
-def in_one_array(program: Program, same: Mapping[Value, Value]) -> Program:
-    """Return the program with arguments merged: `same` is {argument to drop: argument that takes its place}."""
+def merge_arguments(program: Program, same: Mapping[Value, Value]) -> Program:
+    """Return a copy of the tile program with arguments merged: `same` is {argument to drop: argument used instead}."""
     args = tuple(a for a in program.args if a not in same)
     return replace(
         program, args=args, body=_with_operands_replaced(program.body, same), bindings=dict(program.bindings)
@@ -148,7 +150,10 @@ def in_one_array(program: Program, same: Mapping[Value, Value]) -> Program:
 
 
 def _with_operands_replaced(block: Block, same: Mapping[Value, Value]) -> Block:
-    """Return a copy of `block` and its nested blocks with operands replaced: `same` is {old operand: new operand}."""
+    """Return a copy of `block` with operands replaced, also in nested blocks: `same` is {old operand: new operand}.
+
+    Operands that are not in `same` stay. Results are the same `Value` objects as before.
+    """
     ops = []
     for op in block.ops:
         operands = tuple(same.get(v, v) for v in op.operands)

@@ -31,8 +31,8 @@ class Location:
     def columns(self) -> tuple[int, int]:
         """The pair (first column, last column + 1) of the source expression on its line, counted from 0.
 
-        If Python recorded no columns, it is the whole line without its indentation. An expression of several lines ends
-        at the end of its first line.
+        If Python recorded no columns, the pair covers the line without its indentation. If the expression has several
+        lines, the pair ends at the end of the first line.
         """
         positions = list(self.code.co_positions())
         first, last, first_column, last_column = positions[self.instruction // 2]
@@ -48,10 +48,9 @@ class Location:
         return linecache.getline(self.file, self.line).rstrip("\n")
 
     def pointing(self) -> str:
-        """Return a text of three lines for error messages: file and line number, the source line, carets under the
-        expression.
+        """Return three lines for error messages: file and line number, the source line, carets under the expression.
 
-        If the source line cannot be read, return only the first of the three.
+        If the source line cannot be read, return only the line with file and line number.
         """
         head = f'  File "{self.file}", line {self.line}, in {self.code.co_name}'
         if not self.text.strip():
@@ -83,7 +82,7 @@ class RememberedLocation:
         self.shown, self.name = shown, name
 
     def pointing(self) -> str:
-        """Return the text for error messages that was stored when the position was pickled: file, source line and
+        """Return the lines for error messages that were stored when the location was pickled: file, source line and
         carets.
         """
         return self.shown
@@ -113,7 +112,7 @@ class TextLocation:
         return self.source[start : len(self.source) if end < 0 else end]
 
     def pointing(self) -> str:
-        """Return a text of three lines for error messages: the line number, the line, a caret under the position."""
+        """Return three lines for error messages: the line number, the line, a caret under the position."""
         start = self.source.rfind("\n", 0, self.at) + 1
         indent = len(self.text) - len(self.text.lstrip())
         return f"  line {self.line}:\n    {self.text.strip()}\n    {' ' * (self.at - start - indent)}^"
@@ -123,9 +122,9 @@ class TextLocation:
 
 
 def author_location(depth: int = 1) -> Location | None:
-    """Return the location in the author's code: the innermost stack frame outside Tilewright; None if there is none.
+    """Return the location of the innermost stack frame outside Tilewright (the author's code); None if there is none.
 
-    The search starts `depth` frames above this function.
+    The search starts `depth` frames above this function: 1 is the caller.
     """
     frame: FrameType | None = sys._getframe(depth)
     while frame is not None:
@@ -136,9 +135,9 @@ def author_location(depth: int = 1) -> Location | None:
 
 
 def warn_author(what: str, category: type[Warning]) -> None:
-    """Emit the warning `what`, a message of class `category`, so that it points at the author's line.
+    """Emit the warning `what`, a message, with the class `category`, so that it points at the author's line.
 
-    That is the line in the innermost stack frame outside Tilewright.
+    That is the line of the innermost stack frame outside Tilewright.
     """
     frame: FrameType | None = sys._getframe(1)
     level = 2
@@ -148,7 +147,8 @@ def warn_author(what: str, category: type[Warning]) -> None:
 
 
 def _is_ours(frame: FrameType) -> bool:
-    """True if `frame`, a stack frame, runs code of Tilewright (or of contextlib, through which it runs).
+    """True if `frame`, a stack frame, runs code of Tilewright, or of contextlib (`with` statements call Tilewright
+    through it).
 
     False for the kernels and templates that Tilewright ships: messages may point at their lines.
     """

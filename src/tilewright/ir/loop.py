@@ -47,7 +47,7 @@ from tilewright.limits import TABLE
 
 
 def read_type(reader: Reader) -> VectorType | Any:
-    """Parse a loop-level type from `reader` and return it: a vector, fragment or barrier, or else a tensor in memory.
+    """Parse a loop-level type from `reader` and return it: a vector, a fragment, a barrier, or a tensor in memory.
 
     Examples are `vector f32 (16)`, `fragment f32 (32, 4)`, `barrier (4) arrivals 8` and `shared f32 (1024)`. Raise
     ParseError if the type is not valid.
@@ -92,7 +92,8 @@ def _memory_operand(op: Op, index: int) -> TensorType:
 def _alloc(op: Op) -> tuple[Any, ...]:
     """Check `op`, an `alloc`, and return a tuple of its one result type, which is its attribute `type`.
 
-    Raise ProgramError unless that is a register, an array of barriers, or shared memory without a role such as `in`.
+    Raise ProgramError unless the type is a register, an array of barriers, or shared memory without a role such as
+    `in`.
     """
     type_ = op.attrs["type"]
     if isinstance(type_, TensorType) and (type_.space != "shared" or type_.role is not None):
@@ -107,9 +108,9 @@ def _alloc(op: Op) -> tuple[Any, ...]:
 def _load_or_store(op: Op) -> tuple[Any, ...]:
     """Check `op`, a `load` or `store` between a register and flat memory, and return (), since it has no results.
 
-    Operand 0 is the register, operand 1 the memory. Raise DimensionMismatch, DtypeMismatch or ProgramError: axes and
-    offset must fit the register, element types must agree, a stored argument must not be `in`, and a load must have
-    both `if` and `else` or neither.
+    Operand 0 is the register, operand 1 the memory. Raise DimensionMismatch if axes or offset do not fit the register,
+    and DtypeMismatch if element types differ. Raise ProgramError for a store to an `in` argument, and for a load with
+    `if` but without `else`, or the reverse.
     """
     vector, memory = _register_operand(op, 0), _memory_operand(op, 1)
     _check_axes(op, vector)
@@ -124,10 +125,10 @@ def _load_or_store(op: Op) -> tuple[Any, ...]:
 
 
 def _check_axes(op: Op, vector: VectorType) -> None:
-    """Raise DimensionMismatch unless the axes `over`, an attribute of `op`, have the shape of the register type
-    `vector`.
+    """Raise DimensionMismatch unless the axes `over` of `op` have the extents of the register type `vector`.
 
-    Also raise it unless `op` addresses memory by a single flat offset; `shuffle`, which has no memory, is exempt.
+    Also raise it if `op` has several coordinates in memory: memory of the loop level is flat. `shuffle` is exempt,
+    since its coordinates are in a register.
     """
     over = tuple(s.upper + 1 for s in op.attrs["over"])
     if over != vector.shape:
@@ -165,10 +166,10 @@ def _compute(op: Op) -> tuple[Any, ...]:
 
 
 def _atomic(op: Op) -> tuple[Any, ...]:
-    """Check `op`, an `atomic`, and return (), since it has no results. It combines a register into memory.
+    """Check `op`, an `atomic`, and return (), since it has no results. An `atomic` combines a register into memory.
 
-    Raise ProgramError unless the element types agree, memory has one flat offset, the atomic operation is known, and a
-    register with dimensions has axes `over`.
+    Operand 0 is the register, operand 1 the memory. Raise ProgramError unless the element types agree, the attribute
+    `at` is one flat offset, `how` is add, min or max, and a register with dimensions has axes `over`.
     """
     value, memory = _register_operand(op, 0), _memory_operand(op, 1)
     if (
@@ -182,11 +183,12 @@ def _atomic(op: Op) -> tuple[Any, ...]:
 
 
 def _shuffle(op: Op) -> tuple[Any, ...]:
-    """Check `op`, a `shuffle`, and return (), since it has no results. In it, each lane takes a value of another lane.
+    """Check `op`, a `shuffle`, and return (), since it has no results. In a `shuffle`, each lane takes another lane's
+    value.
 
-    Raise DimensionMismatch or DtypeMismatch if the target and source registers do not fit. For vectors, also raise
-    ProgramError if the index of the source lane depends on anything but the target lane, and OutOfBoundsFault if a
-    source lane does not exist.
+    Operand 0 is the target, operand 1 the source. Raise DimensionMismatch or DtypeMismatch if they do not fit. For
+    vectors, also raise ProgramError if the index of the source lane depends on anything but the target lane, and
+    OutOfBoundsFault if a source lane does not exist.
     """
     target, source = _register_operand(op, 0), _register_operand(op, 1)
     _check_axes(op, target)
@@ -230,10 +232,11 @@ def _transpose(op: Op) -> tuple[Any, ...]:
 
 
 def _reduce(op: Op) -> tuple[Any, ...]:
-    """Check `op`, a `reduce`, and return (), since it has no results. It combines all lanes of a vector into a scalar.
+    """Check `op`, a `reduce`, and return (), since it has no results. A `reduce` combines all lanes of a vector to a
+    scalar.
 
-    Raise ProgramError unless operand 0 is a vector, operand 1 a scalar register of its element type, and the combining
-    function is known.
+    Raise ProgramError unless operand 0 is a vector, operand 1 is a scalar register of the same element type, and the
+    attribute `with` is sum, max, min or prod.
     """
     source, target = _register_operand(op, 0), _register_operand(op, 1)
     mismatch = bool(target.shape) or len(source.shape) != 1
@@ -269,8 +272,8 @@ def _integer_register(op: Op) -> tuple[Any, ...]:
 def _constant(op: Op) -> tuple[Any, ...]:
     """Check `op`, a `constant` (a table computed at compile time), and return a tuple of its one result type.
 
-    That is an `in global` tensor with the extents of the axes `over` and the element type `dtype`, both attributes.
-    Raise ProgramError for a floating-point type or too many elements.
+    The type is `in global`, with the extents of the axes `over` and the element type `dtype`, both attributes. Raise
+    ProgramError for a floating-point type or too many elements.
     """
     if op.attrs["dtype"].is_float:
         raise ProgramError("constant: a table holds integers")
@@ -282,9 +285,10 @@ def _constant(op: Op) -> tuple[Any, ...]:
 
 
 def _fetch(op: Op) -> tuple[Any, ...]:
-    """Check `op`, a `fetch`, and return (), since it has no results. It reads one integer from memory.
+    """Check `op`, a `fetch`, and return (), since it has no results. A `fetch` reads one integer from memory.
 
-    Raise ProgramError unless operand 0 is a tensor of integers in memory, addressed by one flat offset.
+    Raise ProgramError unless operand 0 is a tensor of integers or bools in memory, and the attribute `at` is one flat
+    offset.
     """
     if _memory_operand(op, 0).dtype.is_float or len(op.attrs["at"]) != 1:
         raise ProgramError(f"fetch takes one integer from memory, not from {op.operands[0].type}")

@@ -26,11 +26,11 @@ class VectorType:
             raise ProgramError(f"{self}: a register has at least one element")
 
     def expressions(self) -> Iterable[Expr]:
-        """Return the extents of the register, a tuple of expressions; the type holds no others."""
+        """Return the extents of the register, a tuple of expressions. The type holds no other expressions."""
         return self.shape
 
     def mapped(self, images: Images) -> VectorType:
-        """Return the type with every extent `e` replaced by `images(e)`. A subclass gives a type of that subclass."""
+        """Return the type with every extent `e` replaced by `images(e)`. A `FragmentType` stays a `FragmentType`."""
         return type(self)(self.dtype, tuple(map(images, self.shape)))
 
     def __str__(self) -> str:
@@ -69,9 +69,7 @@ class BarrierType:
         return (self.count, self.arrivals)
 
     def mapped(self, images: Images) -> BarrierType:
-        """Return the type with both its expressions `e`, the number of barriers and of arrivals, replaced by
-        `images(e)`.
-        """
+        """Return the type with the number of barriers and the number of arrivals, `e`, each replaced by `images(e)`."""
         return BarrierType(images(self.count), images(self.arrivals))
 
     def __str__(self) -> str:

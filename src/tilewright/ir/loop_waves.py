@@ -45,9 +45,10 @@ from tilewright.ir.tensors import TensorType
 
 
 def read_barrier(reader: Reader) -> BarrierType:
-    """Parse `(4) arrivals 8` from `reader`, the part of a barrier type after the word `barrier`; return the type.
+    """Parse `(4) arrivals 8` from `reader`, the text of a barrier type after the word `barrier`; return the type.
 
-    Here it is 4 barriers, each of whose phases completes after 8 arrivals. Raise ParseError if the text is not valid.
+    The example is 4 barriers; a phase of a barrier completes after 8 arrivals. Raise ParseError if the text is not
+    valid.
     """
     reader.expect("(")
     start = reader.at
@@ -77,7 +78,7 @@ def _at_barrier(op: Op) -> tuple[Any, ...]:
     """Check `op`, an operation on one barrier such as `arrive` or `await`, and return (), since it has no results.
 
     Raise ProgramError unless operand 0 is an array of barriers, and DimensionMismatch unless the attribute `at` is one
-    index into it.
+    index into this array.
     """
     _barrier_operand(op, 0)
     if len(op.attrs["at"]) != 1:
@@ -88,9 +89,9 @@ def _at_barrier(op: Op) -> tuple[Any, ...]:
 def _check_copy(op: Op, far: int, near: int, flat: bool = False) -> None:
     """Check `op`, an asynchronous copy between a tensor in global memory and shared memory.
 
-    `far` is the operand number of the global tensor, `near` that of the shared one. The global tensor must have one
-    coordinate for each dimension, or a single offset if `flat`; the shared one has a single offset. Raise ProgramError,
-    DtypeMismatch or DimensionMismatch.
+    `far` is the operand number of the global tensor, `near` that of the shared tensor. Raise ProgramError if an operand
+    is in other memory, and DtypeMismatch if element types differ. Raise DimensionMismatch unless `there` has one
+    coordinate for each dimension of the global tensor (one flat offset if `flat`), and `at` is one flat offset.
     """
     tensor, shared = op.operands[far].type, _shared_operand(op, near)
     if not isinstance(tensor, TensorType) or tensor.space != "global":
@@ -102,10 +103,10 @@ def _check_copy(op: Op, far: int, near: int, flat: bool = False) -> None:
 
 
 def _copy_in(op: Op) -> tuple[Any, ...]:
-    """Check `op`, a `copy_in`, and return (), since it has no results. It copies from global to shared memory.
+    """Check `op`, a `copy_in` (from global to shared memory), and return (), since it has no results.
 
     The copy is asynchronous and signals a barrier. Operands are (global tensor, shared tensor, array of barriers).
-    Raise ProgramError, DtypeMismatch or DimensionMismatch if they do not fit.
+    Raise ProgramError, DtypeMismatch or DimensionMismatch if the operands do not fit.
     """
     _check_copy(op, 0, 1)
     _barrier_operand(op, 2)
@@ -113,11 +114,11 @@ def _copy_in(op: Op) -> tuple[Any, ...]:
 
 
 def _copy_lanes(op: Op) -> tuple[Any, ...]:
-    """Check `op`, a `copy_lanes`, and return (), since it has no results. Each lane copies values from global to shared
-    memory.
+    """Check `op`, a `copy_lanes`, and return (), since it has no results.
 
-    The axes `over`, an attribute, must be two: lane and value. Raise ProgramError, DtypeMismatch or DimensionMismatch
-    if operands or axes do not fit.
+    In a `copy_lanes`, each lane copies values from global to shared memory. Operands are (global tensor, shared
+    tensor). Raise DimensionMismatch unless the attribute `over` has two axes: lane and value. Raise ProgramError,
+    DtypeMismatch or DimensionMismatch if the operands do not fit.
     """
     _check_copy(op, 0, 1, flat=True)
     if len(op.attrs["over"]) != 2:
@@ -126,10 +127,10 @@ def _copy_lanes(op: Op) -> tuple[Any, ...]:
 
 
 def _copy_out(op: Op) -> tuple[Any, ...]:
-    """Check `op`, a `copy_out`, and return (), since it has no results. It copies from shared memory to global memory.
+    """Check `op`, a `copy_out` (from shared to global memory), and return (), since it has no results.
 
     Operands are (shared tensor, global tensor). Raise ProgramError if the global tensor is an `in` argument, and
-    ProgramError, DtypeMismatch or DimensionMismatch if they do not fit.
+    ProgramError, DtypeMismatch or DimensionMismatch if the operands do not fit.
     """
     _check_copy(op, 1, 0)
     if op.operands[1].type.role == "in":
@@ -155,7 +156,7 @@ def _multiply_atom(op: Op) -> tuple[Any, ...]:
 
 
 def _wait_products(op: Op) -> tuple[Any, ...]:
-    """Check `op`, a `settle`, and return (), since it has no results. It waits for asynchronous products.
+    """Check `op`, a `settle` (a wait for asynchronous products), and return (), since it has no results.
 
     Raise ProgramError unless all operands, the accumulators, are fragments.
     """

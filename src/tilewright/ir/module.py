@@ -35,7 +35,7 @@ class Module:
 
     @classmethod
     def of(cls, host: Program, programs: Iterable[Program]) -> Module:
-        """Return the module that consists of the program `host` and of `programs`, those that it launches.
+        """Return the module of the host program `host` and `programs`, the programs that `host` launches.
 
         Raise ProgramError if two programs have one name, a launched program is missing, a launch passes the wrong
         number of arguments, or an argument of a launched program is not in global memory.
@@ -67,8 +67,8 @@ class Module:
 
 
 def with_free_name(program: Program, used_names: Iterable[str]) -> Program:
-    """Return `program` under a name that is not in `used_names`: its own, or else its own with `_2`, `_3`, ...
-    appended.
+    """Return `program` under a name that is not in `used_names`: the same name, or else the name with `_2`, `_3`, ...
+    added.
 
     >>> from tilewright.ir.block import parse_block
     >>> pack = parse_block("block pack() {}")

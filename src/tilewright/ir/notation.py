@@ -72,9 +72,9 @@ def pieces(notation: str) -> tuple[NotationPiece, ...]:
 
 
 def leading(group: NotationPiece) -> NotationPiece:
-    """Return the first piece of `group`, an optional group of a notation line, that is not white space.
+    """Return the first piece that is not white space of `group`, an optional group of a notation line.
 
-    The parser takes the group as present if the text continues with this piece: for `[ else {otherwise}]`, `else`.
+    The parser reads the group if the text continues with this piece: for `[ else {otherwise}]`, the word `else`.
     """
     return next(p for p in group.inner if p.what != "space")
 
@@ -82,6 +82,6 @@ def leading(group: NotationPiece) -> NotationPiece:
 def deciding(group: NotationPiece) -> NotationPiece | None:
     """Return the first attribute, flag or block in `group`, an optional group of a notation line; None if it has none.
 
-    The printer writes the group if the operation has that attribute, flag or block.
+    The printer writes the group if the operation has this attribute, flag or block.
     """
     return next((p for p in group.inner if p.what in ("attribute", "flag", "block")), None)

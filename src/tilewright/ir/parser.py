@@ -37,7 +37,8 @@ def parse_programs(text: str, levels: Mapping[str, Level], most: int | None = No
     """Parse `text`, which holds one or more programs in a row; return them as a list.
 
     `levels` is {level name with which a program may begin, such as "tile": level}. `most` is the largest allowed number
-    of programs. Raise ParseError if there are more, and ParseError or ProgramError if one is not valid.
+    of programs; None allows any number. Raise ParseError if there are more, and ParseError or ProgramError if a program
+    is not valid.
     """
     with building():
         reader = Reader(text, levels)
@@ -140,7 +141,8 @@ class Reader:
     def nested(self, at: int | None = None) -> Iterator[None]:
         """Context manager: text parsed inside the `with` is one level deeper (in a bracket, call or block).
 
-        Raise ParseError at offset `at`, or at the current position without one, if that is deeper than the limit of 64.
+        Raise ParseError if the depth exceeds the limit of 64. The error points at offset `at`, by default the current
+        position.
         """
         self.depth += 1
         if NESTING.refuses(self.depth):
@@ -165,11 +167,11 @@ class Reader:
         self.word()
 
     def until(self, stops: str, words: tuple[str, ...] = ()) -> Expr:
-        """Parse an expression that ends before one of the characters in `stops`, or before one of `words`, and return
-        it.
+        """Parse an expression up to one of the characters in `stops` or one of `words`, and return the expression.
 
-        The end marker is not consumed. With `stops` "..", it ends before the two dots of a range. Stops in brackets do
-        not count. A comment or the end of the line also ends the expression, except with "..".
+        The stop itself is not consumed. If `stops` is "..", the expression ends before the two dots of a range. Stops
+        in brackets do not count. A comment or the end of the line also ends the expression, except with "..". Raise
+        ParseError if the expression is not valid.
         """
         self.skip()
         depth, start = 0, self.at
@@ -203,16 +205,18 @@ class Reader:
         return new
 
     def scope(self, symbols: dict[str, Symbol]) -> None:
-        """End a scope: forget the symbols declared in it. `symbols` is {name: symbol} as it was at the start of the
-        scope.
+        """End a scope: forget the symbols that were declared in it.
+
+        `symbols` is `self.symbols`, {name: symbol}, as it was at the start of the scope.
         """
         if symbols is not self.symbols:
             self.symbols, self.known = symbols, {}
 
     def enclosed(self, close: str) -> str:
-        """Consume the text up to and including the closing bracket `close`, and return it without that bracket.
+        """Consume the text up to and including the closing bracket `close`; return the text without this bracket.
 
-        Brackets within the text must match. Raise ParseError if the closing bracket is missing.
+        The opening bracket is already consumed. Brackets within the text must match. Raise ParseError if the closing
+        bracket is missing.
         """
         opened: list[int] = []
         start = self.at
@@ -237,9 +241,10 @@ class Reader:
     # -- parts --------------------------------------------------------------------------------------
 
     def expr(self, text: str, at: int) -> Expr:
-        """Parse `text` as an integer expression over the declared symbols, and return it; no input is consumed.
+        """Parse `text` as an integer expression over the declared symbols, and return it. Nothing is consumed from the
+        reader.
 
-        Raise ParseError if it is not valid. `at` is the offset of `text` in the whole text, for the position of the
+        Raise ParseError if it is not valid. `at` is the offset of `text` in the reader's text, for the position of the
         error.
         """
         parsed = self.known.get(text)
@@ -253,19 +258,19 @@ class Reader:
             raise self.fail(str(fault).splitlines()[0], at + lead + fault.position) from None
 
     def exprs(self, text: str, at: int) -> tuple[Expr, ...]:
-        """Parse `text` as integer expressions separated by commas, and return them as a tuple; no input is consumed.
+        """Parse `text` as integer expressions separated by commas; return a tuple. Nothing is consumed from the reader.
 
-        Raise ParseError if one is not valid. `at` is the offset of `text` in the whole text, for the position of the
+        Raise ParseError if one is not valid. `at` is the offset of `text` in the reader's text, for the position of the
         error.
         """
         return tuple(self.expr(part, at + start) for part, start in split(text))
 
     def type(self) -> Any:
-        """Parse a type in the syntax of the program's level, and return it: `f32[M, N]` at the tile level, for
-        instance.
+        """Parse a type in the syntax of the program's level, and return it. At the tile level, an example is `f32[M,
+        N]`.
 
-        The level's own function parses it, if it has one. Otherwise it is a tile-level type, perhaps with
-        `sized [...]` and `strided [...]`.
+        A level with a function `read_type` parses its types itself. Otherwise the type is a tile-level type; a type in
+        memory may be followed by `sized [...]` and `strided [...]`. Raise ParseError if the type is not valid.
         """
         if self.level is not None and self.level.read_type is not None:
             return self.level.read_type(self)
@@ -281,9 +286,10 @@ class Reader:
         return self._sizes_and_strides(type_) if isinstance(type_, MemoryType) else type_
 
     def _sizes_and_strides(self, kind: MemoryType) -> MemoryType:
-        """Parse `sized [...]` and `strided [...]`, if they follow, and return `kind` with these extents and strides.
+        """Parse `sized [...]` and `strided [...]`, if present, and return the type `kind` with these extents and
+        strides.
 
-        An extent `_` is None. Raise ParseError if an expression is not valid.
+        An extent `_` is None. Raise ParseError if an expression is not valid or a stride is not constant.
         """
         extents, strides = kind.extents, kind.strides
         if self.peek_word() == "sized":
@@ -307,10 +313,10 @@ class Reader:
         return MemoryType(kind.dtype, kind.dims, kind.space, extents, strides)
 
     def new_type(self) -> TileType | MemoryType:
-        """Parse and return a tile-level type: a register tile such as `f32[M, N]`, or memory such as
-        `global f32[M, N]`.
+        """Parse and return a tile-level type: a register tile such as `f32[M, N]`, or memory such as `global f32[M,
+        N]`.
 
-        Raise ParseError if it is not valid or has too many dimensions.
+        Raise ParseError if the type is not valid or has too many dimensions.
         """
         word = self.word("a type")
         space = None
@@ -361,8 +367,8 @@ class Reader:
     def define(self, name: str, type_: Any, at: int) -> Value:
         """Create a value called `name` of type `type_`, so that later text may use it, and return it.
 
-        A name of digits only, as the printer makes them, is not stored in the value. Raise ParseError at offset `at` if
-        the name is already defined.
+        The printer numbers unnamed values, so a name of digits only is not stored in the value. Raise ParseError at
+        offset `at` if the name is already defined.
         """
         if name in self.values:
             raise self.fail(f"%{name} is defined twice", at)
@@ -450,7 +456,7 @@ class Reader:
         """Parse `%x: TYPE, %y: TYPE` up to and including the bracket `close`; return a tuple of new values with these
         types.
 
-        Later text may use the values.
+        Later text may use the values. Raise ParseError if the text is not valid or a name is already defined.
         """
         values = []
         while not self.accept(close):
@@ -464,7 +470,8 @@ class Reader:
     def block(self, block: Block, level: Level, keep: bool = False) -> None:
         """Parse operations up to and including the closing brace, and append them to `block`, a block of `level`.
 
-        Values and symbols that it defines are no longer known afterwards, unless `keep` is true.
+        Values and symbols that the block defines are forgotten afterwards, unless `keep` is true. Raise ParseError or
+        ProgramError if the text is not valid.
         """
         outside, symbols = dict(self.values), self.symbols
         with self.nested():
@@ -528,11 +535,10 @@ class Reader:
         return Op(spec, tuple(operands), attrs, tuple(values), tuple(blocks), TextLocation(self.text, start))
 
     def notated(self, spec: OpSpec, level: Level) -> Op:
-        """Parse one operation whose `spec` has a syntax of its own (`OpSpec.notation`), and return it; `level` is its
-        level.
+        """Parse one operation of `level` in the syntax given by `spec.notation`, and return it.
 
-        The names of its results are not in this text, and their types are inferred. Raise ParseError if the text is not
-        valid, and ProgramError if the operation fails its checks.
+        The text begins after the names of results and `=`; result types are inferred. Raise ParseError if the text is
+        not valid, and ProgramError if the operation fails its checks.
         """
         assert spec.notation is not None
         self.skip()
@@ -594,11 +600,11 @@ class Reader:
         return op
 
     def _is_next(self, piece: NotationPiece, spec: OpSpec) -> bool:
-        """True if an optional group of the syntax, whose first piece is `piece`, is present: the text continues with
-        that piece.
+        """True if an optional group of a notation line is present: the text continues with `piece`, the group's first
+        piece.
 
         `spec` is the operation's specification. A keyword that is also the name of an operation must be on the same
-        line. Nothing is consumed.
+        line. Nothing is consumed except white space and comments.
         """
         if piece.what == "operand":
             return self.peek("%")

@@ -26,10 +26,12 @@ def program_of(level: str, text: str, hooks: dict[str, Any]) -> Program:
     return program
 
 
-def found_by_name(x: Any) -> Any:
-    """Return the object that another process would find under the module and qualified name of `x`, or None.
+def importable_object(x: Any) -> Any:
+    """Return the object that another process would find under the module and qualified name of `x`; None if there is
+    none.
 
-    It is looked up in the modules that are loaded. An object defined at the top of its module gives itself.
+    The name is looked up in the modules that are loaded. For an object defined at the top of its module, the result is
+    `x`.
     """
     target: Any = sys.modules.get(getattr(x, "__module__", None) or "")
     for name in getattr(x, "__qualname__", "").split("."):
@@ -51,7 +53,7 @@ class FoundByName:
 
     def __reduce__(self) -> str:
         """Return the qualified name, by which pickle finds the kernel in its module."""
-        if found_by_name(self) is not self:
+        if importable_object(self) is not self:
             raise NotPicklable(
                 f"the kernel {self.__name__} is not {self.__module__}.{self.__qualname__}, where another process would "
                 "look for it: define it at the top of a module, or pickle kernel.trace(), or what compile gives"
@@ -64,5 +66,5 @@ def require_importable(function: Any, what: str) -> None:
 
     `what` describes the function in the message.
     """
-    if function is not None and found_by_name(function) is not function:
+    if function is not None and importable_object(function) is not function:
         raise NotPicklable(f"{what}, {function!r}, is found by no name; define it at the top of a module")

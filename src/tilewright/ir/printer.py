@@ -48,9 +48,7 @@ def _arguments_text(program: Program) -> str:
 
 
 def _symbol_names(program: Program) -> tuple[list[str], list[str]]:
-    """Return two sorted lists of the program's symbols: (names of symbols that are never negative, names of all
-    others).
-    """
+    """Return two sorted lists of symbol names: (symbols of the program that are never negative, all other symbols)."""
     symbols = program_symbols(program)
     return sorted(s.name for s in symbols if s.lo >= 0), sorted(s.name for s in symbols if s.lo < 0)
 
@@ -101,7 +99,7 @@ class _Names:
     def add(self, value: Value) -> str:
         """Choose a unique name for `value`, record it, and return it without its %.
 
-        It is the value's own name if that is still free, otherwise a number.
+        The name is `value.name` if no earlier value has it, otherwise a number.
         """
         name = value.name or ""
         if not name or name in self.used:
@@ -132,7 +130,7 @@ def _attributes_text(op: Op) -> str:
 
 
 def _notated_text(op: Op, name: Callable[[Value], str], block: Callable[[Block], str]) -> str:
-    """Return the text of `op`, which has a syntax of its own (`OpSpec.notation`), without its results.
+    """Return the text of `op` in the syntax given by `op.spec.notation`, without its results.
 
     `name` is a function from an operand to its text, and `block` from a nested block to its text.
     """
@@ -178,9 +176,9 @@ def _notated_text(op: Op, name: Callable[[Value], str], block: Callable[[Block],
 
 
 def _print_block(block: Block, names: _Names, lines: list[str], indent: str) -> None:
-    """Append the lines of the operations of `block`, indented by the string `indent`, to `lines`.
+    """Append the lines of the operations of `block` to `lines`, indented by the string `indent`.
 
-    `names` has the printed names of values defined before. Values that the block defines get their names there.
+    `names` has the printed names of values defined before. Names of values that the block defines are added to `names`.
     """
     for op in block.ops:
         if op.spec.notation is not None:
@@ -203,9 +201,10 @@ def _print_block(block: Block, names: _Names, lines: list[str], indent: str) -> 
 
 
 def _print_notated(op: Op, names: _Names, lines: list[str], indent: str) -> None:
-    """Append the text of `op`, which has a syntax of its own (`OpSpec.notation`), to `lines`, indented by `indent`.
+    """Append the text of `op`, in the syntax given by `op.spec.notation`, to `lines`, indented by the string `indent`.
 
-    `names` has the printed names of values defined before. The results of `op` get their names there.
+    A text of several lines is one entry. `names` has the printed names of values defined before. Names of the results
+    of `op` are added to `names`.
     """
 
     def block_text(block: Block) -> str:

@@ -53,11 +53,11 @@ def numbers(exprs: Iterable[Expr], what: object) -> tuple[int, ...]:
 
 
 def require_extents(kind: Any, shape: tuple[Expr, ...], strides: tuple[Expr, ...], most: Limit = ELEMENTS) -> None:
-    """Raise ProgramError if a tensor type is beyond the limits: a negative extent, too many dimensions or elements, or
-    a stride that is too large.
+    """Raise ProgramError if a tensor type has a negative extent, too many dimensions or elements, or too large a
+    stride.
 
-    `kind` is the type, shown in the message; `shape` and `strides` are its own. `most` is a limit on the number of
-    elements, besides the one for all tensors. Extents and strides that are not constant yet are not checked.
+    `kind` is the type, shown in the message; `shape` and `strides` belong to it. `most` is a limit on the number of
+    elements, besides the limit for all tensors. Symbolic extents and strides are not checked.
     """
     count = 1
     if RANK.refuses(len(shape)):
@@ -104,16 +104,14 @@ class TensorType:
 
     @property
     def steps(self) -> tuple[Expr, ...]:
-        """The stride of each dimension, in elements. A type without strides gives those of the packed row-major
-        layout.
-        """
+        """The stride of each dimension, in elements. Without strides, the last dimension is contiguous."""
         return packed(self.shape) if self.strides is None else self.strides
 
     def cosize(self) -> int:
-        """Return the number of elements of memory that the tensor spans, as an int: its largest offset + 1.
+        """Return the number of elements of memory from offset 0 to the tensor's largest offset, as an int.
 
-        An empty tensor gives 0. With a swizzle, the number is rounded up to the swizzle's period. Raise ProgramError if
-        an extent or stride is not constant.
+        An empty tensor gives 0. A negative stride counts as 0. With a swizzle, the number is rounded up to the
+        swizzle's period. Raise ProgramError if an extent or stride is not constant.
         """
         shape, steps = numbers(self.shape, self), numbers(self.steps, self)
         if 0 in shape:
@@ -127,8 +125,8 @@ class TensorType:
     def room(self) -> Expr:
         """Return the number of elements of memory that the tensor spans, as an expression; extents may be symbolic.
 
-        With a swizzle, it is rounded up to the swizzle's period. Raise ProgramError if a symbolic tensor has strides of
-        its own and an extent may be 0 or a stride negative.
+        With a swizzle, the number is rounded up to the swizzle's period. Raise ProgramError if the type is symbolic and
+        has strides, and an extent may be 0 or a stride may be negative.
 
         >>> from tilewright.algebra.expr import symbol
         >>> from tilewright.ir.dtypes import f32
@@ -182,7 +180,7 @@ class Distribution:
     def mapped(self, images: Images) -> Distribution:
         """Return the distribution with every expression `e`, and every {name} in its texts, replaced by `images(e)`.
 
-        A layout text whose names have all become numbers is parsed to a `Layout`.
+        A {name} whose image is not a constant stays. A layout text without any {name} left is parsed to a `Layout`.
         """
         from tilewright.ir.attrs import KINDS
 
@@ -223,7 +221,7 @@ class RegisterType:
         return (*self.shape, *waves)
 
     def mapped(self, images: Images) -> RegisterType:
-        """Return the type with every expression `e`, in its shape and its distribution, replaced by `images(e)`."""
+        """Return the type with every expression `e` in its shape and its distribution replaced by `images(e)`."""
         distribution = None if self.distribution is None else self.distribution.mapped(images)
         return RegisterType(self.dtype, tuple(map(images, self.shape)), distribution)
 
@@ -244,13 +242,13 @@ class ChannelType:
     count: Expr
 
     def expressions(self) -> Iterable[Expr]:
-        """Return every expression in the type: the number of stages, then extents and strides of a stage's tensors."""
+        """Return every expression in the type: the number of stages, then extents and strides of the tensors of a
+        stage.
+        """
         return (self.count, *(e for s in self.stages for e in s.expressions()))
 
     def mapped(self, images: Images) -> ChannelType:
-        """Return the type with every expression `e`, the number of stages and those of a stage's tensors, replaced by
-        `images(e)`.
-        """
+        """Return the type with every expression `e` replaced by `images(e)`: number of stages, extents and strides."""
         return ChannelType(tuple(s.mapped(images) for s in self.stages), images(self.count))
 
     def __str__(self) -> str:
@@ -309,7 +307,10 @@ def parsed(reader: Reader, at: int, make: Callable[[], Any]) -> Any:
 
 
 def _read_exprs(reader: Reader) -> tuple[Expr, ...]:
-    """Parse integer expressions in parentheses, such as `(M, 64)`, from `reader`; return them as a tuple."""
+    """Parse integer expressions in parentheses, such as `(M, 64)`, from `reader`; return them as a tuple.
+
+    Raise ParseError if the text is not valid.
+    """
     reader.expect("(")
     start = reader.at
     return reader.exprs(reader.enclosed(")"), start)

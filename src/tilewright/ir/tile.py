@@ -66,7 +66,7 @@ def dims_text(dims: tuple[Expr, ...]) -> str:
 def union_dims(a: tuple[Expr, ...], b: tuple[Expr, ...]) -> tuple[Expr, ...]:
     """Return a tuple of the dimensions that occur in `a` or in `b`: [M, N] and [N, K] -> [M, N, K].
 
-    If one of the tuples has all of them, it is returned, in its order. Otherwise those of `a` come first.
+    If `a` or `b` has all of them, return that tuple (`a` first). Otherwise the dimensions of `a` come first.
     """
     if all(d in a for d in b):
         return a
@@ -94,8 +94,9 @@ def _check_same_dtype(op: Op, a: TileType, b: TileType) -> None:
 
 
 def _unary(op: Op) -> tuple[Any, ...]:
-    """Check `op`, an elementwise function of one tile such as `neg`; return a tuple of its one result type, the
-    operand's.
+    """Check `op`, an elementwise function of one tile such as `neg`; return a tuple of its one result type.
+
+    That is the operand's type. Raise ProgramError unless there is one operand, a register tile.
     """
     _check_operand_count(op, 1)
     return (tile_type(op, 0),)
@@ -115,8 +116,8 @@ def _unary_float(op: Op) -> tuple[Any, ...]:
 def _binary(op: Op) -> tuple[Any, ...]:
     """Check `op`, an elementwise function of two tiles such as `add`; return a tuple of its one result type.
 
-    The result has the tiles' element type and all dimensions of either, since tiles are broadcast: [M] and [N] give a
-    result over [M, N]. Raise DtypeMismatch if the element types differ.
+    The result has the tiles' element type. Tiles are broadcast, so that the result has the dimensions of both: [M] and
+    [N] give [M, N]. Raise DtypeMismatch if the element types differ.
     """
     _check_operand_count(op, 2)
     a, b = tile_type(op, 0), tile_type(op, 1)
@@ -127,7 +128,7 @@ def _binary(op: Op) -> tuple[Any, ...]:
 def _bitwise(op: Op) -> tuple[Any, ...]:
     """Check `op`, a bitwise operation on two tiles such as `and_`; return a tuple of its one result type.
 
-    The result has the tiles' element type and all dimensions of either. Raise DtypeMismatch if the element types differ
+    The result has the tiles' element type and the dimensions of both. Raise DtypeMismatch if the element types differ
     or are floating-point.
     """
     (type_,) = _binary(op)
@@ -139,8 +140,7 @@ def _bitwise(op: Op) -> tuple[Any, ...]:
 def _comparison(op: Op) -> tuple[Any, ...]:
     """Check `op`, a comparison of two tiles such as `lt`; return a tuple of its one result type.
 
-    The result's element type is bool, and its dimensions are all those of either tile. Raise DtypeMismatch if the
-    tiles' element types differ.
+    The result is of bool, with the dimensions of both tiles. Raise DtypeMismatch if the tiles' element types differ.
     """
     (type_,) = _binary(op)
     return (TileType(dtypes.bool_, type_.dims),)
@@ -160,7 +160,7 @@ def _not(op: Op) -> tuple[Any, ...]:
 def _select(op: Op) -> tuple[Any, ...]:
     """Check `op`, a `select(condition, a, b)`, and return a tuple of its one result type.
 
-    The result has the element type of `a` and `b`, and all dimensions of the three. Raise DtypeMismatch unless the
+    The result has the element type of `a` and `b`, and the dimensions of all three. Raise DtypeMismatch unless the
     condition is a bool tile, and `a` and `b` have one element type.
     """
     _check_operand_count(op, 3)
@@ -174,7 +174,7 @@ def _select(op: Op) -> tuple[Any, ...]:
 def _cast(op: Op) -> tuple[Any, ...]:
     """Check `op`, a `cast`, and return a tuple of its one result type.
 
-    The result has the operand's dimensions, and the element type that is the attribute `dtype`.
+    The result has the operand's dimensions; its element type is the attribute `dtype`.
     """
     (type_,) = _unary(op)
     return (TileType(op.attrs["dtype"], type_.dims),)
@@ -202,10 +202,11 @@ def _bitcast(op: Op) -> tuple[Any, ...]:
 
 
 def _repeat(op: Op) -> tuple[Any, ...]:
-    """Check `op`, a `repeat`, and return a tuple of its one result type: the operand's, with a dimension made longer.
+    """Check `op`, a `repeat`, and return a tuple of its one result type: the operand's type with a longer dimension.
 
-    The attributes are `dim`, the dimension; `times`, a number; and `to`, the dimension that replaces it, which must be
-    dim * times. Raise DimensionMismatch if it is not, or if the tile lacks `dim` or has `to` already.
+    The attributes are `dim`, the dimension to repeat; `times`, a number; and `to`, the new dimension, which must be the
+    expression dim * times. Raise DimensionMismatch if `to` is another expression, or if the tile lacks `dim` or has
+    `to` already.
     """
     (type_,) = _unary(op)
     dim, to, times = op.attrs["dim"], op.attrs["to"], op.attrs["times"]
@@ -221,8 +222,8 @@ def _mma(op: Op) -> tuple[Any, ...]:
     """Check `op`, an `mma(a, b, acc)`, and return a tuple of its one result type, which is that of `acc`.
 
     Raise DimensionMismatch if no dimension is reduced (in `a` and `b`, but not in `acc`), or if `acc` has a dimension
-    that neither operand has. Raise DtypeMismatch if integers and floats mix. The attributes `accumulate` and `blocks`
-    are checked too.
+    that neither operand has. Raise DtypeMismatch if integers and floats mix. Also raise one of them for a wrong
+    attribute `accumulate` or `blocks`.
     """
     _check_operand_count(op, 3)
     a, b, acc = (tile_type(op, i) for i in range(3))
@@ -270,9 +271,10 @@ def _without_dim(op: Op, type_: TileType) -> TileType:
 def _reduction(op: Op) -> tuple[Any, ...]:
     """Check `op`, a reduction such as `sum`, and return a tuple of its one result type.
 
-    Its operands are the sources, all of one type; with the attribute `acc`, an accumulator follows them. The result has
-    the accumulator's type, or else the sources' type without the dimension that is the attribute `dim`. Raise
-    DimensionMismatch, DtypeMismatch or ProgramError if they do not fit.
+    Operands are one or more sources of one type. With the attribute `acc`, the last operand is an accumulator, and the
+    result has its type. Without, the result has the sources' type without the dimension in the attribute `dim`. The
+    sources may have the type in which the accumulator's type accumulates: f32 for an f16 accumulator. Raise
+    DimensionMismatch, DtypeMismatch or ProgramError if the operands do not fit.
     """
     carried = op.attrs.get("acc", False)
     sources = op.operands[:-1] if carried else op.operands
@@ -299,8 +301,8 @@ def _reduction(op: Op) -> tuple[Any, ...]:
 def _scan(op: Op) -> tuple[Any, ...]:
     """Check `op`, a scan such as `cumsum`, and return a tuple of its one result type, which is that of operand 0.
 
-    The attribute `dim` is the dimension that is scanned. Operand 1, if there is one, holds the initial values, with or
-    without `dim`. Raise DimensionMismatch if its dimensions, or `dim`, do not fit.
+    The attribute `dim` is the dimension that is scanned. Operand 1, which is optional, holds the initial values, with
+    or without `dim`. Raise DimensionMismatch if operand 0 lacks `dim`, or the dimensions of operand 1 do not fit.
     """
     _check_operand_count(op, 1, 2)
     type_ = tile_type(op, 0)
@@ -314,7 +316,7 @@ def _topk(op: Op) -> tuple[Any, ...]:
     """Check `op`, a `topk`, and return (type of the values, type of their indices), the types of its two results.
 
     Both have the operand's dimensions, with the attribute `count` in place of the attribute `dim`. Indices are i32.
-    Raise DimensionMismatch if the tile lacks `dim`, or if `count` exceeds it (where both are constants).
+    Raise DimensionMismatch if the tile lacks `dim`, or if `count` and `dim` are constants and `count` is larger.
     """
     _check_operand_count(op, 1)
     type_ = tile_type(op, 0)
@@ -340,8 +342,8 @@ def require_elements(op: Op, count: int, length: int) -> None:
 def _to_dims(op: Op) -> tuple[Any, ...]:
     """Check `op`, a `broadcast`, `permute` or `reshape`, and return a tuple of its one result type.
 
-    The result has the operand's element type, and the dimensions that are the attribute `to`. Raise DimensionMismatch
-    if a broadcast would drop a dimension, or a permute changes the set of dimensions.
+    The result has the operand's element type; its dimensions are the attribute `to`. Raise DimensionMismatch if a
+    broadcast would drop a dimension, or if a permute changes the set of dimensions. A reshape is not checked.
     """
     type_ = tile_type(op, 0)
     to = op.attrs["to"]
@@ -355,9 +357,9 @@ def _to_dims(op: Op) -> tuple[Any, ...]:
 
 
 def _self_index(op: Op) -> tuple[Any, ...]:
-    """Return a tuple of the one result type of `op`, a `self_index`, which gives each element its coordinate.
+    """Return a tuple of the one result type of `op`, a `self_index`: each element of the result is its own coordinate.
 
-    Its element type is the attribute `dtype`, and its only dimension the attribute `dim`.
+    The element type is the attribute `dtype`; the only dimension is the attribute `dim`.
     """
     return (TileType(op.attrs["dtype"], (op.attrs["dim"],)),)
 
@@ -365,7 +367,7 @@ def _self_index(op: Op) -> tuple[Any, ...]:
 def _scalar(op: Op) -> tuple[Any, ...]:
     """Check `op`, a `scalar`, and return a tuple of its one result type: a tile without dimensions.
 
-    Its element type is the attribute `dtype`. Raise DtypeMismatch if the attribute `value` does not fit.
+    The element type is the attribute `dtype`. Raise DtypeMismatch if this type cannot represent the attribute `value`.
     """
     _require_number(op, op.attrs["dtype"])
     return (TileType(op.attrs["dtype"]),)
@@ -385,9 +387,9 @@ def _require_number(op: Op, dtype: dtypes.DType) -> None:
 def _apply(op: Op) -> tuple[Any, ...]:
     """Check `op`, an `apply`, and return a tuple of its one result type.
 
-    The operation evaluates an integer expression of its operands for each element. The result has all dimensions of the
-    operands. Its element type is the attribute `dtype`, or else that of the first operand, or i32 without operands.
-    Raise ProgramError unless there is one symbol for each operand.
+    An `apply` evaluates an integer expression for each element of its operands. The result has the dimensions of all
+    operands. Its element type is the attribute `dtype`, or else the type of the first operand, or i32 without operands.
+    Raise ProgramError unless there is one symbol in `over` for each operand.
     """
     if len(op.operands) != len(op.attrs["over"]):
         raise ProgramError(f"apply has {len(op.operands)} operands for {len(op.attrs['over'])} symbols")
@@ -399,10 +401,10 @@ def _apply(op: Op) -> tuple[Any, ...]:
 
 
 def _extract(op: Op) -> tuple[Any, ...]:
-    """Check `op`, an `extract`, which takes one element of a tile, and return a tuple of its one result type.
+    """Check `op`, an `extract` (one element of a tile), and return a tuple of its one result type.
 
-    That is a scalar of the tile's element type. Raise DimensionMismatch unless `offset` is a single row-major number,
-    or has one index for each dimension.
+    The result is a scalar of the tile's element type. Raise DimensionMismatch unless the attribute `offset` is a single
+    row-major number, or has one index for each dimension.
     """
     type_ = tile_type(op, 0)
     given, rank = len(op.attrs["offset"]), len(type_.dims)
@@ -417,9 +419,9 @@ def _extract(op: Op) -> tuple[Any, ...]:
 def _iterate(op: Op) -> tuple[Any, ...]:
     """Check `op`, an `iterate` (a loop with carried values), and return the tuple of its result types.
 
-    These are the types of the initial carried values. Raise ProgramError unless the body's arguments have the same
-    types, and the body ends with a `yield` of as many values. Raise DtypeMismatch unless these have the same element
-    types.
+    The result types are the types of the initial carried values. Raise ProgramError unless the body's arguments have
+    the same types, and the body ends with a `yield` of the same number of values. Raise DtypeMismatch if a yielded
+    value has another element type; dimensions are not compared.
     """
     carried = op.operands[1:] if op.attrs.get("start", False) else op.operands
     types = tuple(v.type for v in carried)
@@ -444,10 +446,9 @@ def _iterate(op: Op) -> tuple[Any, ...]:
 def _conditional(op: Op) -> tuple[Any, ...]:
     """Check `op`, a `conditional`, and return the tuple of its result types.
 
-    The results are the values that its block yields; if the condition is false, they are the `else` values. The
-    condition is operand 0, or the attribute `when`, an expression; the (further) operands are the `else` values. Raise
-    DtypeMismatch for a float condition, and DimensionMismatch unless the block yields values of the same types as the
-    `else` values.
+    The results are the values that its block yields, or the `else` values if the condition is false. The condition is
+    operand 0, or the attribute `when`, an expression. All other operands are the `else` values. Raise DtypeMismatch for
+    a float condition, and DimensionMismatch unless the yielded values have the types of the `else` values.
     """
     otherwise = op.operands if "when" in op.attrs else op.operands[1:]
     if "when" not in op.attrs and tile_type(op, 0).dtype.is_float:
@@ -463,9 +464,9 @@ def _conditional(op: Op) -> tuple[Any, ...]:
 
 
 def _atomic_old_values(op: Op) -> tuple[Any, ...]:
-    """Return a tuple of the one result type of `op`, an atomic: that of operand 0, the tile.
+    """Return a tuple of the one result type of `op`, an atomic: the type of operand 0, the tile.
 
-    The result is the old elements of memory.
+    The result holds the elements of memory before the update.
     """
     return (tile_type(op, 0),)
 
@@ -479,9 +480,9 @@ def _no_results(op: Op) -> tuple[Any, ...]:
 
 
 def _check_fill(op: Op) -> None:
-    """Raise ProgramError unless `op`, a `fill`, has one register tile as its result.
+    """Raise ProgramError unless `op`, a `fill`, has one result, which is a register tile.
 
-    Raise DtypeMismatch if its value does not fit the tile's element type.
+    Raise DtypeMismatch if the tile's element type cannot represent the attribute `value`.
     """
     if len(op.results) != 1 or not isinstance(op.results[0].type, TileType):
         raise ProgramError("fill makes one register tile")
@@ -489,11 +490,12 @@ def _check_fill(op: Op) -> None:
 
 
 def check_mapping(op: Op, memory: MemoryType, tile: TileType, extra: tuple[Value, ...]) -> None:
-    """Check the index mapping of `op`, a read or write, against the types of its `memory` and its `tile`.
+    """Raise ProgramError unless the index mapping of `op`, a read or write, fits its `memory` and its `tile`.
 
     The attribute `over` must have one iterator for each dimension of the tile, and `at` one coordinate for each
-    dimension of memory. A read with neither must have equal dimensions on both sides. `extra` are the operands whose
-    elements the mapping looks up; there must be one for each entry of `lookups`. Raise ProgramError otherwise.
+    dimension of memory; neither may be given alone. Each entry of `lookups` needs one of `extra`, the operands that the
+    mapping looks up. A read without `over` and `at` raises DimensionMismatch unless memory and tile have the same
+    dimensions.
     """
     over, at, lookups = op.attrs.get("over"), op.attrs.get("at"), op.attrs.get("lookups", ())
     if len(lookups) != len(extra):
@@ -518,9 +520,9 @@ def check_mapping(op: Op, memory: MemoryType, tile: TileType, extra: tuple[Value
 
 
 def _check_read(op: Op) -> None:
-    """Check `op`, a `read`: raise ProgramError unless its only result is a register tile of the memory's element type.
+    """Raise ProgramError unless `op`, a `read`, has one result, a register tile with the element type of the memory.
 
-    Its index mapping must be valid too.
+    Also raise ProgramError or DimensionMismatch if the index mapping is not valid.
     """
     memory_type(op, 0)
     if len(op.results) != 1 or not isinstance(op.results[0].type, TileType):
@@ -532,7 +534,7 @@ def _check_read(op: Op) -> None:
 
 
 def _check_write(op: Op) -> None:
-    """Check `op`, a write or an atomic: raise ProgramError unless its index mapping is valid.
+    """Raise ProgramError unless the index mapping of `op`, a write or an atomic, is valid.
 
     Raise DtypeMismatch if floats are written to memory of integers, or if an atomic's element types differ.
     """
@@ -553,7 +555,7 @@ def _check_allocate(op: Op) -> None:
 def accessed(op: Op) -> tuple[Value, TileType, tuple[Value, ...]]:
     """Return (memory, type of the tile, operands that the index mapping looks up) of `op`, a read, write or atomic.
 
-    The tile is the one that is read or written.
+    The tile is the result of a read, and operand 0 of a write or atomic.
     """
     if op.name == "read":
         return op.operands[0], op.results[0].type, op.operands[1:]
@@ -561,11 +563,12 @@ def accessed(op: Op) -> tuple[Value, TileType, tuple[Value, ...]]:
 
 
 def access_form(op: Op) -> tuple[tuple[Expr, ...], tuple[Value, ...]]:
-    """Return (coordinates, index tensors): where the elements of the tile that `op` reads or writes lie in memory.
+    """Return (coordinates, index tensors) of `op`, a read, write or atomic: the memory coordinates of each tile
+    element.
 
-    The coordinates are expressions of the tile's dimensions, one for each dimension of the memory. Index tensors are
-    the operands that data-dependent coordinates look up. Two operations on the same memory with equal results access
-    the same element at the same tile coordinates. `op` is a read, write or atomic.
+    Coordinates are expressions of the tile's dimensions, one for each dimension of the memory. Index tensors are the
+    operands that the mapping looks up. If two operations on the same memory give equal results, they access the same
+    element at the same tile coordinates.
     """
     memory, kind, lookups = accessed(op)
     if "at" not in op.attrs:
@@ -575,13 +578,14 @@ def access_form(op: Op) -> tuple[tuple[Expr, ...], tuple[Value, ...]]:
 
 
 def mismatched_dims(op: Op) -> tuple[set[Expr], str] | None:
-    """Return (dimensions that one side of `op` has and the other lacks, error message), or None if there are none.
+    """Return (set of dimensions that do not match in `op`, error message), or None if all match.
 
-    In an `mma`, they are those of A or B that neither the other operand nor the accumulator has. In an `iterate`, they
-    are those in which the first value and the yielded value of a carried variable differ (of the first such variable).
-    In a write or atomic without a mapping, they are those in which tile and memory differ. They are legal where
-    constraints tile them to a single coordinate, and where a written tile lacks dimensions of its memory: it is
-    broadcast first. The message is for other programs.
+    In an `mma`, they are the dimensions of only one operand that the accumulator lacks. In an `iterate`, they are those
+    of only the initial or only the yielded value, for the first carried value that differs. In a write or atomic
+    without a mapping, they are those of only the tile or only the memory. For other operations, return None.
+
+    Some mismatches are legal: constraints may tile a dimension to one coordinate, and a written tile that lacks
+    dimensions of its memory is broadcast. The caller raises the message for other programs.
     """
     if op.name == "mma":
         a, b, acc = (tile_type(op, i) for i in range(3))
@@ -611,9 +615,9 @@ def mismatched_dims(op: Op) -> tuple[set[Expr], str] | None:
 
 
 def is_mapped(program: Program, dim: Expr) -> bool:
-    """True if a read, write or atomic with an index mapping has a tile with dimension `dim`.
+    """True if a read, write or atomic with an index mapping (the attribute `at`) has a tile with the dimension `dim`.
 
-    A mapping may bring coordinates past the end of the dimension back into range.
+    A mapping may turn an index past the end of the dimension into a valid coordinate.
     """
     for op in program.walk():
         if "at" in op.attrs and op.name != "debug_log":

@@ -85,11 +85,11 @@ _ROUNDED: dict[str, Callable[..., Any]] = {
 
 
 def call(name: str, *parts: Formula) -> Formula:
-    """Return the formula `name(*parts)`; the parts must be formulas of one element type (for select, after the
+    """Return the formula `name(*parts)`. The `parts` must be formulas of one element type (for select, after the
     condition).
 
     If all parts are f32 or f64 constants and the function is exactly rounded, return the result, a constant. A constant
-    beside other parts loses its stated type, since it takes theirs: `f32(0.5)` becomes `0.5`.
+    loses its stated type if another part is not constant: `f32(0.5)` becomes `0.5`.
 
     >>> x = Formula.argument("x")
     >>> print(call("mul", x, number(0.5, dtypes.f32)).text())
@@ -133,17 +133,18 @@ def scale_of(formula: Formula) -> tuple[Formula, float]:
 
 
 def index(e: Expr, dtype: DType) -> Formula:
-    """Return a formula that is the value of `e`, an integer expression of coordinates, converted to element type
-    `dtype`.
+    """Return the formula of the value of `e`, an integer expression of coordinates, converted to element type `dtype`.
+
+    A constant `e` gives a constant, rounded to `dtype`.
     """
     return number(e.value, dtype) if isinstance(e, Const) else Formula.cast(dtype, Formula("index", (), e))
 
 
 def converted(formula: Formula, kind: DType, to: DType) -> Formula:
-    """Return `formula`, of element type `kind`, converted to the element type `to`; a value out of range is not
+    """Return `formula`, of element type `kind`, converted to the element type `to`. A value out of range is not
     clamped.
 
-    If both types are the same, return it unchanged.
+    If both types are the same, return `formula` unchanged.
     """
     if kind is to:
         return formula
@@ -170,8 +171,8 @@ def cast(formula: Formula, kind: DType, to: DType) -> Formula:
 def of_expr(e: Expr, data: Mapping[Symbol, Formula]) -> Formula:
     """Return the integer expression `e` as a formula of i64.
 
-    `data` is {symbol whose value is read at run time: its formula}; all other symbols are coordinates. Raise
-    ProgramError if an operator that is applied to an operand with a symbol of `data` has no formula.
+    `data` is {symbol that stands for a value read at run time: its formula, of i64}. All other symbols are coordinates.
+    Raise ProgramError for an operator without a formula, if one of its operands contains a symbol of `data`.
     """
     if not any(s in data for s in e.symbols):
         return index(e, dtypes.i64)

@@ -15,10 +15,7 @@ from tilewright.ir.tile_formulas import call, converted, is_number, number
 
 
 def _mod(kind: DType, a: Formula, b: Formula) -> Formula:
-    """Return the formula of `a % b` for floats, with the sign of `b`.
-
-    It corrects `remf(a, b)`, whose result has the sign of `a`. `kind` is not used.
-    """
+    """Return the formula of `a % b` for floats: the result has the sign of `b`. `kind` is not used."""
     truncated, zero = Formula("remf", (a, b)), Formula.number(0.0)
     signs_differ = Formula("lt", (Formula("mul", (truncated, b)), zero))
     return Formula("select", (signs_differ, Formula("add", (truncated, b)), truncated))
@@ -43,9 +40,9 @@ def quotient(name: str, kind: DType, a: Formula, b: Formula) -> Formula:
 
 
 def remainder(kind: DType, a: Formula, b: Formula) -> Formula:
-    """Return the formula of the remainder of `a` divided by `b`, integers of type `kind`: a - trunc(a / b) * b.
+    """Return the formula of `a - trunc(a / b) * b` for integers of type `kind`: the remainder with the sign of `a`.
 
-    It is 0 if `b` is 0.
+    The remainder is 0 if `b` is 0.
     """
     difference = call("sub", a, call("mul", quotient("div", kind, a, b), b))
     return call("select", call("eq", b, number(0, kind)), number(0, kind), difference)
@@ -54,8 +51,8 @@ def remainder(kind: DType, a: Formula, b: Formula) -> Formula:
 def shifted(name: str, kind: DType, a: Formula, b: Formula) -> Formula:
     """Return the formula of the shift `name` ("shl" or "shr") of `a` by `b` bits, both integers of type `kind`.
 
-    It is defined for every `b`. A left shift, or a right shift of an unsigned integer, by a negative number or by the
-    width of `kind` or more gives 0; a right shift of a signed integer then gives the sign bit in all bits.
+    It is defined for every `b`. If `b` is negative, or at least the width of `kind`, the result is 0. But a right shift
+    of a signed integer by such a `b` gives the sign bit in all bits.
     """
     if is_number(b) and 0 <= b.parts[0].value < kind.bits:
         return call(name, a, b)
@@ -78,9 +75,9 @@ FLOAT_ONLY = frozenset(("powf", "atan2"))
 
 
 def is_composed(name: str, dtype: DType) -> bool:
-    """True if the formula of operation `name` for element type `dtype` may use an argument more than once.
+    """True if the formula of operation `name` for element type `dtype` may contain an argument more than once.
 
-    These are division, remainder and shifts of integers, and mod of floats.
+    These operations are division, remainder and shifts of integers, and mod of floats.
     """
     return name in (FUNCTIONS if dtype.is_float else INTEGER)
 
@@ -88,8 +85,8 @@ def is_composed(name: str, dtype: DType) -> bool:
 def elementwise(name: str, dtype: DType, *arguments: Formula) -> Formula:
     """Return the formula of the elementwise operation `name` applied to `arguments`, formulas of element type `dtype`.
 
-    The result is of type `dtype` too (of a comparison, bool). Raise ProgramError if the operation has no formula for
-    this type.
+    The result is of type `dtype` too; a comparison gives bool. Raise ProgramError for arithmetic on bool, and for
+    `powf` and `atan2` of integers.
 
     >>> from tilewright.ir import dtypes
     >>> x = Formula.argument("x")

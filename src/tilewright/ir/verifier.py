@@ -9,11 +9,11 @@ from tilewright.ir.printer import op_text
 
 
 def verify(program: Program) -> None:
-    """Raise ProgramError at the first rule that the program breaks, with the source location where it is known.
+    """Raise ProgramError at the first rule that `program` breaks, with the source location if it is known.
 
-    Every operand must be defined before its use, in the same block or around it. Attributes must be complete and of
-    their kinds, result types must follow from the operands, and an operation such as `yield` must be the last of its
-    block.
+    Every operand must be defined before its use, in the same block or in a surrounding block. Required attributes must
+    be present, and each must be valid for its kind. Result types must be the inferred types. An operation such as
+    `yield` must be the last of its block.
     """
     known: set[Value] = set(program.args)
     for record in program.records:
@@ -23,11 +23,11 @@ def verify(program: Program) -> None:
 
 
 def _verify_block(block: Block, known: set[Value], program: Program) -> set[Value]:
-    """Check the operations of `block`, a block of `program`, and of its nested blocks; raise ProgramError for an
-    invalid one.
+    """Check the operations of `block`, a block of `program`, and of its nested blocks; raise ProgramError if one is
+    invalid.
 
-    `known` are the values defined before and around the block. Return them and those that the block defines, as a new
-    set.
+    `known` are the values defined before and around the block. Return a new set: `known` and the values that the block
+    defines.
     """
     inside = set(known) | set(block.args)
     for position, op in enumerate(block.ops):
@@ -57,7 +57,9 @@ def _verify_block(block: Block, known: set[Value], program: Program) -> set[Valu
 
 
 def _check_attrs(op: Op) -> None:
-    """Raise ProgramError if `op` lacks a required attribute, has an unknown one, or has one of the wrong kind."""
+    """Raise ProgramError if `op` lacks a required attribute, has an unknown attribute, or has an invalid attribute
+    value.
+    """
     for name, kind in op.spec.attrs.items():
         if name in op.attrs:
             check_attr(kind, name, op.attrs[name], op.name, op.loc)
@@ -69,8 +71,7 @@ def _check_attrs(op: Op) -> None:
 
 
 def _check_types(op: Op) -> None:
-    """Raise ProgramError if `op` fails the check of its spec, or if its result types are not those that the spec
-    infers.
+    """Raise ProgramError if `op` fails the check of its spec, or if its result types differ from the inferred types.
 
     The error has the source location of `op`.
     """

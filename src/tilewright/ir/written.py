@@ -15,8 +15,9 @@ def outputs_of(program: Program) -> tuple[Value, ...]:
 def is_written_whole(program: Program, output: Value) -> bool:
     """True if a tile program provably writes every element of its argument `output`, and never reads it.
 
-    The program then has one unconditional `write` of all dimensions of `output`, outside loops, without a mapping or
-    bounds, and no `set_symbol` for a symbol of these dimensions. False for an argument with physical sizes of its own.
+    The program must have a `write` of all dimensions of `output`, outside loops and conditionals, without a mapping or
+    bounds. No `set_symbol` may set a symbol of these dimensions. False for an argument with physical sizes (`sized
+    [...]`).
 
     >>> from tilewright.ir.tile import parse_tile
     >>> text = '''tile f(%x: global f32[M], %y: global f32[M])

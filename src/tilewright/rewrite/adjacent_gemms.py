@@ -47,12 +47,12 @@ class Neighbours:
 def find_groupable_gemms(
     program: Program, sizes: Mapping[Symbol, int], shapes: Mapping[Value, Shape]
 ) -> Neighbours | str:
-    """Return a Neighbours: GEMMs whose rows of A lie one behind the other in memory along a dimension of C, so that
-    several could be one GEMM with a block-diagonal B. Or return text: why there are none.
+    """Return the GEMMs of a batch as a Neighbours, if several at a time can be one GEMM with a block-diagonal B.
 
-    The dimension is the first of C along which rows of A begin directly behind each other. The program must have
-    exactly one MMA; A and B must be plain reads of arguments that nothing else uses, and only B may have N. `sizes` has
-    the extents of dimensions, `shapes` those of arguments.
+    Otherwise return text: why not. The GEMMs are adjacent: along a dimension of C, each row of A begins in memory
+    directly behind the row before. The first such dimension is taken. The program must have exactly one MMA. A and B
+    must be plain reads of arguments that nothing else uses, and only B may have N. `sizes` is {dimension: extent},
+    `shapes` is {argument: extents}.
     """
     products = [op for op in program.walk() if op.name == "mma"]
     if len(products) != 1:
@@ -75,10 +75,10 @@ def find_groupable_gemms(
 
 
 def has_run(access: Numbered, outer: Expr, inner: Expr) -> bool:
-    """True if the last memory coordinate of `access`, a read or write, is outer * extent(inner) + inner plus terms
-    without both, such as 16*g + c for 16 channels c.
+    """True if the last memory coordinate of `access`, a read or write, has the term outer * extent(inner) + inner.
 
-    `outer` and `inner` are dimensions of the tile. No other coordinate may use their indices.
+    `outer` and `inner` are dimensions of the tile. Their indices may occur neither elsewhere in this coordinate nor in
+    another one. For example, `16*g + c` has such a run for 16 channels c.
     """
     d, k = access.over[outer], access.over[inner]
     *others, last = access.at
@@ -86,11 +86,13 @@ def has_run(access: Numbered, outer: Expr, inner: Expr) -> bool:
 
 
 def as_run(access: Numbered, outer: Expr, inner: Expr) -> tuple[Symbol, ...] | None:
-    """Return the iterators of `access` in the order of a packed shape in which each is one coordinate of the tensor.
-    For example the coordinates (i//14, i%14, c) of a tensor (14, 14, 16) give (i, c).
+    """Return the iterators of `access` in the order of a packed tensor with one dimension for each of them; None if
+    impossible.
 
-    The last two are those of the dimensions `outer` and `inner`. None if there is no such shape, or the access may be
-    out of bounds, or the tensor has strides or extents of its own.
+    This tensor has the elements of the accessed tensor in the same order in memory. For example, the coordinates
+    (i//14, i%14, c) of a tensor (14, 14, 16) give (i, c): the packed tensor is (196, 16). The last two iterators are
+    those of the dimensions `outer` and `inner`. None also if the access may be out of bounds, or the tensor has strides
+    or extents in its type.
     """
     d, k = access.over[outer], access.over[inner]
     kind: MemoryType = access.source.type
@@ -110,12 +112,12 @@ def as_run(access: Numbered, outer: Expr, inner: Expr) -> tuple[Symbol, ...] | N
 
 
 def _is_run(e: Expr, d: Symbol, k: Symbol) -> bool:
-    """True if the expression `e` is extent(k) * d + k plus terms that use neither of the iterators `d` and `k`."""
+    """True if the expression `e` is extent(k) * d + k plus terms that use neither `d` nor `k`, two iterators."""
     weights = dict(linear(e)[1])
     steps = weights.pop(d, 0), weights.pop(k, 0)
     return steps == (int(k.hi) + 1, 1) and not any({d, k} & term.symbols for term in weights)
 
 
 def is_inside(e: Expr, extent: int) -> bool:
-    """True if the bounds of the coordinate `e` are known and lie within 0..extent-1."""
+    """True if the bounds of the coordinate `e` are known constants that lie within 0..extent-1."""
     return isinstance(e.lo, int) and isinstance(e.hi, int) and e.lo >= 0 and e.hi < extent

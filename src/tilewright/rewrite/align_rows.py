@@ -25,21 +25,21 @@ from tilewright.algebra.expr_use import Substitution
 from tilewright.ir.core import MemoryType, Op, Program, TileType, Value, building
 from tilewright.ir.verifier import verify
 from tilewright.plan.schedule import K_ROWS, PADDED, PANELS
-from tilewright.rewrite.k_last import transposing, with_k_last
+from tilewright.rewrite.k_last import transposed_copy, with_k_last
 from tilewright.rewrite.operand_copies import (
     FactorCopy,
     Numbered,
     RepackedProgram,
     Shape,
-    copying,
+    copying_program,
     digits,
+    element_number,
     factor_reads,
-    number_in,
     padded_extent,
     steps_of,
     with_ops,
 )
-from tilewright.rewrite.rewriter import own_name
+from tilewright.rewrite.rewriter import unused_name
 
 SLACK = 8
 """Rows are padded to whole cache lines if that makes them longer by at most 1/SLACK, else to whole sectors."""
@@ -58,13 +58,15 @@ class _WindowCoordinate:
 
     @property
     def positions(self) -> int:
-        """The number of positions of the window along this coordinate."""
+        """The number of positions of the sliding window along this coordinate."""
         return int(self.position.hi) + 1
 
     @property
     def reach(self) -> int:
-        """The number of elements of memory from the first tap of the first window to the last tap of the last one, both
-        included: 9 for 4 windows of 3 taps with step 2.
+        """The number of elements from the first tap of the first window to the last tap of the last window, both
+        included.
+
+        For 4 windows of 3 taps with step 2, this is 9.
         """
         return (self.positions - 1) * self.step + int(self.tap.hi) + 1
 
@@ -85,7 +87,8 @@ class Reading:
     def padded(self, extent: int, size: int) -> int:
         """Return the length in elements to which a row of `extent` elements is padded; an element has `size` bytes.
 
-        It is a whole number of cache lines if that makes the row longer by at most 1/8 (`SLACK`), else of sectors.
+        The padded row is a whole number of cache lines if that makes it longer by at most 1/8 (`SLACK`), else of
+        sectors.
         """
         sectors, lines = (padded_extent(extent, max(self.pitch, n), size) for n in (self.sector, self.line))
         return lines if SLACK * (lines - extent) <= extent else sectors
@@ -99,14 +102,18 @@ def aligned(
     form: str,
     reading: Reading,
 ) -> RepackedProgram | str:
-    """Return a RepackedProgram: the program on copies of its MMA operands that bulk copies can read, and the programs
-    that make the copies. Or return text: why there is none. The program must have exactly one MMA.
+    """Return the program on copies of its MMA operands that bulk copies can read, as a RepackedProgram.
 
-    `form` says how a copy differs from its operand. PANELS: each row has all of K (im2col). PADDED: K, the last
-    dimension, is padded with zeros. K_ROWS: a dimension of K becomes the last of memory. Any other text: filter taps
-    and channels become one dimension; or, if they cannot, rows stay as they are but start further apart in memory.
-    `sizes` and `shapes` have the extents of dimensions and arguments. `free` holds the loops whose result does not
-    depend on the tile size. `reading` has the pitches (distances of rows) that bulk copies need.
+    It includes the programs that make the copies. Return text, why there is none, if this is impossible or not needed.
+    The program must have exactly one MMA. `form` says how a copy differs from its operand:
+
+    - PANELS: each row has all of K (im2col).
+    - PADDED: K, the last dimension, is padded with zeros.
+    - K_ROWS: a dimension of K becomes the last of memory.
+    - Any other text: a filter tap and the channels become one dimension. If they cannot, rows only get a larger pitch.
+
+    `sizes` is {dimension: extent}, `shapes` is {argument: extents}. `free` holds the loops that give the same result
+    for every tile size. `reading` has the row pitches that bulk copies need.
     """
     products = [op for op in program.walk() if op.name == "mma"]
     if len(products) != 1:
@@ -151,7 +158,9 @@ class _ReplacedRead:
 
     @property
     def is_view(self) -> bool:
-        """True if no copy is needed: a view of the tensor itself has the elements in the order of the new read."""
+        """True if no copy is needed: the tensor itself, viewed with `shape` and `strides`, has the elements that the
+        read needs.
+        """
         if self.read.order is not None:
             return False
         if self.summed:
@@ -162,11 +171,12 @@ class _ReplacedRead:
 
 
 def _in_rows(program: Program, product: Op, reads: Sequence[Numbered], reading: Reading) -> list[_ReplacedRead] | str:
-    """Return a list with a _ReplacedRead for each read of an MMA operand that is to read a copy instead; or text: why
-    there is none.
+    """Return a list of _ReplacedRead: reads of MMA operands, each with a copy that has aligned rows; or text: why there
+    are none.
 
-    In the copies a filter tap and the channels become one dimension, if they can. Otherwise only rows are padded.
-    `reads` are those of the operands of the MMA `product`; `reading` has the pitches that bulk copies need.
+    In the copies, a filter tap and the channels become one dimension. If they cannot, rows are padded. `reads` are the
+    reads of the operands of the MMA `product`; a read that needs no copy is not in the list. `reading` has the row
+    pitches that bulk copies need.
     """
     merged = _with_merged_taps(program, product, reads, reading.pitch, reading.furthest)
     return merged or _with_padded_pitch(reads, reading)
@@ -175,11 +185,12 @@ def _in_rows(program: Program, product: Op, reads: Sequence[Numbered], reading: 
 def _with_k_last(
     program: Program, product: Op, reads: Sequence[Numbered], reading: Reading
 ) -> list[_ReplacedRead] | str:
-    """Return a list with a _ReplacedRead for each MMA operand that is to be read from a copy whose last dimension is
-    one of K; or text: why there is none.
+    """Return a list of _ReplacedRead: reads of MMA operands, each with a copy that has a dimension of K last; or text:
+    why none.
 
-    `reads` are the reads of the operands of the MMA `product`. `reading` has the pitches that bulk copies need. If rows
-    of a copy do not have such a pitch, taps and channels become one dimension in it, or its rows are padded.
+    `reads` are the reads of the operands of the MMA `product`. `reading` has the row pitches that bulk copies need. If
+    rows of a copy would not have such a pitch, a tap and the channels become one dimension in the copy, or rows are
+    padded.
     """
     moved = with_k_last(product, reads)
     if isinstance(moved, str):
@@ -188,19 +199,21 @@ def _with_k_last(
     if isinstance(new, str):
         return new
     others = [read for read in moved if read.order is not None and all(read is not each.read for each in new)]
-    return [*new, *(_as_it_is(read) for read in others)]
+    return [*new, *(_unpadded_copy(read) for read in others)]
 
 
 def _has_pitch(read: Numbered, reading: Reading) -> bool:
-    """True if all strides of the packed tensor that `read` reads, except that of its last dimension, are multiples of
-    the pitch in bytes that bulk copies need (`reading.pitch`).
+    """True if the rows of the packed tensor that `read` reads have a pitch that bulk copies accept.
+
+    That is, all strides but the last are multiples of `reading.pitch` bytes.
     """
     return all(step * read.bytes % reading.pitch == 0 for step in steps_of(read.shape)[:-1])
 
 
-def _as_it_is(read: Numbered) -> _ReplacedRead:
-    """Return a _ReplacedRead: `read` then reads an unpadded copy of its tensor, whose dimensions have the order of the
-    coordinates of `read`.
+def _unpadded_copy(read: Numbered) -> _ReplacedRead:
+    """Return a _ReplacedRead: `read` from an unpadded copy of its tensor.
+
+    The copy's dimensions have the order of the coordinates of `read`.
     """
     return _ReplacedRead(read, read.shape, (0,) * len(read.shape), read.shape, steps_of(read.shape), read.over, read.at)
 
@@ -208,12 +221,12 @@ def _as_it_is(read: Numbered) -> _ReplacedRead:
 def _with_padded_k(
     program: Program, product: Op, reads: Sequence[Numbered], free: Collection[Op], reading: Reading
 ) -> list[_ReplacedRead] | str:
-    """Return a list with a _ReplacedRead for the reads of both MMA operands: they then read copies in which K is padded
-    with zeros. Or return text: why there is none.
+    """Return a list of _ReplacedRead: the reads of both MMA operands, from copies with K padded with zeros; or text:
+    why none.
 
-    K is a summed dimension that is the last of both tensors; only the MMA `product`, its `reads` and loops of `free`
-    may use it. `free` holds the loops whose result does not depend on the tile size. `reading` has the pitches to pad
-    to.
+    K is a summed dimension that is the last of both tensors. Only the MMA `product`, its `reads` and loops of `free`
+    may use it. `free` holds the loops that give the same result for every tile size. `reading` has the row pitches that
+    bulk copies need.
     """
     one, two = (v.type.dims for v in product.operands[:2])
     for k in (d for d in one if d in two and d not in product.result.type.dims):
@@ -232,8 +245,10 @@ def _with_padded_k(
 
 
 def _with_padded_pitch(reads: Sequence[Numbered], reading: Reading) -> list[_ReplacedRead] | str:
-    """Return a list with a _ReplacedRead for each of `reads` whose row pitch bulk copies refuse: it then reads a copy
-    with padded rows. Return text if bulk copies accept all pitches. `reading` has the pitches that they need.
+    """Return a list of _ReplacedRead: those of `reads` with a row pitch that bulk copies refuse, from copies with
+    padded rows.
+
+    Return text if bulk copies accept all pitches. `reading` has the pitches that bulk copies need.
     """
     replacements = []
     for read in reads:
@@ -251,13 +266,12 @@ def _with_padded_pitch(reads: Sequence[Numbered], reading: Reading) -> list[_Rep
 def _with_merged_taps(
     program: Program, product: Op, reads: Sequence[Numbered], pitch: int, furthest: int
 ) -> list[_ReplacedRead] | None:
-    """Return a list with a _ReplacedRead for the reads of both MMA operands: they then read copies in which a filter
-    tap and the channels are one dimension. None if no pair of tap and channels is contiguous in both operands and used
-    by nothing else.
+    """Return a list of _ReplacedRead: the reads of both MMA operands, from copies with a filter tap and the channels
+    merged.
 
-    `reads` are those of the operands of the MMA `product`. Rows and the step from window to window become multiples of
-    `pitch` bytes. Another coordinate whose windows are more than `furthest` apart is split into window position and
-    tap.
+    None if no pair of tap and channels is contiguous in both operands and used by nothing else. `reads` are the reads
+    of the operands of the MMA `product`. Image lines and the distance of windows become multiples of `pitch` bytes.
+    Another window coordinate with a step above `furthest` is split into window position and tap.
     """
     one, two = (v.type.dims for v in product.operands[:2])
     summed = [d for d in one if d in two and d not in product.result.type.dims]
@@ -279,11 +293,11 @@ def _with_merged_taps(
 
 
 def _in_panels(program: Program, product: Op, reads: Sequence[Numbered], pitch: int) -> list[_ReplacedRead] | str:
-    """Return a list with a _ReplacedRead for the reads of both MMA operands: they then read im2col panels, in which
-    each row has all of K. Or return text: why there is none.
+    """Return a list of _ReplacedRead: the reads of both MMA operands, from im2col panels (each row has all of K).
 
-    `reads` are those of the operands of the MMA `product`, which must sum at least two dimensions that nothing else
-    uses. The last coordinate of each must not be below 0. Rows are padded to a multiple of `pitch` bytes.
+    Or return text: why there is none. `reads` are the reads of the operands of the MMA `product`. The MMA must sum at
+    least two dimensions that nothing else uses, and the last coordinate of each read must not be below 0. Rows are
+    padded to a multiple of `pitch` bytes.
     """
     one, two = (v.type.dims for v in product.operands[:2])
     summed = tuple(d for d in one if d in two and d not in product.result.type.dims)
@@ -306,12 +320,11 @@ def _in_panels(program: Program, product: Op, reads: Sequence[Numbered], pitch: 
 
 
 def _row_coordinate(read: Numbered, tap: Expr, channel: Expr | None) -> _WindowCoordinate | None:
-    """Return the parts (position, step, tap, first) of the second-last coordinate of `read`, if it has the form step *
-    position + `tap` + first.
+    """Return the second-last coordinate of `read` as a window coordinate, step * position + `tap` + first.
 
-    None if it has another form, or if (tap, channel) pairs are not contiguous in memory. They are contiguous if the
-    last coordinate is the index of the dimension `channel` alone and covers its memory dimension. If `channel` is None,
-    the last coordinate must be 0, of a memory dimension of extent 1.
+    None if it has another form, or if (tap, channel) pairs are not contiguous in memory. For that, the last coordinate
+    must be the index of `channel` alone and cover its dimension of memory. If `channel` is None, the last coordinate
+    must be 0 in a dimension of extent 1.
     """
     if len(read.at) < 2:
         return None
@@ -324,11 +337,10 @@ def _row_coordinate(read: Numbered, tap: Expr, channel: Expr | None) -> _WindowC
 
 
 def _window_coordinate(read: Numbered, place: int, tap: Symbol | None = None) -> _WindowCoordinate | None:
-    """Return coordinate number `place` of `read` as a window coordinate, step * position + tap + first; None if it has
-    no such form.
+    """Return coordinate number `place` of `read` as a window coordinate, step * position + tap + first.
 
-    `tap` is the iterator of the tap. None: it is the only iterator of factor 1 with more than one value. No other
-    coordinate may use it.
+    None if it has another form. `tap` is the iterator of the tap. If `tap` is None, the tap is the only iterator with
+    factor 1 and more than one value. No other coordinate may use the tap.
     """
     first, terms = linear(read.at[place])
     weights = dict(terms)
@@ -345,10 +357,10 @@ def _window_coordinate(read: Numbered, place: int, tap: Symbol | None = None) ->
 def _is_private_dim(
     program: Program, product: Op, reads: Sequence[Numbered], *dims: Expr | None, free: Collection[Op] = ()
 ) -> bool:
-    """True if only the MMA `product`, its `reads`, and loops of `free` use the dimensions `dims`; a None among `dims`
-    is ignored.
+    """True if only the MMA `product`, its `reads`, and loops of `free` use the dimensions `dims`; a None in `dims` is
+    ignored.
 
-    `free` holds the loops whose result does not depend on the tile size.
+    `free` holds the loops that give the same result for every tile size.
     """
     known = {product, *(r.op for r in reads)}
     types = [v.type for op in program.walk() if op not in known for v in (*op.operands, *op.results)]
@@ -359,11 +371,11 @@ def _is_private_dim(
 def _in_runs(
     read: Numbered, line: _WindowCoordinate, tap_and_run: tuple[Expr, Expr], channels: int, pitch: int, furthest: int
 ) -> _ReplacedRead:
-    """Return a _ReplacedRead: `read` then reads a copy in which a filter tap and `channels` channels are one dimension.
+    """Return a _ReplacedRead: `read` from a copy in which a filter tap and `channels` channels are one dimension.
 
-    `tap_and_run` is (dimension of the tap, dimension that stands for both afterwards). `line` is the window coordinate
-    within an image line. Lines of the copy hold all windows, and are padded to a multiple of `pitch` bytes. Another
-    coordinate whose windows are more than `furthest` apart is split into window position and tap.
+    `tap_and_run` is (dimension of the tap, dimension that stands for tap and channels in the copy). `line` is the
+    window coordinate within an image line. Lines of the copy hold all windows, and are padded to a multiple of `pitch`
+    bytes. Another window coordinate with a step above `furthest` is split into window position and tap.
     """
     tap, run = tap_and_run
     last = len(read.at) - 2
@@ -402,8 +414,10 @@ def _in_runs(
 
 
 def _is_misaligned(packed: Sequence[int], pitch: int, size: int) -> bool:
-    """True if an image line, the last two dimensions of a tensor of shape `packed`, is no multiple of `pitch` bytes; an
-    element has `size` bytes.
+    """True if an image line of a tensor of shape `packed`, with elements of `size` bytes, is no multiple of `pitch`
+    bytes.
+
+    An image line is the last two dimensions.
     """
     return packed[-2] * packed[-1] * size % pitch != 0
 
@@ -415,11 +429,12 @@ def _with_replaced_reads(
     free: Collection[Op],
     replacements: list[_ReplacedRead],
 ) -> RepackedProgram:
-    """Return a RepackedProgram: the program with its reads replaced as `replacements` state, and a program for each
-    copy that these reads need.
+    """Return the program with the reads in `replacements` replaced, as a RepackedProgram with a program for each copy
+    needed.
 
-    `sizes` has the extents of dimensions, `shapes` those of arguments; the RepackedProgram has both for the new
-    program. `free` holds the loops whose result does not depend on the tile size.
+    `sizes` is {dimension: extent}, `shapes` is {argument: extents}; the result has both for the new program. `free`
+    holds the loops that give the same result for every tile size; the result has the copies of these loops in the new
+    program.
     """
     copies, swapped, replacement_of = [], {}, dict[Value, Value]()
     all_sizes, extents = dict(sizes), dict(shapes)
@@ -427,7 +442,7 @@ def _with_replaced_reads(
         source, kind = replacement.read.source, replacement.read.op.result.type
         name = source.name or ""
         if not replacement.is_view:
-            name = own_name(program, f"{source.name}_rows")
+            name = unused_name(program, f"{source.name}_rows")
             copies.append(_copy(program, replacement, name))
         dims, attrs = source.type.dims, replacement.read.op.attrs
         if replacement.run is not None:
@@ -468,20 +483,20 @@ def _with_replaced_reads(
 
 
 def _copy(program: Program, replacement: _ReplacedRead, name: str) -> FactorCopy:
-    """Return the program that makes the copy for `replacement` (a FactorCopy): it writes the copy to a new argument
-    `name`, with zeros where the source has no elements.
+    """Return the program that makes the copy for `replacement`, and writes it to a new argument called `name`, as a
+    FactorCopy.
 
-    A copy that only reorders dimensions is a transpose. In a copy with the source's order, unchanged dimensions are
-    merged.
+    Elements that the source lacks are zeros. A copy that only reorders dimensions is a transpose. If the copy has the
+    source's order, unchanged dimensions are merged.
     """
     if (
         replacement.read.order is not None
         and replacement.packed == replacement.read.shape
         and not any(replacement.first)
     ):
-        return transposing(program, replacement.read, name)
+        return transposed_copy(program, replacement.read, name)
     count = prod(replacement.packed)
-    flat = number_in(count)
+    flat = element_number(count)
     if replacement.summed:
         source_shape, at = replacement.read.shape, _panel_source(replacement, flat)
     elif replacement.read.order is not None:
@@ -493,14 +508,14 @@ def _copy(program: Program, replacement: _ReplacedRead, name: str) -> FactorCopy
         f"{replacement.read.source.name} is copied with zeros to rows of {replacement.packed[-1]} in "
         f"{replacement.packed}, from {replacement.read.shape[-1]} in {replacement.read.shape}"
     )
-    return copying(program, replacement.read.source, name, source_shape, count, at, words)
+    return copying_program(program, replacement.read.source, name, source_shape, count, at, words)
 
 
 def _from_source_order(replacement: _ReplacedRead, flat: Symbol) -> tuple[Shape, tuple[Expr, ...]]:
-    """Return (shape of the source, coordinates in the source of element number `flat` of the copy), both in the
-    source's order of dimensions.
+    """Return (shape of the source, coordinates in the source of element number `flat` of the copy).
 
-    The copy that `replacement` describes has another order, so `replacement.read.order` must not be None.
+    Both have the source's order of dimensions. `replacement` describes a copy in another order:
+    `replacement.read.order` must not be None.
     """
     assert replacement.read.order is not None
     packed_of = dict(
@@ -515,10 +530,10 @@ def _from_source_order(replacement: _ReplacedRead, flat: Symbol) -> tuple[Shape,
 
 
 def _panel_source(replacement: _ReplacedRead, flat: Symbol) -> tuple[Expr, ...]:
-    """Return the coordinates in the source tensor of element number `flat` (row-major) of an im2col panel, which
-    `replacement` describes.
+    """Return the source coordinates of element number `flat` (row-major) of the im2col panel that `replacement`
+    describes.
 
-    In the padding of a row the last coordinate is out of bounds, so that zeros are copied.
+    In the padding of a row, the last coordinate is out of bounds, so that zeros are copied.
     """
     read, length = replacement.read, replacement.shape[-1]
     *places, along = digits(flat, replacement.packed)
@@ -531,10 +546,10 @@ def _panel_source(replacement: _ReplacedRead, flat: Symbol) -> tuple[Expr, ...]:
 
 
 def _merged(source: Shape, packed: Shape, first: Shape) -> tuple[Shape, Shape, Shape]:
-    """Return (shape of the source, shape of the copy, first index of the copy in the source) with as few dimensions as
-    possible. The parameters are the same three, before merging.
+    """Return `source` and `packed` (shapes of source and copy) and `first` with as few dimensions as possible.
 
-    A dimension that is equal in both, and starts at 0, is merged with the one before it.
+    `first` is the source index of the copy's first element along each dimension. A dimension of equal extent in both
+    shapes, with first index 0, is merged with the one before.
 
     >>> _merged((32, 224, 224, 3), (32, 224, 230, 4), (0, 0, -3, 0)), _merged((4, 5), (4, 5), (0, 0))
     (((7168, 224, 3), (7168, 230, 4), (0, -3, 0)), ((20,), (20,), (0,)))

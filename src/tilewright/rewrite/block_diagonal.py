@@ -37,14 +37,14 @@ from tilewright.rewrite.operand_copies import (
     Numbered,
     RepackedProgram,
     Shape,
-    copying,
+    copying_program,
     digits,
-    number_in,
+    element_number,
     numbered,
     padded_extent,
     with_ops,
 )
-from tilewright.rewrite.rewriter import own_name
+from tilewright.rewrite.rewriter import unused_name
 
 BESIDE = frozenset(
     {
@@ -66,12 +66,13 @@ def group_block_diagonal(
     deep: int,
     pitch: int,
 ) -> RepackedProgram | str:
-    """Return a RepackedProgram: the program with every `count` adjacent GEMMs merged into one with a block-diagonal B,
-    and the programs that copy operands for it. Or return text: why there is none.
+    """Return the program with every `count` adjacent GEMMs merged into one with a block-diagonal B, as a
+    RepackedProgram.
 
-    `deep` is the padded K of one GEMM; if K is shorter, A is copied with zeros too. Rows of A and of the copies must be
-    multiples of `pitch` bytes. `sizes` has the extents of dimensions, `shapes` those of arguments. `free` holds the
-    loops whose result does not depend on the tile size.
+    It includes the programs that copy operands. Return text if this is impossible: why. `deep` is the padded K of one
+    GEMM; if K is shorter, A is copied with zeros too. Rows of A and of the copies must be multiples of `pitch` bytes.
+    `sizes` is {dimension: extent}, `shapes` is {argument: extents}. `free` holds the loops that give the same result
+    for every tile size.
     """
     with building():
         groups = find_groupable_gemms(program, sizes, shapes)
@@ -114,11 +115,11 @@ class _Diagonal:
         self.extents = {of.d: of.count // count, of.n: count * n, of.k: count * deep}
 
     def rewritten(self, free: Collection[Op], pitch: int) -> RepackedProgram:
-        """Return a RepackedProgram: the rewritten program, the program that copies B to diagonal blocks, and, if K is
-        padded, the program that copies A. Raise _Refused if it cannot be rewritten.
+        """Return the rewritten program, as a RepackedProgram with the programs that copy operands.
 
-        `free` holds the loops whose result does not depend on the tile size. Rows of the copy of B are a multiple of
-        `pitch` bytes.
+        One program copies B to diagonal blocks; if K is padded, another one copies A. `free` holds the loops that give
+        the same result for every tile size. Rows of the copy of B are a multiple of `pitch` bytes. Raise _Refused if
+        the program cannot be rewritten. Call it once: it changes sizes and arguments in self.
         """
         self._require(free)
         self.sizes |= {s: extent for d, extent in self.extents.items() for s in d.symbols}
@@ -148,12 +149,11 @@ class _Diagonal:
         return RepackedProgram(program, self.sizes, self.shapes, free, tuple(copies), tuple(sources))
 
     def _require(self, free: Collection[Op]) -> None:
-        """Raise _Refused if the program cannot change the extents of the batch dimension, N and K. It cannot if a
-        constraint names one of them, if an operation is not elementwise, or if a number or another dimension depends on
-        one.
+        """Raise _Refused if the program cannot change the extents of the batch dimension, N and K.
 
-        All loops must be in `free` (loops whose result does not depend on the tile size), over other dimensions than
-        batch and N.
+        It cannot if a constraint names one of the three, if an operation is not in `BESIDE`, or if a number or another
+        dimension depends on one of them. It cannot either if a loop is not in `free` (loops that give the same result
+        for every tile size), runs over the batch dimension or N, or has a start.
         """
         of = self.of
         constrained = [d for tiles in tiles_of(self.program, self.before) for d in tiles]
@@ -171,8 +171,9 @@ class _Diagonal:
                 self._require_dims(kind.dims)
 
     def _require_dims(self, dims: tuple[Expr, ...]) -> None:
-        """Raise _Refused if a tile with the dimensions `dims` cannot change its extents. This tile has the batch
-        dimension without N, or has K, or has a dimension that is computed from one of these.
+        """Raise _Refused if a tile with the dimensions `dims` prevents new extents of the batch dimension, N and K.
+
+        A tile does so if it has the batch dimension without N, or K, or a dimension computed from one of the three.
         """
         of = self.of
         if of.d in dims and of.n not in dims:
@@ -182,10 +183,10 @@ class _Diagonal:
             raise _Refused(f"a tile beside its factors has {refused_dims[0]}")
 
     def _argument(self, source: Value, shape: Shape, name: str) -> Value:
-        """Return the argument that replaces the argument `source`. The first call creates it with the extents `shape`
-        and this `name`, and records its sizes in self.
+        """Return the argument that replaces the argument `source`.
 
-        Raise _Refused if a later call asks for another shape.
+        The first call creates it with the extents `shape` and this `name`, and records its sizes in self. Raise
+        _Refused if a later call has another `shape`.
         """
         replacement = self.args.get(source)
         if replacement is not None and self.shapes[replacement] != shape:
@@ -199,15 +200,17 @@ class _Diagonal:
         return replacement
 
     def _over(self, access: Numbered) -> dict[Expr, Symbol]:
-        """Return {dimension: iterator} of the read or write `access`. Iterators of the batch dimension, N and K get the
-        bounds of their new extents.
+        """Return {dimension: iterator} of the read or write `access` for the new program.
+
+        Iterators of the batch dimension, N and K get the bounds of the new extents.
         """
         return {d: symbol(s.name, 0, self.extents[d] - 1) if d in self.extents else s for d, s in access.over.items()}
 
     def _swapped(self, access: Numbered, shape: Shape, at: tuple[Expr, ...], name: str) -> Op:
-        """Return a copy of the read or write `access` with the memory coordinates `at`, in the argument that replaces
-        its own. That argument has the extents `shape` and this `name`. Raise _Refused if another access needs it in
-        another shape.
+        """Return a copy of the read or write `access` with the memory coordinates `at` in a new argument.
+
+        The new argument replaces the one that `access` uses; it has the extents `shape` and this `name`. Raise _Refused
+        if another access needs it in another shape.
         """
         op, argument = access.op, self._argument(access.source, shape, name)
         attrs = {**op.attrs, "over": tuple(self._over(access).values()), "at": at}
@@ -215,10 +218,10 @@ class _Diagonal:
         return Op(op.spec, operands, attrs, op.results, loc=op.loc)
 
     def _numbered(self, op: Op, bounded: Collection[Expr] | None = None) -> Numbered:
-        """Return a Numbered: the read or write `op` with numbers in place of sizes. Raise _Refused if that is not
+        """Return the read or write `op` as a Numbered, with numbers in place of sizes; raise _Refused if that is not
         possible.
 
-        Iterators of the dimensions in `bounded` (None: of all) get bounds.
+        Iterators of the dimensions in `bounded` get bounds; None: all iterators.
         """
         access = numbered(op, self.before, self.given, bounded)
         if isinstance(access, str):
@@ -226,8 +229,10 @@ class _Diagonal:
         return access
 
     def _access(self, op: Op) -> Op:
-        """Return the read or write `op` with iterators and coordinates over the new extents, so that it accesses the
-        same elements. Raise _Refused if it is a write whose elements are not contiguous from one GEMM to the next.
+        """Return the read or write `op` with iterators and coordinates for the new extents. It accesses the same
+        elements.
+
+        Raise _Refused for a write with elements of adjacent GEMMs that are not contiguous.
         """
         of, access = self.of, self._numbered(op, self.extents)
         over, name = self._over(access), access.source.name or ""
@@ -251,26 +256,29 @@ class _Diagonal:
         return self._swapped(access, access.shape, tuple(map(Substitution(parts), access.at)), name)
 
     def _padded(self) -> tuple[FactorCopy, Op]:
-        """Return (program that copies A with zeros behind the K elements of each GEMM, read of that copy). Raise
-        _Refused if the last dimension of A is not all GEMMs' K elements behind each other.
+        """Return (program that copies A with zeros behind the K elements of each GEMM, read of the copy).
+
+        Raise _Refused unless the last dimension of A consists of the K elements of all GEMMs, one GEMM after the other.
         """
         of, deep, access = self.of, self.deep, self._numbered(self.of.a.op, self.extents)
         k, last, name = of.size[1], access.shape[-1], access.source.name
         if not has_run(access, of.d, of.k) or last != of.count * k:
             raise _Refused(f"neighbours of {name} along {of.d} are not all of its last dimension")
         outer, wide = prod(access.shape[:-1]), of.count * deep
-        row, along = digits(number_in(outer * wide), (outer, wide))
+        row, along = digits(element_number(outer * wide), (outer, wide))
         place = k * (along // deep) + along % deep + last * (along % deep // k)  # outside, behind a product's own
-        copied = own_name(self.program, f"{name}_rows")
+        copied = unused_name(self.program, f"{name}_rows")
         words = f"{name} is copied with zeros to {deep} elements for each {k} along {of.d}, from {access.shape}"
-        copy = copying(self.program, access.source, copied, (outer, last), outer * wide, (row, place), words)
+        copy = copying_program(self.program, access.source, copied, (outer, last), outer * wide, (row, place), words)
         over = self._over(access)
         at = (*access.at[:-1], self.count * deep * over[of.d] + over[of.k])
         return copy, self._swapped(access, (*access.shape[:-1], wide), at, copied)
 
     def _copy(self, pitch: int) -> tuple[FactorCopy, Op]:
-        """Return (program that copies B to diagonal blocks with zeros around them, read of that copy). Rows of the copy
-        are a multiple of `pitch` bytes. Raise _Refused if coordinates of B do not allow it.
+        """Return (program that copies B to diagonal blocks with zeros around them, read of the copy).
+
+        Rows of the copy are a multiple of `pitch` bytes. Raise _Refused if B may be read out of bounds in every
+        coordinate, or if K is padded and is not all of a dimension of B.
         """
         of, b, count, deep = self.of, self.of.b, self.count, self.deep
         n, k = of.size
@@ -283,7 +291,7 @@ class _Diagonal:
             *map(b.extent, taps),
             padded_extent(count * deep, pitch, b.bytes),
         )
-        *places, along = digits(number_in(prod(shape)), shape)
+        *places, along = digits(element_number(prod(shape)), shape)
         row = places.pop(len(other_result_dims))
         images = {b.over[d]: e for d, e in zip((*other_result_dims, *taps), places, strict=True)}
         images |= {b.over[of.n]: row % n, b.over[of.k]: along % deep}
@@ -298,12 +306,12 @@ class _Diagonal:
             raise _Refused(f"{of.k} is not all of a dimension of {b.source.name}")
         beyond = max(b.shape[guard], deep)  # outside, where both are not of one block, or behind it
         at[guard] += beyond * (along // deep - row // n % count)
-        name = own_name(self.program, f"{b.source.name}_diagonal")
+        name = unused_name(self.program, f"{b.source.name}_diagonal")
         words = (
             f"{b.source.name} is copied to {count} blocks on a diagonal, {n}x{k} each, with zeros beside them, in "
             f"{shape}, so that {count} neighbours along {of.d} are one product"
         )
-        copy = copying(self.program, b.source, name, b.shape, prod(shape), tuple(at), words)
+        copy = copying_program(self.program, b.source, name, b.shape, prod(shape), tuple(at), words)
         over = self._over(b)
         first_row = count * n * over[of.d] if of.d in over else as_expr(0)
         coordinates = (

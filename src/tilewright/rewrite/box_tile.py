@@ -45,13 +45,13 @@ def in_boxes(
     one_dim_per_digit: bool = False,
     free: Collection[Op] = (),
 ) -> ProgramInBoxes:
-    """Return a ProgramInBoxes: the program with one dimension that counts boxes, and dimensions within a box, in place
-    of the neighbouring dimensions `digits` (mixed-radix parts of the flat dimension `name`).
+    """Return the program over boxes, as a ProgramInBoxes: one dimension counts boxes, others count within a box.
 
-    `box` has a box's extent along each of `digits`. Within a box there is one flat dimension; with `one_dim_per_digit`,
-    one for each extent of `box` above 1. `lines` is (elements of a box along the last two digits, pitch of an image
-    line) if a box runs on from line to line, else None. `sizes` has the extents of dimensions. `free` holds the loops
-    whose result does not depend on the tile size.
+    They replace `digits`, neighbouring dimensions that are mixed-radix parts of the flat dimension `name`. `box` has
+    the extent of a box along each digit. Within a box there is one flat dimension, or, with `one_dim_per_digit`, one
+    for each extent above 1. `lines` is None; or, if a box continues from one image line to the next, (elements of a box
+    along the last two digits, pitch of an image line). `sizes` is {dimension: extent}. `free` holds the loops that give
+    the same result for every tile size.
 
     >>> from tilewright.ir.tile import parse_tile
     >>> tile = parse_tile('''tile moved(%x: global f32[P, Q], %y: global f32[P, Q])
@@ -85,8 +85,9 @@ def outer_of(name: str) -> Symbol:
 
 
 def inner_of(digits: Sequence[Symbol], box: Sequence[int]) -> dict[Symbol, int]:
-    """Return {dimension within a box: extent}, with an entry for each of the dimensions `digits` along which `box`, a
-    list of extents, is longer than 1. For example P, Q and (1, 4) give {Q_in: 4}.
+    """Return {dimension within a box: extent}, one for each dimension in `digits` along which the box is longer than 1.
+
+    `box` has the extent of a box along each of `digits`. For example P, Q and (1, 4) give {Q_in: 4}.
     """
     return {symbol(f"{d}_in", 1): n for d, n in zip(digits, box, strict=True) if n > 1}
 
@@ -103,8 +104,8 @@ class _Inside:
 
     @classmethod
     def flat(cls, name: str, box: Sequence[int], lines: tuple[int, int] | None) -> _Inside:
-        """Return an _Inside with one flat dimension of a box: its index counts all elements of the box, row-major.
-        `box` has the box's extents.
+        """Return an _Inside with one flat dimension: the index counts all elements of a box with the extents `box`,
+        row-major.
 
         `name` is the dimension that is tiled: "M" gives the dimension M_in. `lines` is None; or, if the index also
         counts the padding between image lines, (elements along the last two extents, pitch of a line).
@@ -120,11 +121,10 @@ class _Inside:
 
     @classmethod
     def per_digit(cls, digits: Sequence[Symbol], box: Sequence[int]) -> _Inside:
-        """Return an _Inside for boxes with extents `box` along `digits` (mixed-radix parts of a dimension), in the same
-        order.
+        """Return an _Inside with one dimension for each of `digits` along which the extent in `box` is above 1.
 
-        It has one dimension for each digit along which the box is longer than 1. Along the other digits, the index
-        within a box is always 0.
+        `digits` are mixed-radix parts of a dimension, and `box` has an extent for each. Along the other digits, the
+        index within a box is 0.
         """
         long = {d: symbol(f"at_in_{d}", 0, n - 1) for d, n in zip(digits, box, strict=True) if n > 1}
         within = [long[d] if d in long else as_expr(0) for d in digits]
@@ -132,8 +132,9 @@ class _Inside:
 
 
 def _digits(flat: Symbol, extents: Sequence[int]) -> list[Expr]:
-    """Return the digits (mixed-radix parts) of the index `flat`, as expressions; the last digit is the fastest. For
-    example f and the extents (2, 4) give [f//4, f%4].
+    """Return the digits (mixed-radix parts) of the index `flat`, as expressions; the last digit is the fastest.
+
+    `extents` are the extents of the digits. For example f and the extents (2, 4) give [f//4, f%4].
     """
     after = [prod(extents[n + 1 :]) for n in range(len(extents))]
     return [flat // a % n if k else flat // a for k, (a, n) in enumerate(zip(after, extents, strict=True))]

@@ -49,8 +49,9 @@ class Congruence:
     modulus: int
 
     def holds(self, kept: Array, summed: Array) -> Array:
-        """Return an array of bools: True where sign*kept + step*summed + rest is a multiple of the modulus. `kept` and
-        `summed` are arrays of indices along the two dimensions.
+        """Return an array of bools: True where sign*kept + step*summed + rest is a multiple of the modulus.
+
+        `kept` and `summed` are arrays of indices along the two dimensions; they are broadcast.
         """
         multiple: Array = (self.sign * kept + self.step * summed + self.rest) % self.modulus == 0
         return multiple
@@ -64,11 +65,11 @@ class Congruences:
         self.numbers, self.size = Substitution(dict(sizes)), numbers_of(sizes)
 
     def proposed(self) -> Iterator[Congruence]:
-        """Yield each Congruence that may hold in the program, once: a condition sign*h + step*r + rest = 0 modulo a
-        number, outside of which an MMA operand may be zero. h and r are indices of the result and of taps.
+        """Yield each Congruence that MMA operands may depend on, once: outside of it, an operand may be zero.
 
-        Candidates come from divisions by a constant, as in x[(h - r)//2]. They are not proved: call the method `holds`
-        for that.
+        A Congruence says that a sum of two indices is a multiple of a number. Candidates come from divisions of such a
+        sum by a constant, as in x[(h - r)//2]; h is an index of the result, r one that the MMA sums. They are not
+        proved: `holds` does that.
         """
         yielded: set[Congruence] = set()
         for op in [x for x in self.program.walk() if x.name == "mma"]:
@@ -81,10 +82,11 @@ class Congruences:
                         yield congruence
 
     def holds(self, congruence: Congruence) -> bool:
-        """True if `congruence`, a condition on two dimensions, is proved to hold wherever an MMA operand with both
-        dimensions is not zero.
+        """True if every MMA operand with both dimensions of `congruence` is proved to be zero wherever `congruence` is
+        false.
 
-        All MMAs of the program count. The result is also True if no operand has both dimensions.
+        `congruence` says that a sum of two indices is a multiple of a number. All MMAs of the program count. The result
+        is also True if no operand has both dimensions.
         """
         both = {congruence.kept, congruence.summed}
         products = (op for op in self.program.walk() if op.name == "mma")
@@ -92,12 +94,12 @@ class Congruences:
         return all(self.vanishes(v, congruence) for v in values)
 
     def vanishes(self, value: Value, congruence: Congruence) -> bool:
-        """True if the tile `value` is proved to be zero wherever `congruence` is false. `congruence` is a condition on
-        two indices, h and r: sign*h + step*r + rest is a multiple of its modulus.
+        """True if the tile `value` is proved to be zero wherever `congruence` is false.
 
-        Casts and permutes are looked through. A read must be out of bounds wherever `congruence` is false. A select
-        must have the constant 0 as its second choice. Its condition must also imply `congruence`, or its first choice
-        must be zero wherever `congruence` is false.
+        `congruence` says that a sum of two indices is a multiple of a number. Casts and permutes are looked through. A
+        read must be out of bounds wherever `congruence` is false. A select must have the constant 0 as its second
+        choice. Also, its condition must imply `congruence`, or its first choice must be zero wherever `congruence` is
+        false. Every other value gives False.
         """
         op = self.makers.get(value)
         if op is None:
@@ -107,14 +109,14 @@ class Congruences:
         if op.name == "select" and _is_zero(op.operands[2], self.makers):
             implied = any(self._implies(c, congruence) for c in conjuncts(op.operands[0], self.makers))
             return implied or self.vanishes(op.operands[1], congruence)
-        return op.name == "read" and self.leaves(op, congruence)
+        return op.name == "read" and self.is_out_of_bounds(op, congruence)
 
-    def leaves(self, read: Op, congruence: Congruence) -> bool:
-        """True if the operation `read` is out of bounds, and so gives 0, wherever `congruence` is false. `congruence`
-        is a condition on two indices, h and r: sign*h + step*r + rest is a multiple of its modulus.
+    def is_out_of_bounds(self, read: Op, congruence: Congruence) -> bool:
+        """True if the operation `read` is out of bounds, and so gives 0, wherever `congruence` is false.
 
-        One coordinate must show this. False if the read does not state 0 out of bounds, depends on data, or has too
-        many indices to try all of them.
+        `congruence` says that a sum of two indices is a multiple of a number. One coordinate alone must show that the
+        read is out of bounds. False if the read does not state 0 as its value out of bounds, has lookups or bounds,
+        lacks one of the two dimensions, or has too many indices to try all of them.
         """
         if read.attrs.get("otherwise") != 0 or read.attrs.get("lookups") or read.attrs.get("bounds"):
             return False
@@ -134,40 +136,42 @@ class Congruences:
         return False
 
     def is_same(self, condition: Value, congruence: Congruence) -> bool:
-        """True if the tile of bools `condition`, which is computed from indices, is true exactly where `congruence` is
-        true. `congruence` is a condition on two indices, h and r: sign*h + step*r + rest is a multiple of its modulus.
+        """True if the tile of bools `condition`, computed from indices, is true exactly where `congruence` is true.
 
-        False if there are too many indices to compare all of them.
+        `congruence` says that a sum of two indices is a multiple of a number. False if `condition` has other dimensions
+        than `congruence`, depends on data, or has too many indices to compare all.
         """
         return self._compared(condition, congruence, lambda a, b: a == b)
 
     def _implies(self, condition: Value, congruence: Congruence) -> bool:
-        """True if `congruence` is true wherever the tile of bools `condition`, which is computed from indices, is true.
-        `congruence` is a condition on two indices, h and r: sign*h + step*r + rest is a multiple of its modulus.
+        """True if `congruence` is true wherever the tile of bools `condition`, computed from indices, is true.
 
-        False if there are too many indices to compare all of them.
+        `congruence` says that a sum of two indices is a multiple of a number. False if `condition` has other dimensions
+        than `congruence`, depends on data, or has too many indices to compare all.
         """
         return self._compared(condition, congruence, lambda a, b: ~a | b)
 
     def _compared(self, condition: Value, congruence: Congruence, compare: Callable[[Array, Array], Array]) -> bool:
-        """Evaluate the tile of bools `condition` and the condition `congruence` at all indices, as arrays c and m. True
-        if `compare(c, m)` is True everywhere.
+        """True if `compare(c, m)` is True everywhere; c and m are arrays of bools, the values of `condition` and
+        `congruence`.
 
-        `congruence` is a condition on two indices, h and r: sign*h + step*r + rest is a multiple of its modulus. False
-        if `condition` has other dimensions, depends on data, or has too many indices.
+        `condition` is a tile of bools, and `congruence` says that a sum of two indices is a multiple of a number. False
+        if `condition` has other dimensions than `congruence`, depends on data, or has too many indices.
         """
         dims = (congruence.kept, congruence.summed)
         if set(condition.type.dims) != set(dims) or prod(map(self.size, dims)) > TABLED:
             return False
         axes = np.ogrid[tuple(slice(0, self.size(d)) for d in dims)]
         grid: dict[Expr, Array] = dict(zip(dims, axes, strict=True))
-        holds = self._at(condition, grid)
+        holds = self._evaluated(condition, grid)
         where = congruence.holds(grid[congruence.kept], grid[congruence.summed])
         return holds is not None and bool(np.all(compare(np.broadcast_to(holds, where.shape), where)))
 
-    def _at(self, value: Value, grid: Mapping[Expr, Any]) -> Any:
-        """Return the elements of the tile `value`, evaluated from indices and constants; None if it depends on anything
-        else. `grid` is {dimension: its indices}, as arrays or expressions.
+    def _evaluated(self, value: Value, grid: Mapping[Expr, Any]) -> Any:
+        """Return the elements of the tile `value`, computed from indices and constants; None if it depends on anything
+        else.
+
+        `grid` is {dimension: its indices}, as arrays or as expressions; the result has the same form.
         """
         op = self.makers.get(value)
         if op is None:
@@ -177,14 +181,14 @@ class Congruences:
         if op.name in ("scalar", "fill"):
             number = op.attrs["value"]
             return self.size(number) if isinstance(number, Expr) else number
-        parts = [self._at(v, grid) for v in op.operands]
+        parts = [self._evaluated(v, grid) for v in op.operands]
         if op.name not in _ON_INDICES or any(part is None for part in parts):
             return None
         return _ON_INDICES[op.name](*parts)
 
     def _grid(self, index_of: Mapping[Expr, Symbol], e: Expr, always: Sequence[Symbol]) -> dict[Symbol, Any] | None:
-        """Return {index: array of its values, shaped to broadcast with the others} for the indices in the expression
-        `e` and in `always`.
+        """Return {index: array of its values} for the indices in the expression `e` and in `always`; the arrays
+        broadcast.
 
         `index_of` is {dimension: its index}. None if there are too many combinations (`TABLED`), or if `e` has other
         symbols.
@@ -196,12 +200,11 @@ class Congruences:
         return {index_of[d]: axis for d, axis in zip(dims, axes, strict=True)}
 
     def _divided(self, value: Value, kept: Collection[Expr], summed: Collection[Expr]) -> Iterator[Congruence]:
-        """Yield a Congruence for each division of a sum of one kept and one summed index by a constant, in the
-        operations that compute the tile `value`: (h - r + 1)//2 gives the condition that h - r + 1 is a multiple of 2.
+        """Yield a Congruence for each division, by a constant, of a sum of one kept and one summed index.
 
-        Coordinates of its read and conditions of its selects are searched. `kept` are dimensions of an MMA's result,
-        `summed` those that it sums. The conditions are candidates: that `value` is zero where one is false is not
-        proved here.
+        The operations that compute the tile `value` are searched: coordinates of its read, and conditions of its
+        selects. (h - r + 1)//2 gives the congruence of h - r + 1 modulo 2. `kept` are dimensions of an MMA's result,
+        `summed` are dimensions that it sums. The congruences are candidates, not proved.
         """
         op = self.makers.get(value)
         if op is None:
@@ -209,7 +212,7 @@ class Congruences:
         if op.name == "select":
             for condition in conjuncts(op.operands[0], self.makers):
                 indices = {d: symbol(f"at_{n}", 0, self.size(d) - 1) for n, d in enumerate(condition.type.dims)}
-                e = self._at(_tested(condition, self.makers), indices)
+                e = self._evaluated(_tested(condition, self.makers), indices)
                 yield from _congruences(e, indices, kept, summed) if isinstance(e, Expr) else ()
             yield from self._divided(op.operands[1], kept, summed)
         elif op.name in SAME:
@@ -221,7 +224,7 @@ class Congruences:
 
 
 def conjuncts(condition: Value, makers: Mapping[Value, Op]) -> list[Value]:
-    """Return the conditions whose conjunction (`and_`) is `condition`, as a list; [condition] if it is no conjunction.
+    """Return the list of conditions that `and_` combines to `condition`; [condition] if it is not computed by `and_`.
 
     `makers` is {value: the operation that computes it}.
     """
@@ -232,10 +235,10 @@ def conjuncts(condition: Value, makers: Mapping[Value, Op]) -> list[Value]:
 
 
 def _tested(condition: Value, makers: Mapping[Value, Op]) -> Value:
-    """Return the value that a comparison with == or != tests: its first operand, with casts, broadcasts and permutes
-    removed around the comparison and the operand. Return `condition` itself if it is none of these operations.
+    """Return the value that a comparison with == or != tests: its first operand.
 
-    `makers` is {value: the operation that computes it}.
+    Casts, broadcasts and permutes of the comparison and of the operand are looked through. Return `condition` itself if
+    it is none of these operations. `makers` is {value: the operation that computes it}.
     """
     op = makers.get(condition)
     while op is not None and op.name in ("eq", "ne", "broadcast", "permute", "cast"):
@@ -245,8 +248,9 @@ def _tested(condition: Value, makers: Mapping[Value, Op]) -> Value:
 
 
 def _is_zero(value: Value, makers: Mapping[Value, Op]) -> bool:
-    """True if `value` is the constant 0, perhaps cast, broadcast or permuted. `makers` is {value: the operation that
-    computes it}.
+    """True if `value` is the constant 0, perhaps cast, broadcast or permuted.
+
+    `makers` is {value: the operation that computes it}.
     """
     op = makers.get(value)
     while op is not None and op.name in ("broadcast", "permute", "cast"):
@@ -257,12 +261,12 @@ def _is_zero(value: Value, makers: Mapping[Value, Op]) -> bool:
 def _congruences(
     e: Expr, index_of: Mapping[Expr, Symbol], kept: Collection[Expr], summed: Collection[Expr]
 ) -> Iterator[Congruence]:
-    """Yield a Congruence for each division in the expression `e` of a sum of one kept and one summed index by a
-    constant: (h - r + 1)//2 gives the condition that h - r + 1 is a multiple of 2. The kept index must have the factor
-    1 or -1.
+    """Yield a Congruence for each division in the expression `e`, by a constant, of a sum of one kept and one summed
+    index.
 
-    `index_of` is {dimension: its index}. `kept` are dimensions of an MMA's result, `summed` those that it sums. The
-    conditions are candidates: that an operand is zero where one is false is not proved here.
+    (h - r + 1)//2 gives the congruence of h - r + 1 modulo 2. The kept index must have the factor 1 or -1. `index_of`
+    is {dimension: its index}. `kept` are dimensions of an MMA's result, `summed` are dimensions that it sums. The
+    congruences are candidates, not proved.
     """
     dim_of = {s: d for d, s in index_of.items()}
     for node in e.divisions(set()):
@@ -277,5 +281,5 @@ def _congruences(
 
 
 def tiles_of(op: Op) -> set[Expr]:
-    """Return the set of dimensions that the tiles among operands and results of `op` have."""
+    """Return the set of the dimensions of all tiles among operands and results of `op`."""
     return {d for v in (*op.operands, *op.results) if isinstance(v.type, TileType) for d in v.type.dims}

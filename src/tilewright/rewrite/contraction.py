@@ -26,7 +26,7 @@ def over_digits(
 ) -> tuple[Program, dict[Symbol, Size], dict[Value, tuple[Size, ...]]]:
     """Return (tile program of the contraction `c` over its digits, {dimension: extent}, {argument: shape}).
 
-    Digits are mixed-radix parts of flat indices; `order` has all of them, in the order that they have in every tile.
+    Digits are mixed-radix parts of flat indices. `order` has all of them, in the order of dimensions for every tile.
     """
     with building():
         return _Normal(c, order).run()
@@ -48,7 +48,10 @@ class _Normal(Rewriter):
         self.order: dict[Expr, Symbol] = {dimension(s): s for s in order}
 
     def run(self) -> tuple[Program, dict[Symbol, Size], dict[Value, tuple[Size, ...]]]:
-        """Return (rewritten program, {dimension: extent}, {argument: shape}). Also records the arguments in self."""
+        """Return (rewritten program, {dimension: extent}, {argument: shape}).
+
+        Also record the arguments and their shapes in self.
+        """
         for operand in self.operands.values():
             self._argument(operand)
         body = Block(())
@@ -58,10 +61,10 @@ class _Normal(Rewriter):
         return rewritten, sizes, self.shapes
 
     def _argument(self, operand: Operand) -> Value:
-        """Return the argument (memory) of the contraction's `operand`. The first call creates it and records its shape
+        """Return the argument (memory) of the contraction's `operand`. The first call creates it, and records its shape
         in self.
 
-        Operands of the same name share an argument, except that B, which is packed, has one of its own.
+        Operands of the same name share an argument, except B: it is packed, and gets an argument to itself.
         """
         key = operand.name, operand is self.c.b
         if key not in self.arguments:
@@ -70,19 +73,21 @@ class _Normal(Rewriter):
         return self.arguments[key]
 
     def is_removed(self, op: Op) -> bool:
-        """Return True for any loop `op`: all loops are removed, as the MMA sums over their whole axes."""
+        """Return True for any loop `op`: all loops are removed, since the MMA sums over their whole axes."""
         return True
 
     def block(self, given: list[Op], ops: list[Op]) -> None:
-        """Append the rewritten form of operations in the list `given` to `ops`. Operations on which the contraction's
-        write does not depend are left out.
+        """Append the rewritten operations of the list `given` to `ops`.
+
+        Operations on which the contraction's write does not depend are left out.
         """
         super().block([op for op in given if op in self.used], ops)
 
     def op(self, op: Op) -> Op:
-        """Return the rewritten operation `op`, whose tiles have digits (mixed-radix parts of dimensions) as dimensions.
-        A read or write gets the argument of its operand as memory; an MMA gets operand A before B. The rewritten
-        results are recorded in `self.values`.
+        """Return the rewritten operation `op`; its tiles have digits (mixed-radix parts of dimensions) as dimensions.
+
+        A read or write gets the argument of its contraction operand as memory. An MMA gets operand A before B. The
+        rewritten results are recorded in `self.values`.
         """
         operand = self.operands.get(op)
         rewritten = super().op(op)
@@ -96,14 +101,15 @@ class _Normal(Rewriter):
         return Op(op.spec, (*value, self._argument(operand)), rewritten.attrs, results, (), op.loc)
 
     def access(self, op: Op) -> dict[str, object]:
-        """Return the new attributes {"over": iterators, "at": memory coordinates} of the read or write `op`. Its tile
-        has digits (mixed-radix parts of dimensions) as dimensions then.
+        """Return the new attributes {"over": iterators, "at": memory coordinates} of the read or write `op`.
+
+        Its tile has digits (mixed-radix parts of dimensions) as dimensions in the new program.
         """
         dims = self.over(op.results[0].type.dims) if op.name == "read" else self.of(op.operands[0]).type.dims
         return {"over": tuple(self.order[d] for d in dims), "at": self.operands[op].coordinates}
 
     def over(self, dims: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        """Return the digits (mixed-radix parts) that replace the dimensions `dims` of a tile, in the order of the
+        """Return the digits (mixed-radix parts) that replace the dimensions `dims` of a tile, in the order of the new
         program.
         """
         digits = {s for d in dims for s in self.digits[d]}

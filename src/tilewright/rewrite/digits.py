@@ -28,12 +28,13 @@ from tilewright.rewrite.rewriter import DimensionGroup, Regrouped, places
 def in_digits(
     program: Program, sizes: Mapping[Symbol, Size], free: Collection[Op], *, summed_only: bool = False
 ) -> tuple[Program, dict[Symbol, Size], set[Op]]:
-    """Replace every flat dimension whose index accesses divide, as in k//64 and k%64, by its digits (mixed-radix
-    parts). Return (new program, {dimension: extent} with the digits, the loops of `free` in it).
+    """Return (program over digits, {dimension: extent} with the digits, the new program's counterparts of the loops
+    `free`).
 
-    Nothing changes if there is none. `sizes` has extents: numbers, or expressions if known only at the call. `free`
-    holds the loops whose result does not depend on the tile size. With `summed_only`, only dimensions that are not
-    written, and that are contiguous in some memory, are replaced.
+    A flat dimension is replaced by its digits (mixed-radix parts) if accesses divide its index, as in k//64 and k%64.
+    If there is no such dimension, return the same program. `sizes` is {dimension: extent}; extents known only at the
+    call are expressions. `free` holds the loops that give the same result for every tile size. With `summed_only`, only
+    dimensions that are not written, and that are contiguous in some memory, are replaced.
     """
     with building():
         rewrite = _Digits(program, sizes, free, summed_only)
@@ -45,12 +46,12 @@ def in_digits(
 def digits_of(
     program: Program, sizes: Mapping[Symbol, int], free: Collection[Op], dim: Expr, *, alone: bool = False
 ) -> tuple[Program, dict[Symbol, int], tuple[Symbol, ...], set[Op]] | None:
-    """Replace the dimension `dim` by its digits (mixed-radix parts of its index, by which accesses divide it). Return
-    (new program, {dimension: extent}, the digits of `dim`, the loops of `free` in it); None if `dim` cannot be
-    replaced.
+    """Return (program, {dimension: extent}, digits of `dim`, counterparts of the loops `free`) with `dim` replaced by
+    digits.
 
-    With `alone`, other dimensions stay; without, all that can be are replaced. `free` holds the loops whose result does
-    not depend on the tile size.
+    Digits are mixed-radix parts of the index, into which accesses divide it. None if `dim` cannot be replaced. With
+    `alone`, no other dimension is replaced; without, all dimensions that accesses divide are. `sizes` is {dimension:
+    extent}. `free` holds the loops that give the same result for every tile size.
     """
     with building():
         rewrite = _Digits(program, sizes, free, False, dim if alone else None)
@@ -95,10 +96,11 @@ class _Digits(Regrouped):
     # -- which dimensions ---------------------------------------------------------------------------------
 
     def _steps(self, dim: Expr) -> list[tuple[Size, Size]] | None:
-        """Return [(stride, extent)] of the digits into which accesses divide `dim`, the slowest digit first; None if
-        `dim` is not to be split. A digit with stride s and extent n is index // s % n.
+        """Return [(stride, extent)] of the digits into which accesses divide `dim`, the slowest digit first.
 
-        For example 192 elements with accesses k//64 and k%64 give [(64, 3), (1, 64)].
+        A digit with stride s and extent n is index // s % n. For example, 192 elements with accesses k//64 and k%64
+        give [(64, 3), (1, 64)]. None if accesses do not divide `dim`, or if another use of `dim` forbids it, such as a
+        constraint.
         """
         extent = self.sizes[dim]  # type: ignore[index]
         radices: set[Size] = set()
@@ -132,10 +134,11 @@ class _Digits(Regrouped):
         return False
 
     def _divisors(self, op: Op, dim: Expr) -> set[Size]:
-        """Return the numbers by which the read or write `op` divides the index of `dim`: k//64%3 gives {1, 64, 192}.
-        The set is empty if there are none.
+        """Return the set of numbers by which the read or write `op` divides the index of `dim`: k//64%3 gives {1, 64,
+        192}.
 
-        Return {0} if it divides a sum with this index, or divides by anything but sizes; `dim` is then not split.
+        The set is empty if `op` does not divide the index. Return {0} if `op` divides a sum with this index, or divides
+        by anything but sizes; `dim` is not split then.
         """
         kind = accessed(op)[1]
         if "at" not in op.attrs or dim not in kind.dims:
@@ -156,25 +159,26 @@ class _Digits(Regrouped):
     # -- the program over them ----------------------------------------------------------------------------
 
     def run(self) -> tuple[Program, dict[Symbol, Size], set[Op]]:
-        """Return (program over digits, {dimension: extent}, loops of the new program).
+        """Return (program over digits, {dimension: extent}, counterparts of the loops `self.free` in it).
 
-        Digits are mixed-radix parts of a dimension: with k of 12 divided by 4, k//4 and k%4 become dimensions of
-        extents 3 and 4. The second result has the extents of the digits, and of all dimensions that the rewrite was
-        given. The third has those loops of the new program that come from `self.free`: loops whose result does not
-        depend on the tile size.
+        Digits are mixed-radix parts of a dimension: with k of extent 12 divided by 4, k//4 and k%4 become dimensions of
+        extents 3 and 4. The second result has the given dimensions and the digits. Removed loops are not in the third.
         """
         rewritten = replace(self.program, body=self.body(self.program.body))
         return rewritten, self.sizes, {self.kept[op] for op in self.free if op in self.kept}
 
     def is_removed(self, op: Op) -> bool:
-        """True if the loop `op` is removed. That is so if it only adds MMAs and its axis is split into digits
-        (mixed-radix parts): the MMAs then sum over these.
+        """True if the loop `op` is removed: it only adds MMAs, and its axis is split into digits, over which the MMAs
+        then sum.
         """
         return op in self.adding_loops and op.attrs["axis"] in self.groups
 
 
 def _exprs(attrs: Mapping[str, object]) -> list[Expr]:
-    """Return a list of the expressions among the values of `attrs`, and in tuples among them."""
+    """Return a list of the expressions among the values of `attrs`, {attribute name: value}.
+
+    Expressions in tuples count, but not in tuples of tuples.
+    """
     exprs: list[Expr] = []
     for value in attrs.values():
         for e in value if isinstance(value, tuple) else (value,):

@@ -35,11 +35,12 @@ BY_NAME = frozenset(
 
 
 def in_dim_order(program: Program, free: Collection[Op], *, taps_first: bool = False) -> tuple[Program, Collection[Op]]:
-    """Put the dimensions of all tiles in one common order; return (new program, the loops of `free` in it).
+    """Put the dimensions of all tiles in one common order; return (new program, counterparts of the loops `free` in
+    it).
 
-    Both are returned unchanged if an MMA is block-diagonal, or an operation depends on the order of dimensions. So are
-    programs without MMAs; but with `taps_first`, those that reduce windows get their filter taps first. `free` holds
-    the loops whose result does not depend on the tile size.
+    Both are returned unchanged if an MMA is block-diagonal, or an operation depends on the order of dimensions. A
+    program without MMAs is returned unchanged too, unless `taps_first` is true and it reduces windows: filter taps then
+    come first. `free` holds the loops that give the same result for every tile size.
 
     >>> from tilewright.ir.tile import parse_tile
     >>> program = parse_tile('''tile product(%x: global f32[M, K], %w: global f32[N, K], %y: global f32[M, N])
@@ -69,8 +70,10 @@ def in_dim_order(program: Program, free: Collection[Op], *, taps_first: bool = F
 
 
 def _taps(program: Program) -> list[Expr]:
-    """Return the dimensions of filter taps: a coordinate of a read adds their index to that of a dimension that is
-    written, and no write has them. In x[p + r], written over p, the tap is r.
+    """Return a list of the dimensions of filter taps. In x[p + r], written over p, the tap is r.
+
+    A tap is a dimension that no write has; a coordinate of a read uses its index together with that of a written
+    dimension.
     """
     ops = list(program.walk())
     written = {d for op in ops if op.name == "write" for d in op.operands[0].type.dims}
@@ -84,16 +87,16 @@ def _taps(program: Program) -> list[Expr]:
 
 
 def _values(op: Op) -> tuple[Value, ...]:
-    """Return the results of the operation `op` and the arguments of its blocks."""
+    """Return a tuple of the results of the operation `op` and the arguments of its blocks."""
     return (*op.results, *(arg for block in op.blocks for arg in block.args))
 
 
 def _positions(program: Program, products: list[Op], taps: list[Expr]) -> dict[Expr, int]:
-    """Return {dimension: its position in the common order}. First come `taps`, then dimensions that no memory has, then
-    batch dimensions, then others as the first result and the arguments have them.
+    """Return {dimension: its position in the common order}.
 
-    `products` are the MMAs. If exactly one operand of an MMA is computed from another MMA, N (of the other operand)
-    comes last, so that the computed operand is A.
+    First come `taps`, then dimensions that no memory has, then batch dimensions. The others follow in the order of the
+    first result in memory, then of the arguments. `products` are the MMAs. If exactly one operand of an MMA is computed
+    from another MMA, it must be A: the result's dimensions that only the other operand has (N) come last of all.
     """
     ops = list(program.walk())
     accesses = [op for op in ops if op.name in ("read", "write")]
@@ -116,16 +119,18 @@ def _positions(program: Program, products: list[Op], taps: list[Expr]) -> dict[E
 
 
 def _in_memory(op: Op) -> list[Expr]:
-    """Return the dimensions of the tile of the read or write `op` in the order of the memory coordinates that use their
-    indices.
+    """Return a list of the dimensions of the tile of `op`, a read or write, in the order of its memory coordinates.
+
+    A dimension counts once for each coordinate that uses its index.
     """
     kind, over, at = places(op)
     return [d for e in at for d, index in zip(kind.dims, over, strict=True) if index in e.symbols]
 
 
 def _computed(program: Program) -> set[Value]:
-    """Return the set of results of MMAs and of all values computed from them. Arguments of loop bodies (carried values)
-    are not in it.
+    """Return the set of all results of MMAs and of the values computed from them.
+
+    A loop with such a value has its results in the set, but not the arguments of its body (carried values).
     """
     computed: set[Value] = set()
     before = -1
@@ -139,8 +144,9 @@ def _computed(program: Program) -> set[Value]:
 
 
 def _with_results(program: Program) -> set[Value]:
-    """Return the set of values that get the common order: accumulators and results of MMAs, and all values combined
-    with them element by element.
+    """Return the set of values that get the common order of dimensions.
+
+    They are accumulators and results of MMAs, and all values that elementwise operations and loops combine with them.
     """
     ordered = {v for op in program.walk() if op.name == "mma" for v in (op.operands[2], *op.results)}
     before = -1
@@ -153,8 +159,8 @@ def _with_results(program: Program) -> set[Value]:
 
 
 def _of_one_order(op: Op) -> list[set[Value]]:
-    """Return a list of sets of values: the operation `op` combines the values of a set element by element, so that they
-    must have one order of dimensions.
+    """Return a list of sets of values. All values of a set must have the same order of dimensions, since `op` combines
+    them.
 
     A loop has one set for each carried value. The list is empty for MMAs, reads, writes and yields.
     """
@@ -176,8 +182,10 @@ class _InOrder(Rewriter):
         self.positions, self.ordered = positions, ordered
 
     def block(self, given: list[Op], ops: list[Op]) -> None:
-        """Append the rewritten form of each operation in the list `given` to `ops`. A permute whose result gets the
-        common order is removed; after another operation a permute is added if its result has another order.
+        """Append the rewritten form of each operation in the list `given` to `ops`.
+
+        A permute with a result in the common order is left out. A permute is added behind another operation if its
+        result has another order.
         """
         for op in given:
             if op.name == "permute" and op.result in self.ordered:
@@ -188,8 +196,11 @@ class _InOrder(Rewriter):
                 ops += self._put_in_order(self.kept[op])
 
     def op(self, op: Op) -> Op:
-        """Return the rewritten operation `op`: its results and its iterators `over` have their dimensions in the common
-        order. Operands of an MMA are swapped if A has the last dimension of its result (N), which B is to have.
+        """Return the rewritten operation `op`: its results and its iterators `over` have the common order of
+        dimensions.
+
+        B of an MMA has N, the last dimension of the result that only one operand has; if that is A, operands are
+        swapped.
         """
         blocks = []
         for block in op.blocks:
@@ -210,16 +221,19 @@ class _InOrder(Rewriter):
         return Op(op.spec, operands, attrs, results, tuple(blocks), op.loc)
 
     def _new(self, values: tuple[Value, ...]) -> tuple[Value, ...]:
-        """Return a new value in place of each of `values`, with the same name. A tile in `self.ordered` gets its
-        dimensions in the common order; other types stay. Also record {old: new} in `self.values`.
+        """Return a tuple with a new value of the same name for each of `values`, and record {old: new} in
+        `self.values`.
+
+        A tile in `self.ordered` gets its dimensions in the common order; other types stay.
         """
         ordered = tuple(Value(self._type(v), v.name) for v in values)
         self.values |= dict(zip(values, ordered, strict=True))
         return ordered
 
     def _type(self, value: Value) -> object:
-        """Return the type of the value that replaces `value`: with its dimensions in the common order if it is a tile
-        in `self.ordered`, otherwise unchanged.
+        """Return the type of the value that replaces `value`.
+
+        A tile in `self.ordered` gets its dimensions in the common order; other types stay.
         """
         kind = value.type
         if value not in self.ordered or not isinstance(kind, TileType):
@@ -227,9 +241,11 @@ class _InOrder(Rewriter):
         return TileType(kind.dtype, tuple(sorted(kind.dims, key=lambda d: self.positions[d])))
 
     def _put_in_order(self, op: Op) -> list[Op]:
-        """Return [a permute to the common order] if the rewritten operation `op` computes its result in another order;
-        [] otherwise. The permute takes over the result value of `op`, which is changed: it gets a new result, which the
-        permute reads.
+        """Return [a permute to the common order] if `op`, a rewritten operation, computes its result in another order;
+        else [].
+
+        If so, `op` is changed in place: it gets a new result, which the permute reads. The permute has the previous
+        result.
         """
         if op.spec.result_types is None or op.name == "iterate" or not op.results:
             return []

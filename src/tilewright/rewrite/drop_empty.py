@@ -24,10 +24,10 @@ from tilewright.rewrite.rewriter import Rewriter, within, without_unused
 def without_empty(
     program: Program, sizes: Mapping[Symbol, Size], free: Collection[Op]
 ) -> tuple[Program, Collection[Op]]:
-    """Remove operations on empty tiles; return (new program, the loops of `free` in it).
+    """Remove operations on empty tiles; return (new program, counterparts of the loops `free` in it).
 
-    Both are returned unchanged if no dimension has the extent 0. `sizes` has the extents of dimensions. `free` holds
-    the loops whose result does not depend on the tile size.
+    Both are returned unchanged if no dimension has the extent 0. `sizes` is {dimension: extent}. `free` holds the loops
+    that give the same result for every tile size.
 
     >>> from tilewright.algebra.expr import symbol
     >>> from tilewright.ir.tile import parse_tile
@@ -58,8 +58,10 @@ def without_empty(
 
 
 def _limited(program: Program) -> set[Expr]:
-    """Return the axes of loops for which a constraint of `program` states the start or the number of iterations, so
-    that they run whatever the extent of the axis.
+    """Return the set of axes for which a constraint of `program` states the start or the number of iterations of the
+    loop.
+
+    The loop may then run even if the extent of its axis is 0.
     """
     tilings = [record for record in program.records if record.name == "tiling"]
     return {record.attrs["dim"] for record in tilings if "iters" in record.attrs or "start" in record.attrs}
@@ -84,12 +86,13 @@ class _WithoutEmpty(Rewriter):
         return {}
 
     def body(self, block: Block) -> Block:
-        """Return `block` rewritten, without operations that write nothing and whose results nothing uses."""
+        """Return `block` rewritten, without operations that have no effect and no used result."""
         return without_unused(super().body(block), self._has_effect)
 
     def op(self, op: Op) -> Op:
-        """Return the rewritten operation `op`. A read of a memory with an empty dimension becomes a fill with its
-        `otherwise` number, if it states one.
+        """Return the rewritten operation `op`.
+
+        A read from memory with an empty dimension becomes a fill with the number `otherwise`, if the read states one.
         """
         rewritten = super().op(op)
         if op.name != "read" or "otherwise" not in op.attrs or self.empty.isdisjoint(op.operands[0].type.dims):
@@ -97,8 +100,9 @@ class _WithoutEmpty(Rewriter):
         return Op(TILE.ops["fill"], (), {"value": op.attrs["otherwise"]}, rewritten.results, loc=op.loc)
 
     def block(self, given: list[Op], ops: list[Op]) -> None:
-        """Append the rewritten form of each operation in the list `given` to `ops`. Loops without iterations, and MMAs
-        with an empty K, are left out; their results are replaced by the values that they start from.
+        """Append the rewritten form of each operation in the list `given` to `ops`.
+
+        Loops without iterations, and MMAs with an empty K, are left out. Their initial values replace their results.
         """
         for op in given:
             replacements = self._replacement(op)
@@ -108,8 +112,10 @@ class _WithoutEmpty(Rewriter):
                 self.values |= {r: self.of(v) for r, v in zip(op.results, replacements, strict=True)}
 
     def _has_effect(self, op: Op) -> bool:
-        """True if the operation `op` must stay though nothing uses its results: it writes at least one element, or it
-        has no results (such as a `yield`). A loop must stay if an operation in it must, other than its `yield`.
+        """True if the operation `op` must stay though nothing uses its results.
+
+        It writes at least one element, or it has no results and is no write (such as a `yield`). An operation with
+        blocks must stay if an operation in them must, other than a `yield`.
         """
         if op.blocks:
             return any(self._has_effect(x) for x in within(op) if x.name != "yield")
@@ -120,8 +126,10 @@ class _WithoutEmpty(Rewriter):
         return isinstance(value.type, TileType) and not self.empty.isdisjoint(value.type.dims)
 
     def _replacement(self, op: Op) -> tuple[Value, ...] | None:
-        """Return the values that replace the results of `op`, if it is a loop without iterations or an MMA with an
-        empty K: the initial values of the loop, or the accumulator. None if `op` stays.
+        """Return the values that replace the results of `op`, a loop without iterations or an MMA with an empty K; else
+        None.
+
+        They are the initial values of the loop, or the accumulator of the MMA.
         """
         if op.name == "iterate" and op.attrs["axis"] in self.empty - self.limited and not op.attrs.get("start"):
             return op.operands

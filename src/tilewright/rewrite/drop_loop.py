@@ -24,12 +24,11 @@ from tilewright.plan.facts.loops import merging_loop
 from tilewright.rewrite.rewriter import Rewriter, must_stay, needed
 
 
-def dissolved(program: Program) -> Program | str:
-    """Return the program with its loop replaced by the body, run once over all of the dimension; or text: why that is
-    not possible.
+def with_loop_run_once(program: Program) -> Program | str:
+    """Return the program with its loop replaced by the body, run once over the whole dimension; or text: why not.
 
-    It must be the loop of an online softmax or similar: parts of it could run separately and be merged afterwards. A
-    division of an MMA's result by a value of its row is moved to operand A.
+    The loop must be one that workgroups could compute in parts and merge afterwards, such as an online softmax. If an
+    MMA's result is divided (or multiplied) by a value for each row, operand A is divided instead.
     """
     loop = merging_loop(program)
     if isinstance(loop, str):
@@ -46,11 +45,11 @@ def dissolved(program: Program) -> Program | str:
 
 
 def _scale_operands(body: Block) -> None:
-    """Change the block `body` in place: divide or multiply operand A of an MMA, instead of the MMA's result, by a value
-    of the row.
+    """Divide or multiply operand A of MMAs by a value of the row, instead of their results. Changes the block `body` in
+    place.
 
-    MMAs stay if A is read from memory or has another element type than the value, if they do not start from zero, or if
-    anything but the division uses the result.
+    An MMA stays as it is if A is read from memory or has another element type than the value, if the MMA does not start
+    from zero, or if its result has other users than the division.
     """
     makers = {result: op for op in body.ops for result in op.results}
     for op in [op for op in body.ops if op.name in ("div", "mul")]:
@@ -96,12 +95,13 @@ class _Dissolving(Rewriter):
         return {}
 
     def is_removed(self, op: Op) -> bool:
-        """True if the loop `op` is the one to remove, so that its body takes its place."""
+        """True if the loop `op` is `self.loop`, which its body replaces."""
         return op is self.loop
 
     def block(self, given: list[Op], ops: list[Op]) -> None:
-        """Append the rewritten form of each operation in the list `given` to `ops`. Casts that do not change the
-        element type are left out.
+        """Append the rewritten form of each operation in the list `given` to `ops`.
+
+        Casts that do not change the element type are left out.
         """
         for op in given:
             if op.name == "cast" and op.operands[0].type.dtype is op.result.type.dtype:
@@ -110,8 +110,9 @@ class _Dissolving(Rewriter):
                 super().block([op], ops)
 
     def op(self, op: Op) -> Op:
-        """Return the rewritten operation `op`. If it computes a carried value, its last operand (the accumulator)
-        becomes the value that the loop starts from.
+        """Return the rewritten operation `op`.
+
+        If it computes a carried value, its last operand (the accumulator) becomes the value that the loop starts from.
         """
         rewritten = super().op(op)
         if op in self.starts:

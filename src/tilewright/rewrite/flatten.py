@@ -23,12 +23,11 @@ SAME = frozenset({*ELEMENTWISE, "read", "write", "cast", "select", "scalar", "fi
 """Elementwise operations, and those that read, write or make tiles element by element."""
 
 
-def in_one(program: Program, sizes: Mapping[Symbol, int]) -> tuple[Program, dict[Symbol, int]] | None:
-    """Return (elementwise program over one flat dimension, {dimension: extent} with that dimension); None if the
-    program is to stay as it is.
+def in_one_dim(program: Program, sizes: Mapping[Symbol, int]) -> tuple[Program, dict[Symbol, int]] | None:
+    """Return (elementwise program over one flat dimension, {dimension: extent} with this dimension), or None.
 
-    It stays if it is not elementwise, has constraints, fewer than two dimensions or no elements, or if the extent of
-    its last dimension is a power of two. `sizes` has the extents of dimensions.
+    None if the program is not elementwise, has constraints, fewer than two dimensions, no elements or an unknown
+    extent, or if the extent of its last dimension is a power of two. `sizes` is {dimension: extent}.
     """
     dims = _dims(program)
     if dims is None or len(dims) < 2 or not all(isinstance(d, Symbol) and d in sizes for d in dims):
@@ -51,8 +50,11 @@ def in_one(program: Program, sizes: Mapping[Symbol, int]) -> tuple[Program, dict
 
 
 def _dims(program: Program) -> tuple[Expr, ...] | None:
-    """Return the dimensions that all tiles and arguments of an elementwise program have, in one order. None if two
-    tiles differ, or if it has another operation, or a read or write that does not cover all of its argument.
+    """Return the dimensions, in order, that all tiles of an elementwise program have; tiles without dimensions do not
+    count.
+
+    None if two tiles differ, if an operation is not elementwise, or if a read or write does not cover all of its
+    argument.
     """
     dims_of_tiles: set[tuple[Expr, ...]] = set()
     for op in program.walk():
@@ -65,8 +67,9 @@ def _dims(program: Program) -> tuple[Expr, ...] | None:
 
 
 def _is_plain(op: Op) -> bool:
-    """True if the read or write `op` covers all of a packed argument, in the order of its dimensions, without
-    coordinates, bounds or `otherwise` of its own.
+    """True if the read or write `op` covers all of a packed argument, in the order of its dimensions.
+
+    It must not state coordinates, bounds or a value `otherwise`.
     """
     memory, kind, _ = accessed(op)
     memory_type: MemoryType = memory.type

@@ -19,11 +19,10 @@ from tilewright.rewrite.rewriter import Regrouped
 
 
 def with_equal_reads_once(program: Program, free: Collection[Op]) -> tuple[Program, Collection[Op]]:
-    """Return (program in which equal reads in a block are one read, the loops of `free` in the new program). Both are
-    returned unchanged if no two reads are equal.
+    """Return (program in which equal reads of one block are one read, counterparts of the loops `free` in it).
 
-    Reads of memory that the program writes stay, as do reads at coordinates that depend on data. `free` holds the loops
-    whose result does not depend on the tile size.
+    Both are returned unchanged if no two reads are equal. Reads of memory that the program writes stay, and so do reads
+    at coordinates that depend on data. `free` holds the loops that give the same result for every tile size.
     """
     written = {op.operands[1] for op in program.walk() if op.name in WRITES}
     changing = {op.attrs["symbol"] for op in program.walk() if op.name == "set_symbol"}
@@ -37,9 +36,10 @@ def with_equal_reads_once(program: Program, free: Collection[Op]) -> tuple[Progr
 
 
 def _can_be_shared(op: Op, written: Collection[Value], changing: Set[Symbol]) -> bool:
-    """True if the operation `op` is a read at coordinates that do not depend on data, of a memory that is not in
-    `written` (the memories that the program writes). `changing` are the symbols that set_symbol sets: a later read at
-    the same coordinates may read other elements.
+    """True if `op` is a read that gives the same elements as an equal read earlier in its block.
+
+    False if its memory is in `written` (the memories that the program writes), or if its coordinates depend on data, on
+    bounds, or on a symbol of `changing` (the symbols that `set_symbol` sets).
     """
     if op.name != "read" or op.operands[0] in written or op.attrs.get("lookups") or op.attrs.get("bounds"):
         return False
@@ -47,9 +47,7 @@ def _can_be_shared(op: Op, written: Collection[Value], changing: Set[Symbol]) ->
 
 
 def _key(op: Op) -> tuple[object, ...]:
-    """Return a key for the read `op`: two reads have equal keys if they give the same elements, in tiles of the same
-    type.
-    """
+    """Return a key of the read `op`: reads with equal keys give the same elements in tiles of the same type."""
     return op.operands[0], access_form(op)[0], op.result.type, op.attrs.get("otherwise")
 
 
@@ -62,14 +60,16 @@ class _ReadOnce(Regrouped):
         self.same: dict[Value, Value] = {}
 
     def of(self, value: Value) -> Value:
-        """Return the value that replaces `value` in the rewritten program. For the result of a read that was left out,
-        it is that of the earlier equal read.
+        """Return the value that replaces `value` in the rewritten program.
+
+        For the result of a read that was left out, this is the replacement of the result of the earlier, equal read.
         """
         return super().of(self.same.get(value, value))
 
     def block(self, given: list[Op], ops: list[Op]) -> None:
-        """Append the rewritten form of each operation in the list `given` to `ops`. A read that is equal to an earlier
-        one in `given` is left out.
+        """Append the rewritten form of each operation in the list `given` to `ops`.
+
+        A read that is equal to an earlier read in `given` is left out.
         """
         first: dict[tuple[object, ...], Value] = {}
         remaining: list[Op] = []

@@ -14,15 +14,16 @@ from math import prod
 
 from tilewright.ir.core import Op, Program, TileType, Value, building
 from tilewright.ir.verifier import verify
-from tilewright.rewrite.operand_copies import FactorCopy, Numbered, copying_to, with_ops
+from tilewright.rewrite.operand_copies import FactorCopy, Numbered, transposing_program, with_ops
 from tilewright.rewrite.rewriter import places
 
 
 def with_k_last(product: Op, reads: Sequence[Numbered]) -> list[Numbered] | str:
-    """Return `reads`, of the operands of the MMA `product`, with the coordinate of one dimension of K moved last, as if
-    the tensors were transposed. Or return text: why that is not possible, or not needed.
+    """Return `reads` with the coordinate of a dimension of K moved last, as if the tensors were transposed; or text:
+    why not.
 
-    That dimension is the longest of K whose index alone is a coordinate in both reads, over a whole memory dimension.
+    `reads` are the reads of the operands of the MMA `product`. The dimension is the longest of K with an index that
+    alone is a coordinate in both reads, over a whole memory dimension. Text is returned also if it is last already.
     """
     one, two = (v.type.dims for v in product.operands[:2])
     summed = [d for d in one if d in two and d not in product.result.type.dims]
@@ -37,8 +38,8 @@ def with_k_last(product: Op, reads: Sequence[Numbered]) -> list[Numbered] | str:
 
 
 def _is_alone(read: Numbered, dim: object) -> bool:
-    """True if `read` uses the index of the dimension `dim` in one coordinate only, of a memory dimension that has its
-    extent.
+    """True if exactly one coordinate of `read` uses the index of the dimension `dim`, and its memory dimension is as
+    long.
     """
     index = read.over[dim]  # type: ignore[index]
     users = [n for n, e in enumerate(read.at) if index in e.symbols]
@@ -46,8 +47,9 @@ def _is_alone(read: Numbered, dim: object) -> bool:
 
 
 def _moved_last(read: Numbered, place: int) -> Numbered:
-    """Return `read` with coordinate number `place`, and its memory dimension, moved to the last position. `read` itself
-    is returned if it is there already.
+    """Return `read` with coordinate number `place`, and its memory dimension, moved to the last position.
+
+    If it is the last coordinate already, return `read` itself.
     """
     order = (*(n for n in range(len(read.at)) if n != place), place)
     if order == tuple(range(len(read.at))):
@@ -56,11 +58,10 @@ def _moved_last(read: Numbered, place: int) -> Numbered:
 
 
 def with_tiles_k_last(program: Program, free: Collection[Op]) -> tuple[Program, Collection[Op]]:
-    """Put the dimension that is contiguous in memory last in the tiles of both MMA operands. Return (new program, the
-    loops of `free` in it).
+    """Put the dimension that is contiguous in memory last in the tiles of both MMA operands.
 
-    The program must have exactly one MMA, whose operands are reads. `free` holds the loops whose result does not depend
-    on the tile size.
+    Return (new program, counterparts of the loops `free` in it). The program must have exactly one MMA, and its
+    operands must be reads. `free` holds the loops that give the same result for every tile size.
     """
     (product,) = (op for op in program.walk() if op.name == "mma")
     makers, swapped = program.makers(), dict[Op, Op]()
@@ -79,12 +80,12 @@ def with_tiles_k_last(program: Program, free: Collection[Op]) -> tuple[Program, 
     return rewritten, tuple(copy_of_op.get(op, op) for op in free)
 
 
-def transposing(program: Program, read: Numbered, name: str) -> FactorCopy:
-    """Return a FactorCopy: the program that copies an operand to a new argument `name`, transposed to the order of
-    coordinates of `read`.
+def transposed_copy(program: Program, read: Numbered, name: str) -> FactorCopy:
+    """Return the program that copies an operand to a new argument `name`, transposed, as a FactorCopy.
 
-    `read` must be a result of `with_k_last` whose last coordinate was moved there. The copy has at most three
-    dimensions: those before the moved one as one, those behind it as one, and the moved one.
+    The copy has the order of coordinates of `read`, which must be a result of `with_k_last` with a moved coordinate.
+    The copy has at most three dimensions: the dimensions before the moved one, merged; those behind it, merged; and the
+    moved one, last.
     """
     assert read.order is not None
     moved = read.order[-1]
@@ -96,4 +97,4 @@ def transposing(program: Program, read: Numbered, name: str) -> FactorCopy:
         f"{read.source.name} is copied to {read.shape}, from {tuple(source_extents)}: "
         f"{read.shape[-1]} of K are contiguous"
     )
-    return copying_to(program, read.source, name, extents, (0, 2, 1), words)
+    return transposing_program(program, read.source, name, extents, (0, 2, 1), words)

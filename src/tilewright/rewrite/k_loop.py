@@ -21,12 +21,12 @@ from tilewright.plan.stepping import unlooped_mmas, why_no_k_loop
 from tilewright.rewrite.rewriter import Rewriter, without_unused
 
 
-def in_steps(program: Program, free: Collection[Op], dim: Expr) -> tuple[Program, set[Op]] | str:
-    """Put a loop over `dim` around each MMA that sums it. Return (new program, set of loops: the new ones, and those of
-    `free` in it); or text: why that is not possible.
+def with_k_loops(program: Program, free: Collection[Op], dim: Expr) -> tuple[Program, set[Op]] | str:
+    """Put a loop over `dim` around each MMA that sums it. Return (new program, set of loops in it); or text: why not.
 
     Operands with this dimension are read or computed in the loop. MMAs that are in a loop over `dim` already stay.
-    `free` holds the loops whose result does not depend on the tile size.
+    `free` holds the loops that give the same result for every tile size; their counterparts and the new loops are in
+    the set.
     """
     if (reason := why_no_k_loop(program, dim)) is not None:
         return reason
@@ -55,8 +55,9 @@ class _InSteps(Rewriter):
         return {}
 
     def op(self, op: Op) -> Op:
-        """Return the rewritten operation `op`. For an MMA in `self.products` it is a loop that contains the MMA and the
-        operations that compute its operands.
+        """Return the rewritten operation `op`.
+
+        For an MMA in `self.products`, it is a loop with the MMA and the operations that compute its operands.
         """
         if op not in self.products:
             return super().op(op)
@@ -74,9 +75,9 @@ class _InSteps(Rewriter):
     def _recomputed(self, value: Value, inside: dict[Value, Op]) -> Value:
         """Return the value to use inside the new loop in place of `value`.
 
-        If `value` has the dimension `self.dim`, over which the loop runs, it is computed again there, together with its
-        operands. The operations that compute it are added to `inside`, {original value: operation}. Otherwise it is the
-        value outside the loop.
+        If `value` has the dimension `self.dim`, over which the loop runs, it is computed inside the loop, together with
+        its operands. The operations that compute it are added to `inside`, {original value: new operation}. Otherwise
+        return the value outside the loop.
         """
         if not isinstance(value.type, TileType) or self.dim not in value.type.dims:
             return self.of(value)

@@ -20,11 +20,12 @@ from tilewright.rewrite.rewriter import needed
 
 
 def with_separate_accumulators(program: Program, free: Collection[Op]) -> tuple[Program, Collection[Op]]:
-    """Split K loops with several accumulators in two; return (new program, the loops of `free` in it).
+    """Split K loops with several accumulators in two; return (new program, counterparts of the loops `free` in it).
 
-    The first of the two computes the accumulators from which operand A or B of a later MMA is computed, the second the
-    others. A loop is split only if it is in `free`, just adds MMAs, and has accumulators of both kinds. `free` holds
-    the loops whose result does not depend on the tile size. Both are returned unchanged if no loop is split.
+    The first loop computes the accumulators from which operand A or B of a later MMA is computed, the second computes
+    the others. A loop is split only if it is in `free`, just adds MMAs, and has accumulators for both loops. Both
+    results are returned unchanged if no loop is split. `free` holds the loops that give the same result for every tile
+    size.
     """
     users = program.users()
     loops = [op for op in program.body.ops if op in free and only_adds(op) and len(op.results) > 1]
@@ -49,8 +50,9 @@ def with_separate_accumulators(program: Program, free: Collection[Op]) -> tuple[
 
 
 def _feeds_product(value: Value, users: Mapping[Value, list[Op]]) -> bool:
-    """True if operand A or B of some MMA is `value`, or is computed from it. `users` is {value: the operations that use
-    it}.
+    """True if operand A or B of some MMA is `value`, or is computed from it.
+
+    `users` is {value: list of the operations that use it}.
     """
     visited: set[Value] = set()
     pending = [value]
@@ -65,8 +67,9 @@ def _feeds_product(value: Value, users: Mapping[Value, list[Op]]) -> bool:
 
 
 def _loop_of_results(loop: Op, places: list[int]) -> Op:
-    """Return a loop like `loop` that computes only the results whose numbers are in `places`, such as [0, 2]. Its
-    results are the same values as those of `loop`.
+    """Return a loop like `loop` that computes only the results with the numbers in `places`, such as [0, 2].
+
+    Its results are the same `Value` objects as those of `loop`.
     """
     (body,) = loop.blocks
     end = body.ops[-1]

@@ -17,11 +17,12 @@ CONSTANTS = ("fill", "scalar")
 
 
 def with_mask_values_in_loops(program: Program, free: Collection[Op]) -> tuple[Program, Collection[Op]]:
-    """In loops, put a copy of a constant before each select that gives it where its condition is false, such as the
-    -inf of a mask. Return (new program, the loops of `free` in it).
+    """Copy constants into loops, before selects that give them where their condition is false, such as the -inf of a
+    mask.
 
-    Only constants (`fill`, `scalar`) of the program's own body are copied. Both are returned unchanged if there is no
-    such select. `free` holds the loops whose result does not depend on the tile size.
+    Return (new program, counterparts of the loops `free` in it). Both are returned unchanged if no loop has such a
+    select. Only constants (`fill`, `scalar`) outside of all loops are copied. `free` holds the loops that give the same
+    result for every tile size.
     """
     constants = {r: op for op in program.body.ops if op.name in CONSTANTS for r in op.results}
     loops = [op for op in program.body.ops if op.name == "iterate"]
@@ -43,8 +44,10 @@ class _WithConstantsInside(Regrouped):
         self.depth = 0
 
     def block(self, given: list[Op], ops: list[Op]) -> None:
-        """Append the rewritten form of each operation in the list `given` to `ops`. In a loop, a select that gives a
-        constant where its condition is false gets a copy of the constant, which is appended before it.
+        """Append the rewritten form of each operation in the list `given` to `ops`.
+
+        In a loop, a copy of the constant is appended before each select that gives a constant of `self.constants` where
+        its condition is false.
         """
         self.depth += 1
         for op in given:

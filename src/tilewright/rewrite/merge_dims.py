@@ -53,10 +53,10 @@ class Sized:
 
 def merged(sized: Sized, *, divides: bool = True) -> Sized:
     """Return `sized` (program, extents, shapes and loops) with neighbouring dimensions merged wherever they can be.
-    `sized` itself is returned if there are none.
 
-    Dimensions are merged if all memories that have them can be viewed with one dimension instead. With `divides`, they
-    are also merged if accesses can divide the merged index, as in i//56 and i%56.
+    Return `sized` itself if there are none. Dimensions are merged if all memories that have them can be viewed with one
+    dimension instead. With `divides`, they are also merged if accesses can divide the merged index, as in i//56 and
+    i%56.
     """
     for views in (True, False) if divides else (True,):  # views first: windows then see the merged dimensions
         while (run := (runs := _Runs(sized)).first(views)) is not None:
@@ -65,8 +65,9 @@ def merged(sized: Sized, *, divides: bool = True) -> Sized:
 
 
 def least_rows(machine: Machine) -> int:
-    """Return the smallest M extent of the MMA atoms of `machine` that read operands from memory with a fixed leading
-    dimension (`slab`); 1 if it has no such atom.
+    """Return the smallest M extent of the MMA atoms of `machine` that have a leading dimension in memory (`slab`).
+
+    These atoms read operands from memory. Return 1 if the machine has none.
     """
     return min((atom.shape[0] for atom in machine.multiply.values() if atom.slab is not None), default=1)
 
@@ -87,18 +88,18 @@ class _Runs:
         """Return the first run (tuple of neighbouring dimensions) that can be merged into one dimension; None if there
         is none.
 
-        With `views`, only runs count for which all memories can be viewed with one dimension instead. Without, only
-        runs count whose merged index accesses can divide, as in i//56 and i%56.
+        With `views`, all memories of the run must allow a view with one dimension instead. Without, accesses must be
+        able to divide the merged index, as in i//56 and i%56.
         """
         fits = self._can_be_viewed if views else self._can_be_divided
         return next((run for run in self._proposed() if self._acts_as_one(run) and fits(run)), None)
 
     def _proposed(self) -> Iterator[Run]:
-        """Yield candidates for merging, each a run (tuple of neighbouring dimensions). Nothing else about them is
+        """Yield candidates for merging, each a run (tuple of neighbouring dimensions). Conditions for merging are not
         checked.
 
-        First come dimensions whose indices are neighbouring coordinates of a read or write, longest runs first. Then
-        come all dimensions of M, of N and of K of each MMA.
+        First come dimensions with indices that are neighbouring coordinates of a read or write, longest runs first.
+        Then come all dimensions of M, of N and of K of each MMA.
         """
         runs: dict[Run, None] = {}
         for op in self.accesses:
@@ -118,11 +119,11 @@ class _Runs:
         yield from (run for run in of_products if len(run) > 1 and self.stuck.isdisjoint(run))
 
     def _in_coordinate_order(self, dims: Collection[Expr]) -> Run:
-        """Return `dims` in the order of the memory coordinates that use their indices, in the first read or write whose
-        tile has all of them.
+        """Return `dims` in the order of the memory coordinates that use their indices, in the first access with all of
+        them.
 
-        Return () if no read or write has all of them, or if a dimension that is longer than 1 is in none of its
-        coordinates.
+        An access is a read or write; its tile must have all of `dims`. Return () if there is none, or if a dimension
+        longer than 1 is in none of its coordinates.
         """
         for op in self.accesses:
             kind, over, at = places(op)
@@ -135,12 +136,11 @@ class _Runs:
         return ()
 
     def _unmergeable(self) -> set[Expr]:
-        """Return the set of dimensions that must stay as they are. A constraint, a loop outside of `sized.free` or the
-        size of another dimension uses them, an operation treats their indices differently, or their extents are
-        unknown.
+        """Return the set of dimensions that must stay as they are.
 
-        A `self_index` (tile of indices) treats them differently only if the dimension has at least `sized.rows`
-        elements.
+        They are the dimensions of unknown extent; those that a constraint, a loop outside of `sized.free` or the size
+        of another dimension uses; and those of operations that treat indices differently. A `self_index` (tile of
+        indices) does so only if its dimension has at least `sized.rows` elements.
         """
         records = self.sized.program.records
         stuck: set[Expr] = {s for r in records for e in r.attrs.values() if isinstance(e, Expr) for s in e.symbols}
@@ -159,10 +159,11 @@ class _Runs:
     def _acts_as_one(self, run: Run) -> bool:
         """True if the program uses the run (tuple of neighbouring dimensions) like one dimension, and merging it helps.
 
-        Each tile must have all of it or none, except tiles computed from indices alone; successive reductions must
-        reduce exactly the run or none of it; at most one loop may iterate over it. Merging helps if the run is M, N or
-        K of an MMA and no batch. In a program without MMAs it helps if the run is reduced, or is contiguous in memory
-        and another dimension is reduced.
+        Each tile must have all of the run or none of it, except tiles computed from indices alone. Successive
+        reductions must reduce exactly the run or none of it. At most one loop may iterate over it.
+
+        Merging helps if the run is M, N or K of an MMA and no batch. In a program without MMAs, it helps if the run is
+        reduced, or is contiguous in memory and another dimension is reduced.
         """
         chains = [chain for chain in self.chains if not {op.attrs["dim"] for op in chain}.isdisjoint(run)]
         at_once = all({op.attrs["dim"] for op in chain} == set(run) for chain in chains)
@@ -176,42 +177,44 @@ class _Runs:
 
     def _is_part_of_products(self, run: Run) -> bool:
         """True if the run (tuple of neighbouring dimensions) belongs to M, N or K of some MMA and is a batch of none.
-        Merging batches gains nothing, as a task has one element of a batch. Only the first dimension of the run is
-        looked at.
+
+        Only the first dimension of the run is tested. Merging batches gains nothing, as a task has one element of a
+        batch.
         """
         parts = {self._role_in(op, run[0]) for op in self.products}
         return BATCH not in parts and parts != {NONE}
 
     def _is_beside_reduction(self, run: Run) -> bool:
-        """True if the program has reductions, and the run (tuple of neighbouring dimensions) is the last dimensions of
-        the memory of some read or write.
+        """True if the program has reductions, and a read or write has the run as the last dimensions of its memory.
+
+        A run is a tuple of neighbouring dimensions.
         """
         return bool(self.chains) and any(is_row(self.sized, op, run) for op in self.accesses)
 
     def _role_in(self, product: Op, dim: Expr) -> str:
-        """Return the role of the dimension `dim` in the MMA `product`: SIDE (M or N), SUMMED (K), BATCH, or NONE if it
-        has no role.
-        """
+        """Return the role of the dimension `dim` in the MMA `product`: SIDE (M or N), SUMMED (K), BATCH, or NONE."""
         a, b, acc = (dim in v.type.dims for v in product.operands)
         if a and b:
             return BATCH if acc else SUMMED
         return SIDE if a or b else NONE
 
     def _sides(self, product: Op) -> list[set[Expr]]:
-        """Return [dimensions of M, dimensions of N] of the MMA `product`: those of its result that only operand A has,
-        and those that only B has.
+        """Return [dimensions of M, dimensions of N] of the MMA `product`, as sets.
+
+        M has the dimensions of the result that only operand A has, N those that only operand B has.
         """
         a, b, acc = (set(v.type.dims) for v in product.operands)
         return [(a - b) & acc, (b - a) & acc]
 
     def _summed(self, product: Op) -> set[Expr]:
-        """Return the dimensions of K of the MMA `product`: both operands have them, and its result does not."""
+        """Return the set of dimensions of K of the MMA `product`: both operands have them, and its result does not."""
         a, b, acc = (set(v.type.dims) for v in product.operands)
         return (a & b) - acc
 
     def _can_be_viewed(self, run: Run) -> bool:
-        """True if each memory that is read or written along the run (tuple of neighbouring dimensions) can be viewed
-        with one dimension in its place.
+        """True if all memories that are accessed along the run can be viewed with one dimension in its place.
+
+        A run is a tuple of neighbouring dimensions.
         """
         memories = {accessed(op)[0] for op in self.accesses if run[0] in accessed(op)[1].dims}
         return all(self._is_viewed(memory, run) for memory in memories)
@@ -219,7 +222,7 @@ class _Runs:
     def _is_viewed(self, memory: Value, run: Run) -> bool:
         """True if `memory` can be viewed with one dimension in place of the run (tuple of neighbouring dimensions).
 
-        It must be a packed argument that only reads and writes use, and all of these must have the run at the same
+        It must be a packed argument that only reads and writes use. All of them must have the run at the same
         coordinates.
         """
         kind: MemoryType = memory.type
@@ -230,11 +233,12 @@ class _Runs:
 
     def _can_be_divided(self, run: Run) -> bool:
         """True if accesses can divide the merged index of the run (tuple of neighbouring dimensions), as in i//56 and
-        i%56. The program must have an MMA.
+        i%56.
 
-        For every MMA with the run, it must be all of M, N or K; or a part of M or N that is the last dimensions of all
-        results. Reads and writes must use its indices in order, and reads not in their last coordinate: bulk copies can
-        walk several dimensions as one only where memory is not contiguous.
+        The program must have an MMA with the run. The run must be all of M, of N or of K of every such MMA; or a part
+        of M or N that is the last dimensions of all results. Reads and writes must use its indices in order. Reads must
+        not use them in the last coordinate: bulk copies can walk several dimensions as one only where memory is not
+        contiguous.
         """
         products = [op for op in self.products if self._role_in(op, run[0]) != NONE]
         is_part = any(all(set(run) != side for side in self._sides(op)) for op in products)
@@ -261,30 +265,31 @@ class _Runs:
     def _is_side(self, product: Op, run: Run) -> bool:
         """True if the run (tuple of neighbouring dimensions) is all of M, of N or of K of the MMA `product`.
 
-        K counts only if both M and N have a dimension longer than 1: else single filter taps would go to lanes.
+        K counts only if both M and N have a dimension longer than 1: otherwise lanes would get single filter taps.
         """
         sides = self._sides(product)
         has_both = all(any(self.sized.sizes.get(d, 1) > 1 for d in side if isinstance(d, Symbol)) for side in sides)
         return set(run) in sides or (set(run) == self._summed(product) and has_both)
 
     def _are_result_rows(self, run: Run) -> bool:
-        """True if for every write of the program, its memory ends with the run (tuple of neighbouring dimensions), and
-        can be viewed with it merged.
+        """True if the memory of every write ends with the run, and can be viewed with one dimension in its place.
+
+        A run is a tuple of neighbouring dimensions.
         """
         writes = [op for op in self.accesses if op.name == "write"]
         return all(self.is_row_of_result(op, run) for op in writes)
 
     def is_row_of_result(self, op: Op, run: Run) -> bool:
-        """True if `op` is a write, its memory ends with the run (tuple of neighbouring dimensions), and that memory can
-        be viewed with one dimension in its place.
+        """True if `op` is a write to memory that ends with the run, and that can be viewed with one dimension in its
+        place.
+
+        A run is a tuple of neighbouring dimensions.
         """
         return op.name == "write" and is_row(self.sized, op, run) and self._is_viewed(accessed(op)[0], run)
 
 
 def _coordinate_values(ops: list[Op]) -> set[Value]:
-    """Return the set of results of `ops` that are computed element by element from indices and numbers alone, such as
-    masks.
-    """
+    """Return the set of results of `ops` that are computed elementwise from indices and numbers alone, as masks are."""
     values: set[Value] = set()
     for op in ops:
         is_number = op.name == "scalar" or (op.name == "fill" and not op.result.type.dims)
@@ -294,11 +299,11 @@ def _coordinate_values(ops: list[Op]) -> set[Value]:
 
 
 def reduction_chains(ops: list[Op]) -> list[list[Op]]:
-    """Return lists of the reductions in `ops`. The reductions of a list follow one another, and are together one
-    reduction over several dimensions. A reduction on its own is a list of one.
+    """Return a list of lists of the reductions in `ops`. Each inner list is together one reduction over several
+    dimensions.
 
-    In a list, each reduction has the same function and reads the result of the one before, which nothing else uses.
-    After a sum whose result is rounded, a new list begins.
+    Each reduction of a list has the same function, and reads the result of the one before, which nothing else uses.
+    After a sum with a rounded result, a new list begins. A reduction without such a neighbour is a list of one.
     """
     makers = {r: op for op in ops for r in op.results}
     users: dict[Value, int] = {}
@@ -315,19 +320,22 @@ def reduction_chains(ops: list[Op]) -> list[list[Op]]:
 
 
 def is_row(sized: Sized, op: Op, run: Run) -> bool:
-    """True if the run (tuple of neighbouring dimensions) is the last coordinates of the memory that `op`, a read or
-    write, accesses. `sized` has the extents and shapes.
+    """True if the run (tuple of neighbouring dimensions) is the last coordinates of the memory of `op`, a read or
+    write.
+
+    `sized` has the extents of dimensions and the shapes of arguments.
     """
     place = run_place(sized, op, run)
     return place is not None and place.stop == len(places(op)[2])
 
 
 def run_place(sized: Sized, op: Op, run: Run) -> range | None:
-    """Return the range of numbers of the memory coordinates that are the indices of the run (tuple of neighbouring
-    dimensions) in `op`, a read or write. For x[n, p, q] and the run (P, Q) it is range(1, 3).
+    """Return the range of coordinate numbers of the run (tuple of neighbouring dimensions) in the memory of `op`.
 
-    None if they are not neighbouring coordinates in this order, each one index alone, over whole memory dimensions (the
-    first may be a part). Dimensions of extent 1 need no coordinate. `sized` has the extents and shapes.
+    `op` is a read or write. For x[n, p, q] and the run (P, Q), return range(1, 3). None unless the indices of the run
+    are neighbouring coordinates in this order, each one index alone, over whole memory dimensions; only the first may
+    be a part. Dimensions of extent 1 need no coordinate. `sized` has the extents of dimensions and the shapes of
+    arguments.
     """
     memory = accessed(op)[0]
     kind, over, at = places(op)
@@ -345,11 +353,10 @@ def run_place(sized: Sized, op: Op, run: Run) -> range | None:
 
 
 def _merge(sized: Sized, run: Run, viewed: Collection[Op]) -> Sized:
-    """Return `sized` (program, extents, shapes and loops) with one dimension in place of the run (tuple of neighbouring
-    dimensions).
+    """Return `sized` (program, extents, shapes and loops) with one dimension in place of the run.
 
-    Memories that an operation in `viewed` accesses are viewed with the merged dimension. Accesses to other memories
-    divide its index.
+    A run is a tuple of neighbouring dimensions. Memories that an operation in `viewed` accesses get a view with the
+    merged dimension. Accesses to other memories divide the merged index.
     """
     program, sizes, shapes = sized.program, dict(sized.sizes), dict(sized.shapes)
     merged_dim = _name(sized, run)
@@ -382,10 +389,9 @@ def _merge(sized: Sized, run: Run, viewed: Collection[Op]) -> Sized:
 
 
 def _view(memory: Value, run: Run, merged_dim: Symbol, place: range) -> Value:
-    """Return a new argument like `memory` with one dimension in place of those at the coordinates `place` (a range),
-    which are the `run`.
+    """Return a new argument like `memory` with one dimension in place of the dimensions at `place`, a range of numbers.
 
-    It is `merged_dim` if the memory's dimensions are the run itself, otherwise their product.
+    The new dimension is `merged_dim` if these dimensions are the `run` itself, otherwise their product.
     """
     kind: MemoryType = memory.type
     dims = kind.dims[place.start : place.stop]
@@ -396,8 +402,10 @@ def _view(memory: Value, run: Run, merged_dim: Symbol, place: range) -> Value:
 
 
 def _name(sized: Sized, run: Run) -> Symbol:
-    """Return the symbol for the merged dimension of the run (tuple of neighbouring dimensions). If only one dimension
-    of it is longer than 1, it is that one; else a new symbol with an unused name, such as P_Q.
+    """Return the symbol for the merged dimension of the run (tuple of neighbouring dimensions).
+
+    If only one dimension of the run is longer than 1, return that dimension. Otherwise return a new symbol with an
+    unused name, such as P_Q.
     """
     longer = [d for d in run if sized.sizes[d] > 1]
     if len(longer) < 2:
@@ -421,10 +429,10 @@ class _Merging(Regrouped):
         self.inner: dict[Value, Value] = {}
 
     def access(self, op: Op) -> dict[str, object]:
-        """Return {"over": iterators, "at": memory coordinates} of the read or write `op`, with the merged dimension; {}
-        if nothing changes.
+        """Return {"over": iterators, "at": memory coordinates} of the read or write `op`, with the merged dimension.
 
-        The merged index is a coordinate of its own in a viewed memory. Accesses to other memories divide it.
+        In a viewed memory, the merged index is one coordinate. Accesses to other memories divide the index. Return {}
+        if nothing changes.
         """
         memory = accessed(op)[0]
         if memory not in self.seen:
@@ -445,9 +453,8 @@ class _Merging(Regrouped):
     def block(self, given: list[Op], ops: list[Op]) -> None:
         """Append the rewritten form of each operation in the list `given` to `ops`.
 
-        Of successive reductions over all of the merged dimensions only the last is appended, as one reduction. A
-        `self_index` (tile of indices) along one of the dimensions becomes a division and a remainder of the merged
-        index.
+        Successive reductions over all of the merged dimensions become one reduction. A `self_index` (tile of indices)
+        along a merged dimension becomes a division and a remainder of the merged index.
         """
         for chain in reduction_chains(given):
             if chain[0].attrs["dim"] in self.groups:
@@ -459,15 +466,16 @@ class _Merging(Regrouped):
                 super().block([op], ops)
 
     def over(self, dims: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        """Return `dims` with the new dimension in place of all those that are merged, at the position of the first."""
+        """Return `dims` with the new dimension in place of all merged dimensions, at the position of the first one."""
         first = next((d for d in dims if d in self.groups), None)
         return tuple(self.group.new_dims[0] if d is first else d for d in dims if d is first or d not in self.groups)
 
     def _digit(self, op: Op, ops: list[Op]) -> Value:
-        """Append operations to `ops` that compute the index along one of the merged dimensions from the merged index,
-        by a division and a remainder; return their result.
+        """Append operations to `ops` that compute the index along a merged dimension from the merged index; return
+        their result.
 
-        `op` is the `self_index` (tile of indices along that dimension) that they replace.
+        They divide and take the remainder. `op` is the `self_index` (tile of indices along that dimension) that they
+        replace.
         """
         (dim,), run, dtype = self.group.new_dims, self.group.dims, op.result.type.dtype
         kind = TileType(dtype, (dim,))
@@ -481,14 +489,16 @@ class _Merging(Regrouped):
         return ops[-1].result
 
     def of(self, value: Value) -> Value:
-        """Return the value that replaces `value`. If `value` is the result of a reduction that was left out, because a
-        later one reduces all merged dimensions at once, it is the value that replaces its operand.
+        """Return the value that replaces `value`.
+
+        If `value` is the result of a reduction that was left out, return the replacement of its operand: a later
+        reduction reduces all merged dimensions at once.
         """
         return self.of(self.inner[value]) if value in self.inner else super().of(value)
 
     def op(self, op: Op) -> Op:
-        """Return the rewritten operation `op`. A loop over one of the merged dimensions, or a reduction of one,
-        iterates over the new dimension.
+        """Return the rewritten operation `op`. A loop over a merged dimension, or a reduction of one, gets the new
+        dimension.
         """
         rewritten = super().op(op)
         for name in ("axis", "dim"):

@@ -74,18 +74,18 @@ class Numbered:
         return int(self.source.type.dtype.bits) // 8
 
     def extent(self, dim: Expr) -> int:
-        """Return the extent of the tile along the dimension `dim`, whose iterator must have bounds."""
+        """Return the extent of the tile along the dimension `dim`. The iterator of `dim` must have bounds."""
         return int(self.over[dim].hi) + 1
 
 
 def numbered(
     op: Op, sizes: Mapping[Symbol, int], shapes: Mapping[Value, Shape], bounded: Collection[Expr] | None = None
 ) -> Numbered | str:
-    """Return a Numbered: the read or write `op` with numbers in place of all sizes. Or return text: it accesses no
-    argument, or its coordinates or bounds depend on data.
+    """Return the read or write `op` as a Numbered, with numbers in place of all sizes; or text: why it cannot be.
 
-    `sizes` has the extents of dimensions, `shapes` those of arguments. Iterators of the dimensions in `bounded` (None:
-    of all) get bounds 0..extent-1; coordinates are simplified by these bounds.
+    It cannot if it accesses no argument of `shapes`, or its coordinates or bounds depend on data. `sizes` is
+    {dimension: extent}, `shapes` is {argument: extents}. Iterators of the dimensions in `bounded` (None: of all) get
+    bounds 0..extent-1, by which coordinates are simplified.
     """
     source = accessed(op)[0]
     if source not in shapes or set(op.attrs) & {"lookups", "bounds"}:
@@ -103,11 +103,11 @@ def numbered(
 def factor_read(
     program: Program, factor: Value, sizes: Mapping[Symbol, int], shapes: Mapping[Value, Shape]
 ) -> Numbered | str:
-    """Return a Numbered: the read that makes the MMA operand `factor`, with numbers in place of all sizes. Or return
-    text: the operand is computed, or the read is not plain.
+    """Return the read that makes the MMA operand `factor` as a Numbered (numbers for all sizes); or text: why it is not
+    plain.
 
-    A plain read is of an argument in `shapes` (argument: extents), does not depend on data, and gives 0 out of bounds.
-    Its elements are whole bytes. `sizes` has the extents of dimensions.
+    A plain read is of an argument in `shapes` ({argument: extents}), does not depend on data, and gives 0 out of
+    bounds. Its elements are whole bytes. An operand that is computed gives text too. `sizes` is {dimension: extent}.
     """
     op = next((x for x in program.walk() if factor in x.results), None)
     if op is None or op.name != "read" or op.operands[0] not in shapes:
@@ -123,11 +123,11 @@ def factor_read(
 def factor_reads(
     program: Program, product: Op, sizes: Mapping[Symbol, int], shapes: Mapping[Value, Shape]
 ) -> list[Numbered] | str:
-    """Return [read of operand A, read of operand B] of the MMA `product`, with numbers in place of all sizes. Or return
-    text: why not.
+    """Return [read of operand A, read of operand B] of the MMA `product`, each a Numbered (numbers for all sizes).
 
-    Each operand must come from a plain read of an argument (see `factor_read`). The two arguments must differ, and
-    nothing else may use them. `sizes` has the extents of dimensions, `shapes` those of arguments.
+    Or return text: why not. Each operand must come from a plain read of an argument (see `factor_read`). The two
+    arguments must differ, and nothing else may use them. `sizes` is {dimension: extent}, `shapes` is {argument:
+    extents}.
     """
     reads = []
     for factor in product.operands[:2]:
@@ -142,10 +142,10 @@ def factor_reads(
 
 
 def with_ops(block: Block, swapped: Mapping[Op, Op], values: Mapping[Value, Value], kept: dict[Op, Op]) -> Block:
-    """Return `block` with each operation in `swapped`, {operation: replacement}, replaced. In all other operations,
-    inner blocks too, operands are replaced by `values`, {value: replacement}.
+    """Return a copy of `block` with operations replaced by `swapped`, {operation: replacement}, also in nested blocks.
 
-    Also records {operation: its copy} in `kept` for each operation that is not replaced.
+    Operands of all other operations are replaced by `values`, {value: replacement}. Also record {operation: its copy}
+    in `kept` for each operation that is not replaced.
     """
     ops = []
     for op in block.ops:
@@ -159,17 +159,17 @@ def with_ops(block: Block, swapped: Mapping[Op, Op], values: Mapping[Value, Valu
     return Block(block.args, ops)
 
 
-def copying(
+def copying_program(
     program: Program, source: Value, name: str, source_shape: Shape, count: int, at: tuple[Expr, ...], words: str
 ) -> FactorCopy:
-    """Return the program that copies the argument `source` to a new argument `name` of `count` contiguous elements (a
-    FactorCopy).
+    """Return the program, a FactorCopy, that copies the argument `source` to a new argument `name` of `count` elements
+    in a row.
 
-    Element n of the copy is the source's element at the coordinates `at`, which are expressions of n (the symbol
-    `number_in(count)`); out of bounds it is 0. `source_shape` is the shape in which the source is read. `words` is the
-    text that explains the copy. The new program is called `program.name`_`name`; it has no constraints.
+    Element n of the copy is the source's element at the coordinates `at`, expressions of the symbol
+    `element_number(count)`; out of bounds it is 0. `source_shape` is the shape in which the source is read. `words` is
+    the text that explains the copy. The new program is called `<program>_<name>`, and has no constraints.
     """
-    dtype, flat = source.type.dtype, number_in(count)
+    dtype, flat = source.type.dtype, element_number(count)
     dims = tuple(symbol(f"{source.name}_{n}", 1) for n in range(len(source_shape)))
     along = symbol(f"{name}_0", 1)
     here, copy_arg = Value(MemoryType(dtype, dims), source.name), Value(MemoryType(dtype, (along,)), name)
@@ -183,15 +183,15 @@ def copying(
     return FactorCopy(copy, sizes, {here: source_shape, copy_arg: (count,)}, words)
 
 
-def copying_to(
+def transposing_program(
     program: Program, source: Value, name: str, source_shape: Shape, order: tuple[int, ...], words: str
 ) -> FactorCopy:
-    """Return the program that copies the argument `source` to a new argument `name`, with its dimensions in another
-    order (a FactorCopy).
+    """Return the program, a FactorCopy, that copies the argument `source` to a new argument `name` with reordered
+    dimensions.
 
     `order` has the dimension numbers of the source in the order of the copy: (0, 2, 1) swaps the last two.
-    `source_shape` is the shape in which the source is read; its dimensions of extent 1 are left out. `words` is the
-    text that explains the copy. The new program is called `program.name`_`name`; it has no constraints.
+    `source_shape` is the shape in which the source is read; dimensions of extent 1 are left out. `words` is the text
+    that explains the copy. The new program is called `<program>_<name>`, and has no constraints.
     """
     dtype = source.type.dtype
     long_dims = [n for n, extent in enumerate(source_shape) if extent > 1] or [0]
@@ -207,13 +207,14 @@ def copying_to(
     return FactorCopy(copy, sizes, shapes, words)
 
 
-def number_in(count: int) -> Symbol:
-    """Return the symbol for the number of an element, 0..count-1, in a copy of `count` elements."""
+def element_number(count: int) -> Symbol:
+    """Return the symbol for the number of an element in a copy of `count` elements: 0..count-1."""
     return symbol("at", 0, count - 1)
 
 
 def digits(number: Expr, extents: Sequence[int]) -> list[Expr]:
     """Return the coordinates of element `number` (row-major) in a packed tensor with these `extents`, as expressions.
+
     For example n and (3, 4) give [n//4%3, n%4].
     """
     return [number // step % extent for step, extent in zip(steps_of(extents), extents, strict=True)]
@@ -225,8 +226,12 @@ def steps_of(shape: Sequence[int]) -> Shape:
 
 
 def padded_extent(extent: int, pitch: int, size: int) -> int:
-    """Return the smallest number of elements, at least `extent`, whose bytes are a multiple of `pitch`; an element has
-    `size` bytes: 5 elements of 4 bytes, pitch 16 -> 8.
+    """Return the smallest number of elements that is at least `extent` and takes a multiple of `pitch` bytes.
+
+    An element has `size` bytes.
+
+    >>> padded_extent(5, 16, 4)
+    8
     """
     while extent * size % pitch:
         extent += 1

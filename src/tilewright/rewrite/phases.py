@@ -42,16 +42,16 @@ InPhases = tuple[Program, dict[Symbol, int], Collection[Op]]
 def in_phases(
     program: Program, sizes: Sizes, free: Collection[Op], *, named: Collection[str] = (), only_even: bool = False
 ) -> InPhases:
-    """Skip multiplications by zeros in MMAs, as in a strided transposed convolution. Return (new program, {dimension:
-    extent}, the loops of `free` in it).
+    """Skip multiplications by zeros in MMAs, as in a strided transposed convolution.
 
-    An MMA operand may be zero unless a sum of two indices, one of the result and one of filter taps, is a multiple of a
-    number. The result's index is then split into phases (its residues modulo that number), and each phase is multiplied
-    with those taps only whose operand elements are not zero. This is repeated until no operand allows it. Without such
-    an operand, program and loops are returned unchanged.
+    Return (new program, {dimension: extent}, counterparts of the loops `free` in it). An MMA operand may be zero unless
+    a sum of two indices, one of the result and one of filter taps, is a multiple of a number. The result's index is
+    then split into phases (residues modulo that number). Each phase is multiplied with only those taps that meet
+    operand elements other than zero. This is repeated until no operand allows it; without such an operand, nothing
+    changes.
 
-    Dimensions of taps named in `named` are not split. With `only_even`, all phases must get equally many taps. `sizes`
-    has the extents of dimensions. `free` holds the loops whose result does not depend on the tile size.
+    Taps named in `named`, a collection of dimension names, are not split. With `only_even`, all phases must get equally
+    many taps. `sizes` is {dimension: extent}. `free` holds the loops that give the same result for every tile size.
     """
     rewritten: InPhases = program, dict(sizes), free
     with building():
@@ -63,11 +63,10 @@ def in_phases(
 def _split_one(
     program: Program, sizes: Sizes, free: Collection[Op], named: Collection[str], only_even: bool
 ) -> InPhases | None:
-    """Split the result's index into phases for one condition, as `in_phases` does repeatedly; return (new program,
-    {dimension: extent}, the loops of `free` in it). Return None if no condition allows it.
+    """Split one index of the result into phases, as `in_phases` does repeatedly; None if no congruence allows it.
 
-    A condition says that MMA operands are zero unless a sum of two indices, one of the result and one of filter taps,
-    is a multiple of a number. The parameters are those of `in_phases`.
+    A congruence says that a sum of two indices is a multiple of a number. Return (new program, {dimension: extent},
+    counterparts of the loops `free` in it). The parameters are those of `in_phases`.
     """
     finder = Congruences(program, sizes)
     for congruence in finder.proposed():
@@ -83,12 +82,13 @@ def _split_one(
 def _without_condition(
     program: Program, free: Collection[Op], finder: Congruences, congruence: Congruence
 ) -> tuple[Program, Collection[Op]]:
-    """Remove tests of `congruence` from the conditions of selects; return (new program, the loops of `free` in it).
+    """Remove tests of `congruence` from the conditions of selects; return (new program, counterparts of the loops
+    `free`).
 
-    `congruence` is the condition that a sum of two indices is a multiple of a number; a later rewrite makes it true
-    everywhere. Both are returned unchanged if no select tests it, or if its step and modulus have a common divisor:
-    some elements of the result then have no tap for which it is true. `finder` finds the tests. `free` holds the loops
-    whose result does not depend on the tile size.
+    `congruence` says that a sum of two indices is a multiple of a number; a later rewrite makes it true everywhere.
+    Both results are returned unchanged if no select tests it, or if its step and modulus have a common divisor: no tap
+    then reaches some elements of the result. `finder` finds the tests. `free` holds the loops that give the same result
+    for every tile size.
     """
     remaining = {
         op: [c for c in conjuncts(op.operands[0], finder.makers) if not finder.is_same(c, congruence)]
@@ -121,8 +121,9 @@ class _Unconditional(Rewriter):
         return {}
 
     def block(self, given: list[Op], ops: list[Op]) -> None:
-        """Append the rewritten form of each operation in the list `given` to `ops`. A select in `self.left` tests only
-        the conditions that remain; if none remains, it is replaced by its first choice.
+        """Append the rewritten form of each operation in the list `given` to `ops`.
+
+        A select in `self.left` tests only the conditions that remain. If none remains, its first choice replaces it.
         """
         for op in given:
             if op not in self.left:
@@ -163,27 +164,30 @@ class _Numbers:
     along: int
 
     def kept(self, u: Expr, p: Expr, e: Expr) -> Expr:
-        """Return the index along the kept dimension (of the MMA's result) as an expression: modulus*u + first + turn*p
-        + e. `p` is the phase (a residue of that index), `u` counts elements of a phase, `e` is the offset among
-        neighbours with one phase.
+        """Return the index along the kept dimension (of the MMA's result): modulus*u + first + turn*p + e, as an
+        expression.
+
+        `p` is the phase (a residue of the index), `u` counts elements of a phase, and `e` is the offset among
+        neighbours of one phase.
         """
         return self.congruence.modulus * u + self.first + self.turn * p + e
 
     def summed(self, q: Expr, p: Expr) -> Expr:
-        """Return the index along the summed dimension (of filter taps) as an expression: phases*q + tap + along*p. `p`
-        is the phase (a residue of the result's index), `q` counts the taps of a phase.
+        """Return the index along the summed dimension (of filter taps): phases*q + tap + along*p, as an expression.
+
+        `p` is the phase (a residue of the result's index), and `q` counts the taps of a phase.
         """
         return self.phases * q + self.tap + self.along * p
 
 
 def _numbers(congruence: Congruence, kept: int, summed: int) -> _Numbers:
-    """Return a _Numbers: formulas for the result's index h and the tap's index r, in terms of a phase p (a residue of
-    h) and of indices u and q within a phase, for which `congruence` is always true. For the condition that h - r + 1 is
-    even they may be h = 2*u + p, r = 2*q - p + 1.
+    """Return a _Numbers: formulas for the result's index h and the tap's index r, for which `congruence` is always
+    true.
 
-    `kept` and `summed` are the extents along h and r. There are two ways to number the elements of the result: by the
-    tap that reaches them, where h may begin below 0; or, for two phases only, by h itself. The way with fewer elements
-    is returned.
+    They are in terms of a phase p (a residue of h) and of indices u and q within a phase. If h - r + 1 must be even,
+    they may be h = 2*u + p and r = 2*q - p + 1. `kept` and `summed` are the extents along h and r. The result's
+    elements can be numbered by the tap that reaches them, where h may begin below 0; or, for two phases, by h itself.
+    The numbering with fewer elements is returned.
     """
     common_divisor = gcd(congruence.step, congruence.modulus)
     phases = congruence.modulus // common_divisor
@@ -236,17 +240,18 @@ class _Phases(Rewriter):
 
     @property
     def is_even(self) -> bool:
-        """True if all phases (residues of the result's index, each with its own filter taps) have equally many taps."""
+        """True if all phases have equally many taps. A phase is a residue of the result's index, with the taps that
+        reach it.
+        """
         return self.numbers.taps * self.numbers.phases == self.size(self.congruence.summed)
 
     # -- whether it can be done ----------------------------------------------------------------------------
 
     def applies(self) -> bool:
-        """True if the program keeps its meaning when it is rewritten over phases (residues of the result's index, each
-        with its own filter taps).
+        """True if the program keeps its meaning when it is rewritten over phases (residues of the result's index).
 
-        It does if no constraint uses the two dimensions, of the result and of taps, and each operation allows it: loops
-        over taps only add MMAs, writes have no taps, and so on.
+        No constraint may use the dimension of the result or that of taps, and each operation must allow it: loops over
+        taps only add MMAs, writes have no taps, and so on.
         """
         congruence = self.congruence
         records = self.program.records
@@ -258,12 +263,12 @@ class _Phases(Rewriter):
 
     def _fits(self, op: Op) -> bool:
         """True if the operation `op` keeps its meaning when the program is rewritten over phases (residues of the
-        result's index, each with its own filter taps).
+        result's index).
 
-        It does if its tiles have neither dimension, of the result or of taps, nor a dimension that is computed from
-        them. Of the other operations, loops over taps may only add MMAs, and there may be no loop over the result's
-        dimension. Writes must not have taps, and must drop elements past the end. Only reads, MMAs, casts, permutes,
-        loops and selects of 0 may have taps. An operation that depends on coordinates must have neither dimension.
+        An operation on tiles without the dimension of the result and that of taps does. No dimension may be computed
+        from the two. Loops over taps may only add MMAs, and no loop may run over the result's dimension. Writes must
+        not have taps, and must drop elements past the end. Only reads, MMAs, casts, permutes, loops and selects of 0
+        may have taps. An operation with one of the two dimensions must not depend on coordinates.
         """
         h, r = self.congruence.kept, self.congruence.summed
         dims = tiles_of(op)
@@ -282,18 +287,19 @@ class _Phases(Rewriter):
         return op.name in ("read", "iterate", "yield", *SAME, *self._selects(op)) or r not in dims
 
     def _selects(self, op: Op) -> tuple[str, ...]:
-        """Return ("select",), to add to the names of allowed operations, if `op` is a select of 0 whose condition does
-        not depend on taps; () otherwise.
+        """Return ("select",), a name to add to the allowed operations, if `op` is such a select; () otherwise.
+
+        The select must give the constant 0 where its condition is false, and its condition must not depend on taps.
         """
         is_plain = op.name == "select" and _has_zero(op, self.program.makers())
         return ("select",) if is_plain and self.congruence.summed not in op.operands[0].type.dims else ()
 
     def _fits_product(self, op: Op) -> bool:
         """True if the MMA `op` keeps its meaning when the program is rewritten over phases (residues of the result's
-        index, each with its own filter taps). Its result must have that dimension, and no taps.
+        index).
 
-        If the MMA sums taps, exactly one operand must have the result's dimension, and the other must be zero past the
-        last tap.
+        Its result must have this dimension, and no taps. If it sums taps, exactly one operand must have the result's
+        dimension, and the other operand must be zero past the last tap.
         """
         h, r = self.congruence.kept, self.congruence.summed
         a, b, acc = (set(v.type.dims) for v in op.operands)
@@ -307,8 +313,8 @@ class _Phases(Rewriter):
 
     def _is_zero_past(self, value: Value) -> bool:
         """True if the operand `value` is a read, perhaps cast or permuted, that gives 0 for taps past the last one.
-        Also True if all phases (residues of the result's index) have equally many taps, so that there are none past the
-        last.
+
+        Also True if all phases have equally many taps: no tap is past the last one then.
         """
         r = self.congruence.summed
         if self.is_even:
@@ -319,8 +325,11 @@ class _Phases(Rewriter):
         return op is not None and op.name == "read" and op.attrs.get("otherwise", 0) == 0 and self._drops_outside(op, r)
 
     def _drops_outside(self, op: Op, dim: Symbol) -> bool:
-        """True if the read or write `op`, rewritten over phases (residues of the result's index), is proved to be out
-        of bounds wherever the index along the dimension `dim` is below 0 or past its end. Also True if it never is.
+        """True if `op`, rewritten over phases, is provably out of bounds wherever the index along `dim` is out of
+        range.
+
+        `op` is a read or write. The index is out of range if it is below 0 or past the end of `dim`. Also True if it
+        never is.
         """
         extent, index_expression = self.size(dim), self.at[dim]
         symbols = [s for s in self.over_ if s in index_expression.symbols]
@@ -345,34 +354,33 @@ class _Phases(Rewriter):
     # -- the program over phases ---------------------------------------------------------------------------
 
     def run(self) -> InPhases:
-        """Return (rewritten program, {dimension: extent}, loops of the new program).
+        """Return (program over phases, {dimension: extent}, counterparts of the loops `self.free` in it).
 
-        The program iterates over phases (residues of the result's index), each with the filter taps that are not
-        multiplied with zeros. The loops are those of `self.free` (loops whose result does not depend on the tile size)
-        that the new program still has.
+        The new program has a dimension of phases (residues of the result's index). Each phase has only the filter taps
+        that are not multiplied with zeros.
         """
         rewritten = replace(self.program, body=without_unused(self.body(self.program.body)))
         verify(rewritten)
         return rewritten, self.sizes, {self.kept[op] for op in self.free if op in self.kept}
 
     def is_removed(self, op: Op) -> bool:
-        """True if the loop `op` iterates over the filter taps. It is removed, so that its body takes its place: the MMA
-        then sums over taps itself.
-        """
+        """True if the loop `op` runs over the filter taps. Its body then replaces it: the MMA itself sums over taps."""
         return op.attrs["axis"] is self.congruence.summed
 
     def over(self, dims: tuple[Expr, ...]) -> tuple[Expr, ...]:
         """Return the dimensions that replace `dims`, those of a tile, in the program over phases (residues of the
-        result's index). Other dimensions than those of the result and of taps stay.
+        result's index).
+
+        Other dimensions than that of the result and that of taps stay.
         """
         return tuple(x for d in dims for x in self._replacement(d, dims))
 
     def _replacement(self, dim: Expr, dims: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        """Return the dimensions that replace `dim` in a tile with the dimensions `dims`. The result's dimension becomes
-        those of element, phase (residue of the index) and offset; that of taps becomes those of tap and phase. A tile
-        with both has the phase at most once.
+        """Return the dimensions that replace `dim` in a tile with the dimensions `dims`.
 
-        Dimensions of extent 1 are left out, except the first. Any other `dim` gives (dim,).
+        The result's dimension becomes three: element, phase (residue of the index) and offset. The dimension of taps
+        becomes two: tap and phase. A tile with both has the phase at most once. Dimensions of extent 1 are left out,
+        except the first. Any other `dim` gives (dim,).
         """
         (u, p, e, q), h, r = self.dims, self.congruence.kept, self.congruence.summed
         replacement: tuple[Symbol, ...]
@@ -385,9 +393,10 @@ class _Phases(Rewriter):
         return (dim,)
 
     def access(self, op: Op) -> dict[str, object]:
-        """Return {"over": iterators, "at": memory coordinates} of the read or write `op` over phases (residues of the
-        result's index), and "otherwise": 0 for a read that states none. Return {} if its tile has neither the result's
-        dimension nor taps.
+        """Return {"over": iterators, "at": memory coordinates} of the read or write `op` in the program over phases.
+
+        A read that states no value out of bounds gets "otherwise": 0 too. Return {} if the tile has neither the
+        result's dimension nor that of taps.
         """
         kind, before, _ = places(op)
         if {self.congruence.kept, self.congruence.summed}.isdisjoint(kind.dims):
@@ -398,8 +407,10 @@ class _Phases(Rewriter):
         return {"over": over, "at": self._access_at(op), **zero}
 
     def _access_at(self, op: Op) -> tuple[Expr, ...]:
-        """Return the memory coordinates of the read or write `op` as expressions of the new indices (element, phase,
-        offset, tap), with numbers in place of sizes.
+        """Return the memory coordinates of the read or write `op` as expressions of the new indices, with numbers for
+        sizes.
+
+        The new indices are element, phase, offset and tap.
         """
         kind, over, at = places(op)
         images = Substitution({s: self.at[d] for d, s in zip(kind.dims, over, strict=True) if d in self.at})
@@ -407,16 +418,18 @@ class _Phases(Rewriter):
 
 
 def _has_zero(op: Op, makers: Mapping[Value, Op]) -> bool:
-    """True if the select `op` gives the constant 0 where its condition is false. `makers` is {value: the operation that
-    computes it}.
+    """True if the select `op` gives the constant 0 where its condition is false.
+
+    `makers` is {value: the operation that computes it}.
     """
     maker = makers.get(op.operands[2])
     return maker is not None and maker.name in ("fill", "scalar") and maker.attrs["value"] == 0
 
 
 def _new(name: str, used_names: set[str]) -> Symbol:
-    """Return a new symbol called `name`, with underscores behind it if that name is in `used_names`. Its name is added
-    to `used_names`.
+    """Return a new symbol called `name`, with underscores added while the name is in `used_names`.
+
+    Also add the symbol's name to `used_names`.
     """
     while name in used_names:
         name += "_"
@@ -425,12 +438,15 @@ def _new(name: str, used_names: set[str]) -> Symbol:
 
 
 def _grid(extents: Mapping[Symbol, int]) -> dict[Symbol, np.ndarray]:
-    """Return {symbol: array of the indices 0..extent-1, shaped to broadcast with the others}. `extents` is {symbol:
-    extent}.
+    """Return {symbol: array of the indices 0..extent-1} for `extents`, {symbol: extent}. The arrays broadcast to one
+    grid.
     """
     return dict(zip(extents, np.ogrid[tuple(slice(0, n) for n in extents.values())], strict=True))
 
 
 def _exprs(attrs: Mapping[str, object]) -> list[Expr]:
-    """Return a list of the expressions among the values of `attrs`, and in tuples among them."""
+    """Return a list of the expressions among the values of `attrs`, {attribute name: value}.
+
+    Expressions in tuples count, but not in tuples of tuples.
+    """
     return [e for v in attrs.values() for e in (v if isinstance(v, tuple) else (v,)) if isinstance(e, Expr)]

@@ -26,21 +26,21 @@ class Rewriter:
         """{operation: its rewritten form}."""
 
     def over(self, dims: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        """Return the dimensions that replace `dims`, those of a tile, in the rewritten program. Subclasses implement
-        it; here it raises NotImplementedError.
+        """Return the dimensions that replace `dims`, those of a tile, in the rewritten program. Each subclass
+        implements it.
         """
         raise NotImplementedError
 
     def access(self, op: Op) -> Mapping[str, object]:
-        """Return {attribute: new value} for the attributes `over`, `at` and `otherwise` of the read or write `op` that
-        change. Subclasses implement it; here it raises NotImplementedError.
+        """Return {attribute: new value} for the attributes of the read or write `op` that change: `over`, `at`,
+        `otherwise`.
+
+        Each subclass implements it.
         """
         raise NotImplementedError
 
     def is_removed(self, op: Op) -> bool:
-        """True if the loop `op` is removed, so that its body, run once, takes its place. By default no loop is;
-        subclasses override it.
-        """
+        """True if the loop `op` is replaced by its body, run once. By default no loop is; subclasses override it."""
         return False
 
     def body(self, block: Block) -> Block:
@@ -50,8 +50,9 @@ class Rewriter:
         return rewritten
 
     def block(self, given: list[Op], ops: list[Op]) -> None:
-        """Append the rewritten form of each operation in the list `given` to `ops`. The body of a loop that is removed
-        (`is_removed`) is appended in place of the loop. Also records operations in `self.kept`.
+        """Append the rewritten form of each operation in the list `given` to `ops`.
+
+        A loop that is removed (`is_removed`) is replaced by its body. Other operations are recorded in `self.kept`.
         """
         for op in given:
             if op.name == "iterate" and self.is_removed(op):
@@ -64,8 +65,9 @@ class Rewriter:
                 ops.append(self.kept[op])
 
     def op(self, op: Op) -> Op:
-        """Return the rewritten operation `op`, with rewritten operands, result types, attributes and blocks. Also
-        records its results in `self.values`.
+        """Return the rewritten operation `op`, with rewritten operands, result types, attributes and blocks.
+
+        Also record its results in `self.values`.
         """
         blocks = []
         for block in op.blocks:
@@ -87,8 +89,8 @@ class Rewriter:
         return self.values.get(value, value)
 
     def type(self, kind: object) -> object:
-        """Return the type that replaces `kind`: a tile type with its dimensions replaced (see `Rewriter.over`), or
-        `kind` itself if it is no tile type.
+        """Return the type that replaces `kind`: a tile type gets new dimensions (`Rewriter.over`), any other type
+        stays.
         """
         return TileType(kind.dtype, self.over(kind.dims)) if isinstance(kind, TileType) else kind
 
@@ -120,9 +122,7 @@ class Regrouped(Rewriter):
         self.zeros, self.numbers = zeros, Substitution(sizes or {})
 
     def over(self, dims: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        """Return `dims` with each group of them replaced by the group's new dimensions. A group takes the position of
-        its first dimension.
-        """
+        """Return `dims` with each group replaced by its new dimensions, at the position of its first dimension."""
         return tuple(
             x for d in dims for x in (self.groups[d].new_dims if d in self.groups else (d,)) if self._is_first(d)
         )
@@ -132,10 +132,10 @@ class Regrouped(Rewriter):
         return dim not in self.groups or self.groups[dim].dims[0] is dim
 
     def access(self, op: Op) -> dict[str, object]:
-        """Return {"over": iterators, "at": memory coordinates} of the read or write `op` over the new dimensions; {} if
-        its tile has no dimension of a group.
+        """Return {"over": iterators, "at": memory coordinates} of the read or write `op` over the new dimensions.
 
-        With `self.zeros`, "otherwise": 0 is added for a read that states none.
+        With `self.zeros`, a read that states no value out of bounds gets "otherwise": 0 too. Return {} if the tile has
+        no dimension of a group.
         """
         kind, before, at = places(op)
         index_of = dict(zip(kind.dims, before, strict=True))
@@ -153,7 +153,8 @@ class Regrouped(Rewriter):
 def places(op: Op) -> tuple[TileType, tuple[Symbol, ...], tuple[Expr, ...]]:
     """Return (type of the tile, iterators along its dimensions, memory coordinates) of the read or write `op`.
 
-    If it states no coordinates, each is the iterator of the dimension of the same name.
+    If `op` states no coordinates, each coordinate is the iterator of the dimension of the same name. If it states no
+    iterators, they are new symbols called at_0, at_1, ...
     """
     memory, kind, _ = accessed(op)
     over = op.attrs.get("over") or tuple(symbol(f"at_{n}", 0) for n in range(len(kind.dims)))
@@ -162,10 +163,10 @@ def places(op: Op) -> tuple[TileType, tuple[Symbol, ...], tuple[Expr, ...]]:
 
 
 def needed(op: Op, makers: Mapping[Value, Op]) -> set[Op]:
-    """Return the set of `op` and all operations on whose results it depends, directly or not. The operations inside the
-    blocks of each of these belong to the set too.
+    """Return the set of `op` and all operations on which it depends, directly or not, with the operations in their
+    blocks.
 
-    `makers` is {value: the operation that computes it}; values that it lacks are not followed.
+    `makers` is {value: the operation that computes it}. Values that `makers` lacks are not followed.
     """
     ops: set[Op] = set()
     pending = [op]
@@ -179,8 +180,10 @@ def needed(op: Op, makers: Mapping[Value, Op]) -> set[Op]:
 
 
 def must_stay(op: Op) -> bool:
-    """True if the operation `op` must stay though nothing uses its results: it writes memory, or it has no results
-    (such as a `yield`). An operation with blocks must stay if an operation in them must, other than their `yield`.
+    """True if the operation `op` must stay though nothing uses its results.
+
+    It writes memory, or it has no results (such as a `yield`). An operation with blocks must stay if an operation in
+    them must, other than a `yield`.
     """
     if op.blocks:
         return any(must_stay(x) for x in within(op) if x.name != "yield")
@@ -188,9 +191,9 @@ def must_stay(op: Op) -> bool:
 
 
 def without_unused(block: Block, must_stay: Callable[[Op], bool] = must_stay) -> Block:
-    """Return `block` without operations whose results nothing uses. An operation for which `must_stay` is true stays.
+    """Return a new block: `block` without operations that have no used result and for which `must_stay` is false.
 
-    A new block is returned; blocks inside its operations are changed in place.
+    Blocks nested in the operations are changed in place.
     """
     used: set[Value] = set()
     remaining: list[Op] = []
@@ -233,14 +236,16 @@ class Replacement:
 
     @classmethod
     def by_last(cls, cut: Op, ops: list[Op]) -> Replacement:
-        """Return a Replacement: `ops` in place of the operation `cut`, whose only result is replaced by that of the
-        last of `ops`.
+        """Return a Replacement of the operation `cut` by `ops`: the result of the last of `ops` replaces the result of
+        `cut`.
+
+        Both must have exactly one result.
         """
         return cls(cut, ops, (ops[-1].result,))
 
 
-def own_name(program: Program, name: str) -> str:
-    """Return `name`; if an argument of `program` has that name, with underscores behind it until no argument has it."""
+def unused_name(program: Program, name: str) -> str:
+    """Return `name`, with underscores added while an argument of `program` has that name."""
     used_names = {a.name for a in program.args}
     while name in used_names:
         name += "_"
@@ -248,10 +253,12 @@ def own_name(program: Program, name: str) -> str:
 
 
 def memory_between(program: Program, name: str, value: Value) -> Value:
-    """Return a new argument, memory with the dimensions and element type of the tile `value`, through which one program
-    passes `value` to another. It is called `name`, with underscores if an argument of `program` has that name.
+    """Return a new argument in memory, through which one program passes the tile `value` to another.
+
+    It has the dimensions and element type of `value`. Its name is `name`, with underscores added while an argument of
+    `program` has that name.
     """
-    return Value(MemoryType(value.type.dtype, value.type.dims), own_name(program, name))
+    return Value(MemoryType(value.type.dtype, value.type.dims), unused_name(program, name))
 
 
 def two_programs(
@@ -263,14 +270,14 @@ def two_programs(
     new: dict[Symbol, int],
     parts: int = 1,
 ) -> TwoPrograms | str:
-    """Return TwoPrograms: `program` as two programs, of which the second reads what the first writes. Or return text:
-    why the operations cannot run first.
+    """Return `program` as a TwoPrograms, the second of which reads what the first writes; or text: why it cannot be
+    split so.
 
     `first` is (suffix of the first program's name, its operations). `stored` is {value of the first: memory that it is
     written to}. In the second, the operations of `rest`, which read these memories, replace `rest.cut`.
 
-    `sizes` has the extents of dimensions, `new` those of new ones. `parts` is the number of parts in which the first
-    computes a reduction; it is only recorded.
+    `sizes` is {dimension: extent}, and `new` the same for new dimensions. `parts` is the number of parts in which the
+    first program computes a reduction; it is only recorded.
     """
     name, ops = first
     reason = _why_not_first(program, ops)
@@ -289,8 +296,7 @@ def two_programs(
 
 
 def _why_not_first(program: Program, ops: list[Op]) -> str | None:
-    """Return text: why the operations `ops` cannot run in a program of their own before the rest of `program`; None if
-    they can.
+    """Return text: why `ops` cannot run in a separate program before the rest of `program`; None if they can.
 
     They must not write memory. If they read a memory that `program` writes, `program` must not read it in the operation
     of its body that writes it, or in a later one.
@@ -309,9 +315,7 @@ def _why_not_first(program: Program, ops: list[Op]) -> str | None:
 
 
 def _program_of(program: Program, name: str, ops: list[Op]) -> Program:
-    """Return a program called `name` with the operations `ops` as its body, and those arguments of `program` that they
-    use.
-    """
+    """Return a program called `name` with the body `ops`, and the arguments of `program` that `ops` use."""
     used = {v for op in ops for x in (op, *within(op)) for v in x.operands}
     return replace(program, name=name, args=tuple(a for a in program.args if a in used), body=Block((), ops))
 
@@ -322,17 +326,19 @@ def within(op: Op) -> list[Op]:
 
 
 def _with_replacement(ops: list[Op], rest: Replacement) -> list[Op]:
-    """Return the list `ops` with the operation `rest.cut` replaced by `rest.ops`. Operations that then have no users
-    are left out, unless they write.
+    """Return the list `ops` with the operation `rest.cut` replaced by `rest.ops`.
+
+    Operations without used results are then left out, unless they write.
     """
     values = dict(zip(rest.cut.results, rest.results, strict=True))
     return without_unused(Block((), _replaced(ops, rest, values))).ops
 
 
 def _replaced(ops: list[Op], rest: Replacement, values: Mapping[Value, Value]) -> list[Op]:
-    """Return copies of the operations `ops` with `rest.ops` in place of the operation `rest.cut`, in inner blocks too.
+    """Return copies of the operations `ops` with `rest.ops` in place of the operation `rest.cut`, also in nested
+    blocks.
 
-    `values` is {value: replacement} for operands: the results of `rest.cut`, replaced by values of `rest.ops`.
+    `values` is {value: replacement} for operands. It maps the results of `rest.cut` to the values that replace them.
     """
     rewritten: list[Op] = []
     for op in ops:

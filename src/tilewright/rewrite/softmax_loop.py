@@ -16,19 +16,18 @@ from tilewright.ir.core import Block, Op, Program, TileType, Value, building
 from tilewright.ir.tile import TILE
 from tilewright.plan.facts.loops import EXPONENTIALS, SAME_ELEMENTS
 from tilewright.plan.facts.online_softmax import OnlineSoftmax, online_softmax
-from tilewright.rewrite.tile_between_gemms import has_dim, in_a_loop, summed_between
+from tilewright.rewrite.tile_between_gemms import has_dim, summed_between, with_loop_over
 
 TILE_SIZE = 128
 """Elements of an iteration as the loop is written; plans choose another number."""
 
 
 def with_softmax_loops(program: Program, free: Collection[Op]) -> tuple[Program, Collection[Op]]:
-    """Write each softmax between two MMAs as a loop over its dimension (an online softmax). Return (new program, the
-    loops of `free` in it).
+    """Write each softmax between two MMAs as a loop over its dimension (an online softmax).
 
-    A division by the sum of weights is first moved behind the second MMA. A dimension that the author loops over or
-    constrains stays as it is. Both are returned unchanged if there is no such softmax. `free` holds the loops whose
-    result does not depend on the tile size.
+    Return (new program, those of the loops `free` that are still in it). Both are returned unchanged if there is no
+    such softmax. A division by the sum of weights is first moved behind the second MMA. A dimension that the author
+    loops over or constrains stays as it is. `free` holds the loops that give the same result for every tile size.
     """
     looped = program
     for dim in summed_between(program):
@@ -36,7 +35,7 @@ def with_softmax_loops(program: Program, free: Collection[Op]) -> tuple[Program,
             continue
         divided_last = _divided_last(looped, dim)
         if isinstance(online_softmax(divided_last, dim), OnlineSoftmax):
-            written = in_a_loop(divided_last, dim, TILE_SIZE)
+            written = with_loop_over(divided_last, dim, TILE_SIZE)
             looped = looped if isinstance(written, str) else written
     if looped is program:
         return program, free
@@ -52,10 +51,10 @@ def _is_constrained(program: Program, dim: Expr) -> bool:
 
 
 def _divided_last(program: Program, dim: Expr) -> Program:
-    """Return `program` with divisions of an operand of an MMA moved behind the MMA, to its result: (w / l) v becomes (w
-    v) / l.
+    """Return `program` with divisions of MMA operands moved behind the MMAs, to their results: (w / l) v becomes (w v)
+    / l.
 
-    Only MMAs that have `dim` in an operand, and divisors without it, are changed; `_division` has all conditions. A
+    Only MMAs with `dim` in an operand, and divisors without it, are changed; `_division` has all conditions. A
     multiplication counts as a division.
     """
     for product in program.body.ops:
@@ -68,12 +67,12 @@ def _divided_last(program: Program, dim: Expr) -> Program:
 
 
 def _division(program: Program, product: Op, operand: Value, dim: Expr) -> tuple[Op, Value, Value] | None:
-    """Return (division, divided value, divisor) if `operand` of the MMA `product` is a quotient of weights, perhaps
-    cast, that can be divided after the MMA instead; None otherwise.
+    """Return (division, divided value, divisor) if `operand` of the MMA `product` can be divided after the MMA instead.
 
-    The weights must be the result of an exponential, over `dim`. The divisor must be a tile without `dim` whose
-    dimensions and element type the MMA's result has. Nothing else may use the quotient, and the MMA must start from
-    zero. A multiplication counts as a division.
+    Otherwise return None. `operand` must be a quotient, perhaps cast, broadcast or permuted. The divided value must be
+    the result of an exponential, and have `dim`. The divisor must be a tile without `dim`; the MMA's result must have
+    its dimensions and element type. Nothing else may use the quotient, and the MMA must start from zero. A
+    multiplication counts as a division.
     """
     makers, users = program.makers(), program.users()
     op, value = makers.get(operand), operand
@@ -97,8 +96,9 @@ def _division(program: Program, product: Op, operand: Value, dim: Expr) -> tuple
 
 
 def _moved_behind(program: Program, product: Op, division: Op, divided: Value, divisor: Value) -> Program:
-    """Return `program` with the operation `division` removed from before the MMA `product`, and applied to the MMA's
-    result: `divided` takes the place of the quotient as operand, and the result is divided by `divisor`.
+    """Return `program` with the operation `division` moved from an operand of the MMA `product` to its result.
+
+    The operand is then `divided`, and the MMA's result is divided by `divisor`.
     """
     with building():
         ops: list[Op] = []

@@ -57,13 +57,13 @@ class WholeSum:
     ends: frozenset[Expr]
 
 
-def sum_of(program: Program, free: Collection[Op], sizes: Mapping[Symbol, int]) -> WholeSum | str:
-    """Return a WholeSum: the only MMA of `program`, perhaps in a loop of `free`, with the dimensions of K along which
-    split-K can split it. Or return text: why it cannot be split.
+def splittable_mma(program: Program, free: Collection[Op], sizes: Mapping[Symbol, int]) -> WholeSum | str:
+    """Return the only MMA of `program` as a WholeSum, with the dimensions of K along which split-K can split it.
 
-    The MMA must start from zero, and the program must have no constraints. Without a loop, both operands must be reads;
-    in a loop, which must do nothing but add the MMA, they may be computed element by element. `free` holds the loops
-    whose result does not depend on the tile size. `sizes` has the extents of dimensions.
+    Or return text: why it cannot be split. The MMA may be in a loop of `free`. It must start from zero, and the program
+    must have no constraints. Without a loop, both operands must be reads. In a loop, operands may be computed
+    elementwise, and the loop must do nothing but add the MMA. `free` holds the loops that give the same result for
+    every tile size. `sizes` is {dimension: extent}.
     """
     loops = [op for op in program.body.ops if op.name == "iterate"]
     if program.records:
@@ -94,8 +94,10 @@ def sum_of(program: Program, free: Collection[Op], sizes: Mapping[Symbol, int]) 
 
 
 def _ending_axes(reads: Sequence[Op], axes: Sequence[Expr], sizes: Mapping[Symbol, int]) -> frozenset[Expr]:
-    """Return the set of dimensions of `axes` whose end is the end of a memory dimension in each of `reads`, so that
-    parts may overhang and read zeros past it. The set is empty if a read gives another number than 0 out of bounds.
+    """Return the set of dimensions of `axes` that end, in each of `reads`, where a memory dimension ends.
+
+    The last part of such a dimension may overhang: zeros are read past the end. The set is empty if a read gives
+    another number than 0 out of bounds.
     """
     if any(op.attrs.get("otherwise", 0) != 0 for op in reads):
         return frozenset()
@@ -103,10 +105,11 @@ def _ending_axes(reads: Sequence[Op], axes: Sequence[Expr], sizes: Mapping[Symbo
 
 
 def _operand_ops(program: Program, loop: Op) -> list[Op] | str:
-    """Return the operations in the body of `loop` that compute the operands of its MMA; or text: why the loop does more
-    than add an MMA to its accumulator.
+    """Return the operations in the body of `loop` that compute the operands of its MMA; or text: why split-K is not
+    possible.
 
-    Operands may be computed elementwise from plain reads, but not from the accumulator.
+    The loop must do nothing but add an MMA to its accumulator. Operands may be computed elementwise from plain reads,
+    but not from the accumulator.
     """
     (body,) = loop.blocks
     *operand_ops, product, last = body.ops
@@ -122,14 +125,14 @@ def _operand_ops(program: Program, loop: Op) -> list[Op] | str:
     return operand_ops
 
 
-def ways(
+def possible_splits(
     whole_sum: WholeSum, sizes: Mapping[Symbol, int], counts: Sequence[int], step: int
 ) -> Iterator[tuple[Expr, int]]:
     """Yield (dimension, number of parts) for each way in which split-K can split `whole_sum`.
 
-    A dimension past whose end both operands read zeros gets each number in `counts`. Any other gets each number of
-    equal parts that divides it: 6 elements give 2, 3 and 6. Along K of the atom, parts are multiples of `step`
-    elements. `sizes` has the extents.
+    A dimension in `whole_sum.ends` gets each number in `counts`. Any other dimension gets each number of equal parts
+    that divides it: 6 elements give 2, 3 and 6. Along K of the atom, parts are multiples of `step` elements. `sizes` is
+    {dimension: extent}.
     """
     numbers = Substitution(dict(sizes))
     for axis in whole_sum.axes:
@@ -141,29 +144,31 @@ def ways(
 
 
 def _unit_of(whole_sum: WholeSum, sizes: Mapping[Symbol, int], axis: Expr, step: int) -> int:
-    """Return the number of elements of which every part of the dimension `axis` must be a multiple: `step` if `axis` is
-    the dimension of K along which atoms of `whole_sum.product` are repeated, else 1. `sizes` has the extents.
+    """Return the number of elements of which every part of the dimension `axis` must be a multiple.
+
+    It is `step` if `axis` is the dimension of K along which atoms of `whole_sum.product` are repeated, else 1. `sizes`
+    is {dimension: extent}.
     """
     numbers = Substitution(dict(sizes))
     axes = axes_in(whole_sum.product, lambda d: int(numbers(d)))
     return step if not isinstance(axes, str) and axis is axes.k else 1
 
 
-def halves(
+def split_k_programs(
     program: Program, sizes: Mapping[Symbol, int], free: Collection[Op], axis: Expr, count: int, step: int
 ) -> TwoPrograms | str:
-    """Return TwoPrograms: the program by split-K. The first program computes partial sums over `count` parts of the
-    dimension `axis`, the second adds them and does the rest. Or return text: why it cannot be split.
+    """Return the program as a TwoPrograms, by split-K; or text: why it cannot be split.
 
-    There may be fewer parts than `count`, and the last may be shorter, if zeros are read past the end. Along K of the
-    atom, parts are multiples of `step` elements. `sizes` has the extents of dimensions. `free` holds the loops whose
-    result does not depend on the tile size.
+    The first program computes partial sums over `count` parts of the dimension `axis`. The second adds them and does
+    the rest. If zeros are read past the end of `axis`, there may be fewer parts than `count`, and the last may be
+    shorter. Along K of the atom, parts are multiples of `step` elements. `sizes` is {dimension: extent}. `free` holds
+    the loops that give the same result for every tile size.
     """
-    whole_sum = sum_of(program, free, sizes)
+    whole_sum = splittable_mma(program, free, sizes)
     if isinstance(whole_sum, str):
         return whole_sum
     zeros = axis in whole_sum.ends
-    if axis not in whole_sum.axes or (not zeros and (axis, count) not in ways(whole_sum, sizes, (), step)):
+    if axis not in whole_sum.axes or (not zeros and (axis, count) not in possible_splits(whole_sum, sizes, (), step)):
         return f"{axis} is not summed, or has no {count} equal parts"
     extent = int(Substitution(dict(sizes))(axis))
     unit = _unit_of(whole_sum, sizes, axis, step)
@@ -193,8 +198,10 @@ def halves(
 
 
 def is_plain(read: Op, axis: Expr, sizes: Mapping[Symbol, int]) -> bool:
-    """True if exactly one memory coordinate of the operation `read` is the index of the dimension `axis`, or a quotient
-    of it, and memory ends where `axis` ends: x[k] if x has K elements, x[k//4] if it has K/4. `sizes` has the extents.
+    """True if exactly one coordinate of `read` is the index of `axis` or a quotient of it, and its memory dimension
+    ends there.
+
+    For instance, x[k] if x has K elements, or x[k//4] if x has K/4. `sizes` is {dimension: extent}.
     """
     kind, over, at = places(read)
     iterator, size = dict(zip(kind.dims, over, strict=True)).get(axis), Substitution(dict(sizes))
@@ -207,8 +214,9 @@ def is_plain(read: Op, axis: Expr, sizes: Mapping[Symbol, int]) -> bool:
 
 
 def _positions_per_index(place: Expr, iterator: Expr | None) -> Expr | None:
-    """Return the number of successive values of `iterator` that have the same coordinate `place`: 1 if `place` is the
-    iterator, n if it is `iterator // n`. None if it is neither.
+    """Return the number of successive values of `iterator` with the same coordinate `place`.
+
+    It is 1 if `place` is the iterator, and n if `place` is `iterator // n`. Any other `place` gives None.
     """
     if place is iterator:
         return as_expr(1)
@@ -229,35 +237,37 @@ class Parted(Regrouped):
         super().__init__([DimensionGroup((axis,), tuple(steps), over, {axis: at})], zeros=zeros)
 
     def block(self, given: list[Op], ops: list[Op]) -> None:
-        """Append the rewritten form of each operation in the list `given` to `ops`. A `self_index` (tile of indices)
-        along the split axis becomes operations that compute it from the indices along the new dimensions.
+        """Append the rewritten form of each operation in the list `given` to `ops`.
+
+        A `self_index` (tile of indices) along the split axis becomes operations that compute it from the new indices.
         """
         for op in given:
             if op.name != "self_index" or op.attrs["dim"] is not self.axis:
                 super().block([op], ops)
                 continue
-            index = self._number(op, self.first, ops)
+            index = self._append_constant(op, self.first, ops)
             for d, (width, _) in self.steps.items():
                 kind = TileType(op.result.type.dtype, (d,))
                 place = Op(op.spec, (), {**op.attrs, "dim": d}, (Value(kind),), loc=op.loc)
                 ops.append(place)
-                step = self._by("mul", place.result, self._number(op, width, ops), op, ops)
-                index = self._by("add", index, step, op, ops)
+                step = self._append_op("mul", place.result, self._append_constant(op, width, ops), op, ops)
+                index = self._append_op("add", index, step, op, ops)
             self.values[op.result] = index
 
-    def _number(self, op: Op, number: int, ops: list[Op]) -> Value:
-        """Append a fill with `number`, a tile without dimensions, to `ops`; return its result. It has the element type
-        of the result of `op`.
+    def _append_constant(self, op: Op, number: int, ops: list[Op]) -> Value:
+        """Append a fill with `number`, a tile without dimensions, to `ops`; return its result.
+
+        It has the element type of the result of `op`.
         """
         kind = TileType(op.result.type.dtype, ())
         ops.append(Op(TILE.ops["fill"], (), {"value": number}, (Value(kind),), loc=op.loc))
         return ops[-1].result
 
-    def _by(self, name: str, one: Value, two: Value, op: Op, ops: list[Op]) -> Value:
-        """Append the elementwise operation called `name` (such as "add") on the tiles `one` and `two` to `ops`; return
+    def _append_op(self, name: str, one: Value, two: Value, op: Op, ops: list[Op]) -> Value:
+        """Append the elementwise operation called `name`, such as "add", on the tiles `one` and `two` to `ops`; return
         its result.
 
-        It has the dimensions of both tiles, and the element type of the result of `op`.
+        The result has the dimensions of both tiles, and the element type of the result of `op`.
         """
         dims = (*one.type.dims, *(d for d in two.type.dims if d not in one.type.dims))
         ops.append(Op(TILE.ops[name], (one, two), {}, (Value(TileType(op.result.type.dtype, dims)),), loc=op.loc))
@@ -265,20 +275,21 @@ class Parted(Regrouped):
 
 
 def combining(cut: Op, memory: Value, outer: Symbol, reduction: str) -> list[Op]:
-    """Return [read, reduction]: operations that read all parts of a result from `memory`, and reduce them along its
-    dimension `outer`. `reduction` names the reduction, such as "sum".
+    """Return [read, reduction]: operations that read all parts of a result from `memory`, and reduce them along
+    `outer`.
 
-    The reduction takes the place of the operation `cut`: its result has the same type.
+    `outer` is a dimension of the memory. `reduction` names the reduction, such as "sum". Its result has the type of the
+    result of the operation `cut`, which it replaces.
     """
     read = Op(TILE.ops["read"], (memory,), {}, (Value(TileType(memory.type.dtype, memory.type.dims)),), loc=cut.loc)
     return [read, Op(TILE.ops[reduction], (read.result,), {"dim": outer}, (Value(cut.result.type),), loc=cut.loc)]
 
 
 def _sum_of_reads(loop: Op, memory: Value, parts: int) -> list[Op]:
-    """Return operations that read each of the `parts` parts in `memory` and add them in order. The last one's result
-    replaces that of `loop`.
+    """Return operations that read each of the `parts` parts in `memory` and add them in order.
 
-    It is elementwise: the second program of split-K then needs no reduction.
+    The result of the last operation has the type of the result of `loop`, which it replaces. All are elementwise: the
+    second program of split-K then needs no reduction.
     """
     kind: TileType = loop.result.type
     over = tuple(symbol(f"at_{n}", 0) for n in range(len(kind.dims)))
@@ -295,12 +306,13 @@ def _sum_of_reads(loop: Op, memory: Value, parts: int) -> list[Op]:
     return ops
 
 
-def step_of(program: Program, machine: Machine) -> int:
-    """Return the number of elements of K of which the parts of split-K are multiples: the leading dimension in memory
-    (`slab`) of the machine's atoms for the operand types of `program`.
+def part_step(program: Program, machine: Machine) -> int:
+    """Return the number of elements of K of which the parts of split-K must be multiples.
 
-    If atoms for one type differ, the last in the machine's table counts; of several operand types, the one with the
-    longest. If no atom has these types, it is the longest of all atoms; 1 if none reads memory.
+    This is the leading dimension in memory (`slab`, in elements) of the machine's atoms for the operand types of
+    `program`. If atoms for one type differ, the last in the machine's table counts; of several types, the one with the
+    largest number. If no atom has one of the types, return the largest number of all atoms; 1 if no atom has a leading
+    dimension.
     """
     types = {v.type.dtype for op in mmas_by_name(program).values() for v in op.operands[:2]}
     slabs = {x.a.dtype: x.slab for x in machine.multiply.values() if x.slab is not None}

@@ -30,11 +30,11 @@ from tilewright.rewrite.rewriter import Replacement, TwoPrograms, memory_between
 
 
 def split_after_mma(program: Program, sizes: Mapping[Symbol, int], name: str) -> TwoPrograms | str:
-    """Return TwoPrograms: the program as two kernels, of which the first has the MMAs up to the one called `name`, and
-    writes a value computed from them to memory, and the second reads it. Or return text: why there is no such value.
+    """Return the program as a TwoPrograms, with a value between them in memory; or text: why there is no such value.
 
-    Of several values, one is taken with the fewest bits per element, then the last. `sizes` has the extents of
-    dimensions.
+    The first kernel has the MMAs up to the one called `name`, and writes a value computed from them. The second kernel
+    reads it. Of several values, take the one with the fewest bits per element; of equal ones, the last. `sizes` is
+    {dimension: extent}.
     """
     by_last_mma: dict[str, list[tuple[Op, list[Op]]]] = {}
     products = mmas_by_name(program)
@@ -57,11 +57,12 @@ def split_after_mma(program: Program, sizes: Mapping[Symbol, int], name: str) ->
 
 
 def split_before_mma(program: Program, sizes: Mapping[Symbol, int], name: str) -> TwoPrograms | str:
-    """Return TwoPrograms: the program as two kernels, of which the first computes a value by a reduction and writes it
-    to memory, and the second reads it for the MMA called `name`. Or return text: why there is no such value.
+    """Return the program as a TwoPrograms, with a reduced value between them in memory; or text: why there is no such
+    value.
 
-    The value is an operand of that MMA that is computed from reductions. If there is none, it is the smallest reduction
-    that the MMA's epilogue uses. It must not depend on an MMA. `sizes` has the extents of dimensions.
+    The first kernel computes and writes the value, and the second reads it for the MMA called `name`. The value is an
+    operand of that MMA that is computed from reductions. Without such an operand, it is the smallest reduction that the
+    MMA's epilogue uses. It must not depend on an MMA. `sizes` is {dimension: extent}.
     """
     product = mmas_by_name(program).get(name)
     if product is None:
@@ -87,8 +88,9 @@ def split_before_mma(program: Program, sizes: Mapping[Symbol, int], name: str) -
 
 
 def _maker(value: Value, makers: Mapping[Value, Op]) -> Op | None:
-    """Return the operation that computes the elements of `value`: broadcasts and permutes are passed over. None if
-    `makers`, {value: operation that computes it}, has none.
+    """Return the operation that computes the elements of `value`; broadcasts and permutes are looked through.
+
+    `makers` is {value: operation that computes it}. None if it has no such operation.
     """
     op = makers.get(value)
     while op is not None and op.name in SAME_ELEMENTS:
@@ -97,11 +99,12 @@ def _maker(value: Value, makers: Mapping[Value, Op]) -> Op | None:
 
 
 def _reductions_beside(program: Program, product: Op, sizes: Mapping[Symbol, int]) -> list[Op]:
-    """Return at most one operation, in a list: the reduction beside the MMA `product` whose result has the fewest bits.
+    """Return a list with the reduction that the epilogue of the MMA `product` uses; of several, the one with the fewest
+    bits.
 
-    A reduction is beside the MMA if it depends on no MMA, and an operation that depends on `product` needs it too.
-    Reductions to a scalar do not count. Of equal ones, the first is returned. The list is empty if there is none, or if
-    the MMA is in a loop. `sizes` is {size symbol: extent}.
+    An operation that depends on `product` must also depend on the reduction. The reduction must not depend on an MMA,
+    nor give a scalar. Of equally large ones, take the first. The list is empty if there is none, or if the MMA is in a
+    loop. `sizes` is {size symbol: extent}.
     """
     ops, makers, numbers = program.body.ops, program.makers(), Substitution(sizes)
     if product not in ops:
@@ -119,8 +122,8 @@ def _reductions_beside(program: Program, product: Op, sizes: Mapping[Symbol, int
 
 
 def _blocks(program: Program) -> Iterator[Block]:
-    """Yield the blocks in which `program` may be split: its body, and the bodies of its outermost loops that start at
-    0.
+    """Yield the blocks in which `program` may be split: its body, and the bodies of its outermost loops without a
+    start.
     """
     yield program.body
     for op in program.body.ops:
@@ -129,11 +132,12 @@ def _blocks(program: Program) -> Iterator[Block]:
 
 
 def _candidates(program: Program, block: Block) -> Iterator[tuple[Op, list[Op]]]:
-    """Yield (operation of `block`, all operations that it depends on, in order) for each operation whose result could
-    go through memory between two kernels.
+    """Yield (operation of `block`, list of all operations that it depends on) for each value that could go through
+    memory.
 
-    The result must be computed elementwise from an MMA of which the rest of the program uses nothing else, and must not
-    depend on carried values. A reduction, MMA or loop must use it later.
+    The value is the operation's only result. It must be computed elementwise from an MMA of which the rest of the
+    program uses nothing else, and must not depend on carried values. A reduction, MMA or loop must use it later. The
+    list includes the operation itself, and has the order of the program.
     """
     outer_ops = [] if block is program.body else program.body.ops
     order = [*outer_ops, *block.ops]
@@ -156,10 +160,11 @@ def _candidates(program: Program, block: Block) -> Iterator[tuple[Op, list[Op]]]
 
 
 def _needed(op: Op, makers: Mapping[Value, Op], arguments: set[Value], more: Collection[str] = ()) -> set[Op] | None:
-    """Return the set of `op` and all operations that it depends on. None if it depends on a value that a loop carries,
-    or on any operation but reads, MMAs, loops, elementwise operations and those named in `more`.
+    """Return the set of `op` and all operations that it depends on; None if it needs an operation that is not allowed.
 
-    `makers` is {value: operation that computes it}; `arguments` are those of the program.
+    Allowed are reads, MMAs, loops, elementwise operations and the names in `more`. None also if it depends on a value
+    that a surrounding loop carries. `makers` is {value: operation that computes it}; `arguments` are those of the
+    program.
     """
     ops = needed(op, makers)
     known = arguments | {r for x in ops for r in x.results} | {a for x in ops for b in x.blocks for a in b.args}
@@ -173,8 +178,8 @@ def _multiplies(op: Op) -> bool:
 
 
 def _dependent(needed: set[Op], order: list[Op]) -> list[Op]:
-    """Return the operations of `needed` that are MMAs (or loops with MMAs), or that depend on one of them, in the order
-    of the list `order`.
+    """Return the operations of `needed` that are MMAs (or loops with MMAs), or that depend on one, in the order of
+    `order`.
     """
     dependent: list[Op] = []
     values: set[Value] = set()
@@ -186,10 +191,10 @@ def _dependent(needed: set[Op], order: list[Op]) -> list[Op]:
 
 
 def _feeds_reduction(op: Op, users: Mapping[Value, list[Op]], inside: set[Op]) -> bool:
-    """True if a reduction, an MMA or a loop that is not in `inside` uses the result of `op`, directly or through other
-    operations. If there is none, only an elementwise epilogue follows.
+    """True if a reduction, an MMA or a loop outside of `inside` uses the result of `op`, directly or through other
+    operations.
 
-    `users` is {value: the operations that use it}.
+    False if only an elementwise epilogue follows. `users` is {value: list of the operations that use it}.
     """
     visited: set[Value] = set()
     pending = [op.result]

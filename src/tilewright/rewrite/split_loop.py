@@ -30,12 +30,12 @@ NEUTRAL = {"sum": 0.0, "max": LOWEST, "min": -LOWEST}
 """{reduction: the number that a part starts from}; it is finite, so that a fully masked part gives no NaN."""
 
 
-def loop_halves(program: Program, sizes: Mapping[Symbol, int], count: int, tile: int) -> TwoPrograms | str:
-    """Return TwoPrograms: the program as two. The first runs its loop in parts, in parallel, and writes the carried
-    values of each part; the second merges them and does the rest. Or return text: why the loop cannot be split.
+def split_loop_programs(program: Program, sizes: Mapping[Symbol, int], count: int, tile: int) -> TwoPrograms | str:
+    """Return the program as a TwoPrograms that runs its loop in parts; or text: why the loop cannot be split.
 
-    There are at most `count` parts, each a multiple of `tile` elements, which is also the tile size of the loop over a
-    part. `sizes` has the extents of dimensions.
+    The first program runs the parts in parallel, and writes the carried values of each. The second merges them and does
+    the rest. There are at most `count` parts, each a multiple of `tile` elements, which is also the tile size of the
+    loop over a part. `sizes` is {dimension: extent}.
     """
     loop = merging_loop(program)
     if isinstance(loop, str):
@@ -70,7 +70,7 @@ def loop_halves(program: Program, sizes: Mapping[Symbol, int], count: int, tile:
 
 
 def _free_values(loop: Op) -> set[Value]:
-    """Return the set of values that operations in the body of `loop` use, and that are computed outside of it."""
+    """Return the set of values that operations in the body of `loop` use, and that are computed outside of the loop."""
     (body,) = loop.blocks
     computed = {*body.args, *(r for op in body.ops for r in op.results)}
     return {v for op in body.ops for v in op.operands if v not in computed}
@@ -89,11 +89,11 @@ class _LoopPart:
         self.values: dict[Value, Value] = {}
 
     def loop(self, loop: Op, merges: Sequence[StateMerge], ops: list[Op]) -> Op:
-        """Append a loop over one part of the original `loop`, and the fills that its carried values start from, to
-        `ops`; return the new loop.
+        """Append to `ops` a loop over one part of `loop`, after fills that its carried values start from; return the
+        new loop.
 
-        `merges` has a StateMerge for each carried value: how the values of parts merge. It tells the neutral number
-        from which a part starts: 0 for a sum, the lowest number for a maximum.
+        `merges` has, for each carried value, how the values of parts merge. This determines the number that a part
+        starts from: 0 for a sum, the lowest number for a maximum.
         """
         (body,) = loop.blocks
         args = tuple(Value(self._type(a.type), a.name) for a in body.args)
@@ -114,9 +114,9 @@ class _LoopPart:
     def add(self, op: Op, ops: list[Op]) -> None:
         """Append the operation `op` to `ops`, rewritten over two dimensions in place of the split axis.
 
-        These are `self.outer` (number of the part) and `self.inner` (index within it). Its results are also recorded in
-        `self.values`. A `self_index` along the split axis is computed from both indices. If a result must be neutral
-        past the end of the axis (such as 0 for a sum), a select is appended too.
+        They are `self.outer` (number of the part) and `self.inner` (index within the part). The results are recorded in
+        `self.values`. A `self_index` along the split axis is computed from both indices. If a result is in
+        `self.neutral`, a select is appended too, which gives the neutral number past the end of the axis.
         """
         if op.name == "self_index" and op.attrs["dim"] is self.axis:
             self.values[op.result] = self._position(op, op.result.type.dtype, ops)
@@ -148,20 +148,19 @@ class _LoopPart:
         return self.values.get(value, value)
 
     def _type(self, kind: TileType) -> TileType:
-        """Return the tile type `kind` over the two dimensions of the split axis: `self.outer` and `self.inner`.
+        """Return the tile type `kind` with `self.outer` as first dimension, and `self.inner` in place of the split
+        axis.
 
-        `self.outer`, the number of the part, becomes the first dimension. `self.inner`, the index within a part,
-        replaces the split axis. A type without dimensions is returned unchanged.
+        A type without dimensions is returned unchanged.
         """
         dims = tuple(self.inner if d is self.axis else d for d in kind.dims)
         return TileType(kind.dtype, (self.outer, *dims)) if dims else kind
 
     def _access(self, op: Op) -> dict[str, object]:
-        """Return {"over": iterators, "at": memory coordinates} of the read `op` over the new dimensions; {} if its tile
-        has no dimensions.
+        """Return {"over": iterators, "at": memory coordinates} of the read `op` over the new dimensions.
 
-        If the last part is short, and the read goes along the split axis, "otherwise": 0 is added unless the read
-        states one.
+        If parts may be short, a read along the split axis that states no value out of bounds gets "otherwise": 0 too.
+        Return {} if the tile of `op` has no dimensions.
         """
         kind, over, at = places(op)
         if not kind.dims:
@@ -176,8 +175,8 @@ class _LoopPart:
     def _position(self, op: Op, dtype: DType, ops: list[Op]) -> Value:
         """Append operations to `ops` that compute the index along the split axis; return their result.
 
-        The index is part * width + index within the part. The result is a tile of the type `dtype` over two dimensions:
-        `self.outer` (the part) and `self.inner` (the index within it). The operations get the source line of `op`.
+        The index is part * width + index within the part. The result is a tile of type `dtype` over `self.outer` and
+        `self.inner`. The operations get the source location of `op`.
         """
         index = TILE.ops["self_index"]
         outer, inner = (
@@ -190,8 +189,10 @@ class _LoopPart:
         return ops[-1].result
 
     def _masked(self, op: Op, number: float, ops: list[Op]) -> Value:
-        """Append operations to `ops` that select the result of `op` up to the end of the split axis, and `number` past
-        it; return the result of the select.
+        """Append operations to `ops` that select the result of `op` before the end of the split axis, and `number` past
+        it.
+
+        Return the result of the select.
         """
         position = self._position(op, i32, ops)
         end, past = _number(self.extent, i32, op), _number(number, op.result.type.dtype, op)
@@ -213,10 +214,10 @@ class _Merge:
     outer: Symbol
 
     def replacement(self) -> Replacement:
-        """Return a Replacement: operations in place of the original loop, which read the carried values of all parts
-        from memory and merge them.
+        """Return a Replacement of the original loop: its operations read the carried values of all parts, and merge
+        them.
 
-        Maxima are merged first, as other carried values are rescaled by them. Parts are always combined in the same
+        Maxima are merged first, since other carried values are rescaled by them. Parts are always combined in the same
         order.
         """
         ops: list[Op] = []
@@ -254,16 +255,15 @@ class _Merge:
 
 
 def _number(value: float, dtype: DType, op: Op) -> Op:
-    """Return a `fill` operation with the number `value`, whose result is a tile without dimensions of the type `dtype`.
-    It gets the source line of `op`.
+    """Return a `fill` operation with the number `value`: its result is a tile of type `dtype` without dimensions.
+
+    It gets the source location of `op`.
     """
     return Op(TILE.ops["fill"], (), {"value": value}, (Value(TileType(dtype, ())),), loc=op.loc)
 
 
 def _applied(name: str, operands: tuple[Value, ...], op: Op) -> Op:
-    """Return the operation called `name` on `operands`; the type of its result follows from them. It gets the source
-    line of `op`.
-    """
+    """Return the operation called `name` on `operands`, with inferred result types and the source location of `op`."""
     spec = TILE.ops[name]
     assert spec.result_types is not None
     types = spec.result_types(Op(spec, operands, {}, (), (), op.loc))

@@ -27,14 +27,15 @@ MANY = 16
 _ALIKE = {*SIMPLE, *GIVEN, "read"}
 
 
-def parted(program: Program, sizes: Mapping[Symbol, int], count: int, machine: Machine) -> TwoPrograms | str:
-    """Return TwoPrograms: the program as two. The first reduces `count` equal parts of the reduced dimension
-    separately; the second combines their results, and reduces the elements left over. Or return text: why it cannot be
-    split.
+def split_reduction_programs(
+    program: Program, sizes: Mapping[Symbol, int], count: int, machine: Machine
+) -> TwoPrograms | str:
+    """Return the program as a TwoPrograms that reduces in parts; or text: why it cannot be split.
 
-    The program must have no constraints and exactly one reduction, whose result is not rounded. The values that it
-    reduces must be computed element by element from plain reads, and used by nothing else. `sizes` has the extents of
-    dimensions. The cache line of `machine` decides how parts are rounded.
+    The first program reduces `count` equal parts of the reduced dimension separately. The second combines their
+    results, and reduces the remaining elements. The program must have no constraints and exactly one reduction, with a
+    result that is not rounded. The values that it reduces must be computed elementwise from plain reads, and used by
+    nothing else. `sizes` is {dimension: extent}. A long part is rounded to cache lines of `machine`.
     """
     reductions = [op for op in program.walk() if op.name in REDUCTIONS]
     if len(reductions) != 1 or reductions[0] not in program.body.ops or program.records:
@@ -81,7 +82,7 @@ def _part_reduction(last: Op, before: list[Op], over: Parted, dim: Symbol) -> tu
     """Return (result, operations that compute it): a reduction like `last`, but along the new dimension `dim`.
 
     `before` are the operations that compute the operand of `last`. `over` rewrites them over new dimensions in place of
-    the reduced one; those other than `dim` remain in the result.
+    the reduced dimension. The result keeps the new dimensions other than `dim`.
     """
     over.block(before, ops := list[Op]())
     source = over.of(last.operands[0])
@@ -91,11 +92,10 @@ def _part_reduction(last: Op, before: list[Op], over: Parted, dim: Symbol) -> tu
 
 
 def _width(reads: list[Op], axis: Expr, extent: int, count: int, line_bytes: int) -> int:
-    """Return the number of elements in each of `count` parts of the dimension `axis`: `extent` // `count`, rounded
-    down.
+    """Return the number of elements in each of `count` parts of the dimension `axis`: `extent` // `count`.
 
-    If `axis` is contiguous and that is more than `MANY` cache lines, it is rounded down to whole cache lines of
-    `line_bytes` bytes. `reads` are the reads along `axis`.
+    If `axis` is contiguous and a part is longer than `MANY` cache lines of `line_bytes` bytes, it is rounded down to
+    whole cache lines. `reads` are the reads along `axis`.
     """
     width = extent // count
     sides = [element_bytes(op.operands[0].type.dtype) for op in reads if axis in contiguous_dims(op)]

@@ -36,12 +36,12 @@ def summed_between(program: Program) -> list[Expr]:
     return list(dict.fromkeys(d for op in products for d in _summed(op) if d in results))
 
 
-def in_a_loop(program: Program, dim: Expr, tile: int) -> Program | str:
-    """Return `program` with a loop over `dim` around the MMA that sums it and all operations whose results have it; or
-    text: why not. An iteration has `tile` elements.
+def with_loop_over(program: Program, dim: Expr, tile: int) -> Program | str:
+    """Return `program` with a loop over `dim`, of `tile` elements per iteration, around the MMA that sums it; or text:
+    why not.
 
-    Exactly one MMA must sum `dim`, and nothing else may use values along it. These values must be computed element by
-    element from MMAs and reads. If the program reduces along `dim`, it must be a softmax, which becomes an online
+    The loop contains all operations with results along `dim`. They must compute elementwise from MMAs and reads, and
+    only this MMA may use the results. If the program reduces along `dim`, it must be a softmax, which becomes an online
     softmax; several MMAs may then sum `dim`.
     """
     ops = program.body.ops
@@ -71,16 +71,15 @@ def in_a_loop(program: Program, dim: Expr, tile: int) -> Program | str:
 
 
 def has_only_tile(program: Program, dim: Expr) -> bool:
-    """True if the constraints of `program` on the loop over `dim` state its tile size and nothing else. True also if
-    they state nothing.
-    """
+    """True if the constraints of `program` on the loop over `dim` state only its tile size, or nothing."""
     stated = {name for r in program.records if r.name == "tiling" and r.attrs["dim"] is dim for name in r.attrs}
     return stated <= {"dim", "tile"}
 
 
 def with_tile(program: Program, dim: Expr, tile: int) -> Program:
-    """Return `program` with the constraint that its loop over `dim` has `tile` elements per iteration. Earlier
-    constraints on that loop are removed.
+    """Return `program` with the constraint that its loop over `dim` has `tile` elements per iteration.
+
+    Earlier constraints on this loop are removed.
     """
     others = [r for r in program.records if r.name != "tiling" or r.attrs["dim"] is not dim]
     with building():
@@ -88,16 +87,18 @@ def with_tile(program: Program, dim: Expr, tile: int) -> Program:
 
 
 def _tiled(program: Program, ops: list[Op], dim: Expr, tile: int) -> Program:
-    """Return `program` with `ops` as the operations of its body, and with one more constraint: the loop over `dim` has
-    `tile` elements per iteration.
+    """Return `program` with the operations `ops` as its body, and with one more constraint.
+
+    The constraint is that the loop over `dim` has `tile` elements per iteration.
     """
     tiling = Op(TILE.records["tiling"], (), {"dim": dim, "tile": as_expr(tile)})
     return replace(program, body=Block(program.body.args, ops), records=[*program.records, tiling])
 
 
 def _with_softmax(program: Program, dim: Expr, softmax: OnlineSoftmax, tile: int) -> Program:
-    """Return `program` with the `softmax` along `dim` as a loop (online softmax) of `tile` elements per iteration. The
-    loop carries the maximum, the sums of weights, and the accumulators of MMAs.
+    """Return `program` with the `softmax` along `dim` as a loop (online softmax) of `tile` elements per iteration.
+
+    The loop carries the maximum, the sums of weights, and the accumulators of MMAs, in this order.
     """
     ends = (softmax.maximum, *softmax.sums, *softmax.products)
     with building():
@@ -125,17 +126,18 @@ def _with_softmax(program: Program, dim: Expr, softmax: OnlineSoftmax, tile: int
 
 
 def _softmax_body(dim: Expr, softmax: OnlineSoftmax, carried: dict[Op, Value]) -> list[Op]:
-    """Return the operations of the body of an online softmax loop over `dim`. They compute the new maximum, rescale the
-    carried sums to it, and add the terms of the tile.
+    """Return the operations of the body of an online softmax loop over `dim`.
 
-    `carried` is {operation of `softmax` whose result is carried: the argument of the body that has its value so far}.
+    They compute the new maximum, rescale the carried sums to it, and add the terms of the tile. `carried` is {operation
+    of `softmax` with a carried result: the body's argument with the value so far}.
     """
     maximum, ops = softmax.maximum, list[Op]()
     values: dict[Value, Value] = {}
 
     def add(name: str, operands: tuple[Value, ...], given: Op, result: Value | None = None, **attrs: object) -> Value:
-        """Append the operation called `name` to the body; return its result. It has the type of `result` (None: of the
-        first operand), and the source line of `given`.
+        """Append the operation called `name` to the body; return its result.
+
+        It has the type of `result` (None: of the first operand), and the source location of `given`.
         """
         kind = result.type if result is not None else operands[0].type
         op = Op(TILE.ops[name], operands, attrs, (Value(kind),), (), given.loc)
@@ -143,8 +145,9 @@ def _softmax_body(dim: Expr, softmax: OnlineSoftmax, carried: dict[Op, Value]) -
         return op.result
 
     def next_maximum() -> None:
-        """Append operations to the body that compute the new maximum, and the factor that rescales carried sums to it.
-        Record both in `values`.
+        """Append operations that compute the new maximum, and the factor that rescales carried sums to it.
+
+        Record in `values` the new maximum for the maximum, and the factor for the carried maximum.
         """
         higher = add("max", (maximum.operands[0], carried[maximum]), maximum, maximum.result, dim=dim, acc=True)
         shrink = add(softmax.power.name, (add("sub", (carried[maximum], higher), maximum),), maximum)
@@ -168,16 +171,15 @@ def _softmax_body(dim: Expr, softmax: OnlineSoftmax, carried: dict[Op, Value]) -
 
 
 def _filled(op: Op, value: float) -> Op:
-    """Return a `fill` operation with the number `value`, whose result has the type of the result of `op`."""
+    """Return a `fill` operation with the number `value`; its result has the type of the result of `op`."""
     return Op(TILE.ops["fill"], (), {"value": value}, (Value(op.result.type),), (), op.loc)
 
 
 def without_k_loops(program: Program, free: Collection[Op]) -> tuple[Program, Collection[Op]]:
-    """Remove the loops of `free` that only add MMAs; the MMAs then sum all of K at once. Return (new program, the other
-    loops of `free` in it).
+    """Remove the loops of `free` that only add MMAs, so that MMAs sum all of K at once.
 
-    Both are returned unchanged if there are no such loops. `free` holds the loops whose result does not depend on the
-    tile size.
+    Return (new program, counterparts of the other loops of `free` in it). Both are returned unchanged if there are no
+    such loops. `free` holds the loops that give the same result for every tile size.
     """
     removed = {op for op in free if only_adds(op)}
     if not removed:
@@ -196,12 +198,12 @@ class _WithoutLoops(Regrouped):
         self.removed = removed
 
     def is_removed(self, op: Op) -> bool:
-        """True if the loop `op` is removed, so that its body takes its place."""
+        """True if the loop `op` is in `self.removed`. Its body then replaces it."""
         return op in self.removed
 
 
 def _summed(op: Op) -> list[Expr]:
-    """Return the dimensions of K of the MMA `op`: both operands have them, and the accumulator does not."""
+    """Return a list of the dimensions of K of the MMA `op`: both operands have them, and the accumulator does not."""
     a, b, c = (v.type.dims for v in op.operands)
     return [d for d in a if d in b and d not in c]
 

@@ -21,10 +21,11 @@ from tilewright.rewrite.rewriter import Rewriter
 def without_unit_loops(
     program: Program, free: Collection[Op], trips: Callable[[Op], int | None]
 ) -> tuple[Program, Collection[Op]]:
-    """Replace each loop with one iteration by its body; return (new program, the loops of `free` in it).
+    """Replace each loop with one iteration by its body; return (new program, counterparts of the other loops of `free`
+    in it).
 
-    `trips` returns the number of iterations of a loop, None if that is not known. `free` holds the loops whose result
-    does not depend on the tile size. If there is no such loop, both are returned unchanged.
+    If there is no such loop, both are returned unchanged. `trips` is a function from a loop to its number of
+    iterations, or to None if that is not known. `free` holds the loops that give the same result for every tile size.
     """
     unit = {op for op in program.walk() if op.name == "iterate" and trips(op) == 1}
     if not unit:

@@ -31,10 +31,10 @@ CLONED = frozenset({*ELEMENTWISE, "cast", "select", "not_", "broadcast"})
 
 
 def with_unit_rows(program: Program, free: Collection[Op]) -> tuple[Program, Collection[Op], Symbol] | None:
-    """Give each matrix-vector MMA a unit dimension (of extent 1) as its missing M or N. Return (new program, the loops
-    of `free` in it, the unit dimension); None if there is no matrix-vector MMA.
+    """Give each matrix-vector MMA a unit dimension (of extent 1) as its missing M or N.
 
-    `free` holds the loops whose result does not depend on the tile size. Dot products, which lack both M and N, stay.
+    Return (new program, counterparts of the loops `free` in it, unit dimension); None if there is no matrix-vector MMA.
+    Dot products, which lack both M and N, stay. `free` holds the loops that give the same result for every tile size.
 
     >>> from tilewright.ir.tile import parse_tile
     >>> program = parse_tile('''tile product(%x: global f32[K], %w: global f32[N, K], %y: global f32[N])
@@ -68,8 +68,9 @@ def with_unit_rows(program: Program, free: Collection[Op]) -> tuple[Program, Col
 
 
 def _free_dims(op: Op) -> tuple[int, int]:
-    """Return (number of dimensions of M, number of dimensions of N) of the MMA `op`: of its result's dimensions that
-    only operand A has, and that only operand B has.
+    """Return (number of dimensions of M, number of dimensions of N) of the MMA `op`.
+
+    M has the dimensions of the result that only operand A has, N those that only operand B has.
     """
     a, b, acc = (set(v.type.dims) for v in op.operands)
     return len((a - b) & acc), len((b - a) & acc)
@@ -97,8 +98,10 @@ class _UnitRows:
         self.ops: list[Op] = []
 
     def run(self) -> Block:
-        """Return the body of the rewritten program, in which every matrix-vector MMA has the unit dimension (the added
-        dimension of extent 1). Operations whose results nothing uses are left out.
+        """Return the body of the rewritten program, in which every matrix-vector MMA has the unit dimension (of extent
+        1).
+
+        Operations without used results are left out, unless they write. Call it once: it appends to `self.ops`.
         """
         for op in self.program.body.ops:
             self._op(op)
@@ -107,8 +110,10 @@ class _UnitRows:
     # -- which values have the dimension -----------------------------------------------------------------------
 
     def _with_unit(self) -> set[Value]:
-        """Return the set of values that get the unit dimension (the added dimension of extent 1): results of
-        matrix-vector MMAs, all values computed from them, and values carried with them by loops.
+        """Return the set of values that get the unit dimension (the added dimension of extent 1).
+
+        They are the results of matrix-vector MMAs, all values computed from them, and values that loops carry with
+        them.
         """
         units = {v for op in self.program.walk() if op.name == "mma" and _lacks_rows(op) for v in op.results}
         before = -1
@@ -122,8 +127,9 @@ class _UnitRows:
         return units
 
     def _needed_with_unit(self) -> set[Value]:
-        """Return the set of values outside `self.units` of which a second version, with the unit dimension (the added
-        dimension of extent 1), is needed: as an operand that must have it, or to compute such an operand.
+        """Return the set of values outside `self.units` that are also needed in a version with the unit dimension.
+
+        They are operands that must have this dimension, and values from which these operands are computed.
         """
         needed: set[Value] = set()
         for op in self.program.walk():
@@ -139,8 +145,10 @@ class _UnitRows:
         return lifts - self.units
 
     def _lifted_operands(self, op: Op) -> Sequence[Value]:
-        """Return the operands of `op` that must have the unit dimension (the added dimension of extent 1) after the
-        rewrite; () if none must. Elementwise operations need none, as they broadcast.
+        """Return the operands of `op` that must have the unit dimension (of extent 1) after the rewrite; () if none
+        must.
+
+        Elementwise operations need none, since they broadcast.
         """
         if op.name == "mma" and op.results[0] in self.units:
             a, b, acc = op.operands
@@ -153,17 +161,16 @@ class _UnitRows:
         return ()
 
     def _dims(self, value: Value) -> tuple[Expr, ...]:
-        """Return the dimensions of the tile `value` with the unit dimension (the added dimension of extent 1) before
-        them.
-        """
+        """Return the dimensions of the tile `value`, with the unit dimension before them."""
         return (self.unit, *value.type.dims)
 
     # -- operations with it ------------------------------------------------------------------------------------
 
     def _op(self, op: Op) -> None:
-        """Append the rewritten form of `op` to `self.ops`, and record its results in `self.values`. If a version of a
-        result with the unit dimension (the added dimension of extent 1) is needed, append operations that compute it
-        too.
+        """Append the rewritten form of `op` to `self.ops`, and record its results in `self.values`.
+
+        If a result is also needed with the unit dimension, append operations that compute this version, and record it
+        in `self.lifted`.
         """
         attrs = dict(op.attrs)
         blocks: tuple[Block, ...] = ()
@@ -192,10 +199,9 @@ class _UnitRows:
                 self.lifted[value] = self._clone(op, value)
 
     def _nested(self, op: Op) -> tuple[tuple[Value, ...], tuple[Block, ...]]:
-        """Return (rewritten operands, rewritten blocks) of `op`, a loop or condition.
+        """Return (rewritten operands, rewritten blocks) of `op`, a loop or conditional.
 
-        A carried value that gets the unit dimension (the added dimension of extent 1) has it as operand, as block
-        argument and where the block yields it.
+        A carried value that gets the unit dimension has it as operand, as block argument and in the `yield`.
         """
         has_unit = [v in self.units for v in op.results]
         first = len(op.operands) - len(has_unit)
@@ -217,10 +223,11 @@ class _UnitRows:
         return operands, (rewritten,)
 
     def _emit(self, op: Op, operands: tuple[Value, ...], attrs: dict[str, Any], blocks: tuple[Block, ...] = ()) -> Op:
-        """Append an operation of the kind of `op`, with these `operands`, `attrs` (attributes) and `blocks`, to
-        `self.ops`; return it.
+        """Append an operation like `op`, with these `operands`, `attrs` ({name: value}) and `blocks`, to `self.ops`;
+        return it.
 
-        Its result types follow from the operands if that kind derives them; otherwise they are those of `op`.
+        Its result types are inferred from the operands if the operation has such a rule; otherwise they are those of
+        `op`.
         """
         rewritten = Op(op.spec, operands, attrs, (), blocks, op.loc)
         types = op.spec.result_types(rewritten) if op.spec.result_types else tuple(v.type for v in op.results)
@@ -229,9 +236,10 @@ class _UnitRows:
         return rewritten
 
     def _access(self, op: Op) -> dict[str, Any]:
-        """Return {"over": iterators, "at": memory coordinates} of the read or write `op` when its tile has the unit
-        dimension (the added dimension of extent 1) first. Coordinates do not change: memory does not have that
-        dimension.
+        """Return {"over": iterators, "at": memory coordinates} of the read or write `op` for a tile with the unit
+        dimension first.
+
+        Coordinates do not change: memory does not have this dimension.
         """
         _, over, at = places(op)
         return {"over": (symbol(f"at_{self.unit}", 0), *over), "at": at}
@@ -243,25 +251,27 @@ class _UnitRows:
         return self.values.get(value, value)
 
     def _lift(self, value: Value) -> Value:
-        """Return the version of `value` in the rewritten program that has the unit dimension (the added dimension of
-        extent 1). If there is none yet, a broadcast that makes it is appended to `self.ops`.
+        """Return the version of `value` in the rewritten program with the unit dimension (of extent 1).
+
+        If there is none yet, append a broadcast to `self.ops`, and return its result.
         """
         if value in self.units:
             return self._of(value)
         return self.lifted.get(value) or self._append("broadcast", self._of(value), to=self._dims(value))
 
     def _plain(self, value: Value) -> Value:
-        """Return the version of `value` in the rewritten program without the unit dimension (the added dimension of
-        extent 1). If it has that dimension, a maximum along it, which removes it, is appended to `self.ops`.
+        """Return the version of `value` in the rewritten program without the unit dimension (of extent 1).
+
+        If `value` has this dimension, append a maximum along it to `self.ops`, and return its result.
         """
         rewritten = self._of(value)
         return self._append("max", rewritten, dim=self.unit) if value in self.units else rewritten
 
     def _clone(self, op: Op, value: Value) -> Value:
-        """Append operations to `self.ops` that compute `value`, the result of `op`, with the unit dimension (the added
-        dimension of extent 1); return the new result.
+        """Append operations to `self.ops` that compute `value`, the result of `op`, with the unit dimension; return the
+        new result.
 
-        A fill, read or elementwise operation is done a second time with that dimension; the result of any other is
+        A fill, read or elementwise operation is done a second time with the unit dimension. Any other result is
         broadcast.
         """
         if op.name == "fill" or (op.name == "read" and _has_all_coordinates(op)):
@@ -277,10 +287,11 @@ class _UnitRows:
         return self._append("broadcast", self._of(value), to=self._dims(value))
 
     def _in_order(self, value: Value, rewritten: Value) -> Value:
-        """Return `rewritten`, a new version of `value`, with the unit dimension (the added dimension of extent 1) first
-        and the others in the order of `value`. If they have another order, a permute is appended to `self.ops`.
+        """Return `rewritten`, a new version of `value`, with the unit dimension first and the others in the order of
+        `value`.
 
-        If `rewritten` does not have the unit dimension, it is returned unchanged.
+        If its dimensions have another order, append a permute to `self.ops`. Without the unit dimension, `rewritten` is
+        returned unchanged.
         """
         dims = rewritten.type.dims if isinstance(rewritten.type, TileType) else ()
         if self.unit not in dims or dims == self._dims(value):
@@ -315,9 +326,10 @@ def _widest(op: Op) -> Value:
 
 def _carried(op: Op) -> Sequence[tuple[tuple[Value, ...], tuple[Value, Value]]]:
     """Return [(values that hold a result, (initial value, yielded value))] for each result of `op`, a loop or
-    condition; [] if it is neither, or has no results.
+    conditional.
 
-    The values that hold a result are the result itself and, in a loop, the argument of the body.
+    The values that hold a result are the result itself and, in a loop, the argument of the body. The initial value of a
+    conditional is its `else` value. Return [] if `op` is neither, or has no results.
     """
     if op.name not in ("iterate", "conditional") or not op.results:
         return []

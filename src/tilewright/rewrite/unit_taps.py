@@ -22,12 +22,11 @@ from tilewright.rewrite.rewriter import Rewriter, places
 def without_unit_taps(
     program: Program, sizes: Mapping[Symbol, Size], free: Collection[Op]
 ) -> tuple[Program, Collection[Op]]:
-    """Replace by 0 the indices of dimensions of extent 1 that an MMA sums. Return (new program, the loops of `free` in
-    it).
+    """Replace by 0 the indices of dimensions of extent 1 that an MMA sums, such as the taps of a 1x1 convolution.
 
-    An example is the taps of a 1x1 convolution: the coordinate p + r becomes p. A coordinate is changed only if it has
-    another index too. If no coordinate of a read changes, the program and `free` are returned as they are. `sizes` is
-    {dimension: extent}. `free` holds the loops whose result does not depend on the tile size.
+    Return (new program, counterparts of the loops `free` in it). The coordinate p + r becomes p; a coordinate is
+    changed only if it has another index too. If no coordinate of a read changes, both are returned unchanged. `sizes`
+    is {dimension: extent}. `free` holds the loops that give the same result for every tile size.
     """
     summed = {
         d
@@ -57,8 +56,9 @@ class _WithoutTaps(Rewriter):
         return dims
 
     def access(self, op: Op) -> Mapping[str, object]:
-        """Return {"at": memory coordinates} of the read or write `op`, with 0 in place of indices of `self.summed` in
-        coordinates that have several indices; {} if nothing changes.
+        """Return {"at": memory coordinates} of the read or write `op`, with 0 in place of the indices of `self.summed`.
+
+        Coordinates with one index stay. Return {} if nothing changes.
         """
         if "at" not in op.attrs:
             return {}

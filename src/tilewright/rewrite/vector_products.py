@@ -28,12 +28,12 @@ PLAIN = frozenset({"tag"})
 def with_sums_of_terms(
     program: Program, free: Collection[Op], units: Collection[Expr] = ()
 ) -> tuple[Program, Collection[Op]] | None:
-    """Return (program in which each matrix-vector MMA is an elementwise product and a sum, the loops of `free` in the
-    new program). K loops that only add MMAs are removed.
+    """Return (program with an elementwise product and a sum in place of each matrix-vector MMA, counterparts of `free`
+    in it).
 
-    None if there is no MMA, if one has both M and N or lies in another loop, or if the program has constraints. `free`
-    holds the loops whose result does not depend on the tile size. Dimensions in `units`, of extent 1, count as no M and
-    no N.
+    K loops that only add MMAs are removed. None if there is no MMA, if an MMA has both M and N or is in another loop,
+    or if the program has constraints. `free` holds the loops that give the same result for every tile size. Dimensions
+    in `units`, of extent 1, count neither as M nor as N.
 
     >>> from tilewright.ir.tile import parse_tile
     >>> program = parse_tile('''tile product(%x: global f32[K], %w: global f32[N, K], %y: global f32[N])
@@ -78,8 +78,9 @@ def with_sums_of_terms(
 
 
 def _with_values(op: Op, values: Mapping[Value, Value], kept: dict[Op, Op]) -> Op:
-    """Return a copy of `op` with its operands replaced by `values`, {value: replacement}, in its blocks too. The copy
-    has the same results. Also records {operation: its copy} in `kept`.
+    """Return a copy of `op` with operands replaced by `values`, {value: replacement}, also in its blocks.
+
+    The copy has the same results. Also record {operation: its copy} in `kept`.
     """
     blocks = tuple(Block(block.args, [_with_values(inner, values, kept) for inner in block.ops]) for block in op.blocks)
     kept[op] = Op(op.spec, tuple(values.get(v, v) for v in op.operands), op.attrs, op.results, blocks, op.loc)
@@ -87,10 +88,10 @@ def _with_values(op: Op, values: Mapping[Value, Value], kept: dict[Op, Op]) -> O
 
 
 def streams_rows_along_k(program: Program, constant: Collection[str], units: Collection[Expr]) -> bool:
-    """True if each MMA of `program` is a matrix-vector product that reads its matrix as it lies in memory, along K.
+    """True if each MMA of `program` is a matrix-vector product with a matrix that is read directly, contiguous along K.
 
-    The matrix must be an argument that is not in `constant`: a constant one is packed once, when it is bound. `units`
-    are the dimensions of extent 1. True also if there is no MMA.
+    The matrix must be an argument that is not named in `constant`: a constant one is packed once, when it is bound.
+    `units` are the dimensions of extent 1. True also if there is no MMA.
     """
     makers = {v: op for op in program.walk() for v in op.results}
     return all(_matrix_lies_along_k(op, makers, constant, units) for op in program.walk() if op.name == "mma")
@@ -99,8 +100,11 @@ def streams_rows_along_k(program: Program, constant: Collection[str], units: Col
 def _matrix_lies_along_k(
     op: Op, makers: Mapping[Value, Op], constant: Collection[str], units: Collection[Expr]
 ) -> bool:
-    """True if one operand of the MMA `op` has a free dimension, is a plain read of an argument that is not in
-    `constant`, and is contiguous along K. `makers` has the operation that makes each value.
+    """True if exactly one operand of the MMA `op` has M or N, and is read directly from an argument, contiguous along
+    K.
+
+    The argument must not be named in `constant`. `makers` is {value: operation that computes it}. Dimensions in `units`
+    count as absent.
     """
     a, b, c = (set(v.type.dims) - set(units) for v in op.operands)
     matrices = [v for v, only in ((op.operands[0], a - b), (op.operands[1], b - a)) if only & c]
@@ -111,16 +115,17 @@ def _matrix_lies_along_k(
 
 
 def _is_vector_product(op: Op, units: Collection[Expr]) -> bool:
-    """True if the MMA `op` lacks M or N or both, its operands have all dimensions of its result, and no attribute
-    changes its arithmetic. Dimensions in `units` count as absent.
+    """True if the MMA `op` lacks M or N or both, and has only attributes that do not change the result (`PLAIN`).
+
+    The operands must have all dimensions of the result. Dimensions in `units` count as absent.
     """
     a, b, c = (set(v.type.dims) - set(units) for v in op.operands)
     return not ((a - b) & c and (b - a) & c) and (a | b) >= c and set(op.attrs) <= PLAIN
 
 
 def _is_used(op: Op, used: Collection[Value]) -> bool:
-    """True unless `op` is a constant (`fill` or `scalar`) whose result is not in `used`, the values that some operation
-    uses.
+    """True unless `op` is a constant (`fill` or `scalar`) with a result that is not in `used`, the values that are
+    used.
     """
     return op.name not in ("fill", "scalar") or any(r in used for r in op.results)
 
@@ -131,7 +136,7 @@ def _sum_of_terms(
     """Append operations to `ops` that compute the MMA `op` as an elementwise product and a sum over K; return their
     result.
 
-    `operands` replace those of the MMA. Its accumulator is added unless it is in `zeros`, the values that are 0.
+    `operands` replace the operands of the MMA. The accumulator is added unless it is in `zeros`, the values that are 0.
     `units` are dimensions of extent 1.
     """
     *multiplied, start = operands
@@ -139,7 +144,9 @@ def _sum_of_terms(
 
     def add(name: str, of: tuple[Value, ...], dims: tuple[Expr, ...], **attrs: object) -> Value:
         """Append the operation called `name` on the values `of`, with the attributes `attrs`, to `ops`; return its
-        result, a tile with the dimensions `dims` and the element type of the MMA's result.
+        result.
+
+        The result is a tile with the dimensions `dims` and the element type of the MMA's result.
         """
         ops.append(Op(TILE.ops[name], of, attrs, (Value(TileType(kind.dtype, dims)),), loc=op.loc))
         return ops[-1].result

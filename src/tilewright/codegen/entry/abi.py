@@ -43,8 +43,7 @@ class EntryFault:
 
     @property
     def code(self) -> int:
-        """The number that a kernel's C functions return for this error: its kind in the low 8 bits and, above them,
-        `place`, the index of the buffer, size or check that it is about.
+        """The number that a kernel's C functions return for this error: the kind in the low 8 bits, `place` above them.
 
         >>> EntryFault(ErrorKind.BAD_SIZE, 2, "K is not from 1 to 100").code
         516

@@ -29,8 +29,10 @@ class CallFunction:
         self.pointers: dict[Value, str] = {}
 
     def text(self) -> str:
-        """Emit the whole function and return its LLVM text: `NAME_bind` (the operations that run once for constant
-        arguments) or `NAME` (those of every call). Its checks also register their error codes with the plan.
+        """Emit the whole function, and return its LLVM text.
+
+        It is `NAME_bind` or `NAME`, depending on `self.once`. Also register the error codes of its checks, and the
+        intrinsics that it needs, with the plan.
         """
         plan, w = self.plan, self.w
         room = max((8 * (len(op.operands) + 3 + len(p)) for op, p in plan.parameters.items()), default=8)
@@ -52,8 +54,10 @@ class CallFunction:
     # -- checks -------------------------------------------------------------------------------------------
 
     def _fail(self, when: str, fault: EntryFault) -> None:
-        """Emit a conditional return: if `when`, the LLVM name of an i1, is set, the emitted function returns the error
-        code of `fault`; else the code that follows runs.
+        """Emit a conditional return: if `when`, the LLVM name of an i1, is set, the emitted function returns the code
+        of `fault`.
+
+        Otherwise the code emitted next runs.
         """
         w = self.w
         w.count += 1
@@ -64,8 +68,9 @@ class CallFunction:
         w.label(passed)
 
     def _require(self, condition: Expr, says: str) -> None:
-        """Emit a conditional return: unless `condition`, an expression of the sizes, holds, the emitted function
-        returns an error code whose message is `says`. Also registers that code with the plan.
+        """Emit a conditional return: unless `condition`, an expression of the sizes, holds, return an error code.
+
+        The code has the message `says`; it is also registered with the plan.
         """
         self._fail(self._not(self.w.condition(condition)), self.plan.requirement(says))
 
@@ -74,9 +79,10 @@ class CallFunction:
         return self.w.value(f"xor i1 {condition}, true")
 
     def _sizes(self) -> None:
-        """Emit loads of the open sizes (known only at the call) from the array `%sizes`, and checks that return an
-        error code: `%sizes` must not be null, each size must be in its range, and the program's `require` conditions
-        must hold. Without open sizes, emit nothing.
+        """Emit loads of the open sizes (known only at the call) from the array `%sizes`, and checks of them.
+
+        The emitted checks return an error code if `%sizes` is null, if a size is out of its range, or if a `require`
+        condition of the program does not hold. Without open sizes, emit nothing.
         """
         sizes, w = self.plan.sizes, self.w
         if not sizes:
@@ -92,10 +98,11 @@ class CallFunction:
 
     def _buffers(self) -> None:
         """Emit loads of the addresses of the buffers (the kernel's arguments) that the emitted function uses, and
-        checks that return an error code.
+        checks.
 
-        No buffer may be null or misaligned for its element type; one that is written may not overlap another. The
-        address of each buffer is also recorded in `self.pointers`. If the function uses no buffer, nothing is emitted.
+        The emitted checks return an error code if a buffer is null or misaligned for its element type, or if a written
+        buffer overlaps another. Record the address of each buffer in `self.pointers`. If the function uses no buffer,
+        emit nothing.
         """
         plan, w = self.plan, self.w
         used = plan.memory.used(self.once)
@@ -134,11 +141,11 @@ class CallFunction:
                 )
 
     def _regions(self) -> None:
-        """Emit checks of the memory that the caller lends, `%kept` and `%workspace`, and the addresses of the program's
-        workspaces within it.
+        """Emit checks of the memory that the caller lends, `%kept` and `%workspace`, and the addresses of workspaces in
+        it.
 
-        The addresses are recorded in `self.pointers`; that of the workers' memory, behind the workspaces, in
-        `self.scratch`.
+        Record these addresses in `self.pointers`, and the address of the workers' scratch memory, behind the
+        workspaces, in `self.scratch`.
         """
         memory, w = self.plan.memory, self.w
         self._region("%kept", memory.kept_bytes, ErrorKind.BAD_KEPT, "kept")
@@ -150,9 +157,9 @@ class CallFunction:
 
     def _region(self, base: str, size: Expr, kind: ErrorKind, what: str) -> None:
         """Emit a check that returns an error code if the pointer `base` to lent memory is null or not a multiple of 64.
-        If the memory has 0 bytes (`size`, an expression of sizes), emit nothing.
 
-        `kind` is the kind of the error code, `what` the name of the memory in its message.
+        `size` is the number of bytes of the memory, an expression of sizes; for the constant 0, emit nothing. `kind` is
+        the kind of the error code, `what` the name of the memory in its message.
         """
         w = self.w
         if isinstance(size, Const) and size.value == 0:
@@ -168,9 +175,9 @@ class CallFunction:
     def _pool(self) -> None:
         """Emit loads from the caller's thread pool: its context, its run function and its number of workers.
 
-        They are recorded in `self` for launches. If the LLVM value `%pool` is null, there is one worker and no run
-        function. A pool without a run function, or with fewer than one worker, makes the emitted function return an
-        error code.
+        Record their LLVM names in `self.context`, `self.run` and as the symbol `COUNT`. If `%pool` is null at run time,
+        there is one worker and no run function. The emitted check returns an error code for a pool without a run
+        function or with fewer than one worker.
         """
         w = self.w
         w.line("br label %looking")
@@ -200,11 +207,11 @@ class CallFunction:
     # -- the program ----------------------------------------------------------------------------------------
 
     def _block(self, block: Block, once: bool) -> None:
-        """Emit the operations of a block of the host program (launches and the like) that belong to the emitted
-        function. Also records the addresses of reshaped tensors.
+        """Emit those operations of a block of the host program (launches and the like) that belong to the emitted
+        function.
 
-        Operations within a `bind` block, for which `once` is True, belong to the function `NAME_bind`, all others to
-        `NAME`. A `return` jumps to the function's end.
+        Operations within a `bind` block, for which `once` is True, belong to `NAME_bind`, all others to `NAME`. A
+        `return` jumps to the function's end. Record the addresses of reshaped tensors in `self.pointers`.
         """
         for op in block.ops:
             if op.name == "let":
@@ -225,9 +232,10 @@ class CallFunction:
                 getattr(self, f"_{op.name}")(op)
 
     def _if(self, op: Op, once: bool) -> None:
-        """Emit the `if` operation `op` of the host program: a jump on its condition, and for each branch those of its
-        operations that belong to the emitted function. `once` is True within a `bind` block, whose operations belong to
-        the function `NAME_bind`, all others to `NAME`.
+        """Emit the `if` operation `op` of the host program: a jump on its condition, and the operations of each branch.
+
+        Only operations that belong to the emitted function are emitted. `once` is True within a `bind` block: its
+        operations belong to `NAME_bind`, all others to `NAME`.
         """
         w = self.w
         condition = w.condition(op.attrs["when"])
@@ -245,8 +253,11 @@ class CallFunction:
         w.label(done)
 
     def _launch(self, op: Op) -> None:
-        """Emit the launch `op` of a compiled program: checks of its conditions, an array of its arguments, and calls of
-        the program. With several workers the pool runs it on each of them; with one it is called directly.
+        """Emit the launch `op` of a compiled program: checks of its conditions, an array of its arguments, and the
+        call.
+
+        With several workers, the emitted code lets the pool run the program on each of them. With one worker, it calls
+        the program directly.
         """
         plan, w = self.plan, self.w
         for condition, says in plan.conditions(op):
@@ -277,7 +288,7 @@ class CallFunction:
         w.label(done)
 
     def _fill(self, op: Op) -> None:
-        """Emit a call that sets all elements of a tensor to one number, as the `fill` operation `op` says."""
+        """Emit the `fill` operation `op`: a call that sets all elements of its tensor to one number."""
         kind, w = op.operands[0].type, self.w
         one = np.asarray(op.attrs["value"]).astype(kind.dtype.numpy).tobytes()
         pattern = int.from_bytes((one * 8)[:8], "little", signed=True)
@@ -285,10 +296,10 @@ class CallFunction:
         w.line(f"call void @{self.plan.name}.fill(ptr {self.pointers[op.operands[0]]}, i64 {size}, i64 {pattern})")
 
     def _table(self, op: Op) -> None:
-        """Emit a call that fills a tensor of integers with the values of an expression, as the `table` operation `op`
-        says. If a value does not fit the element type, an error code is returned at run time.
+        """Emit the `table` operation `op`: a call that fills its tensor of integers with the values of an expression.
 
-        Also adds to the plan the LLVM text of the function that is called.
+        If a value does not fit the element type, the emitted function returns an error code. Add the LLVM text of the
+        called function to `self.plan.tables`.
         """
         plan, w = self.plan, self.w
         name = f"{plan.name}.table.{len(plan.tables)}"
@@ -300,8 +311,8 @@ class CallFunction:
         self._fail(is_out_of_range, plan.requirement(says))
 
     def _check(self, op: Op) -> None:
-        """Emit the `check` operation `op`: if the element of a tensor that it names is not zero, the emitted function
-        returns the error code of this check.
+        """Emit the `check` operation `op`: if its element of a tensor is not 0, the emitted function returns its error
+        code.
         """
         plan, w = self.plan, self.w
         bits = 8 * op.operands[0].type.dtype.numpy.itemsize

@@ -8,11 +8,11 @@ from tilewright.algebra.expr import Const
 from tilewright.ir.core import Block, Op, Program
 
 
-def decided(host: Program) -> Program:
-    """Return the host program (a kernel's launches and workspaces) without operations that are never reached.
+def without_unreachable(host: Program) -> Program:
+    """Return a host program (a kernel's launches and workspaces) without operations that are never reached.
 
     An `if` with a constant condition is replaced by the operations of the branch that is taken. Operations after a
-    `return` are removed. The argument is not changed.
+    `return` are removed. `host` is not changed.
 
     >>> from tilewright.ir.host import parse_host
     >>> host = parse_host('''host f(%y: out global f32 (4)) {
@@ -24,7 +24,7 @@ def decided(host: Program) -> Program:
     ...   }
     ...   fill %y 2
     ... }''')
-    >>> print(decided(host))
+    >>> print(without_unreachable(host))
     host f(%y: out global f32 (4))
     {
       fill %y 0
@@ -37,8 +37,9 @@ def decided(host: Program) -> Program:
 
 
 def _without_dead_code(block: Block) -> tuple[Block, bool]:
-    """Return (the block without operations that are never reached, True if it always ends the host program by a
-    `return`). A block without such operations is returned itself.
+    """Return (block without operations that are never reached, True if it always ends the host program by a `return`).
+
+    If nothing is removed, the first result is `block` itself.
     """
     ops: list[Op] = []
     for op in block.ops:

@@ -12,15 +12,22 @@ from tilewright.ir.core import Block, Op, Program, Value
 from tilewright.ir.tensors import TensorType
 
 
-def in_lines(size: Expr) -> Expr:
-    """Return `size`, an expression for a number of bytes, rounded up to a multiple of 64, the alignment; 0 if it is
-    negative. 65 -> 128.
+def aligned_bytes(size: Expr) -> Expr:
+    """Return `size`, an expression for a number of bytes, rounded up to a multiple of 64 (the alignment); 0 if it is
+    negative.
+
+    >>> print(aligned_bytes(as_expr(65)))
+    128
     """
     return maximum(size + ALIGNMENT - 1, 0) // ALIGNMENT * ALIGNMENT
 
 
 def bytes_of(kind: TensorType) -> Expr:
-    """Return the bytes that a tensor of type `kind` occupies, as an expression of its symbolic extents."""
+    """Return the number of bytes that a tensor of type `kind` occupies, as an expression; its extents may be symbolic.
+
+    Elements narrower than a byte take one byte each. Raise ProgramError if the number of elements is not known (see
+    `TensorType.room`).
+    """
     return kind.room() * kind.dtype.numpy.itemsize
 
 
@@ -49,19 +56,20 @@ class HostMemoryMap:
     workspace_bytes: Expr = field(default_factory=lambda: as_expr(0))
 
     def used(self, once: bool) -> set[Value]:
-        """Return the arguments and workspaces that the host program's operations read or write, also through views.
+        """Return the set of arguments and workspaces that operations of the host program read or write, also through
+        views.
 
-        `once` True selects the operations of its `bind` block, which run once for constant arguments; False selects
-        those of every call.
+        If `once` is True, count the operations of its `bind` block, which run once for constant arguments; if False,
+        the operations of every call.
         """
         return {self.roots[v] for step in self.steps if step.once is once for v in step.op.operands}
 
     def written(self, once: bool, roles: dict[str, list[str]]) -> set[Value]:
-        """Return the arguments and workspaces that the host program's operations may write, also through views.
+        """Return the set of arguments and workspaces that operations of the host program may write, also through views.
 
-        `once` True selects the operations of its `bind` block, which run once for constant arguments; False selects
-        those of every call. `roles` has {name of a launched program: role of each of its arguments, "in", "out" or
-        "inout"}.
+        If `once` is True, count the operations of its `bind` block, which run once for constant arguments; if False,
+        the operations of every call. `roles` is {name of a launched program: list of the roles of its arguments}, such
+        as "in", "out" or "inout".
         """
         written = set()
         for step in self.steps:
@@ -75,15 +83,15 @@ class HostMemoryMap:
 
 
 def memory_map(host: Program, roles: dict[str, list[str]], *, is_serial: bool = False) -> HostMemoryMap:
-    """Return the byte offset of each workspace (temporary tensor) of a host program, and the tensor that each view is
-    of.
+    """Return a HostMemoryMap: byte offsets of workspaces (temporary tensors), and the tensor that each view is of.
 
-    Workspaces that the `bind` block makes or writes get offsets in the memory `kept`, which later calls only read; the
-    others get offsets in the workspace of a call. `roles` has {name of a launched program: role of each of its
-    arguments, "in", "out" or "inout"}. `is_serial` True means that calls with the same `kept` never run at the same
+    Workspaces that the `bind` block makes or writes get offsets in the memory `kept`, which later calls only read. All
+    others get offsets in the workspace of a call. `roles` is {name of a launched program: list of the roles of its
+    arguments}, such as "in", "out" or "inout". If `is_serial` is True, calls with the same `kept` never run at the same
     time, so that they may write to it.
 
-    Raise ProgramError for a workspace that is not packed or, unless `is_serial`, one in `kept` that calls write.
+    Raise ProgramError for a workspace that is not packed. Unless `is_serial`, also raise it for a workspace in `kept`
+    that calls write.
     """
     memory = HostMemoryMap({a: a for a in host.args})
     workspaces: list[tuple[Value, bool]] = []
@@ -102,18 +110,19 @@ def memory_map(host: Program, roles: dict[str, list[str]], *, is_serial: bool = 
             raise ProgramError(f"workspace %{value.name} is {kind}; a workspace is packed")
         if once or value in written_by_bind:
             memory.kept[value] = memory.kept_bytes
-            memory.kept_bytes = memory.kept_bytes + in_lines(bytes_of(kind))
+            memory.kept_bytes = memory.kept_bytes + aligned_bytes(bytes_of(kind))
         else:
             memory.workspaces[value] = memory.workspace_bytes
-            memory.workspace_bytes = memory.workspace_bytes + in_lines(bytes_of(kind))
+            memory.workspace_bytes = memory.workspace_bytes + aligned_bytes(bytes_of(kind))
     return memory
 
 
 def _walk(block: Block, once: bool, memory: HostMemoryMap, workspaces: list[tuple[Value, bool]]) -> None:
-    """Add to `memory` the operations of a block and its inner blocks, and the tensor that each view is of. Append
-    (workspace, True if it is made within `bind`) to `workspaces` for each workspace.
+    """Add the operations of `block` and its inner blocks to `memory.steps`, and the tensor that each view is of to its
+    `roots`.
 
-    `once` is True if the block is part of the host program's `bind` block, which runs once for constant arguments.
+    Append (workspace, True if it is made within `bind`) to `workspaces` for each workspace. `once` is True if the block
+    belongs to the host program's `bind` block, which runs once for constant arguments.
     """
     for op in block.ops:
         if op.name == "workspace":

@@ -10,8 +10,8 @@ from tilewright.algebra.expr_conditions import eq
 from tilewright.algebra.expr_rules import maximum, minimum
 from tilewright.algebra.expr_use import Substitution
 from tilewright.codegen.entry.abi import ALIGNMENT, EntryFault, ErrorKind
-from tilewright.codegen.entry.decided import decided
-from tilewright.codegen.entry.memory import HostMemoryMap, in_lines, memory_map
+from tilewright.codegen.entry.decided import without_unreachable
+from tilewright.codegen.entry.memory import HostMemoryMap, aligned_bytes, memory_map
 from tilewright.errors import ProgramError
 from tilewright.ir.binding import allowed, open_parameters, open_sizes
 from tilewright.ir.core import Op, Program
@@ -43,8 +43,8 @@ class EntryPlan:
     """All that the functions of a kernel are emitted from; they add `tables`, `declared` lines and error codes to it.
 
     `launched` returns the function of a launch operation. `configuration` is the configuration of tile registers (AMX),
-    None without them. `apart` is True if calls with the same `kept` (memory that `bind` fills) never run at the same
-    time. `laid_out` is True if buffers have the strides or swizzle of the programs' arguments; otherwise all are
+    None without them. `is_serial` is True if calls with the same `kept` (memory that `bind` fills) never run at the
+    same time. `laid_out` is True if buffers have the strides or swizzle of the programs' arguments; otherwise all are
     packed.
     """
 
@@ -58,7 +58,7 @@ class EntryPlan:
         is_serial: bool = False,
         laid_out: bool = False,
     ):
-        self.name, self.host, self.configuration = name, decided(host), configuration
+        self.name, self.host, self.configuration = name, without_unreachable(host), configuration
         self.laid_out = laid_out
         self.sizes = open_sizes(host)
         self.launches = {op: launched(op) for op in self.host.walk() if op.name == "launch"}
@@ -72,21 +72,25 @@ class EntryPlan:
         self._checks: dict[Op, int] = {}
 
     def fault(self, kind: ErrorKind, place: int, says: str) -> EntryFault:
-        """Return the error code of the kind `kind` about the buffer, size or check with index `place`, and register it
-        with its message `says`. If there is one of this kind and index already, return that one.
+        """Return the error code (an EntryFault) of the kind `kind` about the buffer, size or check with index `place`.
+
+        Also register it, with the message `says`. If a code of this kind and index is registered already, return that
+        one, with the earlier message.
         """
         return self._faults.setdefault((kind, place), EntryFault(kind, place, says))
 
     def requirement(self, says: str) -> EntryFault:
-        """Return the error code for sizes that violate a condition, and register it. `says` is its message; equal
-        messages share a code.
+        """Return the error code (an EntryFault) for sizes that violate a condition, and register it.
+
+        Its message is `says`. Equal messages share a code.
         """
         place = self._requirements.setdefault(says, len(self._requirements))
         return self.fault(ErrorKind.REQUIREMENT, place, says)
 
     def check(self, op: Op) -> EntryFault:
-        """Return the error code of `op`, a `check` operation of the host program, and register it with the operation's
-        message.
+        """Return the error code (an EntryFault) of `op`, a `check` operation of the host program, and register it.
+
+        Its message is that of the operation.
         """
         place = self._checks.setdefault(op, len(self._checks))
         return self.fault(ErrorKind.CHECK, place, op.attrs["says"])
@@ -98,15 +102,16 @@ class EntryPlan:
 
     @property
     def faults(self) -> tuple[EntryFault, ...]:
-        """All error codes registered so far, with their messages, sorted by kind and index."""
+        """A tuple of all error codes registered so far, with their messages, sorted by kind and index."""
         return tuple(self._faults[key] for key in sorted(self._faults))
 
     def _parameters(self, op: Op, function: LaunchedFunction) -> dict[Symbol, Expr]:
-        """Return {open parameter (a size known only at the call) of the launched program: its value at the launch
-        `op`}. Values are expressions of the host program's sizes. `function` is the program's compiled function.
+        """Return {open parameter of the launched program: its value at the launch `op`, an expression of the host's
+        sizes}.
 
-        They come from the launch's `with` settings or from the shapes of its operands. Raise ProgramError if neither
-        tells one.
+        An open parameter is a size known only at the call. Its value comes from the launch's `with` settings, or from
+        the shape of an operand. Raise ProgramError if neither determines it. `function` is the program's compiled
+        function.
         """
         program, settings = function.program, dict(op.attrs.get("settings", ()))
         values: dict[Symbol, Expr] = {}
@@ -123,11 +128,12 @@ class EntryPlan:
         return values
 
     def conditions(self, op: Op) -> list[tuple[Expr, str]]:
-        """Return [(condition on the sizes, error message)] under which the launch `op` is valid: shapes agree,
-        parameters are in their ranges, the program's requirements hold, and there is at least one worker.
+        """Return [(condition on the sizes, error message)] under which the launch `op` is valid.
 
-        Conditions that always hold are left out. Raise ProgramError for one that never holds, for an operand whose rank
-        or element type differs from the program's argument, and for one that is not packed where it must be.
+        Shapes must agree, parameters must be in their ranges, the program's requirements must hold, and there must be
+        at least one worker. Conditions that always hold are left out. Raise ProgramError for a condition that never
+        holds, for an operand with another rank or element type than the program's argument, and, unless
+        `self.laid_out`, for a tensor that is not packed.
         """
         function, values = self.launches[op], self.parameters[op]
         program, images = function.program, Substitution(values)
@@ -166,42 +172,45 @@ class EntryPlan:
         return undecided
 
     def worker_bytes(self, op: Op) -> Expr:
-        """Return the bytes of scratch memory that one worker of the launch `op` needs, an expression of the sizes."""
+        """Return the number of bytes of scratch memory that one worker of the launch `op` needs, as an expression of
+        the sizes.
+        """
         function = self.launches[op]
         return as_expr(function.scratch) + Substitution(self.parameters[op])(function.scratch_open)
 
     def workspace_bytes(self) -> Expr:
-        """Return the bytes of memory that a call needs: its workspaces (temporary tensors), and the scratch memory of
-        all workers of the launch that needs most. It is an expression of the sizes and of the pool's number of workers.
+        """Return the number of bytes of memory that a call needs, as an expression of the sizes and of `COUNT`.
+
+        It is the sum of the workspaces (temporary tensors), and of the scratch memory of all workers of one launch, the
+        one that needs most. `COUNT` is the pool's number of workers.
         """
         most: Expr = as_expr(0)
         for op in self.launches:
             workers = as_expr(op.attrs["workers"])
             count = maximum(minimum(workers, COUNT), 1)
-            most = maximum(most, in_lines(self.worker_bytes(op) * count + ALIGNMENT))
+            most = maximum(most, aligned_bytes(self.worker_bytes(op) * count + ALIGNMENT))
         return self.memory.workspace_bytes + most
 
     @property
     def most_workers(self) -> int:
-        """The largest number of workers that any launch may ask for; 1 without launches. It is at most the project's
-        limit of workers.
-        """
+        """The largest number of workers that any launch may ask for, at most `WORKERS.most`; 1 without launches."""
         asked = [as_expr(op.attrs["workers"]) for op in self.launches]
         return int(min(max((e.hi for e in asked), default=1), WORKERS.most))
 
 
 def is_packed(kind: TensorType, given: TensorType) -> bool:
-    """True if both tensor types are packed: `kind`, a program's argument, without strides or swizzle, and `given`, the
-    tensor passed for it, without strides.
+    """True if `kind`, the type of a program's argument, and `given`, the type of the tensor passed for it, are packed.
+
+    `kind` must have neither strides nor swizzle, `given` no strides.
     """
     return kind.strides is None and kind.swizzle is None and given.strides is None
 
 
 def in_range(value: Expr, parameter: Symbol) -> list[tuple[Expr, str]]:
-    """Return [(condition, text)] for the conditions under which `value`, an expression, is allowed for `parameter`.
-    Texts read like "at least 4".
+    """Return [(condition, text)]: the conditions under which `value`, an expression, is allowed for `parameter`.
 
-    Conditions that hold for the known range of `value` are left out: the list is empty for a constant that is allowed.
+    Texts read like "at least 4". Limits that the known range of `value` satisfies are left out. A constant that is
+    allowed gives an empty list; one that is not gives a condition that never holds.
     """
     numbers = allowed(parameter)
     if isinstance(value, Const):

@@ -11,8 +11,9 @@ _OWN = re.compile(r"^define (?!internal )")
 
 
 def _parts(text: str) -> list[str]:
-    """Return the declarations, tables and functions of an LLVM text, each as a text of its own, in order. Blank lines
-    are left out.
+    """Return the declarations, global variables and functions of an LLVM text, each as a string, in order.
+
+    Blank lines are left out.
     """
     parts: list[str] = []
     inside = False
@@ -27,8 +28,9 @@ def _parts(text: str) -> list[str]:
 
 
 def _defined(part: str) -> str | None:
-    """Return the name that `part`, a table or a function of an LLVM text, defines, without the "@"; None if it is a
-    declaration.
+    """Return the name, without the "@", that `part` of an LLVM text defines: a global variable or a function.
+
+    None if `part` is a declaration.
     """
     match = _DEFINED.match(part)
     return match[1] if match else None
@@ -58,11 +60,12 @@ class ProgramTexts:
         self._definitions: dict[str, str] = {}
 
     def add(self, text: str, function: str) -> str:
-        """Add the LLVM text of a program, which must define `function`, and return the new name of that function in the
-        linked text, "NAME.function".
+        """Add the LLVM text of a program, which must define `function`; return the new name of this function,
+        "NAME.function".
 
-        All its functions become internal. Names that others use for different definitions are changed; equal
-        definitions are kept once. Raise CodeGenerationError if the text does not define `function` or a clash remains.
+        All functions of `text` become internal. A name that an earlier text uses for another definition is changed;
+        equal definitions are kept once. Raise CodeGenerationError if `text` does not define `function`, or if a clash
+        remains.
         """
         parts = [_OWN.sub("define internal ", part) for part in _parts(text)]
         names: dict[str, str] = {}
@@ -88,7 +91,7 @@ class ProgramTexts:
         return names[function]
 
     def _free(self, name: str) -> str:
-        """Return `name`, or "name.1", "name.2", ..., the first that is not in use, and reserve it."""
+        """Return the first of `name`, "name.1", "name.2", ... that is not in use, and reserve it."""
         free, number = name, 0
         while free in self._definitions:
             number += 1
@@ -97,8 +100,9 @@ class ProgramTexts:
         return free
 
     def add_entry(self, text: str) -> None:
-        """Add the LLVM text of the kernel's entry functions, which callers use. Their names stay as they are; parts
-        that are there already are not repeated.
+        """Add the LLVM text of the kernel's entry functions, which callers use. Function names are not changed.
+
+        Declarations and definitions that were added before are not repeated.
         """
         self._parts |= dict.fromkeys(_parts(text))
 

@@ -17,8 +17,8 @@ class HostWriter(Writer):
     def _divided(self, e: Any, depth: int) -> str:
         """Emit the quotient, exact quotient or remainder `e` of integer expressions; return the LLVM name of the i64.
 
-        Overrides the base class: the divisor is max(divisor, 1) if its smallest value is 0. It is 0 only if the result
-        is not used. `depth` is the number of the scope (0: the outermost) to which instructions are hoisted.
+        Overrides the base class: a divisor with the smallest value 0 is replaced by max(divisor, 1). It is 0 only if
+        the result is not used. `depth` is the number of the scope (0: the outermost) to which instructions are hoisted.
         """
         if not isinstance(e.right, Const) and e.right.lo == 0:
             right = maximum(e.right, 1)
@@ -29,8 +29,9 @@ class HostWriter(Writer):
 
 
 def load_sizes(w: Writer, sizes: tuple[Symbol, ...], pointer: str = "%sizes") -> None:
-    """Emit loads of `sizes` from the array of i64 at the LLVM pointer `pointer`, in order. Records the LLVM names of
-    the values as those of the size symbols in the writer `w`.
+    """Emit loads of `sizes` from the array of i64 at the LLVM pointer `pointer`, in order.
+
+    Record the LLVM names of the loaded values in `w.symbols`.
     """
     for place, s in enumerate(sizes):
         slot = w.value(f"getelementptr i8, ptr {pointer}, i64 {8 * place}")
@@ -38,8 +39,10 @@ def load_sizes(w: Writer, sizes: tuple[Symbol, ...], pointer: str = "%sizes") ->
 
 
 def outside_range(w: Writer, size: Symbol) -> str:
-    """Emit the test if the value of `size` is out of its range or not of its step, and return the LLVM name of the i1.
-    The writer `w` must have the value.
+    """Emit a test for a value of `size` that is out of its range or not a multiple of its step from the start of the
+    range.
+
+    Return the LLVM name of the i1. `w.symbols` must have the value of `size`.
     """
     numbers, value = allowed(size), w.symbols[size][0]
     low = w.value(f"icmp slt i64 {value}, {numbers.start}")
@@ -52,7 +55,7 @@ def outside_range(w: Writer, size: Symbol) -> str:
 
 
 def range_text(size: Symbol) -> str:
-    """Return the error message that names the values that `size` may have.
+    """Return the error message that says which values `size` may have.
 
     >>> from tilewright.algebra.expr import symbol
     >>> range_text(symbol("M", 1, 100))

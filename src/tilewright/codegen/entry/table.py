@@ -21,10 +21,10 @@ class TableFunction:
         self.plan, self.op, self.w = plan, op, HostWriter()
 
     def text(self, name: str) -> str:
-        """Return the LLVM text of a function `name` that fills the tensor of a `table` operation: it evaluates the
-        operation's expression at each coordinate. It returns an i1, set if a value does not fit the element type.
+        """Return the LLVM text of a function `name` that fills the tensor of the `table` operation.
 
-        Also adds the intrinsics that it needs to the plan's declarations.
+        The function evaluates the operation's expression at each coordinate. It returns an i1, which is set if a value
+        does not fit the element type. Also add the intrinsics that it needs to `self.plan.declared`.
         """
         w, kind = self.w, self.op.operands[0].type
         load_sizes(w, self.plan.sizes)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 
 def text_constant(label: str, text: str) -> str:
-    """Return the LLVM line that defines `text`, in UTF-8 with a zero byte at its end, as a string constant with the
-    name `label`, such as "@kernel.says.0".
+    """Return the LLVM line that defines `text` as a string constant called `label`, such as "@kernel.says.0".
+
+    The constant is in UTF-8 and ends with a zero byte.
 
     >>> text_constant("@a", "Hi")
     '@a = internal constant [3 x i8] c"\\\\48\\\\69\\\\00"'
@@ -28,11 +29,12 @@ class TextConstants:
         self._labels: dict[str, str] = {}
 
     def label(self, text: str) -> str:
-        """Return the LLVM name of the string constant that holds `text`, such as "@f.says.0". A new text gets the next
-        number; an equal one keeps its name.
+        """Return the LLVM name of the string constant that holds `text`, such as "@f.says.0".
+
+        A new text gets the next number. A text that was asked for before gets the same name again.
         """
         return self._labels.setdefault(text, f"@{self._prefix}.{len(self._labels)}")
 
     def lines(self) -> list[str]:
-        """Return the LLVM lines that define all string constants asked for so far."""
+        """Return a list of the LLVM lines that define all string constants asked for so far."""
         return [text_constant(label, text) for text, label in self._labels.items()]

@@ -111,8 +111,10 @@ class PackedFunction:
         self.solved = self._solved_sizes()
 
     def text(self) -> str:
-        """Emit the whole function `__tvm_ffi_NAME` and return its LLVM text, with those of its helper functions and
-        string constants. Also adds the intrinsics that it needs to the plan's declarations.
+        """Emit the whole function `__tvm_ffi_NAME`; return its LLVM text, with its helper functions and string
+        constants.
+
+        Also add the intrinsics that it needs to `self.plan.declared`.
         """
         plan, w = self.plan, self.w
         name = plan.name
@@ -135,11 +137,10 @@ class PackedFunction:
     # -- errors -------------------------------------------------------------------------------------------
 
     def _fail(self, when: str, kind: str, before: str, value: str, after: str = "") -> None:
-        """Emit a conditional return: if `when`, the LLVM name of an i1, is set, raise TVM-FFI's error of class `kind`,
-        such as "ValueError", and return -1; else the code that follows runs.
+        """Emit a conditional return: if `when`, the LLVM name of an i1, is set, raise TVM-FFI's error and return -1.
 
-        The message is `before`, then `value` (an LLVM operand with its type: a pointer to text, or an i64), then
-        `after`.
+        Otherwise the code emitted next runs. `kind` is the class of the error, such as "ValueError". The message is
+        `before`, then `value` (an LLVM operand with its type: a pointer to text, or an i64), then `after`.
         """
         w = self.w
         w.count += 1
@@ -150,11 +151,10 @@ class PackedFunction:
         w.label(passed)
 
     def _raise(self, kind: str, before: str, value: str, after: str) -> None:
-        """Emit code that raises TVM-FFI's error and returns -1. `kind` is an LLVM operand with its type: a pointer to
-        the name of the error's class.
+        """Emit code that raises TVM-FFI's error and returns -1.
 
-        The message is `before`, then `value` (an LLVM operand with its type: a pointer to text, or an i64), then
-        `after`.
+        `kind` is an LLVM operand with its type: a pointer to the name of the error's class. The message is `before`,
+        then `value` (an LLVM operand with its type: a pointer to text, or an i64), then `after`.
         """
         function = "raised_number" if value.startswith("i64") else "raised"
         prefix = f"{self.plan.name}: {before}"
@@ -163,8 +163,9 @@ class PackedFunction:
         self.w.line(f"ret i32 {self.w.value(f'call i32 @{self.plan.name}.{function}({arguments})')}")
 
     def _type_name(self) -> str:
-        """Return the LLVM text of a function that maps an element type, the 32 bits by which a DLTensor tells it, to
-        its name, such as "f32", for error messages.
+        """Return the LLVM text of a function that maps the element type of a DLTensor to its name, such as "f32".
+
+        The element type is an i32 (code, bits, lanes). Error messages need the name.
         """
         lines, known = [], f"ptr {self.texts.label('elements that it does not know')}"
         for number, (word, kind) in enumerate(_WORDS.items()):
@@ -177,8 +178,8 @@ class PackedFunction:
     # -- arguments ----------------------------------------------------------------------------------------
 
     def _count(self) -> None:
-        """Emit the check that the number of arguments is the kernel's, or one more for a thread pool; the emitted
-        function raises a TypeError for any other number.
+        """Emit a check that raises a TypeError unless the number of arguments is the kernel's, or one more for a thread
+        pool.
         """
         w, count = self.w, len(self.args)
         fewer, more = w.value(f"icmp slt i32 %count, {count}"), w.value(f"icmp sgt i32 %count, {count + 1}")
@@ -192,20 +193,21 @@ class PackedFunction:
         )
 
     def _any(self, place: int) -> tuple[str, str]:
-        """Emit code that finds argument number `place` of a TVM-FFI call, and loads its type index.
+        """Emit code that computes the address of argument number `place` of a TVM-FFI call, and loads its type index.
 
-        Return two LLVM names: the pointer to the argument, and the type index as an i64.
+        Return two LLVM names: the pointer to the argument (a TVMFFIAny), and the type index as an i64.
         """
         w = self.w
         address = w.value(f"getelementptr i8, ptr %args, i64 {16 * place}")
         return address, w.value(f"sext i32 {w.value(f'load i32, ptr {address}')} to i64")
 
     def _argument(self, place: int, arg: Value) -> str | None:
-        """Emit the checks of the kernel's argument `arg`, with index `place`, and the store of its data's address for
-        the call. Return the LLVM name of the pointer to its DLTensor.
+        """Emit the checks of the kernel's argument `arg`, with index `place`, and store the address of its data for the
+        call.
 
-        For an argument without dimensions the caller may pass a tensor or, for most element types, a number. Return
-        None if a number is allowed, since no shape is left to check.
+        Return the LLVM name of the pointer to its DLTensor. For an argument without dimensions, the caller may pass a
+        number instead of a tensor, unless `_takes_number` is false for the element type. Return None if a number is
+        allowed: there is no shape to check.
         """
         w, kind = self.w, arg.type
         address, type_index = self._any(place)
@@ -235,14 +237,16 @@ class PackedFunction:
         return None
 
     def _tensor(self, tensor: str, arg: Value) -> str:
-        """Emit checks that the DLTensor `tensor`, an LLVM pointer, is on the CPU and has the element type and rank of
-        the kernel's argument `arg`. Return the LLVM name of the pointer to its first element.
+        """Emit checks that the DLTensor `tensor`, an LLVM pointer, is on the CPU and fits the kernel's argument `arg`.
+
+        Element type and rank must be the argument's; extents are not checked here. Return the LLVM name of the pointer
+        to the first element.
         """
         w, kind = self.w, arg.type
 
         def field(offset: int, form: str) -> str:
-            """Emit the load of the DLTensor's field at the byte offset `offset`, of LLVM type `form`, and return the
-            LLVM name of its value.
+            """Emit a load of the DLTensor's field at the byte offset `offset`, of LLVM type `form`; return the LLVM
+            name of its value.
             """
             return w.value(f"load {form}, ptr {w.value(f'getelementptr i8, ptr {tensor}, i64 {offset}')}")
 
@@ -275,10 +279,11 @@ class PackedFunction:
 
     def _number(self, place: int, arg: Value, address: str, type_index: str) -> str:
         """Emit the conversion of a number, passed for the kernel's argument `arg` with index `place`, to its element
-        type, and its store. Return the LLVM name of the pointer to the stored number.
+        type.
 
-        `address` is the LLVM pointer to what TVM-FFI passes, `type_index` the LLVM name of its TVM-FFI type. Raised at
-        run time: a TypeError for a value of another type, a ValueError for an integer out of range.
+        The result is stored; return the LLVM name of the pointer to it. `address` is the LLVM pointer to the passed
+        TVMFFIAny, and `type_index` the LLVM name of its TVM-FFI type. The emitted code raises a TypeError for a value
+        of another type, and a ValueError for an integer out of range.
         """
         w, kind = self.w, arg.type.dtype
         is_int = w.value(f"icmp eq i64 {type_index}, {INT}")
@@ -314,10 +319,10 @@ class PackedFunction:
     # -- sizes --------------------------------------------------------------------------------------------
 
     def _solved_sizes(self) -> dict[Symbol, tuple[Value, int]]:
-        """Return {open size (known only at the call): (argument, dimension)} for all open sizes of the kernel: the
-        extent of that dimension determines the size, as 2*N + 1 determines N.
+        """Return {open size (known only at the call): (argument, dimension)} for all open sizes of the kernel.
 
-        Raise ArgumentError if no extent determines a size.
+        The extent of this dimension determines the size, as 2*N + 1 determines N. Raise ArgumentError if no extent
+        determines a size.
         """
         solved = {}
         for size in self.plan.sizes:
@@ -332,11 +337,11 @@ class PackedFunction:
         return solved
 
     def _load_sizes_from_extents(self, tensors: dict[Value, str | None]) -> None:
-        """Emit code that computes the open sizes (known only at the call) from the extents of the tensors passed.
+        """Emit code that computes the open sizes (known only at the call) from the extents of the passed tensors.
 
         For a dimension 2*N + 1, the extent 7 gives N = 3. The code also stores each size in the array of sizes, and
-        fails with a ValueError if a size is out of its range. `tensors` has {argument: LLVM name of the pointer to its
-        DLTensor, or None if a number may be passed}.
+        raises a ValueError if a size is out of its range. `tensors` is {argument: LLVM name of the pointer to its
+        DLTensor}, or None in place of the name if a number may be passed.
         """
         w = self.w
         for place, (size, (arg, dimension)) in enumerate(self.solved.items()):
@@ -352,10 +357,10 @@ class PackedFunction:
             self._fail(outside_range(w, size), "ValueError", before, f"i64 {value}")
 
     def _entry(self, tensor: str, offset: int, dimension: int) -> str:
-        """Emit the load of an extent or stride of the DLTensor `tensor`, an LLVM pointer, along `dimension`, and return
-        the LLVM name of the i64.
+        """Emit a load of an extent or stride of the DLTensor `tensor`, an LLVM pointer, along `dimension`.
 
-        `offset` is the byte offset of the array's pointer in the DLTensor: 24 for extents, 32 for strides.
+        `offset` is the byte offset of the array's pointer in the DLTensor: 24 for extents, 32 for strides. Return the
+        LLVM name of the i64.
         """
         w = self.w
         array = w.value(f"load ptr, ptr {w.value(f'getelementptr i8, ptr {tensor}, i64 {offset}')}")
@@ -363,7 +368,10 @@ class PackedFunction:
 
     def _extents(self, arg: Value, tensor: str) -> None:
         """Emit checks that the DLTensor `tensor`, an LLVM pointer, has the extents of the kernel's argument `arg` and
-        is contiguous. Strides are checked only if it has any, and not along dimensions of extent 1 or 0.
+        is contiguous.
+
+        The emitted code raises a ValueError otherwise. Strides are checked only if the tensor states them, and not
+        along dimensions of extent 1 or 0.
         """
         w = self.w
         shape = [as_expr(e) for e in arg.type.shape]
@@ -405,9 +413,10 @@ class PackedFunction:
     # -- the call -----------------------------------------------------------------------------------------
 
     def _pool(self) -> str:
-        """Emit the check and load of the thread pool, which may be passed after the kernel's arguments. Return the LLVM
-        name of its pointer, which is null if none, or TVM-FFI's None, is passed. Any other type raises a TypeError at
-        run time.
+        """Emit the check and load of the thread pool, which may be passed after the kernel's arguments.
+
+        Return the LLVM name of its pointer, which is null if none, or TVM-FFI's None, is passed. The emitted code
+        raises a TypeError for any other type.
         """
         w, place = self.w, len(self.args)
         before = w.block
@@ -431,8 +440,10 @@ class PackedFunction:
         return w.value(f"phi ptr [null, %{before}], [{pool}, %{after}]")
 
     def _workers(self, pool: str) -> str:
-        """Emit the load of the number of workers of `pool`, the LLVM name of a pointer to a thread pool, or 1 if it is
-        null. Return the LLVM name of the i32.
+        """Emit a load of the number of workers of the thread pool `pool`, the LLVM name of a pointer; 1 if the pointer
+        is null.
+
+        Return the LLVM name of the i32.
         """
         w, before = self.w, self.w.block
         w.line(f"br i1 {w.value(f'icmp eq ptr {pool}, null')}, label %counted, label %several")
@@ -443,10 +454,11 @@ class PackedFunction:
         return w.value(f"phi i32 [1, %{before}], [{workers}, %several]")
 
     def _call(self, pool: str) -> None:
-        """Emit the rest of the function: allocate memory, call `NAME_bind` and, if that succeeds, `NAME`, free the
-        memory, and return 0. If anything fails, raise TVM-FFI's error and return -1.
+        """Emit the rest of the function: allocate memory, call `NAME_bind` and then `NAME`, free the memory, and return
+        0.
 
-        `pool` is the LLVM name of the pointer to a thread pool, which may be null.
+        If anything fails, the emitted code raises TVM-FFI's error and returns -1; `NAME` is not called if `NAME_bind`
+        fails. `pool` is the LLVM name of the pointer to a thread pool, which may be null.
         """
         w, name = self.w, self.plan.name
         workers = self._workers(pool)
@@ -485,8 +497,10 @@ class PackedFunction:
         w.line("ret i32 0")
 
     def _aligned(self, pointer: str) -> str:
-        """Emit `pointer`, an LLVM name, rounded up to a multiple of 64 bytes, the alignment that the kernel's functions
-        need. Return the LLVM name of the result.
+        """Emit code that rounds `pointer`, an LLVM name, up to a multiple of 64 bytes; return the LLVM name of the
+        result.
+
+        The kernel's functions need this alignment.
         """
         w = self.w
         past = w.value(f"add i64 {w.value(f'ptrtoint ptr {pointer} to i64')}, {ALIGNMENT - 1}")
@@ -494,23 +508,26 @@ class PackedFunction:
 
 
 def _solves(extent: Expr, size: Symbol) -> bool:
-    """True if the expression `extent` is a constant plus a multiple of `size`, such as 2*N + 1 for N, so that its value
-    determines the size.
+    """True if the expression `extent` is a constant plus a multiple of `size`, such as 2*N + 1 for N.
+
+    The value of `extent` then determines the size.
     """
     _, terms = linear(extent)
     return len(terms) == 1 and terms[0][0] is size
 
 
 def _takes_number(kind: DType) -> bool:
-    """True if a number may be passed for a scalar argument of element type `kind`, in place of a tensor: any integer
-    type or bool, f32 and f64. Narrower floats would need a library for the conversion.
+    """True if a number may be passed instead of a tensor for a scalar argument of element type `kind`.
+
+    This holds for integers, bool, f32 and f64. Narrower floats would need a library for the conversion.
     """
     return kind.bits in (32, 64) or not kind.is_float
 
 
 def _word(kind: DType, arg: Value) -> int:
-    """Return the 32 bits (code, bits, lanes), as an integer, by which a DLTensor tells the element type `kind`. Raise
-    ArgumentError, which names the argument `arg`, if DLPack does not pass this type in whole bytes.
+    """Return the int by which a DLTensor states the element type `kind`: 32 bits with code, bits and lanes.
+
+    Raise ArgumentError, which names the argument `arg`, if DLPack does not pass this type in whole bytes.
     """
     word = next((w for w, known in _WORDS.items() if known.numpy == kind.numpy), None)
     if word is None:

@@ -41,10 +41,11 @@ class WrittenEntry:
 
 
 def write_entry(plan: EntryPlan, *, tvm_ffi: bool = False) -> WrittenEntry:
-    """Return the LLVM text of all C functions of the kernel that `plan` describes, with its error codes, byte counts
-    and the names of the arguments that each function uses.
+    """Return a WrittenEntry: the LLVM text of all C functions of the kernel that `plan` describes, and facts for
+    callers.
 
-    If `tvm_ffi` is True, the text includes the function that TVM-FFI calls.
+    The facts are error codes, byte counts, and the names of the arguments that each function uses. If `tvm_ffi` is
+    True, the text includes the function that TVM-FFI calls.
     """
     name = plan.name
     functions = [_task(name), _fill(name), *_configured(plan)]
@@ -63,8 +64,9 @@ def write_entry(plan: EntryPlan, *, tvm_ffi: bool = False) -> WrittenEntry:
 
 
 def _task(name: str) -> str:
-    """Return the LLVM text of the internal function that each worker of the pool runs for a launch: it calls the
-    launched program with the worker's index. `name` is the kernel's name.
+    """Return the LLVM text of the internal function that each worker of the pool runs for a launch.
+
+    It calls the launched program with the worker's index. `name` is the kernel's name.
     """
     return f"""define internal void @{name}.task(ptr %record, i32 %worker) nounwind {{
 entry:
@@ -80,8 +82,9 @@ entry:
 
 
 def _fill(name: str) -> str:
-    """Return the LLVM text of an internal function that fills memory with a repeated pattern of eight bytes; the last
-    repetition may be partial. `name` is the kernel's name.
+    """Return the LLVM text of an internal function that fills memory with a repeated pattern of eight bytes.
+
+    The last repetition may be partial. `name` is the kernel's name.
     """
     return f"""define internal void @{name}.fill(ptr %to, i64 %bytes, i64 %pattern) nounwind {{
 entry:
@@ -115,8 +118,9 @@ done:
 
 
 def _configured(plan: EntryPlan) -> list[str]:
-    """Return the LLVM lines that define the configuration of the machine's tile registers as a constant: one line, or
-    none for a machine without them.
+    """Return the LLVM lines that define the configuration of the machine's tile registers as a constant.
+
+    The list has one line, or none for a machine without tile registers.
     """
     if plan.configuration is None:
         return []
@@ -128,8 +132,8 @@ def _configured(plan: EntryPlan) -> list[str]:
 def _bytes(plan: EntryPlan, name: str, arguments: str, count: Expr) -> str:
     """Return the LLVM text of a C function `name` that returns the number of bytes `count`, an expression of the sizes.
 
-    `arguments` are its LLVM parameters; with `%count` among them, `count` may also depend on the pool's number of
-    workers. Also adds the intrinsics that it needs to the declarations of `plan`.
+    `arguments` is the function's LLVM parameter list, as text. If it has `%count`, `count` may also depend on the
+    pool's number of workers. Also add the intrinsics that the function needs to `plan.declared`.
     """
     w = HostWriter()
     load_sizes(w, plan.sizes)
@@ -143,8 +147,9 @@ def _bytes(plan: EntryPlan, name: str, arguments: str, count: Expr) -> str:
 
 
 def _message(name: str, faults: tuple[EntryFault, ...]) -> str:
-    """Return the LLVM text of the C function that maps an error code to its message, and of the messages `faults`.
-    `name` is the kernel's name. Code 0 has an empty message, and unknown codes have one that says so.
+    """Return the LLVM text of the C function that maps an error code to its message, and of the messages in `faults`.
+
+    Code 0 has an empty message, and unknown codes share a message. `name` is the kernel's name.
     """
     texts = TextConstants(f"{name}.says")
     lines = [f"define ptr @{name}_message(i32 %code) nounwind {{\nentry:"]

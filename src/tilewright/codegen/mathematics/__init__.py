@@ -20,6 +20,6 @@ Results are within 2 units in the last place (ulp) for all finite numbers, subno
 fused multiply-add may differ in the last bits from those without.
 """
 
-from tilewright.codegen.mathematics.calls import FUNCTIONS, written
+from tilewright.codegen.mathematics.calls import FUNCTIONS, emit_function
 
-__all__ = ["FUNCTIONS", "written"]
+__all__ = ["FUNCTIONS", "emit_function"]

@@ -24,7 +24,7 @@ def _pi(bits: int) -> int:
     """Return floor(pi * 2^bits) as an integer, by Machin's formula 16 atan(1/5) - 4 atan(1/239)."""
 
     def inverse_tangent(n: int) -> int:
-        """Return atan(1/n) in fixed point: as an integer in units of 1/`one`, by its power series."""
+        """Return atan(1/n) as an integer in units of 1/`one` (fixed point), by its power series."""
         term = total = one // n
         k, sign = 1, 1
         while term:
@@ -43,8 +43,9 @@ TWO_OVER_PI = float(1 / HALF_PI)
 
 
 def _table() -> str:
-    """Return the LLVM text that defines a table of the bits of 2/pi after the binary point: 64 zero bits, then 1280
-    bits of 2/pi, as an array of i64, highest bits first.
+    """Return the LLVM text that defines the table of 2/pi: an array of i64, highest bits first.
+
+    It has 64 zero bits, then the first 1280 bits of 2/pi after the binary point.
     """
     bits = _BITS - _PADDING
     value = (1 << (2 * bits + 1 + 64)) // _pi(bits + 64)
@@ -54,11 +55,11 @@ def _table() -> str:
 
 
 def large_angle(w: Writer) -> str:
-    """Return the LLVM name of a function that reduces one large angle modulo pi/2. If the module of the writer `w` has
-    no such function yet, its definition and its table of 2/pi are added.
+    """Return the LLVM name of a function that reduces one large angle modulo pi/2.
 
-    The function takes an f64 x with |x| >= 2^20. It returns {r, the rounding error of r, the number of quarter turns},
-    with |r| at most pi/4.
+    The function takes an f64 x with |x| >= 2^20. It returns the struct {r, rounding error of r, number of quarter
+    turns}, with |r| at most pi/4. If the module of the writer `w` has no such function yet, its definition and its
+    table of 2/pi are added.
     """
     if NAME not in w.defined:
         inner = Writer(w.fused, w.nan_maximum)
@@ -74,8 +75,10 @@ def large_angle(w: Writer) -> str:
 
 
 def _body(w: Writer) -> str:
-    """Emit into `w` the body of the function of `large_angle`: the reduction modulo pi/2 of its argument `%x`, an f64
-    with |x| >= 2^20. Return the LLVM name of the struct {r, the rounding error of r, the number of quarter turns}.
+    """Emit into `w` the body of the function of `large_angle`: the reduction modulo pi/2 of its argument `%x`.
+
+    `%x` is an f64 with |x| >= 2^20. Return the LLVM name of the struct {r, rounding error of r, number of quarter
+    turns}.
     """
     m = Lanes(w, None, 64)
     v = w.value
@@ -112,6 +115,6 @@ def _body(w: Writer) -> str:
     sign = m.sign_bit(m.number("%x"))
     sign_flip = Number(m, v(f"select i1 {is_negative}, i64 {-m.sign}, i64 0"), "i64") ^ sign
     count = m.select(m.number("%x") < 0.0, 0 - turns, turns)
-    result = v(f"insertvalue {{ double, double, i64 }} poison, double {m.with_sign(r, sign_flip)}, 0")
-    result = v(f"insertvalue {{ double, double, i64 }} {result}, double {m.with_sign(error, sign_flip)}, 1")
+    result = v(f"insertvalue {{ double, double, i64 }} poison, double {m.flip_sign(r, sign_flip)}, 0")
+    result = v(f"insertvalue {{ double, double, i64 }} {result}, double {m.flip_sign(error, sign_flip)}, 1")
     return v(f"insertvalue {{ double, double, i64 }} {result}, i64 {count}, 2")

@@ -22,10 +22,9 @@ _FAR = 2.0**1000
 
 
 def arctangent(m: Lanes, y: Number, x: Number) -> Number:
-    """Emit atan2(y, x), the angle of the point (x, y) in radians from -pi to pi, for each lane, and return the result.
-    NaN if x or y is NaN.
+    """Emit atan2(y, x) for each lane, and return the result: the angle of the point (x, y), in radians from -pi to pi.
 
-    `m` emits the LLVM instructions. f32 numbers are computed in f64 and rounded.
+    The result is NaN if x or y is NaN. f32 numbers are computed in f64 and rounded. `m` emits the LLVM instructions.
     """
     if m.bits == 32:
         m64 = m.at(64)
@@ -43,17 +42,16 @@ def arctangent(m: Lanes, y: Number, x: Number) -> Number:
     x_sign = m.sign_bit(x)
     quarters = m.select(x_sign.equals(0), quarters, 4.0 - quarters)
     sign_flip = m.select(steep, Number(m, m.like(-m.sign, m.word), m.word), 0) ^ x_sign
-    angle_in_octant = m.with_sign(angle_in_octant, sign_flip)
+    angle_in_octant = m.flip_sign(angle_in_octant, sign_flip)
     angle = quarters * float(_QUARTER) + m.fused(quarters, _REST, angle_in_octant)
-    return m.select(x.unordered(y), x + y, m.with_sign(angle, m.sign_bit(y)))
+    return m.select(x.unordered(y), x + y, m.flip_sign(angle, m.sign_bit(y)))
 
 
 def _scaled_to_finite_sum(m: Lanes, less: Number, more: Number) -> tuple[Number, Number]:
-    """Emit two magnitudes with the ratio of `less` to `more`, and return both; `m` emits the LLVM instructions. `less`
-    must be at most `more`, and neither may be negative.
+    """Emit two magnitudes with the ratio of `less` to `more` and a finite sum; return (scaled `less`, scaled `more`).
 
-    If `more` is at least 2^1000, both are divided by 2^1000, so that the sum of finite ones is finite. The results are
-    (1, 1) if both are infinite and (0, 1) if both are 0.
+    `less` must be at most `more`, and neither may be negative. If `more` is at least 2^1000, both are divided by
+    2^1000. The results are (1, 1) if both are infinite, and (0, 1) if both are 0. `m` emits the LLVM instructions.
     """
     is_large = more >= _FAR
     small, large = m.select(is_large, less / _FAR, less), m.select(is_large, more / _FAR, more)

@@ -26,15 +26,15 @@ _IN_PLACE = ("exp", "exp2", "tanh", "erf", "sigmoid")
 """Functions that are always inlined: a call would cost more than it saves."""
 
 
-def written(w: Writer, name: str, values: Sequence[str], lanes: int | None, bits: int) -> str:
-    """Emit the mathematical function `name`, such as "log", of the LLVM operands `values`, and return the LLVM name of
-    the result. Short functions are inlined; for others, a function is defined in the module once and called.
+def emit_function(w: Writer, name: str, values: Sequence[str], lanes: int | None, bits: int) -> str:
+    """Emit the mathematical function `name`, such as "log", of the LLVM operands `values`; return the name of the
+    result.
 
-    `w` is the writer. The operands are vectors of `lanes` floats of `bits` bits (32 or 64); `lanes` None: single
-    floats.
+    Short functions are inlined. For others, a function is defined in the module once and called. `w` is the writer. The
+    operands are vectors of `lanes` floats of `bits` bits (32 or 64); `lanes` None: single floats.
 
     >>> w = Writer()
-    >>> written(w, "log", ["%x"], 8, 32)
+    >>> emit_function(w, "log", ["%x"], 8, 32)
     '%v1'
     >>> print(w.text())
       %v1 = call <8 x float> @tw.log.v8f32(<8 x float> %x)

@@ -19,8 +19,9 @@ _SHORT = 33
 
 
 def _half_pi(*lengths: int) -> list[float]:
-    """Return pi/2 as a list of floats that add up to it: the n-th one has the next lengths[n] bits of pi/2, and one
-    more, at the end, has the remainder rounded to a float.
+    """Return pi/2 as a list of floats that add up to it.
+
+    The n-th float has the next lengths[n] bits of pi/2. One more float, at the end, is the remainder, rounded.
     """
     parts, rest = [], HALF_PI
     scale = 0
@@ -34,36 +35,41 @@ def _half_pi(*lengths: int) -> list[float]:
 
 def sin(m: Lanes, x: Number) -> Number:
     """Emit the sine of x, an angle in radians of any size, for each lane, and return the result; NaN if x is not
-    finite. `m` emits the LLVM instructions.
+    finite.
+
+    `m` emits the LLVM instructions.
     """
     return m.select(x.equals(0.0), x, _sine_plus_quarters(m, x, 0))
 
 
 def cos(m: Lanes, x: Number) -> Number:
     """Emit the cosine of x, an angle in radians of any size, for each lane, and return the result; NaN if x is not
-    finite. `m` emits the LLVM instructions.
+    finite.
+
+    `m` emits the LLVM instructions.
     """
     return _sine_plus_quarters(m, x, 1)
 
 
 def _sine_plus_quarters(m: Lanes, x: Number, quarters: int) -> Number:
-    """Emit sin(x + quarters*pi/2) for each lane and return the result: `quarters` 0 gives the sine of x, 1 the cosine.
-    NaN if x is not finite. `m` emits the LLVM instructions.
+    """Emit sin(x + quarters*pi/2) for each lane, and return the result; NaN if x is not finite.
+
+    `quarters` 0 gives the sine of x, 1 the cosine. `m` emits the LLVM instructions.
     """
     hi, lo, n = _reduced_angle(m, x)
     n = n + quarters
     z = hi * hi
     sine, cosine = _sine(m, hi, lo, z), _cosine(m, hi, lo, z)
     result = m.select((n & 1).equals(0), sine, cosine)
-    result = m.with_sign(result, (n & 2) << (m.bits - 2))
+    result = m.flip_sign(result, (n & 2) << (m.bits - 2))
     return m.select(m.magnitude(x) < float("inf"), result, x - x)
 
 
 def _sine(m: Lanes, r: Number, rest: Number | None, z: Number) -> Number:
-    """Emit sin(r + rest) and return it, for |r| up to pi/4. `rest` is the rounding error of r; None: it is neglected.
-    `z` must be r^2. `m` emits the LLVM instructions.
+    """Emit sin(r + rest) for each lane, and return it; |r| must be at most about pi/4.
 
-    It is computed as r + rest + r^3 Q(z) - z*rest/2, where Q is a polynomial.
+    `rest` is the rounding error of r; None: it is neglected. `z` must be r^2. The result is r + rest + r^3 Q(z) -
+    z*rest/2 with a polynomial Q. `m` emits the LLVM instructions.
     """
     first, *others = COEFFICIENTS[f"sin.{m.name}"]
     cube, q = z * r, m.polynomial(z, others)
@@ -73,10 +79,10 @@ def _sine(m: Lanes, r: Number, rest: Number | None, z: Number) -> Number:
 
 
 def _cosine(m: Lanes, r: Number, rest: Number | None, z: Number) -> Number:
-    """Emit cos(r + rest) and return it, for |r| up to pi/4. `rest` is the rounding error of r; None: it is neglected.
-    `z` must be r^2. `m` emits the LLVM instructions.
+    """Emit cos(r + rest) for each lane, and return it; |r| must be at most about pi/4.
 
-    It is computed as 1 - z/2 + z^2 Q(z) - r*rest, where Q is a polynomial; the rounding error of 1 - z/2 is added.
+    `rest` is the rounding error of r; None: it is neglected. `z` must be r^2. The result is 1 - z/2 + z^2 Q(z) - r*rest
+    with a polynomial Q; the rounding error of 1 - z/2 is added. `m` emits the LLVM instructions.
     """
     half = z * 0.5
     head = 1.0 - half
@@ -85,11 +91,11 @@ def _cosine(m: Lanes, r: Number, rest: Number | None, z: Number) -> Number:
 
 
 def _reduced_angle(m: Lanes, x: Number) -> tuple[Number, Number | None, Number]:
-    """Emit the reduction of x modulo pi/2, x = n*pi/2 + r with |r| up to about pi/4, and return (r, the rounding error
-    of r, n). `m` emits the LLVM instructions.
+    """Emit the reduction of x modulo pi/2, x = n*pi/2 + r with |r| up to about pi/4; return (r, rounding error of r,
+    n).
 
-    The rounding error is None for f32 numbers, which are reduced in f64. n is an integer of which only the lowest bits
-    are right, enough for n modulo 4.
+    The rounding error is None for f32 numbers, which are reduced in f64. n is an integer with only its lowest bits
+    right, enough for n modulo 4. `m` emits the LLVM instructions.
     """
     m64 = m.at(64)
     angle = m.widened(x) if m.bits == 32 else x
@@ -107,8 +113,10 @@ def _reduced_angle(m: Lanes, x: Number) -> tuple[Number, Number | None, Number]:
 
 
 def _minus_quarter_turns(m: Lanes, x: Number, n: Number) -> tuple[Number, Number]:
-    """Emit x - n*pi/2 for f64 numbers with |x| below 2^20, n an integer stored as a float. Return it as (sum, rounding
-    error of the sum). It is accurate also if x is close to n*pi/2. `m` emits the LLVM instructions.
+    """Emit x - n*pi/2 for f64 numbers with |x| below 2^20, and return (result, rounding error of the result).
+
+    n is an integer stored as a float. The result is accurate also if x is close to n*pi/2. `m` emits the LLVM
+    instructions.
     """
     first, second, third, rest = _half_pi(_SHORT, _SHORT, _SHORT)
     a, lost_a = m.difference_of(x - n * first, n * second)
@@ -119,11 +127,11 @@ def _minus_quarter_turns(m: Lanes, x: Number, n: Number) -> tuple[Number, Number
 
 
 def _replace_large_angles(m: Lanes, x: Number, reduced: tuple[Number, Number, Number]) -> tuple[Number, Number, Number]:
-    """Emit a branch that is taken if any lane has |x| >= 2^20, and that computes these lanes anew by `large_angle`.
-    Return the three values `reduced` with these lanes replaced. `m` emits the LLVM instructions.
+    """Emit a branch that computes lanes with |x| >= 2^20 anew by `large_angle`; return `reduced` with these lanes
+    replaced.
 
-    `reduced` has, for all lanes, (x modulo pi/2, its rounding error, the number of quarter turns), which are right only
-    in lanes below 2^20.
+    The branch is taken if any lane has such an x. `reduced` is (x modulo pi/2, its rounding error, number of quarter
+    turns), and is right only in lanes with |x| below 2^20. `m` emits the LLVM instructions.
     """
     w, form = m.w, m.form
     large = m.magnitude(x) >= LARGE
@@ -148,10 +156,10 @@ def _replace_large_angles(m: Lanes, x: Number, reduced: tuple[Number, Number, Nu
 
 
 def _reduced_lane_by_lane(m: Lanes, x: Number) -> list[Number]:
-    """Emit a loop over the lanes of x that calls the function of `large_angle` for each lane, and return [x modulo
-    pi/2, its rounding error, number of quarter turns]. `m` emits the LLVM instructions.
+    """Emit a loop that calls the function of `large_angle` for each lane of x.
 
-    x must be f64 with |x| >= 2^20 in every lane. A single float takes one call without a loop.
+    Return [x modulo pi/2, its rounding error, number of quarter turns]. x must be f64 with |x| >= 2^20 in every lane. A
+    single float takes one call without a loop. `m` emits the LLVM instructions.
     """
     w, result, symbol = m.w, "{ double, double, i64 }", large_angle(m.w)
     kinds = ("double", "double", "i64")

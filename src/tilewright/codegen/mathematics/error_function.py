@@ -16,4 +16,4 @@ def erf(m: Lanes, x: Number) -> Number:
     small = m.fused(a, m.polynomial(a * a, COEFFICIENTS[f"erf.{m.name}"]), a)
     u = m.select(a > _ONE[m.bits], _ONE[m.bits], a) - 1.0
     large = 1.0 - exp(m, -m.polynomial(u, COEFFICIENTS[f"erfc.{m.name}"]))
-    return m.with_sign(m.select(a < 1.0, small, large), m.sign_bit(x))
+    return m.flip_sign(m.select(a < 1.0, small, large), m.sign_bit(x))

@@ -25,20 +25,21 @@ TANH_SMALL = 0.625
 
 
 def nearest(m: Lanes, x: Number, scale: float = 1.0) -> tuple[Number, Number]:
-    """Emit the integer n nearest to x*scale, for each lane, and return it as (n as a float, n within an integer). `m`
-    emits the LLVM instructions.
+    """Emit the integer n nearest to x*scale, for each lane; return (n as a float, n in the lowest bits of an integer).
 
-    The lowest bits of the integer are n + 2*bias, where bias is that of the float type; `scaled` takes both results.
+    The lowest bits of the integer are n + 2*bias, with the exponent bias of the float type. `times_power_of_two` takes
+    both results. `m` emits the LLVM instructions.
     """
     rounder = m.rounder + 2 * m.bias
     moved = x + rounder if scale == 1.0 else m.fused(x, scale, rounder)
     return moved - rounder, m.bits_of(moved)
 
 
-def scaled(m: Lanes, p: Number, n: Number, word: Number) -> Number:
-    """Emit p * 2^n for each lane and return the result: infinite if it is too large, and rounded once also if it is
-    subnormal. `n` and `word` must be the two results of `nearest`: n as a float, and within an integer. `m` emits the
-    LLVM instructions.
+def times_power_of_two(m: Lanes, p: Number, n: Number, word: Number) -> Number:
+    """Emit p * 2^n for each lane, and return the result, which is rounded once. It may be infinite or subnormal.
+
+    `n` and `word` must be the two results of `nearest`: n as a float, and in the lowest bits of an integer. `m` emits
+    the LLVM instructions.
     """
     by_instruction = None if m.w.scale is None else m.w.scale(m.w, p.text, n.text, m.lanes, m.bits)
     if by_instruction is not None:
@@ -48,8 +49,9 @@ def scaled(m: Lanes, p: Number, n: Number, word: Number) -> Number:
 
 
 def exp(m: Lanes, x: Number) -> Number:
-    """Emit e^x for each lane and return the result, by the machine's own instruction if it has one. `m` emits the LLVM
-    instructions.
+    """Emit e^x for each lane, and return the result. The machine's instruction is used if it has one.
+
+    `m` emits the LLVM instructions.
     """
     by_instruction = m.by_instruction("exp", x)
     if by_instruction is not None:
@@ -58,18 +60,19 @@ def exp(m: Lanes, x: Number) -> Number:
 
 
 def half_exp(m: Lanes, x: Number) -> Number:
-    """Emit e^x / 2 for each lane and return the result, which is finite also for the least x whose e^x overflows. `m`
-    emits the LLVM instructions.
+    """Emit e^x / 2 for each lane, and return the result. It is finite for some x for which e^x overflows.
+
+    `m` emits the LLVM instructions.
     """
     least, most = _ARGUMENTS[m.bits]
     return _power_of_e(m, m.clamped(x, least, most + 1.0), 0.5)
 
 
 def _power_of_e(m: Lanes, x: Number, factor: float) -> Number:
-    """Emit factor * e^x for each lane and return the result. `factor` must be a power of two; it is applied before the
-    power of two in e^x, so that the product overflows only if the result does. `m` emits the LLVM instructions.
+    """Emit factor * e^x for each lane, and return the result. It overflows only if the product itself does.
 
-    x must be limited already to a range somewhat larger than that of e^x without overflow.
+    `factor` must be a power of two. x must be limited already to a range somewhat larger than that of e^x without
+    overflow. `m` emits the LLVM instructions.
     """
     hi, lo = _parts_of_ln_2(m)
     n, word = nearest(m, x, LOG2_E)
@@ -79,24 +82,24 @@ def _power_of_e(m: Lanes, x: Number, factor: float) -> Number:
         power = m.polynomial(r, (1.0, 1.0, *q))
     else:  # products are rounded here, and a rounded one must not contain r: saves 1/3 ulp
         power = r * r * m.polynomial(r, q) + r + 1.0
-    return scaled(m, power if factor == 1.0 else power * factor, n, word)
+    return times_power_of_two(m, power if factor == 1.0 else power * factor, n, word)
 
 
 def _parts_of_ln_2(m: Lanes) -> tuple[float, float]:
-    """Return log 2 as (leading float, remainder), for the float type of the emitter `m`. The leading float has few
-    enough bits that its product with the exponent n of any e^x = 2^n e^r is exact.
+    """Return log 2 as (leading float, remainder), for the float type of the emitter `m`.
+
+    The leading float has so few bits that its product with the exponent n of any e^x = 2^n e^r is exact.
     """
     hi = Fraction(int(LN_2 * 2 ** _SHORT[m.bits]), 2 ** _SHORT[m.bits])
     return float(hi), float(LN_2 - hi)
 
 
 def expm1(m: Lanes, x: Number) -> Number:
-    """Emit e^x - 1 for each lane and return the result, accurate to the last bits also near 0. `m` emits the LLVM
-    instructions.
+    """Emit e^x - 1 for each lane, and return the result, accurate to the last bits also near 0.
 
     With x = n log 2 + r, the result is 2^n - 1 + 2^n r + 2^n (e^r - 1 - r). The rounding error of r is added to the
     last term, the smallest. All terms are halved before the sum and the sum is doubled, since 2^n may overflow where
-    the result does not. Very small x are returned unchanged.
+    the result does not. Very small x are returned unchanged. `m` emits the LLVM instructions.
     """
     hi, lo = _parts_of_ln_2(m)
     limited = m.clamped(x, _LEAST[m.bits], _ARGUMENTS[m.bits][1])
@@ -112,26 +115,27 @@ def exp2(m: Lanes, x: Number) -> Number:
     """Emit 2^x for each lane and return the result, exact if x is an integer. `m` emits the LLVM instructions."""
     x = m.clamped(x, *_EXPONENTS[m.bits])
     n, word = nearest(m, x)
-    return scaled(m, m.polynomial(x - n, (1.0, *COEFFICIENTS[f"exp2.{m.name}"])), n, word)
+    return times_power_of_two(m, m.polynomial(x - n, (1.0, *COEFFICIENTS[f"exp2.{m.name}"])), n, word)
 
 
 def tanh(m: Lanes, x: Number) -> Number:
-    """Emit the hyperbolic tangent of x for each lane and return the result. `m` emits the LLVM instructions.
+    """Emit the hyperbolic tangent of x for each lane, and return the result.
 
-    It is a polynomial for |x| < 0.625, elsewhere 1 - 2/(e^(2|x|) + 1) with the sign of x.
+    It is a polynomial for |x| < 0.625, and 1 - 2/(e^(2|x|) + 1) with the sign of x elsewhere. `m` emits the LLVM
+    instructions.
     """
     a = m.magnitude(x)
     z = a * a
     small = m.fused(a * z, m.polynomial(z, COEFFICIENTS[f"tanh.{m.name}"]), a)
     large = 1.0 - 2.0 / (exp(m, a + a) + 1.0)
-    return m.with_sign(m.select(a < TANH_SMALL, small, large), m.sign_bit(x))
+    return m.flip_sign(m.select(a < TANH_SMALL, small, large), m.sign_bit(x))
 
 
 def sigmoid(m: Lanes, x: Number) -> Number:
-    """Emit the sigmoid of x, 1/(1 + e^-x), for each lane and return the result. `m` emits the LLVM instructions.
+    """Emit the sigmoid of x, 1/(1 + e^-x), for each lane, and return the result.
 
     It is computed from e^-|x|, which never overflows. A correction adds the rounding errors of the sum and the
-    quotient, which would be one unit in the last place together.
+    quotient, which together would be one unit in the last place. `m` emits the LLVM instructions.
     """
     e = exp(m, m.of_bits(m.bits_of(x) | -m.sign))
     is_negative = x < 0.0

@@ -13,20 +13,23 @@ SINH_SMALL = 1.0
 
 
 def sinh(m: Lanes, x: Number) -> Number:
-    """Emit the hyperbolic sine of x for each lane and return the result. `m` emits the LLVM instructions. f32 numbers
-    are computed in f64 and rounded.
+    """Emit the hyperbolic sine of x for each lane, and return the result. f32 numbers are computed in f64 and rounded.
+
+    `m` emits the LLVM instructions.
     """
     if m.bits == 32:
         return m.narrowed(sinh(m.at(64), m.widened(x)))
     a = m.magnitude(x)
     z, half = a * a, half_exp(m, a)
     small = m.fused(a * z, m.polynomial(z, COEFFICIENTS["sinh.f64"]), a)
-    return m.with_sign(m.select(a < SINH_SMALL, small, half - 0.25 / half), m.sign_bit(x))
+    return m.flip_sign(m.select(a < SINH_SMALL, small, half - 0.25 / half), m.sign_bit(x))
 
 
 def cosh(m: Lanes, x: Number) -> Number:
-    """Emit the hyperbolic cosine of x for each lane and return the result. `m` emits the LLVM instructions. f32 numbers
-    are computed in f64 and rounded.
+    """Emit the hyperbolic cosine of x for each lane, and return the result. f32 numbers are computed in f64 and
+    rounded.
+
+    `m` emits the LLVM instructions.
     """
     if m.bits == 32:
         return m.narrowed(cosh(m.at(64), m.widened(x)))

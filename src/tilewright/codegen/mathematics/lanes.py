@@ -44,18 +44,19 @@ class Number:
         return self.kind in ("float", "double")
 
     def _step(self, word: str, a: Number | float, b: Number | float, kind: str = "") -> Number:
-        """Emit the LLVM instruction `word`, such as "fmul", on `a` and `b`, and return its result. Both have this
-        number's type; Python numbers become constants.
+        """Emit the LLVM instruction `word`, such as "fmul", on `a` and `b`, and return its result.
 
-        `kind` is the LLVM type of the result's lanes; empty: this number's.
+        `a` and `b` must have the type of this number; Python numbers become constants of this type. `kind` is the LLVM
+        type of the result's lanes; "": the type of this number.
         """
         form = self.m.form(self.kind)
         left, right = self.m.like(a, self.kind), self.m.like(b, self.kind)
         return Number(self.m, self.m.w.value(f"{word} {form} {left}, {right}"), kind or self.kind)
 
     def _arithmetic(self, word: str, a: Number | float, b: Number | float) -> Number:
-        """Emit the LLVM instruction for the sum, difference or product of `a` and `b`, and return its result; `word` is
-        "add", "sub" or "mul". Both have this number's type, float or integer; Python numbers become constants.
+        """Emit the sum, difference or product of `a` and `b`, and return the result; `word` is "add", "sub" or "mul".
+
+        `a` and `b` must have the type of this number, float or integer; Python numbers become constants of this type.
         """
         return self._step(f"f{word}" if self.is_float else word, a, b)
 
@@ -84,8 +85,10 @@ class Number:
         return self._quotient(other, self)
 
     def _quotient(self, a: Number | float, b: Number | float) -> Number:
-        """Emit LLVM code for the quotient a/b of floats of this number's type and return the result; Python numbers
-        become constants. For single f32 numbers, the machine's own division is used if it has one.
+        """Emit the quotient a/b of floats of this number's type, and return the result; Python numbers become
+        constants.
+
+        For single f32 numbers, the machine's division instruction is used if it has one.
         """
         by_instruction = self.m.by_instruction("div", a, b) if self.kind == self.m.float else None
         return self._step("fdiv", a, b) if by_instruction is None else by_instruction
@@ -110,14 +113,16 @@ class Number:
         return self._step("lshr", self, count)
 
     def signed_shift(self, count: int) -> Number:
-        """Emit this integer's arithmetic right shift by `count` bits (copies of the sign bit come in) and return the
+        """Emit the arithmetic right shift of this integer by `count` bits (copies of the sign bit come in); return the
         result.
         """
         return self._step("ashr", self, count)
 
     def _compared(self, word: str, other: Number | float) -> Number:
-        """Emit the LLVM comparison of this number with `other` and return the i1 of each lane. `word` is the predicate,
-        such as "lt" for floats or "slt" for integers. Comparisons of floats are false if either is NaN.
+        """Emit the comparison of this number with `other`, and return the i1 of each lane.
+
+        `word` is the LLVM predicate, such as "lt" for floats or "slt" for integers. Comparisons of floats are false if
+        either is NaN.
         """
         return self._step(f"fcmp o{word}" if self.is_float else f"icmp {word}", self, other, "i1")
 
@@ -131,13 +136,14 @@ class Number:
         return self._compared("ge" if self.is_float else "sge", other)
 
     def equals(self, other: Number | float) -> Number:
-        """Emit the test if this number equals `other`, and return the i1 of each lane. 0.0 and -0.0 are equal; NaN
-        equals nothing.
+        """Emit the test whether this number equals `other`, and return the i1 of each lane.
+
+        0.0 and -0.0 are equal; NaN equals nothing.
         """
         return self._compared("eq", other)
 
     def unordered(self, other: Number) -> Number:
-        """Emit the test if this float or the float `other` is NaN, and return the i1 of each lane."""
+        """Emit the test whether this float or the float `other` is NaN, and return the i1 of each lane."""
         return self._step("fcmp uno", self, other, "i1")
 
     def inverted(self) -> Number:
@@ -165,24 +171,29 @@ class Lanes:
         """A float that, added to a small number, leaves the nearest integer in the lowest bits of the sum."""
 
     def at(self, bits: int) -> Lanes:
-        """Return an emitter with the same writer and as many lanes, for floats of `bits` bits: 32 or 64."""
+        """Return an emitter for floats of `bits` bits (32 or 64), with the same writer and the same number of lanes."""
         return Lanes(self.w, self.lanes, bits)
 
     def form(self, kind: str) -> str:
-        """Return the LLVM type of a value whose lanes have the LLVM type `kind`: "i32" -> "<8 x i32>" with 8 lanes. For
-        single numbers it is `kind` itself.
+        """Return the LLVM type of a value with `kind` as LLVM type of each lane: with 8 lanes, "i32" gives "<8 x i32>".
+
+        For single numbers, return `kind` itself.
         """
         return kind if self.lanes is None else f"<{self.lanes} x {kind}>"
 
     def number(self, text: str) -> Number:
-        """Return the LLVM operand `text`, a float in each lane, as a `Number`, whose operators emit LLVM instructions.
+        """Return the LLVM operand `text`, a float in each lane, as a `Number`, an object with operators that emit
+        instructions.
+
         Nothing is emitted here.
         """
         return Number(self, text, self.float)
 
     def by_instruction(self, name: str, *values: Number | float) -> Number | None:
-        """Emit the machine's own instruction for the function `name`, such as "exp", of the operands `values`, and
-        return its result. Return None, with nothing emitted, if the machine has none, for vectors, and for f64.
+        """Emit the machine's instruction for the function `name`, such as "exp", of the operands `values`; return its
+        result.
+
+        Return None, with nothing emitted, for vectors, for f64, and if the machine has no such instruction.
         """
         if self.w.instruction is None or self.lanes is not None or self.bits != 32:
             return None
@@ -194,8 +205,9 @@ class Lanes:
         return Number(self, self.like(value, self.float), self.float)
 
     def like(self, value: Number | float, kind: str) -> str:
-        """Return the LLVM operand of `value`. A Python number becomes a constant whose lanes have the LLVM type `kind`;
-        a `Number` must have that type already. Nothing is emitted.
+        """Return the LLVM operand of `value`. A Python number becomes a constant with lanes of the LLVM type `kind`.
+
+        A `Number` must have this type already. Nothing is emitted.
         """
         if isinstance(value, Number):
             assert value.kind == kind, f"{value.kind} where {kind} is needed"
@@ -212,8 +224,9 @@ class Lanes:
     # -- steps ------------------------------------------------------------------------------------------------
 
     def fused(self, a: Number, b: Number | float, c: Number | float) -> Number:
-        """Emit LLVM code for a*b + c in each lane and return the result. It is rounded once if the machine has fused
-        multiply-add, else the product is rounded, too.
+        """Emit a*b + c for each lane, and return the result.
+
+        It is rounded once if the machine has fused multiply-add; otherwise the product is rounded, too.
         """
         if not self.w.fused:
             return a * b + c
@@ -224,8 +237,10 @@ class Lanes:
         return self.number(self.w.value(f"call {form} {intrinsic}({parts})"))
 
     def polynomial(self, x: Number, coefficients: Sequence[float]) -> Number:
-        """Emit LLVM code that evaluates at x, in each lane, the polynomial with these coefficients, lowest degree
-        first. Return the result. It uses Horner's rule.
+        """Emit the polynomial with these `coefficients`, lowest degree first, at x for each lane, and return the
+        result.
+
+        It is evaluated by Horner's rule.
         """
         total: Number | float = coefficients[-1]
         for c in reversed(coefficients[:-1]):
@@ -233,8 +248,9 @@ class Lanes:
         return total if isinstance(total, Number) else self.constant(total)
 
     def select(self, truth: Number, a: Number | float, b: Number | float) -> Number:
-        """Emit an LLVM select and return its result: in each lane `a` if the i1 `truth` is set, else `b`. Python
-        numbers become constants.
+        """Emit an LLVM select, and return its result: `a` in lanes where the i1 `truth` is set, else `b`.
+
+        Python numbers become constants.
         """
         kind = next((v.kind for v in (a, b) if isinstance(v, Number)), self.float)
         form = self.form(kind)
@@ -242,77 +258,78 @@ class Lanes:
         return Number(self, self.w.value(instruction), kind)
 
     def clamped(self, x: Number, lo: float, hi: float) -> Number:
-        """Emit LLVM code that limits x to the range from `lo` to `hi` in each lane, and return the result. NaN stays
-        NaN.
-        """
+        """Emit x limited to the range from `lo` to `hi`, for each lane, and return the result. NaN stays NaN."""
         x = self.select(x < lo, lo, x)
         return self.select(x > hi, hi, x)
 
     def bits_of(self, x: Number) -> Number:
-        """Emit the bitcast of the float x to an integer of the same width, and return that."""
+        """Emit the bitcast of the float x to an integer of the same width, and return the integer."""
         cast = f"bitcast {self.form(self.float)} {x} to {self.form(self.word)}"
         return Number(self, self.w.value(cast), self.word)
 
     def of_bits(self, word: Number) -> Number:
-        """Emit the bitcast of the integer `word` to a float of the same width, and return that."""
+        """Emit the bitcast of the integer `word` to a float of the same width, and return the float."""
         return self.number(self.w.value(f"bitcast {self.form(self.word)} {word} to {self.form(self.float)}"))
 
     def magnitude(self, x: Number) -> Number:
-        """Emit LLVM code for the absolute value of the float x, by clearing its sign bit, and return the result."""
+        """Emit the absolute value of the float x (its sign bit is cleared), and return the result."""
         return self.of_bits(self.bits_of(x) & (self.sign - 1))
 
     def sign_bit(self, x: Number) -> Number:
-        """Emit LLVM code for the bits of the float x with all but the sign bit cleared, and return that integer: 0 if
-        the sign is plus, else 2^31 (f32) or 2^63 (f64).
+        """Emit the bits of the float x with all but the sign bit cleared, and return the integer.
+
+        It is 0 if the sign is plus, else 2^31 (f32) or 2^63 (f64).
         """
         return self.bits_of(x) & -self.sign
 
-    def with_sign(self, x: Number, sign: Number) -> Number:
-        """Emit LLVM code that flips the sign of the float x in lanes where the sign bit of the integer `sign` is set,
-        and return the result. If x is not negative, it thereby gets that sign.
+    def flip_sign(self, x: Number, sign: Number) -> Number:
+        """Emit the float x with its sign flipped in lanes where the sign bit of the integer `sign` is set; return the
+        result.
         """
         return self.of_bits(self.bits_of(x) ^ sign)
 
     def of_integer(self, word: Number) -> Number:
-        """Emit the conversion of the signed integer `word` to a float of the same width, rounded to nearest, and return
-        that.
+        """Emit the conversion of the signed integer `word` to a float of the same width, rounded to nearest; return the
+        float.
         """
         return self.number(self.w.value(f"sitofp {self.form(self.word)} {word} to {self.form(self.float)}"))
 
     def widened(self, x: Number) -> Number:
-        """Emit the exact conversion of the f32 number x to f64 in each lane, and return that."""
+        """Emit the exact conversion of the f32 number x to f64 for each lane, and return the f64."""
         return self.at(64).number(self.w.value(f"fpext {self.form('float')} {x} to {self.form('double')}"))
 
     def narrowed(self, x: Number) -> Number:
-        """Emit the conversion of the f64 number x to f32, rounded to nearest, in each lane, and return that."""
+        """Emit the conversion of the f64 number x to f32, rounded to nearest, for each lane, and return the f32."""
         return self.at(32).number(self.w.value(f"fptrunc {self.form('double')} {x} to {self.form('float')}"))
 
     def low_half(self, word: Number) -> Number:
-        """Emit the truncation of the i64 number `word` to its lower 32 bits in each lane, and return the i32."""
+        """Emit the truncation of the i64 number `word` to its lower 32 bits for each lane, and return the i32."""
         return Number(self.at(32), self.w.value(f"trunc {self.form('i64')} {word} to {self.form('i32')}"), "i32")
 
     # -- sums and products with their rounding errors -----------------------------------------------------------
 
     def sum_of(self, a: Number | float, b: Number) -> tuple[Number, Number]:
-        """Emit LLVM code for the sum a + b and its rounding error, and return (rounded sum, rounding error). The error
-        is exact if |a| >= |b| or a is 0.
+        """Emit the sum a + b and its rounding error; return (rounded sum, rounding error).
+
+        The error is exact if |a| >= |b| or a is 0.
         """
         total = a + b
         return total, b - (total - a)
 
     def difference_of(self, a: Number, b: Number) -> tuple[Number, Number]:
-        """Emit LLVM code for the difference a - b and its rounding error, and return (rounded difference, rounding
-        error). The error is exact for operands of any size.
+        """Emit the difference a - b and its rounding error; return (rounded difference, rounding error).
+
+        The error is exact for operands of any size.
         """
         total = a - b
         back = total - a
         return total, (a - (total - back)) - (b + back)
 
     def product_of(self, a: Number, b: Number | float) -> tuple[Number, Number]:
-        """Emit LLVM code for the product a*b and its rounding error, and return (rounded product, rounding error).
+        """Emit the product a*b and its rounding error; return (rounded product, rounding error).
 
         The error is exact if the machine has fused multiply-add. Otherwise it is computed from halves of the operands,
-        and the two results together have about twice the precision of one float.
+        and both results together have about twice the precision of one float.
         """
         total = a * b
         if self.w.fused:
@@ -322,8 +339,8 @@ class Lanes:
         return total, a_lo * b_lo - (((total - a_hi * b_hi) - a_lo * b_hi) - a_hi * b_lo)
 
     def _halves(self, x: Number) -> tuple[Number, Number]:
-        """Emit LLVM code that splits the float x into two floats that add up to x, and return (x with the lower half of
-        its fraction bits cleared, the remainder).
+        """Emit two floats that add up to the float x; return (x with the lower half of its fraction bits cleared, the
+        remainder).
         """
         hi = self.of_bits(self.bits_of(x) & -(1 << (self.fraction // 2 + 1)))
         return hi, x - hi

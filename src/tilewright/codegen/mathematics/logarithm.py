@@ -21,8 +21,10 @@ _HALF = {32: 11, 64: 20}
 
 
 def split(m: Lanes, x: Number) -> tuple[Number, Number]:
-    """Emit the split of a positive number x = 2^k (1 + f), with 1 + f between sqrt(1/2) and sqrt(2), and return (k, f),
-    both as floats. x may be subnormal. `m` emits the LLVM instructions.
+    """Emit the split of a positive number x = 2^k (1 + f), with 1 + f between sqrt(1/2) and sqrt(2); return (k, f) as
+    floats.
+
+    x may be subnormal. `m` emits the LLVM instructions.
     """
     tiny = x < 2.0 ** (1 - m.bias)
     word = m.bits_of(m.select(tiny, x * 2.0**m.fraction, x)) - _SQRT_HALF[m.bits]
@@ -32,10 +34,10 @@ def split(m: Lanes, x: Number) -> tuple[Number, Number]:
 
 
 def _exponent(m: Lanes, word: Number) -> Number:
-    """Emit the conversion to a float of the exponent field of `word`, the bits of an f64 less those of sqrt(1/2), and
-    return it. The field counts as a signed number. `m` emits the LLVM instructions.
+    """Emit the conversion of the exponent field of `word`, as a signed number, to a float, and return the float.
 
-    The float is put together from bits, since few machines convert 64-bit integers in vectors.
+    `word` has the bits of an f64 minus the bits of sqrt(1/2). The float is put together from bits, since few machines
+    convert 64-bit integers in vectors. `m` emits the LLVM instructions.
     """
     middle = 1 << (63 - m.fraction)
     biased = (word ^ -m.sign) >> m.fraction
@@ -43,9 +45,11 @@ def _exponent(m: Lanes, word: Number) -> Number:
     return m.of_bits(biased | ((m.bias + m.fraction) << m.fraction)) - (base + middle)
 
 
-def special(m: Lanes, x: Number, result: Number) -> Number:
-    """Emit the replacement of a logarithm where its argument is special, and return the result: `result` if x is finite
-    and positive, -inf if x is 0, inf if x is inf, NaN if x is negative or NaN. `m` emits the LLVM instructions.
+def with_special_values(m: Lanes, x: Number, result: Number) -> Number:
+    """Emit the replacement of `result`, a logarithm of x, where x is special; return the result.
+
+    It is `result` if x is finite and positive, -inf if x is 0, inf if x is inf, and NaN if x is negative or NaN. `m`
+    emits the LLVM instructions.
     """
     result = m.select(x < float("inf"), result, x)  # NaN, too
     result = m.select(x > 0.0, result, x + float("nan"))
@@ -53,7 +57,7 @@ def special(m: Lanes, x: Number, result: Number) -> Number:
 
 
 def _terms_of_log(m: Lanes, f: Number) -> tuple[Number, Number]:
-    """Emit two terms of log(1 + f) and return (h, t): log(1 + f) = f - (h - t), with h = f^2/2 and t smaller than h.
+    """Emit two terms of log(1 + f), and return (h, t): log(1 + f) = f - (h - t), with h = f^2/2 and t smaller than h.
 
     t is s (h + z Q(z)) with s = f/(2 + f), z = s^2 and a polynomial Q. `m` emits the LLVM instructions.
     """
@@ -64,21 +68,22 @@ def _terms_of_log(m: Lanes, f: Number) -> tuple[Number, Number]:
 
 
 def log(m: Lanes, x: Number) -> Number:
-    """Emit the natural logarithm of x for each lane and return the result: -inf if x is 0, NaN if x is negative. `m`
-    emits the LLVM instructions.
+    """Emit the natural logarithm of x for each lane, and return the result: -inf if x is 0, NaN if x is negative.
+
+    `m` emits the LLVM instructions.
     """
     k, f = split(m, x)
     half, rest = _terms_of_log(m, f)
     hi, lo = _split_constant(LN_2, _SHORT[m.bits])
-    return special(m, x, m.fused(k, hi, f - (half - m.fused(k, lo, rest))))
+    return with_special_values(m, x, m.fused(k, hi, f - (half - m.fused(k, lo, rest))))
 
 
 def log1p(m: Lanes, x: Number) -> Number:
-    """Emit log(1 + x) for each lane and return the result, accurate to the last bits also near 0: -inf if x is -1, NaN
-    below. `m` emits the LLVM instructions.
+    """Emit log(1 + x) for each lane, and return the result, accurate to the last bits also near 0.
 
-    1 + x is split into 2^k (1 + f). If k is 0, f is x itself. Otherwise the rounding error of 1 + x, divided by 1 + x,
-    is added to the smallest term of the logarithm. Very small x are returned unchanged.
+    It is -inf if x is -1, and NaN below. 1 + x is split into 2^k (1 + f). If k is 0, f is x itself. Otherwise the
+    rounding error of 1 + x, divided by 1 + x, is added to the smallest term of the logarithm. Very small x are returned
+    unchanged. `m` emits the LLVM instructions.
     """
     one_plus_x, lost = m.difference_of(x, m.constant(-1.0))
     k, f = split(m, one_plus_x)
@@ -87,38 +92,44 @@ def log1p(m: Lanes, x: Number) -> Number:
     half, rest = _terms_of_log(m, f)
     hi, lo = _split_constant(LN_2, _SHORT[m.bits])
     least = m.fused(k, lo, rest) + m.select(k_is_zero, 0.0, lost / one_plus_x)
-    result = special(m, one_plus_x, m.fused(k, hi, f - (half - least)))
+    result = with_special_values(m, one_plus_x, m.fused(k, hi, f - (half - least)))
     return m.select(m.magnitude(x) < 2.0 ** -(m.fraction + 2), x, result)  # keeps the sign of 0 and subnormal numbers
 
 
 def log2(m: Lanes, x: Number) -> Number:
-    """Emit the logarithm of x to base 2 for each lane and return the result, exact if x is a power of two: -inf if x is
-    0, NaN if x is negative. `m` emits the LLVM instructions.
+    """Emit the logarithm of x to base 2 for each lane, and return the result, exact if x is a power of two.
+
+    It is -inf if x is 0, and NaN if x is negative. `m` emits the LLVM instructions.
     """
     return _to_base(m, x, LN_2)
 
 
 def log10(m: Lanes, x: Number) -> Number:
-    """Emit the logarithm of x to base 10 for each lane and return the result: -inf if x is 0, NaN if x is negative. `m`
-    emits the LLVM instructions.
+    """Emit the logarithm of x to base 10 for each lane, and return the result: -inf if x is 0, NaN if x is negative.
+
+    `m` emits the LLVM instructions.
     """
     return _to_base(m, x, LN_10)
 
 
 def _split_constant(value: Fraction, bits: int) -> tuple[float, float]:
-    """Return the number `value` as a sum of two floats, (hi, lo): hi has the first `bits` bits of its fraction, lo the
-    remainder rounded to a float. 0.8125 with 2 bits -> (0.75, 0.0625).
+    """Return the number `value` as a sum of two floats (hi, lo): hi has the first `bits` bits of the fraction.
+
+    lo is the remainder, rounded to a float.
+
+    >>> _split_constant(Fraction(13, 16), 2)
+    (0.75, 0.0625)
     """
     hi = Fraction(int(value * 2**bits), 2**bits)
     return float(hi), float(value - hi)
 
 
 def _to_base(m: Lanes, x: Number, ln_base: Fraction) -> Number:
-    """Emit the logarithm of x, for each lane, to the base whose natural logarithm is `ln_base`, and return the result:
-    -inf if x is 0, NaN if x is negative. `m` emits the LLVM instructions.
+    """Emit the logarithm of x for each lane, to the base with the natural logarithm `ln_base`, and return the result.
 
-    x is 2^k (1 + f), and log(1 + f) is f - h plus smaller terms, h = f^2/2. f - h is cut to half of its bits, so that
-    its product with the leading part of 1/log(base) is exact.
+    It is -inf if x is 0, and NaN if x is negative. x is 2^k (1 + f), and log(1 + f) is f - h plus smaller terms, h =
+    f^2/2. f - h is cut to half of its bits, so that its product with the leading part of 1/log(base) is exact. `m`
+    emits the LLVM instructions.
     """
     k, f = split(m, x)
     half, rest = _terms_of_log(m, f)
@@ -130,4 +141,4 @@ def _to_base(m: Lanes, x: Number, ln_base: Fraction) -> Number:
     least = (lo + hi) * lower + lo * upper
     if unit_rest:
         least = m.fused(k, unit_rest, least)
-    return special(m, x, least + lost + total)
+    return with_special_values(m, x, least + lost + total)

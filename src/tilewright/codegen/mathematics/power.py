@@ -9,7 +9,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 from tilewright.codegen.mathematics.coefficients import COEFFICIENTS
-from tilewright.codegen.mathematics.exponential import LN_2, nearest, scaled
+from tilewright.codegen.mathematics.exponential import LN_2, nearest, times_power_of_two
 from tilewright.codegen.mathematics.lanes import Lanes, Number
 from tilewright.codegen.mathematics.logarithm import split
 
@@ -21,8 +21,10 @@ _FAR_Y = 2.0**64
 
 
 def power(m: Lanes, x: Number, y: Number) -> Number:
-    """Emit x^y for each lane, with the special values of C99's `pow`, and return the result: x^0 is 1, and a finite
-    negative x to a power that is no integer is NaN. `m` emits the LLVM instructions.
+    """Emit x^y for each lane, with the special values of C99's `pow`, and return the result.
+
+    For instance, x^0 is 1, and a finite negative x to a power that is no integer is NaN. `m` emits the LLVM
+    instructions.
     """
     a = m.magnitude(x)
     result = _power_by_f64(m, a, y) if m.bits == 32 else _power_by_pairs(m, a, y)
@@ -31,7 +33,7 @@ def power(m: Lanes, x: Number, y: Number) -> Number:
     result = m.select(zero | infinite, m.select(is_zero, 0.0, m.constant(_INFINITE)), result)
     is_integer, half_is_integer = _is_integer(m, y), _is_integer(m, y * 0.5)
     odd = is_integer & half_is_integer.inverted()
-    result = m.with_sign(result, m.select(odd, m.sign_bit(x), 0))
+    result = m.flip_sign(result, m.select(odd, m.sign_bit(x), 0))
     is_nan = (x < 0.0) & is_integer.inverted() & infinite.inverted()
     result = m.select(is_nan, x * float("nan"), result)
     result = m.select(x.unordered(y), x + y, result)
@@ -40,16 +42,18 @@ def power(m: Lanes, x: Number, y: Number) -> Number:
 
 
 def _is_integer(m: Lanes, y: Number) -> Number:
-    """Emit the test if the float y is an integer, and return the i1 of each lane. Infinities count as integers. `m`
-    emits the LLVM instructions.
+    """Emit the test whether the float y is an integer, and return the i1 of each lane. Infinities count as integers.
+
+    `m` emits the LLVM instructions.
     """
     a, base = m.magnitude(y), 2.0**m.fraction
     return (a >= base) | ((a + base) - base).equals(a)
 
 
 def _power_by_f64(m: Lanes, a: Number, y: Number) -> Number:
-    """Emit a^y of f32 numbers, computed in f64 and rounded, and return the f32. a must be positive and finite for the
-    result to be right. `m` emits the LLVM instructions.
+    """Emit a^y of f32 numbers, computed in f64 and rounded, and return the f32.
+
+    The result is right only if a is positive and finite. `m` emits the LLVM instructions.
     """
     m64 = m.at(64)
     k, f = split(m64, m.widened(a))
@@ -57,12 +61,13 @@ def _power_by_f64(m: Lanes, a: Number, y: Number) -> Number:
     logarithm = m64.fused(s, m64.polynomial(s * s, COEFFICIENTS["log2.short"]), k)
     product = m64.clamped(m.widened(y) * logarithm, -200.0, 200.0)
     n, word = nearest(m64, product)
-    return m.narrowed(scaled(m64, m64.polynomial(product - n, (1.0, *COEFFICIENTS["exp2.short"])), n, word))
+    return m.narrowed(times_power_of_two(m64, m64.polynomial(product - n, (1.0, *COEFFICIENTS["exp2.short"])), n, word))
 
 
 def _power_by_pairs(m: Lanes, a: Number, y: Number) -> Number:
-    """Emit a^y of f64 numbers and return it, with the logarithm of a computed as a sum of two floats for precision. a
-    must be positive and finite for the result to be right. `m` emits the LLVM instructions.
+    """Emit a^y of f64 numbers, and return the result. For precision, the logarithm of a is a sum of two floats.
+
+    The result is right only if a is positive and finite. `m` emits the LLVM instructions.
     """
     hi, lo = _log2(m, a)
     y = m.clamped(y, -_FAR_Y, _FAR_Y)
@@ -74,26 +79,29 @@ def _power_by_pairs(m: Lanes, a: Number, y: Number) -> Number:
     n, word = nearest(m, product)
     r, r_lost = m.sum_of(product - n, lost)
     q = m.polynomial(r, COEFFICIENTS["exp2.f64"])
-    return scaled(m, m.fused(r, q, r_lost * float(LN_2)) + 1.0, n, word)
+    return times_power_of_two(m, m.fused(r, q, r_lost * float(LN_2)) + 1.0, n, word)
 
 
 def _pair(value: Fraction) -> tuple[float, float]:
-    """Return the number `value` as a sum of two floats: (it rounded to a float, the remainder rounded to a float)."""
+    """Return `value` as a sum of two floats: (`value` rounded to a float, the remainder rounded to a float)."""
     most = float(value)
     return most, float(value - Fraction(most))
 
 
 def _times(m: Lanes, a: Pair, b: Pair) -> Pair:
-    """Emit the product of two pairs and return it as a pair. A pair is a number as the sum of two floats, (leading,
-    small). `m` emits the LLVM instructions.
+    """Emit the product of two pairs, and return it as a pair.
+
+    A pair is a number as the sum of two floats, (leading, small). `m` emits the LLVM instructions.
     """
     product, lost = m.product_of(a[0], b[0])
     return product, m.fused(a[0], b[1], m.fused(a[1], b[0], lost))
 
 
 def _plus(m: Lanes, constant: Fraction, b: Pair) -> Pair:
-    """Emit the sum of a constant and the pair `b`, and return it as a pair: a number as the sum of two floats,
-    (leading, small). `b` must be smaller than the constant. `m` emits the LLVM instructions.
+    """Emit the sum of a constant and the pair `b`, and return it as a pair.
+
+    A pair is a number as the sum of two floats, (leading, small). `b` must be smaller than the constant. `m` emits the
+    LLVM instructions.
     """
     most, least = _pair(constant)
     total, lost = m.sum_of(most, b[0])
@@ -101,11 +109,11 @@ def _plus(m: Lanes, constant: Fraction, b: Pair) -> Pair:
 
 
 def _log2(m: Lanes, a: Number) -> Pair:
-    """Emit the logarithm of a to base 2 and return it as a sum of two floats, (leading, small). a must be a positive
-    finite f64, possibly subnormal. `m` emits the LLVM instructions.
+    """Emit the logarithm of a to base 2, and return it as a sum of two floats, (leading, small).
 
-    With a = 2^k (1 + f), s = f/(2 + f) and z = s^2, it is k + 2/log 2 (s + s (z/3 + z^2/5 + z^3 Q(z))) with a
-    polynomial Q. The first terms are computed as sums of two floats.
+    a must be a positive finite f64; it may be subnormal. With a = 2^k (1 + f), s = f/(2 + f) and z = s^2, the logarithm
+    is k + 2/log 2 (s + s (z/3 + z^2/5 + z^3 Q(z))) with a polynomial Q. The first terms are computed as sums of two
+    floats. `m` emits the LLVM instructions.
     """
     k, f = split(m, a)
     denominator, denominator_lost = m.sum_of(2.0, f)

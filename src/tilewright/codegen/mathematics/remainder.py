@@ -13,8 +13,9 @@ _INFINITE = float("inf")
 
 
 def remainder(m: Lanes, x: Number, y: Number) -> Number:
-    """Emit C's fmod(x, y) for each lane and return the exact result: x - n*y, where the integer n is x/y truncated. It
-    has the sign of x. NaN if y is 0, x is infinite, or either is NaN. `m` emits the LLVM instructions.
+    """Emit C's fmod(x, y) for each lane, and return the exact result: x - n*y, where the integer n is x/y truncated.
+
+    It has the sign of x. It is NaN if y is 0, x is infinite, or either is NaN. `m` emits the LLVM instructions.
     """
     least, scale = 2.0 ** (1 - m.bias), 2.0 ** (m.fraction + 1)
     a, b = m.magnitude(x), m.magnitude(y)
@@ -26,17 +27,17 @@ def remainder(m: Lanes, x: Number, y: Number) -> Number:
     largest = m.of_bits((m.bits_of(normal_divisor) & ((1 << m.fraction) - 1)) | (m.bits_of(start) & m.infinity))
     largest = m.select(largest > start, largest * 0.5, largest)
     result = _subtract_multiples(m, start, largest, m.select(divisor.equals(0.0), _INFINITE, divisor))
-    result = m.with_sign(m.select(tiny, result * (1 / scale), result), m.sign_bit(x))
+    result = m.flip_sign(m.select(tiny, result * (1 / scale), result), m.sign_bit(x))
     is_nan = y.equals(0.0) | x.unordered(y) | is_finite.inverted()
     return m.select(is_nan, x * float("nan"), result)
 
 
 def _subtract_multiples(m: Lanes, start: Number, first: Number, least: Number) -> Number:
-    """Emit a loop that subtracts `first` from `start` if it fits (is not larger), then half of `first`, and so on down
-    to `least`. Return what is left. `m` emits the LLVM instructions.
+    """Emit a loop that subtracts from `start` multiples of `least`, and return the number that remains.
 
-    All must be positive or 0. The loop ends for a vector once all lanes are below `least`. start 13, first 8, least 2
-    -> 1.
+    It subtracts `first` if that is not larger, then half of `first`, and so on down to `least`: start 13, first 8,
+    least 2 gives 1. All three must be positive or 0. For a vector, the loop ends once all lanes are below `least`. `m`
+    emits the LLVM instructions.
     """
     w, form = m.w, m.form(m.float)
     before, loop, body, done = w.block, *(w.name(name)[1:] for name in ("remainder", "round", "rest"))

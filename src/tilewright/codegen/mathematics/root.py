@@ -16,8 +16,9 @@ _UP = 54
 
 
 def cbrt(m: Lanes, x: Number) -> Number:
-    """Emit the cube root of x, with its sign, for each lane, and return the result. `m` emits the LLVM instructions.
-    f32 numbers are computed in f64 and rounded.
+    """Emit the cube root of x, with the sign of x, for each lane, and return the result.
+
+    f32 numbers are computed in f64 and rounded. `m` emits the LLVM instructions.
     """
     if m.bits == 32:
         return m.narrowed(cbrt(m.at(64), m.widened(x)))
@@ -32,14 +33,15 @@ def cbrt(m: Lanes, x: Number) -> Number:
     t = m.of_bits(m.bits_of(t) & -(1 << (m.fraction // 2 + 1)))
     quotient = a / (t * t)
     t = m.fused(t, (quotient - t) / (t + t + quotient), t)
-    result = m.with_sign(m.select(tiny, t * 2.0 ** -(_UP // 3), t), m.sign_bit(x))
+    result = m.flip_sign(m.select(tiny, t * 2.0 ** -(_UP // 3), t), m.sign_bit(x))
     is_ordinary = (magnitude > 0.0) & (magnitude < float("inf"))
     return m.select(is_ordinary, result, x + x)
 
 
 def _third(m: Lanes, word: Number) -> Number:
-    """Emit about a third of `word`, a positive integer in each lane, and return it: word/4 + word/16 + word/64 + ..., a
-    few units too small. `m` supplies the number of bits.
+    """Emit about a third of `word`, a positive integer in each lane, and return it.
+
+    It is word/4 + word/16 + word/64 + ..., a few units too small. `m.bits` is the number of bits of `word`.
     """
     total = (word >> 2) + (word >> 4)
     shift = 4

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from tilewright.codegen.entry.decided import decided
+from tilewright.codegen.entry.decided import without_unreachable
 from tilewright.ir.core import Program
 from tilewright.runtime import cache as disk
 from tilewright.runtime.codegen import HELPER
@@ -24,7 +24,7 @@ def entry_code(host: Program, launched: Launched, target: CpuTarget, *, laid_out
     compile options. If `laid_out`, arrays have the strides that the arguments of the programs declare; otherwise arrays
     are contiguous.
     """
-    host = decided(host)
+    host = without_unreachable(host)
     launches = {op: launched(op) for op in host.walk() if op.name == "launch"}
     programs = [f"{kernel.program}{[str(c.that) for c in conditions]}" for kernel, conditions in launches.values()]
     parts = target.machine.name, str(host), *programs, f"{laid_out}"

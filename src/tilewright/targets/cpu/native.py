@@ -10,7 +10,7 @@ import numpy as np
 
 from tilewright.algebra.expr_use import Substitution
 from tilewright.errors import ArgumentError
-from tilewright.ir.alone import alone
+from tilewright.ir.alone import launching_host
 from tilewright.ir.binding import open_parameters
 from tilewright.ir.core import Program
 from tilewright.ir.loop import LOOP
@@ -161,7 +161,7 @@ class NativeKernel:
         it.
         """
         if self._entry is None:
-            host = alone(self.program, WORKERS.most)
+            host = launching_host(self.program, WORKERS.most)
             self._entry = entry_code(host, lambda _: (self, ()), self.target, laid_out=True)
         return self._entry
 
