@@ -24,9 +24,10 @@ PerAxis = int | Sequence[int]
 
 
 def _require_tensors(**tensors: Any) -> None:
-    """Raise ArgumentError unless all arguments are tensors of torch, or its proxies (stand-ins while torch.fx traces).
+    """Raise ArgumentError unless every argument is a tensor of torch, or one of torch.fx's proxies (stand-ins for
+    tensors).
 
-    Each keyword is the name of a parameter, for the error.
+    Each keyword is the name of a parameter, for the error. The test is that the value has an attribute `dim`.
     """
     for name, tensor in tensors.items():
         if not hasattr(tensor, "dim"):
@@ -34,10 +35,11 @@ def _require_tensors(**tensors: Any) -> None:
 
 
 def _common_batch(**tensors: Any) -> Sequence[Any]:
-    """Return the dimensions before the last two to which those of all tensors are broadcast.
+    """Return the leading dimensions, all but the last two, of the given tensors after broadcasting: [3, 1, m, k] and
+    [4, k, n] give (3, 4).
 
-    Each keyword is the name of a parameter. Raise ArgumentError, which names them, unless the extents of each dimension
-    are equal, 1 or missing.
+    Each keyword is the name of a parameter, for the error. Raise ArgumentError unless, in each leading dimension, all
+    extents are equal, 1 or missing.
     """
     try:
         batch: Sequence[Any] = torch.broadcast_shapes(*(t.shape[:-2] for t in tensors.values()))
@@ -81,14 +83,13 @@ def linear(
 
 
 def _unsqueeze_tensor(residual: Any, axis: int) -> Any:
-    """Return the tensor `residual` with a new dimension of extent 1 at `axis`. Anything but a tensor, such as a number
-    or None, is returned unchanged.
-    """
+    """Return the tensor `residual` with a new dimension of extent 1 at `axis`. Return anything but a tensor, such as a
+    number or None, unchanged."""
     return residual.unsqueeze(axis) if isinstance(residual, torch.Tensor) else residual
 
 
 def _has_shape_and_dtype(residual: Any, shape: Sequence[Any], x: Any) -> bool:
-    """True if `residual` is a tensor with the given shape, that of a result, and the dtype of the input tensor `x`."""
+    """True if `residual` is a tensor with the given `shape` and the dtype of the tensor `x`."""
     return isinstance(residual, torch.Tensor) and tuple(residual.shape) == tuple(shape) and residual.dtype is x.dtype
 
 
@@ -113,7 +114,8 @@ def matmul(a: Any, b: Any, bias: Any = None, *, activation: str | None = None) -
 
 
 def bmm(a: Any, b: Any) -> Any:
-    """Return the batched product of a[i, m, k] and b[i, k, n], a tensor [i, m, n], as `torch.bmm`.
+    """Return the batched product of a[i, m, k] and b[i, k, n], a tensor [i, m, n], as `torch.bmm`. Raise ArgumentError
+    if the tensors do not fit.
 
     >>> bmm(torch.ones(2, 3, 4), torch.ones(2, 4, 5))[1, 2, 3]
     tensor(4.)
@@ -202,10 +204,10 @@ def _conv(
 ) -> Any:
     """Return activation(convolution of `x` with `weight` + bias + residual) over `rank` spatial axes.
 
-    `x` is [n, c, ...], or one image [c, ...] for a result without n. `geometry` is (stride, padding, dilation, groups)
-    as torch's functions take them; padding may be "same" or "valid". A residual whose shape or dtype is not the
-    result's is added after the convolution is rounded, with the activation after it. `keep_packed` keeps the packed
-    weight for later calls.
+    `x` is [n, c, ...], or one image [c, ...], which gives a result without n. `geometry` is (stride, padding, dilation,
+    groups) as torch's functions take them; padding may be "same" or "valid". A residual with another shape or dtype
+    than the result is added after the convolution is rounded, and the activation is applied after it. `keep_packed`
+    keeps the packed weight for later calls. Raise ArgumentError if the arguments do not fit.
     """
     _require_tensors(input=x, weight=weight)
     if x.dim() == rank + 1:  # a single image: the result lacks the batch dimension
@@ -319,8 +321,9 @@ def _max_pool(
 ) -> Any:
     """Return the largest element of each window of `x` over `rank` spatial axes.
 
-    `x` is [n, c, ...], or one image [c, ...] for a result without n. `geometry` is (stride, padding, dilation) as
-    torch's functions take them. Raise ArgumentError for a true `ceil_mode` or `return_indices`.
+    `x` is [n, c, ...], or one image [c, ...], which gives a result without n. `kernel_size` has the window's extents.
+    `geometry` is (stride, padding, dilation) as torch's functions take them; stride None stands for `kernel_size`.
+    Raise ArgumentError if `ceil_mode` or `return_indices` is true, or if the arguments do not fit.
     """
     _require_tensors(input=x)
     why = why_no_max_pool(ceil_mode, return_indices)
@@ -372,8 +375,8 @@ def adaptive_avg_pool3d(input: Any, output_size: Any) -> Any:
 def _average_pool(rank: int, x: Any, output_size: Any) -> Any:
     """Return the mean of each channel of `x` over its `rank` spatial axes, whose extents are 1 in the result.
 
-    `x` is [n, c, ...], or one image [c, ...] for a result without n. Raise ArgumentError unless `output_size` is 1, or
-    a 1 for each axis.
+    `x` is [n, c, ...], or one image [c, ...], which gives a result without n. Raise ArgumentError unless `output_size`
+    is 1, or a sequence with a 1 for each axis.
     """
     _require_tensors(input=x)
     why = why_no_average_pool(output_size)
@@ -504,9 +507,11 @@ def scaled_dot_product_attention(
 
 
 def _with_heads_of_query(query: Any, tensor: Any, name: str) -> Any:
-    """Return the keys or values `tensor` [..., h, n, d] with each head repeated, so that it has the heads of `query`.
+    """Return the keys or values `tensor` [..., h, n, d] with each head repeated, so that there are as many heads as in
+    `query`.
 
-    `name` is the parameter, for errors. Raise ArgumentError unless both have heads, and h divides those of `query`.
+    Equal numbers of heads give `tensor` itself. `name` is the parameter's name in errors. Raise ArgumentError unless
+    both tensors have at least 3 dimensions, and h divides the number of heads of `query`.
     """
     for parameter, of_heads in (("query", query), (name, tensor)):
         if of_heads.dim() < 3:
@@ -524,10 +529,10 @@ def _with_heads_of_query(query: Any, tensor: Any, name: str) -> Any:
 
 
 def _as_four_dimensions(tensor: Any, batch: Sequence[int]) -> Any:
-    """Return a tensor [..., m, d], broadcast to the leading dimensions `batch`, as [batch, heads, m, d].
+    """Return `tensor` [..., m, d], broadcast to the leading dimensions `batch`, as [batch, heads, m, d].
 
-    If `batch` has more than two extents, all but the last are merged; missing ones are 1. `batch` (2, 3, 8) gives [6,
-    8, m, d], and (8,) gives [1, 8, m, d].
+    The last extent in `batch` is the number of heads; the extents before it are merged into one. `batch` (2, 3, 8)
+    gives [6, 8, m, d], (8,) gives [1, 8, m, d], and () gives [1, 1, m, d].
     """
     expanded = tensor.expand(*batch, *tensor.shape[-2:])
     if len(batch) < 2:
@@ -536,14 +541,16 @@ def _as_four_dimensions(tensor: Any, batch: Sequence[int]) -> Any:
 
 
 def mask_as_bias(attn_mask: Any, q: Any, k: Any, batch: Sequence[int]) -> tuple[Any, Any]:
-    """Return (bias, visible): `attn_mask` as a tensor [b, h, m, n] to add to the scores, and a bool tensor [b, h, m, 1]
-    that is True for each query with a visible key.
+    """Return (bias, visible) for the mask `attn_mask`; (None, None) if it is None.
 
-    Without a mask, both are None. `q` and `k` are [b, h, m, d] and [b, h, n, d]; the mask is broadcast to the leading
-    dimensions `batch` first. A bool mask is True for visible keys, as in torch's function. The bias is f32, or f64 for
-    f64 queries. If gradients may be recorded, a query without a visible key gets 0 added instead of -inf, because its
-    weights would be NaN, and so would the gradients of all keys and values; the caller replaces its result. Raise
-    ArgumentError for a mask that cannot be broadcast, and for a float64 mask with other queries than float64.
+    `bias` [b, h, m, n] is added to the scores: f32, or f64 for f64 queries. `visible` is a bool tensor that is True for
+    each query with a visible key; it has the shape of `attn_mask` with a last extent of 1.
+
+    `q` and `k` are [b, h, m, d] and [b, h, n, d]. The mask is broadcast to the leading dimensions `batch` first. A bool
+    mask is True for visible keys, as in torch's function; other masks are added as they are. If gradients may be
+    recorded, the bias of a query without a visible key is 0 instead of -inf. Otherwise its weights would be NaN, and so
+    would the gradients of all keys and values. The caller must replace the results of such queries. Raise ArgumentError
+    for a mask that cannot be broadcast, and for a float64 mask unless the queries are float64.
     """
     if attn_mask is None:
         return None, None
