@@ -38,7 +38,7 @@ class CallFrame:
     address: int
 
     def buffers(self) -> tuple[list[FrameBuffer], list[FrameBuffer]]:
-        """Return (arguments of the call, results of the call), each a list with the memory address and shape of each
+        """Return (arguments of the call, results of the call), two lists with the memory address and shape of each
         buffer."""
         arguments, results = (self._buffers(start) for start in (self.address + 40, self.address + 80))
         return arguments, results
@@ -57,7 +57,7 @@ class CallFrame:
         return buffers
 
     def stream(self) -> int:
-        """Return the handle of the GPU stream on which the call's work must run; raise TargetError if the call is not
+        """Return the handle of the GPU stream on which the call's work must run. Raise TargetError if the call is not
         on a GPU."""
         return self._query_context(80, "stream")
 
@@ -66,10 +66,10 @@ class CallFrame:
         return self._query_context(184, "device") & 0xFFFFFFFF
 
     def _query_context(self, offset: int, what: str) -> int:
-        """Call an XLA function that reports a number about the call's execution context, and return that number.
+        """Return a number that an XLA function reports about the call's execution context.
 
-        `offset` is the function's offset in bytes in XLA's API table: 80 for the stream, 184 for the device. Raise
-        TargetError, which says `what` is missing ("stream"), if the function fails.
+        `offset` is the function's offset in bytes in XLA's API table: 80 for the stream, 184 for the device. If the
+        function fails, raise TargetError; `what` ("stream") is the word for the number in its message.
         """
         words = (ctypes.c_uint64 * 4)(32, 0, _word(self.address + 24), 0)
         api = _word(self.address + 16)

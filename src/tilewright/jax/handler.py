@@ -517,6 +517,7 @@ def callback_handler(address: int) -> FfiHandler:
 
 @cache
 def refusing_handler(says: str) -> FfiHandler:
-    """Return a handler (C function for XLA) that makes every custom call fail with the message `says`, from a cache."""
+    """Return a handler (C function for XLA) that makes every custom call fail with the message `says`. Handlers are
+    cached by message."""
     message = np.frombuffer(says.encode() + b"\0", np.uint8)
     return FfiHandler(_fill_placeholders(_FRAME_TEXT + _REFUSING_TEXT), message)

@@ -89,21 +89,26 @@ class _Product(OperatorOptions):
 
     @property
     def ranks(self) -> tuple[int, int, int]:
-        """The numbers of dimensions of a, b and the bias, without batch dimensions."""
+        """Return (2, 2, 1): the numbers of dimensions of a, b and the bias, without batch dimensions."""
         return 2, 2, 1
 
     @property
     def merges_first(self) -> bool:
-        """True if a is not transposed: the rows of a batch of matrices a are then rows of one matrix."""
+        """True if a is not transposed: the rows of a batch of matrices a are then rows of one matrix, with one b for
+        all."""
         return self.transposes[0] == "n"
 
     def result_shape(self, arrays: Sequence[XlaBuffer]) -> tuple[int, ...]:
-        """Return the shape (m, n) of the result for `arrays` without batch dimensions: a, b and perhaps a bias."""
+        """Return the shape (m, n) of the result. `arrays` has a, b and perhaps a bias, without batch dimensions."""
         a, b, *_ = arrays
         return a.shape[self.transposes[0] == "t"], b.shape[self.transposes[1] == "n"]
 
     def compile(self, arrays: Sequence[XlaBuffer], target: str) -> tuple[Compiled, Sequence[str]]:
-        """Return (the GEMM kernel compiled for `arrays` on `target`, the names of its inputs); see `PlatformKernel`."""
+        """Return (the GEMM kernel compiled for the shapes and types in `arrays` on `target`, the names of its inputs).
+
+        `arrays` has a, b and perhaps a bias, each perhaps with a batch dimension in front. `target` is one of
+        `platforms.TARGETS`. The names are in the order of `arrays`.
+        """
         batch, members = self.members_of(arrays)
         (m, n), k = self.result_shape(members), members[0].shape[self.transposes[0] == "n"]
         sizes, names = {"M": m, "N": n, "K": k}, ("a", "b", "bias")[: len(arrays)]
@@ -141,7 +146,7 @@ class _Product(OperatorOptions):
 def _compiled_product(options: _Product) -> Any:
     """Return a jitted function of a, b and perhaps a bias, which computes activation(a * b + bias) with these options.
 
-    It is taken from a cache. Leading dimensions of a and b are batch dimensions; b may also be a single matrix.
+    Leading dimensions of a and b are batch dimensions; b may also be a single matrix. Functions are cached by options.
     """
     return jax.jit(partial(_multiply_batches, options))
 
