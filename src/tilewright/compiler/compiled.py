@@ -60,7 +60,11 @@ class Compiled:
         plan: Callable[[], PlannedKernel],
         stored: ScriptExecutor | None = None,
     ):
-        """`recipe` are arguments of `_restored_member`; `plan` plans the kernel; `stored` is its cached executor."""
+        """Take a kernel that `plan()` plans when that is needed.
+
+        `target` is the name of the target. `recipe` has (executable, sizes, shapes, logs), from which a pickled kernel
+        is restored. `stored` is the executor from the disk cache; if it is None, the kernel is planned now.
+        """
         self.target, self._recipe, self._plan = target, recipe, plan
         self._planned: PlannedKernel | None = None
         self._running = self.executor if stored is None else stored
@@ -180,7 +184,10 @@ class Compiled:
         return code
 
     def explain(self) -> str:
-        """Return a text: the chosen plan, its predicted time, what limits it, and the plans that were rejected."""
+        """Return a text with the chosen plan, its predicted time, what limits it, and the plans that were rejected.
+
+        A kernel from the cache is planned first.
+        """
         return self.choice.explain()
 
     def __repr__(self) -> str:
@@ -252,15 +259,15 @@ class Compiled:
         return [_reshaped(array, arg.shape) for array, arg in zip(argument_arrays, args, strict=True)]
 
     def benchmark(self, arrays: Mapping[str, Array], seconds: float = 0.2) -> dict[str, float]:
-        """Time launches on `arrays`, {argument name: array}, for about `seconds`.
+        """Time launches on `arrays`, {argument name: array}, for about `seconds` seconds.
 
         Return {"shortest": seconds of the fastest launch, "median": seconds, "calls": how many were timed}. Work on
-        constant arguments is done before.
+        constant arguments is done before. Raise ArgumentError if an array is missing or does not fit.
         """
         return benchmark(self.bind(arrays), seconds)
 
     def made_logs(self) -> list[Array]:
-        """Return a list of new, uninitialised arrays, one for each tensor that the kernel logs.
+        """Return a list of new, uninitialised numpy arrays, one for each tensor that the kernel logs.
 
         A launch takes them as its last arguments.
         """
@@ -289,7 +296,8 @@ def _restored_member(executable: Any, *member: Any) -> Compiled:
 
 
 def _reshaped(array: Any, form: tuple[int, ...] | None) -> Any:
-    """Return `array` reshaped to `form`; unchanged if `form` is None, is its shape, or has another number of elements.
+    """Return `array` reshaped to `form`, a shape. It is unchanged if `form` is None, is its shape, or has another
+    number of elements.
 
     Raise ArgumentError if an array that is to be reshaped is not contiguous: a reshape would copy it, and results
     written to the copy would be lost.

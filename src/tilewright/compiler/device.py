@@ -75,10 +75,10 @@ class NativeDevice(HostMemory):
         self.target, self.checked = native(target), checked
 
     def prepare(self, program: Program, params: Mapping[str, int]) -> NativeProgram:
-        """Return `program` as a NativeProgram, whose machine code is generated at its first use.
+        """Return `program` as a NativeProgram. Its machine code is generated at its first use.
 
-        The program is checked, and its parameters are bound to `params`, {name: value}. With `self.checked`, both were
-        done before: `params` has no effect.
+        The program is checked, and its parameters are bound to `params`, {name: value}: a ProgramError is raised if it
+        is illegal. With `self.checked`, both were done before, and `params` has no effect.
         """
         return NativeProgram(self, *((program, ()) if self.checked else ready(program, params)))
 
@@ -205,10 +205,10 @@ class InterpretedProgram:
         return self._members[key]
 
     def _run(self, program: Program, arrays: dict[str, Array], workers: int) -> None:
-        """Interpret `program` on `arrays`, {argument name: array}, which are written in place.
+        """Interpret `program` on `arrays`, {argument name: array}; the outputs are written in place.
 
-        Its debug_log records are appended to the logs of the device. `workers` is the number of workgroups that share
-        its tasks.
+        The program's debug_log records are appended to the logs of the device. `workers` is the number of workgroups
+        that share the tasks.
         """
         device = self._device
         device.logs += interpret(

@@ -57,7 +57,8 @@ class StoredExecutor(EntryExecutor):
         return self._member
 
     def near(self, arrays: Sequence[Any], passing: bool = False) -> Memories:
-        """Return the host's memory, in which the kernel's workspaces are allocated; the arguments have no effect."""
+        """Return the host's memory, in which the kernel's workspaces are allocated. `arrays` and `passing` have no
+        effect."""
         return self._memory_of_host
 
 
@@ -109,9 +110,9 @@ def _op_index_of(loc: Any, lines: Mapping[int, int]) -> int | None:
 
 
 def _argument_entry(arg: HostArgument) -> list[Any]:
-    """Return [name, role, type as text, element type, shape] of an argument, its entry in a manifest.
+    """Return [name, role, type as text, element type, shape]: the entry of the argument `arg` in a manifest.
 
-    Raise _NotKept if its element type has no name here.
+    Raise _NotKept if Tilewright has no name for its element type.
     """
     assert arg.shape is not None
     return [arg.name, arg.role, arg.kind, _dtype_name(arg.dtype), list(arg.shape)]

@@ -508,7 +508,12 @@ class Executable:
 
     @eager
     def __call__(self, *args: Any, debug_logs: dict[str, Any] | None = None, **named: Any) -> Any:
-        """Runs the kernel; `debug_logs` receives what tkw.debug_log keeps, as `logs[label]["value"]`."""
+        """Run the kernel and return the outputs that were left out: one array, a tuple of several, or None. With
+        `out=`, return that.
+
+        `debug_logs` is a dictionary that receives the values of tkw.debug_log, as `debug_logs[label]["value"]`. Raise
+        ArgumentError if the arguments do not fit.
+        """
         if debug_logs is None and not named:
             result = self._repeat_remembered(args)
             if result is not UNLIKE:

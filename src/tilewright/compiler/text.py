@@ -211,10 +211,11 @@ class TextExecutable:
 
     @eager
     def __call__(self, *args: Any, params: Mapping[str, int] | None = None, **named: Any) -> Any:
-        """Runs the program; see `logs` for what debug_log kept.
+        """Run the program and return the outputs that were left out: one array, a tuple of several, or None. With
+        `out=`, return that.
 
-        `params` gives open parameters that no shape of the arguments tells. Arguments may be given by name, the output
-        as `out=`, which is returned.
+        Arguments are passed by position or by name. `params` is {name: value} of open parameters that no shape gives.
+        `logs` has the values of debug_log. Raise ArgumentError if the arguments do not fit.
         """
         if not named and params is None:
             result = self._remembered.call(*args)

@@ -129,9 +129,9 @@ _opened_before = count()
 
 
 def _own_path(handle: int) -> str:
-    """Return a path of the open file with descriptor `handle`; every call returns a different path.
+    """Return a path of the open file with descriptor `handle`. Every call returns a different path.
 
-    The system's loader returns the same library for equal paths, even if the file is another one; different paths avoid
+    The system's loader returns the same library for equal paths, even if the file is another one. Different paths avoid
     this.
 
     >>> _own_path(7) != _own_path(7)

@@ -191,8 +191,9 @@ def _c_name(name: Any) -> str:
 def _format(path: Path, asked: str | None, known: Mapping[str, str]) -> tuple[str, str]:
     """Return (format, suffix) of the code's file, such as ("object", ".o").
 
-    `asked` is the format argument of `export`; None: the suffix of `path` decides, and without one the first of
-    `known`. `known` is {format: suffix}. Raise ArgumentError for an unknown format, or if `path` has another suffix.
+    `asked` is the argument `format` of `export`. If it is None, the suffix of `path` decides; without a suffix, it is
+    the first format in `known`, which is {format: suffix}. Raise ArgumentError for an unknown format, or if `path` has
+    a suffix of another format.
     """
     formats = ", ".join(f"{kind!r} ({suffix})" for kind, suffix in known.items())
     if asked is None:

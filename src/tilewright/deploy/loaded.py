@@ -79,9 +79,11 @@ class LoadedKernel(ABC):
 
     @eager
     def __call__(self, *args: Any, params: Mapping[str, int] | None = None, **named: Any) -> Any:
-        """Run the kernel and return the outputs that were left out, or `out`.
+        """Run the kernel and return the outputs that were left out: one array, a tuple of several, or None. With
+        `out=`, return that.
 
-        `params` gives sizes that no shape of the arguments determines.
+        `params` is {name: value} of sizes that no shape of the arguments determines. Raise ArgumentError if the
+        arguments do not fit.
         """
         bound = self._checked(args, params, named)
         if not bound.is_empty:

@@ -49,7 +49,7 @@ class LoadedPool:
         self.pool.after_fork()
 
     def stop(self) -> None:
-        """End the threads; do nothing in a forked process that has not started its own."""
+        """End the threads. Do nothing in a forked process that has not started threads."""
         if self.pool.owner == os.getpid():
             self.pool.stop()
 
@@ -67,7 +67,8 @@ class PythonPool:
         """Do nothing: the threads start on demand."""
 
     def after_fork(self) -> None:
-        """Create the pool of Python threads: at the start, and in a forked process, which has none of its own."""
+        """Create the pool of Python threads. This is called at the start, and in a forked process, which has no
+        threads."""
         self._threads = ThreadPoolExecutor(max(1, self.workers - 1), "tilewright-loaded")
 
     def stop(self) -> None:

@@ -119,7 +119,7 @@ class ChoosePlan(Protocol):
     """The type of the function that plans a request: `choosing.choose_plan`."""
 
     def __call__(self, forms: RequestForms, between: str = "") -> BoundPlan:
-        """Return the chosen plan of a request, bound to its kernels; functions like `choose_plan` have this type.
+        """Return the chosen plan of a request, bound to its kernels. `choose_plan` is a function of this type.
 
         `forms` is the request over digits (mixed-radix parts) of its dimensions, then over whole dimensions. `between`
         names the argument that the preceding kernel writes, "" if there is none.

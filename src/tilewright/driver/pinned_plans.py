@@ -76,7 +76,7 @@ def known_plan(pinned: Schedule, request: Request) -> Schedule:
 
 
 def without_plan(forms: RequestForms) -> RequestForms:
-    """Return the forms of a request without its pinned plan (given by the author), as if none had been given."""
+    """Return the forms of a request without its pinned plan (the plan that the author gives)."""
     return tuple(replace(form, pinned=None) for form in forms)
 
 

@@ -77,7 +77,7 @@ def give_rows(request: Request) -> Request:
 
 
 def _names_atoms(plan: Schedule | None) -> bool:
-    """True if the author gives a plan, and it names the atom of an MMA."""
+    """True if `plan` is not None and names the atom of an MMA."""
     return plan is not None and (plan.atom is not None or any(line.atom is not None for line in plan.products))
 
 

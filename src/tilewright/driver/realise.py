@@ -96,7 +96,7 @@ class RankedPlans:
         return self.bind_next()
 
     def bind_next(self) -> tuple[BoundPlan, bool]:
-        """Return (next plan that can be bound, False); once there is none, (the last plan, True).
+        """Return (next plan that can be bound, False); if there is none, (the last plan, True).
 
         Plans that cannot be bound are recorded as refusals. The last plan is the best one that was refused only because
         shared memory overflows; True tells the caller to lower it with values in global memory. If none overflowed, and

@@ -118,10 +118,10 @@ class Request:
     def rewritten(
         self, program: Program, free: Collection[Op], extents: Mapping[Symbol, Size] | None = None
     ) -> Request:
-        """Return this request with another program of the same meaning; this request is not changed.
+        """Return this request with `program`, another program of the same meaning; this request is not changed.
 
-        `free` are the loops of that program with the same result for every tile size. `extents` are the extents of its
-        dimensions; None: those of this request.
+        `free` are the loops of `program` with the same result for every tile size. `extents` is {dimension: extent} of
+        its dimensions; None: the extents of this request.
         """
         extents = self.sized.extents if extents is None else extents
         return replace(self, sized=replace(self.sized, program=program, free=free, extents=extents))

@@ -44,9 +44,9 @@ class CallFrame:
         return arguments, results
 
     def _buffers(self, start: int) -> list[FrameBuffer]:
-        """Return the buffers that an XLA list describes, each with its memory address and shape.
+        """Return the list of the buffers that an XLA structure describes, each with its memory address and shape.
 
-        `start` is the address of the list: the C structure for all arguments, or for all results, of a call.
+        `start` is the address of the structure, which lists all arguments, or all results, of a call.
         """
         count, pointers = _word(start + 16), _word(start + 32)
         buffers = []
@@ -80,10 +80,9 @@ class CallFrame:
         return int(words[3])
 
     def error(self, text: str, code: int = INTERNAL) -> int:
-        """Create an XLA error with the message `text` and XLA's error code `code`; return its address, or 0 if XLA
-        gives none.
+        """Create an XLA error and return its address; 0 if XLA creates none.
 
-        A handler that returns this address makes the custom call fail.
+        `text` is its message, `code` XLA's error code. A handler that returns this address makes the custom call fail.
         """
         message = ctypes.create_string_buffer(text.encode())
         words = (ctypes.c_uint64 * 4)(28, 0, ctypes.addressof(message), code)

@@ -74,8 +74,11 @@ class JaxFunction:
     """A compiled kernel as a JAX function, made by `function`."""
 
     def __init__(self, executable: Any, backward: Backward | None, params: Mapping[str, int] | None, batch: str | None):
-        """Check the arguments, which are those of `function`; raise ArgumentError if XLA cannot call the kernel, or if
-        it has no such dimension `batch`."""
+        """Take the arguments of `function`, and check them.
+
+        Raise ArgumentError if XLA cannot call the kernel, if `backward` cannot be called with three arguments, or if
+        the kernel has no dimension `batch` as `function` needs it.
+        """
         if backward is not None and not callable(backward):
             raise ArgumentError(f"backward={written(backward, 80)}: a function of inputs, outputs and cotangents")
         if backward is not None:
@@ -98,7 +101,10 @@ class JaxFunction:
         return f"<function of JAX {self.__name__}({', '.join(a.name for a in self._kernel.arguments)}){derivable}>"
 
     def __call__(self, *args: Any, **named: Any) -> Any:
-        """Return the kernel's outputs, one array or a tuple of them, for its arguments by position or by name."""
+        """Return the kernel's outputs, one array or a tuple of them, for its arguments by position or by name.
+
+        Raise ArgumentError if the arguments do not fit the kernel.
+        """
         given = self._ordered_arguments(args, named)
         form: list[Any] = []
         arrays: list[Any] = []
@@ -139,10 +145,10 @@ class JaxFunction:
         """Return the jitted JAX function for calls of one form: it takes the passed arrays and numbers, and returns the
         kernel's outputs.
 
-        `form` has an entry for each argument of the kernel. It is GIVEN for an array or number that the call passes,
-        None for an output that is left out, and the value itself for a number that decides sizes. If the kernel has a
-        batch dimension, the leading dimensions that calls add to it are merged into one. Differentiation calls the
-        author's backward, or raises MissingBackward without one.
+        `form` has an entry for each argument of the kernel: GIVEN for an array or number that the call passes; None for
+        an output that is left out; and the value itself for a number that decides sizes. Under vmap, a kernel with a
+        batch dimension runs once, with the vmap batch merged into it. Differentiation calls the author's backward, or
+        raises MissingBackward without one.
         """
         run: Any = partial(self._trace, form)
         run.__name__ = self.__name__
@@ -204,9 +210,9 @@ def with_derivative(run: Callable[..., Any], name: str, backward: Backward | Non
         refusing = jax.custom_jvp(run)
 
         def refuse(primals: Any, tangents: Any) -> Any:
-            """Raise MissingBackward, always: this is the derivative rule (jvp) of a kernel without a backward.
+            """Raise MissingBackward: this is the derivative rule (jvp) of a kernel without a backward.
 
-            `primals` and `tangents` are what JAX passes to such a rule; neither is used.
+            JAX passes `primals` and `tangents` to each jvp rule; neither is used.
             """
             raise MissingBackward(
                 f"{name} has no derivative: name one, tilewright.jax.function(executable, backward=...), or pass "

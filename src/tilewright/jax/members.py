@@ -117,7 +117,7 @@ class TextKernel:
     """
 
     def __init__(self, executable: TextExecutable, params: Mapping[str, int] | None):
-        """Take a compiled program; `params` has values, by name, of parameters that no shape determines."""
+        """Take a compiled program. `params` is {name: value} of parameters that no shape determines, or None."""
         self._executable, self._params = executable, None if params is None else dict(params)
         self.name = executable.name
         self.arguments = tuple(
@@ -249,10 +249,9 @@ def _is_fully_written(program: Program, output: Value) -> bool:
 
 
 def _decides_sizes(program: Program, value: Value) -> bool:
-    """True if `value` is a number argument of a grid program (one whose author wrote the workgroups) that is used as a
-    size.
+    """True if `value` is a number argument of a grid program, and the program uses it as a size.
 
-    Workgroups or loops may then depend on the number.
+    Workgroups or loops may then depend on the number. A grid program is one in which the author states the workgroups.
     """
     if isinstance(value.type, MemoryType) or not is_grid(program):
         return False

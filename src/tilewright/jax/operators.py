@@ -51,11 +51,11 @@ def array_stand_in(value: Any, name: str, ranks: tuple[int, ...] = ()) -> Any:
 
 
 def activation_gradient(name: str | None, compute: Callable[[], Any], gradient: Any) -> Any:
-    """Return the gradient with respect to an activation's input, from `gradient` with respect to its output.
+    """Return the gradient with respect to an activation's input; `gradient` is the one with respect to its output.
 
-    `name` is the activation ("relu", "gelu", "gelu_tanh", "silu"); for None, `gradient` itself is returned. `compute()`
-    returns the activation's input, in the accumulator's type; it is called only if there is an activation. The result
-    has the element type of `gradient`.
+    `name` is the activation ("relu", "gelu", "gelu_tanh", "silu"). If it is None, return `gradient` itself. `compute()`
+    returns the activation's input, in the accumulator's type; it is not called if `name` is None. The result has the
+    element type of `gradient`.
     """
     if name is None:
         return gradient
@@ -159,8 +159,8 @@ class OperatorOptions(PlatformKernel):
 
     @abstractmethod
     def gradients(self, first: Any, second: Any, sum_gradient: Any) -> tuple[Any, Any]:
-        """Abstract: return (gradient with respect to `first`, gradient with respect to `second`), with the element type
-        `out`.
+        """Abstract: return (gradient with respect to `first`, gradient with respect to `second`), both of the element
+        type `self.out`.
 
         `first` and `second` are the operator's data arrays. `sum_gradient` is the gradient with respect to the
         contraction's result, before the activation.
@@ -169,9 +169,9 @@ class OperatorOptions(PlatformKernel):
 
 @lru_cache(maxsize=256)
 def jitted_operator(options: OperatorOptions) -> Any:
-    """Return the operator with these options as a jitted function of its arrays, from a cache.
+    """Return the operator with these options as a jitted function of its arrays. Functions are cached by options.
 
-    It has the rules for gradients and vmap of `differentiable`.
+    The function has the rules for gradients and vmap of `differentiable`.
     """
     return jax.jit(differentiable(options))
 

@@ -35,13 +35,14 @@ def matmul(
     precision: str | None = None,
     accumulate: str | None = None,
 ) -> Any:
-    """Return activation(a[..., m, k] * b[..., k, n] + bias[n]), of a's element type unless `out_dtype` is given.
+    """Return activation(a[..., m, k] * b[..., k, n] + bias[n]), an array [..., m, n].
 
-    It is `tilewright.matmul` as a JAX function, for jit, vmap, shard_map and grad. `activation` is "relu", "gelu",
-    "gelu_tanh", "silu" or None. `precision="tf32"` rounds f32 operands to tf32; `accumulate="f16"` accumulates f16
-    products in f16. Under vmap it is one GEMM or one batched GEMM. Gradients are GEMMs too: their operands
-    have the data's type if the result has it, else the accumulator's. For the gradient of an activation its input is
-    recomputed. Raise ArgumentError if shapes, types or options do not fit.
+    It is `tilewright.matmul` as a JAX function, for jit, vmap, shard_map and grad. `bias` may be None, and `b` may be
+    one matrix. `activation` is "relu", "gelu", "gelu_tanh", "silu" or None. `out_dtype` is the element type of the
+    result; None: that of `a`. `precision="tf32"` rounds f32 operands to tf32; `accumulate="f16"` accumulates f16
+    products in f16. Under vmap it is one GEMM or one batched GEMM. Gradients are GEMMs too: their operands have the
+    data's type if the result has it, else the accumulator's. For the gradient of an activation its input is recomputed.
+    Raise ArgumentError if shapes, types or options do not fit.
 
     >>> import jax, jax.numpy as jnp
     >>> a, b = jnp.array([[1.0, 2.0]]), jnp.array([[3.0], [4.0]])
@@ -152,11 +153,10 @@ def _compiled_product(options: _Product) -> Any:
 
 
 def _multiply_batches(options: _Product, a: Any, b: Any, *bias: Any) -> Any:
-    """Return activation(a[..., m, k] * b + bias) with `options`; b is [..., k, n] or [k, n], `bias` is empty or
-    (bias[n],).
+    """Return activation(a[..., m, k] * b + bias) with the options `options`, an array [..., m, n].
 
-    If b is a single matrix, all leading dimensions of a are merged into m, for one GEMM. Otherwise they are merged into
-    one batch dimension.
+    `b` is [..., k, n] or [k, n]; `bias` is () or (an array [n],). If `b` is a single matrix, all leading dimensions of
+    `a` are merged into m, for one GEMM. Otherwise they are merged into one batch dimension.
     """
     *batch, m, k = a.shape
     n = b.shape[-1]

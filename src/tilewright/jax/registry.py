@@ -119,8 +119,8 @@ def require_representable(buffer: XlaBuffer, where: str) -> None:
 def xla_buffer_of(array: Any, where: str) -> XlaBuffer:
     """Return the shape and element type of a JAX or numpy array as an `XlaBuffer`.
 
-    Raise ArgumentError, which calls the array `where`, if it is no such array, if it holds random keys of JAX, or if an
-    extent is symbolic.
+    Raise ArgumentError, which calls the array `where`, if `array` is of another type, if it holds random keys of JAX,
+    or if an extent is symbolic.
     """
     if not isinstance(array, jax.Array | np.ndarray):
         raise ArgumentError(

@@ -42,12 +42,14 @@ class Arguments:
         near: Callable[[Sequence[Any]], Any] | None = None,
         whole: Set[Value] = frozenset(),
     ):
-        """Check arguments and allocate outputs.
+        """Check the arguments of a call and allocate outputs. Raise ArgumentError if the arguments do not fit the
+        program.
 
-        `known` has expressions of symbols that are bound already, `given` the arguments of the call, None for an output
-        that is left out. `lenient`: arrays may be larger than the program says, i8 and u8 are the same, violated
-        assumptions only warn. `near` returns the memory of the device that arrays are on; None: the host. `whole` are
-        outputs that the program writes completely, so that they need no zeros first.
+        `outputs` are the arguments that `program` writes. `known` is {symbol: expression} of symbols that are bound
+        already. `given` are the arguments of the call, with None for an output that is left out. With `lenient`, arrays
+        may be larger than the program says, i8 and u8 are the same, and violated assumptions only warn. `near(arrays)`
+        returns the Memories of the GPU that arrays are on; None: all are on the host. `whole` are outputs that the
+        program writes completely, so that they need no zeros first.
         """
         self.program, self.outputs, self.lenient, self.near = program, outputs, lenient, near
         self.whole, self.warned = whole, False
@@ -195,9 +197,8 @@ class Arguments:
         return scalar(number, wanted, where)
 
     def _check_dtype(self, array: Any, wanted: DType, where: str) -> None:
-        """Raise ArgumentError unless the elements of `array` have the type `wanted`; `where` names the argument in the
-        message.
-        """
+        """Raise ArgumentError unless the elements of `array` have the type `wanted`. `where` names the argument in the
+        message."""
         if array.dtype != wanted.numpy:
             actual = from_numpy(array.dtype)
             raise ArgumentError(f"{where} holds {actual or array.dtype}; it must hold {wanted}")
@@ -370,10 +371,10 @@ def _laid_out(array: Any, kind: MemoryType) -> Any:
 
 
 def solve(e: Expr, number: int) -> tuple[Symbol, int] | None:
-    """Return (symbol, value) for which `e` == `number`: `2*K + 1` and 7 give (K, 3).
+    """Return (symbol, value) for which `e` equals `number`: `2*K + 1` and 7 give (K, 3).
 
-    `e` must be one symbol, perhaps times or exactly divided by a number, plus a constant. Return None for another form,
-    or if the value would not be an integer.
+    `e` must be a symbol, perhaps multiplied or exactly divided by a number, perhaps plus a constant. Return None for
+    another expression, or if the value would not be an integer.
     """
     if isinstance(e, Symbol):
         return e, number

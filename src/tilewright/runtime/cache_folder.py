@@ -70,7 +70,7 @@ def _is_own(file: os.DirEntry[str], shelf: str) -> bool:
 
 
 def is_folder(path: Path) -> bool:
-    """True if the path is a folder; False if it does not exist or cannot be examined."""
+    """True if `path` is a folder. False if it does not exist or cannot be examined."""
     try:
         return stat.S_ISDIR(path.stat().st_mode)
     except OSError:
@@ -118,7 +118,7 @@ def _foreign(folder: Path) -> str | None:
     """Return the relative path of the first file or folder in `folder` that the cache did not write; None if there is
     none.
 
-    The marker file counts as not written by the cache: `folder` must not have one.
+    The order is by name. The marker file counts as not written by the cache: `folder` must not have one.
     """
     for entry in _listed(folder):
         if _UNFINISHED.fullmatch(entry.name):

@@ -93,7 +93,7 @@ class DeviceArray:
         return self.owner if tensor is not None and isinstance(self.owner, tensor) else self
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        """Return DLPack's (kind, number) of the device."""
+        """Return (2, number of the GPU): DLPack's kind and number of the device."""
         return gpu_device(self.device)
 
     def __dlpack__(self, *, stream: Any = None, **_options: Any) -> Any:
@@ -103,7 +103,10 @@ class DeviceArray:
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        """Return the array as CUDA's array interface describes it; only for element types of numpy."""
+        """Return the array's description in CUDA's array interface, after all work on the array is done.
+
+        Raise AttributeError for an element type that numpy lacks.
+        """
         if self.dtype.kind == "V" or self.dtype.num > 23:
             raise AttributeError(f"{self.dtype} has no name in CUDA's array interface; DLPack takes it")
         self._wait()
@@ -142,9 +145,9 @@ class DeviceArray:
 
 
 def followed_stream(arrays: Sequence[Any]) -> int | None:
-    """Return the stream that all work on `arrays` must go to; None if no array demands one.
+    """Return the handle of the stream that all work on `arrays` must go to; None if no array demands one.
 
-    It is the stream of the first DeviceArray that has one and whose `follows_stream` is set.
+    It is the stream of the first DeviceArray that has one and of which `follows_stream` is set. Numpy arrays have none.
 
     >>> followed_stream([DeviceArray(0, (1,), (1,), np.dtype("f4"), None, stream=7, follows_stream=True)])
     7

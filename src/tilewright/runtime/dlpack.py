@@ -69,9 +69,9 @@ def from_dlpack(argument: Any, where: str) -> Any:
 
 
 def _device(argument: Any, where: str) -> tuple[int, int]:
-    """Return (kind, number) of the device that an argument is on, in DLPack's numbers: kind 1 is the CPU, 2 is CUDA.
+    """Return (kind, number) of the device that `argument` is on, in DLPack's numbers: kind 1 is the CPU, 2 is CUDA.
 
-    Raise ArgumentError if its library cannot tell; `where` names the argument in the message.
+    Raise ArgumentError if its library cannot tell. `where` names the argument in the message.
     """
     try:
         kind, number = argument.__dlpack_device__()
@@ -138,7 +138,7 @@ def element_word(dtype: np.dtype[Any]) -> int | None:
 
 
 def _element(tensor: _Tensor, where: str) -> Any:
-    """Return the numpy element type of a DLTensor; raise ArgumentError if there is none.
+    """Return the numpy element type of the DLTensor `tensor`. Raise ArgumentError if there is none.
 
     `where` names the argument in the message.
     """

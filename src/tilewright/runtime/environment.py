@@ -67,7 +67,7 @@ def _folder(text: str) -> Path | None:
 def _writable(text: str) -> Path | None:
     """Return the folder that `text` names, with "~" expanded; None for "off".
 
-    Raise ValueError unless it is an existing folder, or could be created.
+    Raise ValueError unless it is an existing folder, or could be created. Nothing is created here.
     """
     folder = _folder(text)
     if folder is None:

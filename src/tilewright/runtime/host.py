@@ -218,7 +218,10 @@ class _ScriptWriter:
         return Tabled(self.slots[op.operands[0]], values.astype(kind.dtype.numpy))
 
     def _used(self, op: Op) -> list[tuple[Value, bool, bool]]:
-        """Return [(tensor, is read, is written)] for the operands of `op`: a `launch`, `fill`, `table` or `check`."""
+        """Return [(tensor, True if it is read, True if it is written)] for the operands of `op`.
+
+        `op` is a `launch`, `fill`, `table` or `check`.
+        """
         if op.name == "launch":
             roles = [a.type.role for a in self.executor.module.programs[op.attrs["program"]].args]
             return [(v, r in ("in", "inout"), r != "in") for v, r in zip(op.operands, roles, strict=True)]

@@ -110,8 +110,8 @@ class OutputPool:
         """Return a function that allocates: each call returns a new, uninitialised, page-aligned array of this shape
         and type.
 
-        Its memory is an unused block of the pool, or a new one from the system if the pool has none of the size. The
-        block returns to the pool when the array and all its views are deleted.
+        The array is on an unused block of the pool, or on new memory from the system if the pool has no block of this
+        size. The block returns to the pool when the array and all its views are deleted.
         """
         size = size_class(prod(shape) * dtype.itemsize)
         with self.lock:
@@ -166,9 +166,9 @@ class OutputPool:
 
 
 def size_class(count: int) -> int:
-    """Return `count` bytes rounded up to the size of a pool block.
+    """Return `count` bytes rounded up to the size of a block of the pool.
 
-    Sizes are the powers of two, with three sizes between two of them, and multiples of a page.
+    Sizes are powers of two, with three sizes between each two of them. All are multiples of a page.
 
     >>> [size_class(n) for n in (16 << 10, (16 << 10) + 1, 3 << 20, 2**22 - 1)]
     [16384, 20480, 3145728, 4194304]

@@ -157,7 +157,7 @@ class Filled:
     def on(self, memory: Sequence[Any], where: Memories) -> Call:
         """Return a function that fills the step's tensor with its number.
 
-        `memory` has all tensors of the script by slot number; `where` is the device's memory, which does the filling.
+        `memory` has all tensors of the script by slot number. `where` is the device's memory, which fills it.
         """
         return partial(where.fill, memory[self.slot], self.value)
 
@@ -172,7 +172,7 @@ class Tabled:
     def on(self, memory: Sequence[Any], where: Memories) -> Call:
         """Return a function that copies the step's values to its tensor.
 
-        `memory` has all tensors of the script by slot number; `where` is the device's memory, which does the copying.
+        `memory` has all tensors of the script by slot number. `where` is the device's memory, which copies them.
         """
         return partial(where.copy, self.values, memory[self.slot])
 
@@ -474,7 +474,7 @@ class Bound:
         self._calls, self._lock, self.whole = tuple(calls), Lock(), whole
 
     def __call__(self) -> None:
-        """Make all calls, under a lock, since they share workspaces."""
+        """Make all calls in order, under a lock, since they share workspaces."""
         with self._lock:
             for call in self._calls:
                 call()

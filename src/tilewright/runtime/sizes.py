@@ -30,11 +30,11 @@ def sizes_of(
 
     A value comes from one of three sources: an extent of an array, if the declared extent is the parameter itself; a
     stride of a device array, if the declared stride is the parameter and the dimension has several elements; or
-    `given`. `arrays` is {argument name: array}; arguments without an array are not checked.
+    `given`, {name: value}. `arrays` is {argument name: array}; arguments without an array are not checked. `conditions`
+    are further conditions on the sizes, on which copy atoms depend.
 
-    Raise ArgumentError if a parameter gets no value or two different ones, if a value is out of its range, or if an
-    extent is not the declared one. Raise it too if a `require` of the program does not hold, or one of `conditions`, on
-    which copy atoms depend.
+    Raise ArgumentError if a parameter gets no value or two different ones, if a value is out of its range, if an extent
+    is not the declared one, or if one of `conditions` or a `require` of the program does not hold.
 
     >>> from tilewright.ir.block import parse_block
     >>> program = parse_block('''block f(%x: in global f32 (M, 2*K), %y: out global f32 (M))

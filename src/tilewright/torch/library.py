@@ -98,7 +98,11 @@ class CheckedForms:
         self._known: dict[Any, Result | tuple[Result, ...]] = {}
 
     def __call__(self, key: Any, args: Sequence[Any]) -> Result | tuple[Result, ...]:
-        """Return the shape, dtype and device of the result of `args`; raise if they do not fit. `key` is their key."""
+        """Return the `Result` of a call with the arguments `args`, a tuple for several results. `key` is
+        `argument_key(args)`.
+
+        Raise the error of the operator's check if the arguments do not fit.
+        """
         expected = self._known.get(key)
         if expected is None:
             expected = self._check(*args)
@@ -382,12 +386,12 @@ class _Untraced:
     """A context in which torch.jit.trace records nothing."""
 
     def __enter__(self) -> None:
-        """Clear the tracing state of torch.jit.trace, if a trace is running."""
+        """Clear the tracing state of torch.jit.trace, if a trace is running, and keep it for `__exit__`."""
         self._state = torch._C._get_tracing_state()
         if self._state is not None:
             torch._C._set_tracing_state(None)
 
     def __exit__(self, *_: object) -> None:
-        """Restore the tracing state."""
+        """Restore the tracing state that `__enter__` has cleared."""
         if self._state is not None:
             torch._C._set_tracing_state(self._state)

@@ -125,7 +125,8 @@ class LayerNorm(torch.nn.LayerNorm):
     """`torch.nn.LayerNorm`."""
 
     def forward(self, input: Any) -> Any:
-        """Return `input` normalised over its last dimensions, whose extents are the module's `normalized_shape`."""
+        """Return `input` normalised over its last dimensions, of extents `normalized_shape`, times the weight, plus the
+        bias."""
         return functional.layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
 
 
@@ -142,7 +143,8 @@ class GroupNorm(torch.nn.GroupNorm):
     """`torch.nn.GroupNorm`."""
 
     def forward(self, input: Any) -> Any:
-        """Return `input` [n, c, ...] normalised over each of the module's `num_groups` groups of channels."""
+        """Return `input` [n, c, ...] with each image normalised over each of `num_groups` groups of channels, times the
+        weight, plus the bias."""
         return functional.group_norm(input, self.num_groups, self.weight, self.bias, self.eps)
 
 

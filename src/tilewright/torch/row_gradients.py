@@ -312,8 +312,8 @@ GROUP_NORM_WEIGHT_GRADIENT = define(
 
 @lru_cache(maxsize=64)
 def _softmax_gradient_kernel(kind: str, target: str) -> Any:
-    """Return the compiled kernel of softmax's gradient for the element type `kind` ("f16", ...) and device type
-    `target`, from a cache."""
+    """Return the compiled kernel of softmax's gradient, from a cache. `kind` is the element type ("f16", ...), `target`
+    the device type ("cpu")."""
     return compile(kernels.softmax_gradient(kind), strict=True, target=target)
 
 

@@ -30,8 +30,8 @@ def norm_kernel(make: Callable[..., Any], kind: str, epsilon: float, target: str
 
 @lru_cache(maxsize=64)
 def _softmax_kernel(kind: str, target: str) -> Any:
-    """Return the compiled softmax kernel for the element type `kind` ("f16", ...) and device type `target`, from a
-    cache."""
+    """Return the compiled softmax kernel, from a cache. `kind` is the element type ("f16", ...), `target` the device
+    type ("cpu")."""
     return compile(softmax_kernel(kind), strict=True, target=target)
 
 
