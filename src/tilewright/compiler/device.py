@@ -51,7 +51,7 @@ def ready(program: Program, params: Mapping[str, int]) -> tuple[Program, tuple[C
     """Check `program`, bind its parameters to `params`, {name: value}, and return (the bound program, conditions).
 
     The conditions are those that sizes known only at the call must meet. They are () unless `program` is a block
-    program. Raise ProgramError if the program is illegal.
+    program. Raise ProgramError if the program is illegal, and ArgumentError if `params` do not fit it.
     """
     verify(program)
     bound = bind(program, params)
@@ -77,8 +77,9 @@ class NativeDevice(HostMemory):
     def prepare(self, program: Program, params: Mapping[str, int]) -> NativeProgram:
         """Return `program` as a NativeProgram. Its machine code is generated at its first use.
 
-        The program is checked, and its parameters are bound to `params`, {name: value}: a ProgramError is raised if it
-        is illegal. With `self.checked`, both were done before, and `params` has no effect.
+        The program is checked, and its parameters are bound to `params`, {name: value}. Raise ProgramError if the
+        program is illegal, and ArgumentError if `params` do not fit it. With `self.checked`, both were done before, and
+        `params` has no effect.
         """
         return NativeProgram(self, *((program, ()) if self.checked else ready(program, params)))
 
@@ -162,7 +163,7 @@ class InterpretingDevice(HostMemory):
     def prepare(self, program: Program, params: Mapping[str, int]) -> InterpretedProgram:
         """Check `program`, bind its parameters to `params`, {name: value}, and return it as an InterpretedProgram.
 
-        Raise ProgramError if the program is illegal.
+        Raise ProgramError if the program is illegal, and ArgumentError if `params` do not fit it.
         """
         return InterpretedProgram(self, *ready(program, params))
 
@@ -194,7 +195,8 @@ class InterpretedProgram:
         """Return the program with its open parameters (known only at the call) bound to their values.
 
         The values come from the shapes of `arrays`, {argument name: array}, and from `params`, {name: value}. Programs
-        are cached by these values.
+        are cached by these values. A program without open parameters is returned itself. Raise ArgumentError if the
+        arrays do not fit.
         """
         if not open_parameters(self.program):
             return self.program
@@ -245,7 +247,8 @@ class GpuDevice:
         """Check `program`, bind its parameters to `params`, {name: value}, and return it compiled for the GPU that its
         header names.
 
-        Set `self.made_for` to that GPU's name, which `near` reads. Raise ProgramError if the program is illegal.
+        Set `self.made_for` to that GPU's name, which `near` reads. Raise ProgramError if the program is illegal, and
+        ArgumentError if `params` do not fit it.
         """
         prepared = GpuProgram(self, *ready(program, params))
         self.made_for = prepared.kernel.target.machine.name

@@ -130,10 +130,10 @@ def _dtype_name(dtype: np.dtype[Any]) -> str:
 
 
 def find(key: str, program: Program) -> StoredExecutor | None:
-    """Return the executor of the kernel that the disk cache has under `key`; None if it has none.
+    """Return the executor of the kernel that the disk cache has under `key`.
 
-    It has none also if the kernel's machine code, an entry of its own in the cache, was removed. `program` is the
-    kernel's tile program: its operations give the source locations of errors.
+    Return None if the cache lacks the kernel's entry, or its machine code, which is an entry of its own. `program` is
+    the kernel's tile program: its operations give the source locations of errors.
     """
     data = cache.load(key)
     if data is None:

@@ -137,6 +137,8 @@ def compile(
     number of workgroups that share its tasks, and `seed` chooses the interpreter's schedule; it has no plan (see
     `compiler.block`).
 
+    Raise an ArgumentError for options that do not fit the kernel, and a ProgramError for an illegal kernel.
+
     >>> import numpy as np, tilewright, tilewright.lang as tkl, tilewright.wave as tkw
     >>> M, N = tkl.sym.M, tkl.sym.N
     >>> @tkw.wave()

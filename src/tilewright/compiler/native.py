@@ -454,7 +454,8 @@ class NativeExecutable(Executable):
     def _sizes_of_call(self, bound: Arguments) -> dict[Symbol, int]:
         """Return {symbol: number} of the sizes for which a kernel is compiled, for `bound`, a call's checked arguments.
 
-        In grid programs the result includes scalar arguments to which set_symbol binds a symbol of a constraint.
+        In a grid program, the result also has each symbol of a constraint to which set_symbol gives the value of a
+        scalar argument.
         """
         symbols_of_records = {
             s
@@ -548,7 +549,8 @@ class NativeExecutable(Executable):
 
         `bound` has the checked arguments, `allocated` are the outputs that it allocated, `launch` is the function that
         it called, and `whole`, perhaps None, describes its launches. Nothing is remembered if the call cannot be
-        repeated, for example if it left out some outputs but not all.
+        repeated. On a CPU, this is so if `whole` is None, if the arguments caused a warning, or if it left out some
+        outputs but not all; on a GPU, if it left out other arguments than the last ones.
         """
         args = self.program.args
         passed = [v for v, argument in zip(args, bound.given, strict=True) if argument is not None]

@@ -35,9 +35,10 @@ class LoadedCpuKernel(LoadedKernel):
     def launch(self, bound: Arguments, sizes: Mapping[str, int], *, passing: bool) -> Call:
         """Return a function that calls the kernel's C function on `bound`, a call's checked arguments.
 
-        The function raises ArgumentError or ExecutionError if the C function reports one. Work on constant arguments
-        (the C function `NAME_bind`) is done now. `sizes` is {name: value} of the open sizes (known only at the call),
-        in the manifest's order. With `passing`, the caller promises to call the function once, right away.
+        Work on constant arguments (the C function `NAME_bind`) is done now. `sizes` is {name: value} of the open sizes
+        (known only at the call), in the manifest's order. With `passing`, the caller promises to call the function
+        once, right away. Errors that a C function reports, here or in a call, are raised as ArgumentError or
+        ExecutionError.
         """
         return _Launch(self, bound, np.array(list(sizes.values()), np.int64), passing)
 

@@ -132,7 +132,7 @@ class LoadedKernel(ABC):
         return bound
 
     def _given(self, params: Mapping[str, int] | None) -> dict[Any, int]:
-        """Return {symbol: value} for `params`, {name of an open size: value}, or None.
+        """Return {symbol: value} for `params`, {name of an open size: value}; `params` None gives {}.
 
         A size that no argument's type mentions is left out. Raise ArgumentError for unknown names, and for values that
         the kernel does not take.

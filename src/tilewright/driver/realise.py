@@ -100,8 +100,8 @@ class RankedPlans:
 
         Plans that cannot be bound are recorded as refusals. The last plan is the best one that was refused only because
         shared memory overflows; True tells the caller to lower it with values in global memory. If none overflowed, and
-        exactly one plan was refused, that one is the last, so that its own error is raised. Otherwise raise a
-        ProgramError that lists the refusals.
+        the only refusal is that of a plan that could be bound, that plan is the last, so that its own error is raised.
+        Otherwise raise a ProgramError that lists the refusals.
         """
         for ranked in self._left:
             bound = result_or_refusal(partial(bind_plan, self._forms, ranked.plan, self._choose))
@@ -139,8 +139,8 @@ class RankedPlans:
         """Return the BoundPlan of a plan that could be bound, and record the plan as the one tried last.
 
         `ranked` has the candidate, its plan, the search's ranking and the facts about the program. `request` has the
-        program as the plan rewrote it, and `kernels` the kernels to which it is bound. A plan without an atom gets the
-        request's open sizes (known only at the call) marked in its axes.
+        program as the plan rewrote it, and `kernels` the kernels to which it is bound. In the plan of the BoundPlan,
+        sizes that are known only at the call are marked as open (see `Request.with_open_marked`).
 
         The BoundPlan also has a Choice for `explain`, with the predicted time, what limits it, and why other plans were
         refused.

@@ -122,7 +122,7 @@ class _Convolution(OperatorOptions):
 
     @property
     def ranks(self) -> tuple[int, int, int]:
-        """Return (rank of images, rank of filters, rank of the bias, 1), without batch dimensions."""
+        """Return (rank of images, rank of filters, 1), without batch dimensions. The 1 is the rank of the bias."""
         return len(self.stride) + 2, len(self.stride) + 2, 1
 
     def result_shape(self, arrays: Sequence[XlaBuffer]) -> tuple[int, ...]:

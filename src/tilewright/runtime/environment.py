@@ -148,9 +148,9 @@ def dump_folder() -> Path | None:
 
 def threads() -> int:
     """Return the number of workers of a program on a CPU: TILEWRIGHT_THREADS, or one for each core that this process
-    may use.
+    may use, at most `WORKERS.most`.
 
-    The number of cores counts up to `WORKERS.most`. Raise ArgumentError if the variable is not a number from 1 to that.
+    Raise ArgumentError if the variable is not a number from 1 to `WORKERS.most`.
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return int(THREADS.value() or min(cores or 1, WORKERS.most))

@@ -168,7 +168,8 @@ class OutputPool:
 def size_class(count: int) -> int:
     """Return `count` bytes rounded up to the size of a block of the pool.
 
-    Sizes are powers of two, with three sizes between each two of them. All are multiples of a page.
+    Up to four pages, the sizes are the multiples of a page. Above, they are the powers of two, with three sizes between
+    each two of them.
 
     >>> [size_class(n) for n in (16 << 10, (16 << 10) + 1, 3 << 20, 2**22 - 1)]
     [16384, 20480, 3145728, 4194304]
