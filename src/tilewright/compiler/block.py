@@ -24,7 +24,7 @@ def compile_block(
 ) -> TextExecutable:
     """Trace a block kernel for its parameters, compile it for `target` and return an executable; call it with arrays.
 
-    `params` gives the kernel's parameters by name; open sizes may be left to the arrays of a call. Targets are those of
+    `params` is {parameter or its name: value}; open sizes may be left to the arrays of a call. Targets are those of
     `compile_text`:
 
     - "cpu", "cpu:NAME": machine code for a CPU; kernels with several roles are refused;
@@ -33,6 +33,7 @@ def compile_block(
       results for all.
 
     `workers` is the number of workgroups that share the tasks (None: two on the interpreter, one per core on a CPU).
+    Raise ArgumentError for an unknown target or option, and ProgramError for a kernel that is illegal.
 
     >>> import numpy as np, tilewright.block as tb
     >>> @tb.kernel()

@@ -32,18 +32,15 @@ MACHINE_CODE = {"llvm": "llvm", "asm": "assembly"}
 
 
 def machine_levels(kernel: Any) -> dict[str, str]:
-    """Return {level of machine code: attribute of `kernel` that has its text}, such as {"llvm": "llvm", "asm":
-    "assembly"}.
+    """Return {level of machine code: attribute of `kernel` that has its text}: {"llvm": "llvm", "asm": "assembly"}.
 
-    `kernel` is a compiled block program of a CPU or GPU. Empty if it is None.
+    `kernel` is a compiled block program of a CPU or GPU; some GPUs add levels. Return {} if it is None.
     """
     return {} if kernel is None else {**MACHINE_CODE, **getattr(kernel, "levels", {})}
 
 
 def machine_code(kernel: Any, level: str) -> str:
-    """Return the text of `kernel` on `level`, a level of machine code that `machine_levels` lists, such as "llvm" or
-    "asm".
-    """
+    """Return the text of `kernel` on `level`, a level that `machine_levels(kernel)` has, such as "llvm" or "asm"."""
     return str(getattr(kernel, machine_levels(kernel)[level]))
 
 
@@ -63,14 +60,18 @@ class Compiled:
         plan: Callable[[], PlannedKernel],
         stored: ScriptExecutor | None = None,
     ):
-        """`recipe` are arguments of `_restored_member`; `plan` plans the kernel; `stored` is its cached executor."""
+        """Take a kernel that `plan()` plans when that is needed.
+
+        `target` is the name of the target. `recipe` has (executable, sizes, shapes, logs), from which a pickled kernel
+        is restored. `stored` is the executor from the disk cache; if it is None, the kernel is planned now.
+        """
         self.target, self._recipe, self._plan = target, recipe, plan
         self._planned: PlannedKernel | None = None
         self._running = self.executor if stored is None else stored
 
     @property
     def planned(self) -> PlannedKernel:
-        """The kernel after planning: the request, the result of the passes, and the launchable module.
+        """Return the kernel after planning: the request, the result of the passes, and the launchable module.
 
         A kernel from the cache is planned here, on first use.
         """
@@ -80,58 +81,70 @@ class Compiled:
 
     @property
     def executor(self) -> HostExecutor:
-        """The executor of the planned host program. A kernel from the cache is planned here, and uses this executor
-        from now on.
+        """Return the executor of the planned host program, and set it as the one that runs the kernel from now on.
+
+        A kernel from the cache is planned here, on first use.
         """
         self._running = self.planned.executor
         return self.planned.executor
 
     @property
     def running(self) -> ScriptExecutor:
-        """The executor that binds the kernel to arrays: that of the planned host program, or the one from the cache."""
+        """Return the executor that binds the kernel to arrays: that of the planned host program, or the one from the
+        cache."""
         return self._running
 
     @property
     def machine(self) -> Machine:
-        """The described machine that the kernel is planned for."""
+        """Return the described machine that the kernel is planned for. A kernel from the cache is planned first."""
         return self.planned.request.machine
 
     @property
     def plan(self) -> Schedule:
-        """The plan that the kernel follows: its tiles, loop order, copies and atoms."""
+        """Return the plan that the kernel follows: its tiles, loop order, copies and atoms. A kernel from the cache is
+        planned first."""
         return self.planned.realised.plan
 
     @property
     def choice(self) -> Choice:
-        """The planner's choice: the plan, its predicted time, and the alternatives that were compared or rejected."""
+        """Return the planner's choice: the plan, its predicted time, and the alternatives that were compared or
+        rejected.
+
+        A kernel from the cache is planned first.
+        """
         return self.planned.realised.choice
 
     @property
     def module(self) -> Module:
-        """The host program, with the block programs that it launches."""
+        """Return the host program, with the block programs that it launches. A kernel from the cache is planned
+        first."""
         return self.planned.module
 
     @property
     def main(self) -> Program:
-        """The main block program, which computes the result; the module's other block programs prepare its operands."""
+        """Return the block program that computes the result; the module's other block programs prepare its operands.
+
+        A kernel from the cache is planned first.
+        """
         return self.planned.main
 
     @property
     def _launchable_main(self) -> Any:
-        """The main block program, ready to be launched on the target. A kernel from the cache is planned here, on first
-        use.
-        """
+        """Return the main block program, ready to be launched on the target. A kernel from the cache is planned
+        first."""
         return self.planned.launchable
 
     @property
     def parameters(self) -> tuple[Symbol, ...]:
-        """The symbols of the open sizes, whose values each call passes; () for kernels from the cache."""
+        """Return the symbols of the open sizes, sorted by name; each call passes their values. Return () for a kernel
+        that is not planned, which comes from the cache and has none."""
         return () if self._planned is None else self._planned.request.opened.parameters
 
     @property
     def logs(self) -> tuple[Log, ...]:
-        """A description of each tensor that a debug_log of the kernel records; () for kernels from the cache, which log
-        nothing.
+        """Return a description (label, shape, type) of each tensor that a debug_log of the kernel records.
+
+        Return () for a kernel that is not planned, which comes from the cache and logs nothing.
         """
         return () if self._planned is None else self._planned.realised.lowered.logs
 
@@ -139,15 +152,15 @@ class Compiled:
 
     @property
     def name(self) -> str:
-        """The name of the kernel's main program."""
+        """Return the name of the kernel's main program."""
         return self._running.main
 
     def text(self, level: str = "block") -> str:
-        """Return the kernel's text on a level: "plan", "host" (the whole module), or "block", "loop", "llvm", "asm" of
+        """Return the kernel's text on `level`: "plan", "host" (the whole module), or "block", "loop", "llvm", "asm" of
         its main program.
 
-        Raise ArgumentError for another level; there is machine code only on CPUs and GPUs. A kernel from the cache is
-        planned first.
+        Some machines have more levels of machine code. Raise ArgumentError for another level; there is machine code
+        only on CPUs and GPUs. A kernel from the cache is planned first.
         """
         kernel = self._launchable_main.kernel
         levels = ("plan", "host", "block", "loop", *machine_levels(kernel))
@@ -164,14 +177,17 @@ class Compiled:
 
     @property
     def object_code(self) -> bytes:
-        """The object code of the main program; raise ArgumentError if the target has no machine code."""
+        """Return the object code of the main program. Raise ArgumentError if the target has no machine code."""
         if self._launchable_main.kernel is None:
             raise ArgumentError(f"{self.name} is no machine code on {self.target}")
         code: bytes = self._launchable_main.kernel.object
         return code
 
     def explain(self) -> str:
-        """Return a text: the chosen plan, its predicted time, what limits it, and the plans that were rejected."""
+        """Return a text with the chosen plan, its predicted time, what limits it, and the plans that were rejected.
+
+        A kernel from the cache is planned first.
+        """
         return self.choice.explain()
 
     def __repr__(self) -> str:
@@ -183,10 +199,10 @@ class Compiled:
 
     @property
     def member(self) -> tuple[Any, dict[str, int], list[tuple[int, ...]] | None]:
-        """(executable, sizes, shapes): the executable that this kernel belongs to, and the sizes and shapes of the call
-        for which it was compiled.
+        """Return (executable, sizes, shapes): the executable that this kernel belongs to, and the sizes and shapes of
+        the call for which it was compiled.
 
-        `sizes` is {size name: number}; `shapes` is the list of the arguments' shapes, or None if sizes are dynamic.
+        `sizes` is {size name: number}. `shapes` is the list of the arguments' shapes, or None if sizes are dynamic.
         """
         executable, sizes, shapes, _ = self._recipe
         return executable, sizes, shapes
@@ -211,26 +227,26 @@ class Compiled:
         """Return (the function that `bind` returns, a Whole or None).
 
         A Whole describes the launches and arrays of a call, so that a launch cache can repeat the call on other arrays.
-        It is None if a call does more than copies and launches. `arrays` is {argument name: array}, outputs too. `kept`
-        is a result of `keep`, which has the work on constant arguments; None: that work is done now. `passing` promises
-        that the function is called exactly once, right away.
+        It is None if a call does more than copies and launches. `arrays` is {argument name: array}, outputs too.
+        `kept`, a result of `keep`, has the work on constant arguments; if it is None, that work is done now. With
+        `passing`, the caller promises to call the function exactly once, right away. Raise ArgumentError if an array is
+        missing or does not fit.
         """
         return self._running.bind_whole(self._arrays_in_order(arrays), kept=kept, passing=passing)
 
     def keep(self, arrays: Mapping[str, Array]) -> Kept:
-        """Do the work that depends on constant arguments only, such as packing weights, and return its result as a
-        Kept.
+        """Do the work on constant arguments, such as packing weights, and return its result as a Kept.
 
         `bind` takes the Kept, and then does not repeat that work. `arrays` is {argument name: array}, with all
-        arguments.
+        arguments. Raise ArgumentError if an array is missing or does not fit.
         """
         return self._running.keep(self._arrays_in_order(arrays))
 
     def _arrays_in_order(self, arrays: Mapping[str, Array]) -> list[Array]:
-        """Return `arrays`, {argument name: array}, as a list in the order of the kernel's arguments, reshaped to their
-        shapes.
+        """Return the list of the arrays in `arrays`, {argument name: array}, in the order and with the shapes of the
+        kernel's arguments.
 
-        Raise ArgumentError if one is missing or cannot be reshaped without a copy. Other names are ignored.
+        Raise ArgumentError if one is missing, or cannot be reshaped without a copy. Other names are ignored.
         """
         args = self._running.arguments
         named = named_values(arrays, "arrays", "{'x': x, 'y': y}")
@@ -243,25 +259,25 @@ class Compiled:
         return [_reshaped(array, arg.shape) for array, arg in zip(argument_arrays, args, strict=True)]
 
     def benchmark(self, arrays: Mapping[str, Array], seconds: float = 0.2) -> dict[str, float]:
-        """Time launches on `arrays`, {argument name: array}, for about `seconds`.
+        """Time launches on `arrays`, {argument name: array}, for about `seconds` seconds.
 
         Return {"shortest": seconds of the fastest launch, "median": seconds, "calls": how many were timed}. Work on
-        constant arguments is done before.
+        constant arguments is done before. Raise ArgumentError if an array is missing or does not fit.
         """
         return benchmark(self.bind(arrays), seconds)
 
     def made_logs(self) -> list[Array]:
-        """Return a list of new, uninitialised arrays, one for each tensor that the kernel logs.
+        """Return a list of new, uninitialised numpy arrays, one for each tensor that the kernel logs.
 
         A launch takes them as its last arguments.
         """
         return [np.empty(log.shape, log.dtype.numpy) for log in self.logs]
 
     def report_logs(self, arrays: Sequence[Array], logs: dict[str, Any]) -> None:
-        """Set `logs[label]["value"]` to the array of each log.
+        """Set `logs[label]` to {"value": array} for each log of the kernel.
 
-        If a log has an entry for each iteration of loops, `logs[label]["iteration_dimensions"]` is set to the loops'
-        axes. `arrays` are the arrays of `made_logs`, which a launch has filled.
+        If a log has an entry for each iteration of loops, set `logs[label]["iteration_dimensions"]` to the list of the
+        loops' axes. `arrays` are the arrays of `made_logs`, which a launch has filled.
         """
         for log, array in zip(self.logs, arrays, strict=True):
             logs[log.label] = {"value": array}
@@ -270,16 +286,18 @@ class Compiled:
 
 
 def _restored_member(executable: Any, *member: Any) -> Compiled:
-    """Return a kernel of `executable`, for unpickling; its machine code is loaded from the cache or compiled.
+    """Return the kernel of `executable` for the sizes, shapes and logging in `member`. Unpickling calls this.
 
-    `member` is (sizes by name, argument shapes or None, whether it logs).
+    Its machine code is loaded from the cache or compiled. `member` is ({size name: number}, argument shapes or None,
+    True if it logs).
     """
     kernel: Compiled = executable.remake(*member)
     return kernel
 
 
 def _reshaped(array: Any, form: tuple[int, ...] | None) -> Any:
-    """Return `array` reshaped to `form`; unchanged if `form` is None, is its shape, or has another number of elements.
+    """Return `array` reshaped to `form`, a shape. It is unchanged if `form` is None, is its shape, or has another
+    number of elements.
 
     Raise ArgumentError if an array that is to be reshaped is not contiguous: a reshape would copy it, and results
     written to the copy would be lost.

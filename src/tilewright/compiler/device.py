@@ -36,9 +36,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def machine_of(program: Program) -> Machine | None:
-    """Return the machine that the program's header names; None if it names none. Raise ProgramError for an unknown
-    name.
-    """
+    """Return the machine that the header of `program` names; None if it names none. Raise ProgramError for an unknown
+    name."""
     record = program.record("machine")
     if record is None:
         return None
@@ -51,8 +50,8 @@ def machine_of(program: Program) -> Machine | None:
 def ready(program: Program, params: Mapping[str, int]) -> tuple[Program, tuple[Condition, ...]]:
     """Check `program`, bind its parameters to `params`, {name: value}, and return (the bound program, conditions).
 
-    The conditions are those that the values of sizes known only at the call must meet. Only block programs have
-    conditions; for others they are (). Raise ProgramError if the program is illegal.
+    The conditions are those that sizes known only at the call must meet. They are () unless `program` is a block
+    program. Raise ProgramError if the program is illegal, and ArgumentError if `params` do not fit it.
     """
     verify(program)
     bound = bind(program, params)
@@ -76,19 +75,21 @@ class NativeDevice(HostMemory):
         self.target, self.checked = native(target), checked
 
     def prepare(self, program: Program, params: Mapping[str, int]) -> NativeProgram:
-        """Return `program` as a NativeProgram, whose machine code is generated at its first use.
+        """Return `program` as a NativeProgram. Its machine code is generated at its first use.
 
-        The program is checked, and its parameters are bound to `params`, {name: value}. With `self.checked`, both were
-        done before: `params` has no effect.
+        The program is checked, and its parameters are bound to `params`, {name: value}. Raise ProgramError if the
+        program is illegal, and ArgumentError if `params` do not fit it. With `self.checked`, both were done before, and
+        `params` has no effect.
         """
         return NativeProgram(self, *((program, ()) if self.checked else ready(program, params)))
 
 
 def why_copied(program: Program, argument: Value, given: TensorType) -> str | None:
-    """Return a text that says why an array for `argument` is copied before each launch of `program`; None if it is not.
+    """Return a text that says why an array for `argument` is copied before each launch of `program`; None if it is not
+    copied.
 
-    It is copied if the argument's type has strides or a swizzle, or if `given`, the type with which it is passed, has
-    strides.
+    It is copied if the argument's type has strides or a swizzle, or if `given`, the type of the tensor that is passed
+    for it, has strides.
     """
     if is_packed(argument.type, given):
         return None
@@ -107,17 +108,15 @@ class NativeProgram:
         self.kernel = NativeKernel(program, machine_of(program), device.target, dump)
 
     def make(self) -> None:
-        """Compile the machine code now, if this CPU can run it; otherwise only lower the program, which finds its
-        errors.
-        """
+        """Compile the machine code now, if this CPU can run it; otherwise only lower the program. Errors in the program
+        are raised here."""
         _ = self.kernel.entry if self.kernel.target.runs else self.kernel.loop
 
     def require(self, arrays: Sequence[Array], params: Mapping[str, int] | None) -> list[int]:
-        """Check the arguments `arrays` of the program, and return the values of its open parameters, in the order of
-        the program's declarations.
+        """Check the arguments `arrays` of a call; return the list of the values of the program's open parameters.
 
-        `params` is {name: value} of open parameters that no shape gives. Raise ArgumentError if the arrays are not what
-        the program takes.
+        The list is in the order of the program's declarations. `params` is {name: value} of open parameters that no
+        shape gives. Raise ArgumentError if the arrays are not what the program takes.
         """
         if self.conditions:
             names = [a.name or "" for a in self.program.args]
@@ -127,7 +126,8 @@ class NativeProgram:
 
     @property
     def why_script(self) -> str | None:
-        """A text that says why arrays are copied before the machine code runs; None if they are passed as they are."""
+        """Return a text that says why arrays are copied before the machine code runs; None if they are passed as they
+        are."""
         return next((why for a in self.program.args if (why := why_copied(self.program, a, a.type))), None)
 
     def member(self, arrays: Sequence[Array], params: Mapping[str, int] | None) -> EntryMember | None:
@@ -140,8 +140,8 @@ class NativeProgram:
         return None if self.why_script else EntryMember(self.program.name, self.kernel.entry, tuple(values))
 
     def launch(self, arrays: list[Array], workers: int | None, params: Mapping[str, int] | None) -> Callable[[], None]:
-        """Return a function that runs the machine code on `arrays`, shared by `workers` threads (None: all of the
-        pool).
+        """Return a function that runs the machine code on `arrays`, shared by `workers` threads (None: all threads of
+        the pool).
 
         `params` is {name: value} of open parameters that no shape gives. Raise ArgumentError if the arrays do not fit.
         """
@@ -161,13 +161,15 @@ class InterpretingDevice(HostMemory):
         """(label, array) of each `debug_log`, over all launches."""
 
     def prepare(self, program: Program, params: Mapping[str, int]) -> InterpretedProgram:
-        """Check `program`, bind its parameters to `params`, {name: value}, and return it in a form that the interpreter
-        runs.
+        """Check `program`, bind its parameters to `params`, {name: value}, and return it as an InterpretedProgram.
+
+        Raise ProgramError if the program is illegal, and ArgumentError if `params` do not fit it.
         """
         return InterpretedProgram(self, *ready(program, params))
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-        """Return a new array filled with NaN (integers: 85), so that reads of unwritten memory show in results."""
+        """Return a new numpy array filled with NaN (elements of other types than floats: 85), so that reads of
+        unwritten memory show in results."""
         return np.full(shape, np.nan if dtype.kind in "fV" else 85).astype(dtype)
 
 
@@ -181,8 +183,8 @@ class InterpretedProgram:
         self._members: dict[Any, Program] = {}
 
     def launch(self, arrays: list[Array], workers: int | None, params: Mapping[str, int] | None) -> Callable[[], None]:
-        """Return a function that interprets the program on `arrays`, with tasks shared by `workers` workgroups (None:
-        2).
+        """Return a function that interprets the program on `arrays`, with its tasks shared by `workers` workgroups
+        (None: 2).
 
         `params` is {name: value} of open parameters that no shape gives. Raise ArgumentError if the arrays do not fit.
         """
@@ -193,7 +195,8 @@ class InterpretedProgram:
         """Return the program with its open parameters (known only at the call) bound to their values.
 
         The values come from the shapes of `arrays`, {argument name: array}, and from `params`, {name: value}. Programs
-        are cached by these values.
+        are cached by these values. A program without open parameters is returned itself. Raise ArgumentError if the
+        arrays do not fit.
         """
         if not open_parameters(self.program):
             return self.program
@@ -204,10 +207,10 @@ class InterpretedProgram:
         return self._members[key]
 
     def _run(self, program: Program, arrays: dict[str, Array], workers: int) -> None:
-        """Interpret `program` on `arrays`, {argument name: array}, which are written in place.
+        """Interpret `program` on `arrays`, {argument name: array}; the outputs are written in place.
 
-        Its debug_log records are appended to the logs of the device. `workers` is the number of workgroups that share
-        its tasks.
+        The program's debug_log records are appended to the logs of the device. `workers` is the number of workgroups
+        that share the tasks.
         """
         device = self._device
         device.logs += interpret(
@@ -222,10 +225,11 @@ class InterpretedProgram:
 
 
 def memory_near(machine: Machine, arrays: Sequence[Any], passing: bool = False) -> Memories:
-    """Return the Memories of the GPU that `arrays` are on: the object that allocates and copies tensors there.
+    """Return the Memories of the GPU that `arrays` are on: the object that allocates, copies and fills tensors there.
 
-    `machine` is the described GPU. If the arrays come with a stream, work goes to that stream. With `passing`, the
-    caller promises to use the memory only during one call.
+    `machine` is the described GPU. If an array comes with a stream that all work must follow, work goes to that stream.
+    With `passing`, the caller promises to use tensors that it allocates only during one call. Raise ArgumentError if
+    the arrays are on several GPUs.
     """
     target, number = gpu(f"gpu:{machine.name}", None), common_device("the call", list(arrays))
     return target.backend.memory(target.machine, number, passing, followed_stream(arrays))
@@ -241,17 +245,22 @@ class GpuDevice:
 
     def prepare(self, program: Program, params: Mapping[str, int]) -> GpuProgram:
         """Check `program`, bind its parameters to `params`, {name: value}, and return it compiled for the GPU that its
-        header names. `self.made_for` is set to this GPU's name, which `near` reads.
+        header names.
+
+        Set `self.made_for` to that GPU's name, which `near` reads. Raise ProgramError if the program is illegal, and
+        ArgumentError if `params` do not fit it.
         """
         prepared = GpuProgram(self, *ready(program, params))
         self.made_for = prepared.kernel.target.machine.name
         return prepared
 
     def near(self, arrays: Sequence[Any], passing: bool = False) -> Memories:
-        """Return the Memories of the GPU that `arrays` are on: the object that allocates and copies tensors there.
+        """Return the Memories of the GPU that `arrays` are on: the object that allocates, copies and fills tensors
+        there.
 
-        With `passing`, the caller promises to use the memory only during one call. The kind of GPU is that of the
-        program that `prepare` was last called with; without an earlier call of `prepare` this raises LookupError.
+        The model of the GPU is that of the program with which `prepare` was last called; without an earlier call of
+        `prepare`, raise LookupError. With `passing`, the caller promises to use tensors that it allocates only during
+        one call.
         """
         return memory_near(machine_named(self.made_for), arrays, passing)
 
@@ -267,8 +276,8 @@ class GpuProgram:
     def launch(self, arrays: list[Any], workers: int | None, params: Mapping[str, int] | None) -> Callable[[], None]:
         """Return a function that starts the code on `arrays`, with tasks shared by `workers` workgroups.
 
-        If `workers` is None or the machine's number of cores, there are as many workgroups as fit on the GPU at a time.
-        `params` is {name: value} of open parameters that no shape gives.
+        If `workers` is None or the machine's number of cores, as many workgroups are launched as fit on the GPU at a
+        time. `params` is {name: value} of open parameters that no shape gives.
         """
         all_cores = workers == self.kernel.target.machine.limits.cores
         return self.kernel.launch(arrays, None if all_cores else workers, params)
@@ -278,7 +287,10 @@ Device = NativeDevice | InterpretingDevice | GpuDevice
 
 
 def device_of(target: str, seed: int = 0) -> Device:
-    """Return the device for `target`: a GPU, a CPU, or else the interpreter, whose order of waves `seed` chooses."""
+    """Return the device for `target`: a GpuDevice, a NativeDevice for a CPU, or else an InterpretingDevice.
+
+    `seed` chooses the order in which the interpreter runs waves. Devices of other targets ignore it.
+    """
     if is_gpu(target):
         return GpuDevice(target)
     return NativeDevice(target) if is_native(target) else InterpretingDevice(seed)

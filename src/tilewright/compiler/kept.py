@@ -30,8 +30,8 @@ if TYPE_CHECKING:  # a kernel from the cache needs no planner
 def key_for(program: Program, sizes: Mapping[str, int], shapes: Sequence[tuple[int, ...]], options: str) -> str:
     """Return the disk-cache key of a kernel on this CPU: a hash of all inputs of its compilation.
 
-    The inputs are the program, the ranges of its symbols, `sizes` by name, the arguments' `shapes`, the CPU, the
-    versions of the compiler and of LLVM, and `options`, a text of all other inputs.
+    The inputs are the program, the ranges of its symbols, `sizes` ({name: number}), the `shapes` of the arguments, the
+    CPU, the versions of the compiler and of LLVM, and `options`, a text of all other inputs.
     """
     ranges = sorted((s.name, str(s.lo), str(s.hi)) for s in program_symbols(program))
     inputs = (f"{ranges}", f"{sorted(sizes.items())}", f"{list(shapes)}", options)
@@ -48,7 +48,7 @@ class StoredExecutor(EntryExecutor):
         self._memory_of_host = HostMemory()
 
     def member(self, arrays: Sequence[Array], params: Mapping[str, int] | None = None) -> EntryMember:
-        """Return the kernel's machine-code entry (native function); raise ArgumentError if `arrays` do not fit the
+        """Return the kernel's machine-code entry (native function). Raise ArgumentError if `arrays` do not fit the
         kernel's fixed shapes.
 
         `params` is not used: a cached kernel has no open sizes.
@@ -57,7 +57,8 @@ class StoredExecutor(EntryExecutor):
         return self._member
 
     def near(self, arrays: Sequence[Any], passing: bool = False) -> Memories:
-        """Return the host's memory, in which the kernel's workspaces are allocated; the arguments have no effect."""
+        """Return the host's memory, in which the kernel's workspaces are allocated. `arrays` and `passing` have no
+        effect."""
         return self._memory_of_host
 
 
@@ -69,10 +70,10 @@ class _NotKept(ValueError):
 
 
 def keep(key: str, planned: PlannedKernel, program: Program) -> None:
-    """Store a planned kernel in the disk cache under `key`; do nothing if a manifest cannot describe it.
+    """Store the planned kernel `planned` in the disk cache under `key`; do nothing if a manifest cannot describe it.
 
     It cannot if the kernel has dynamic sizes, logs, causes warnings, or has no machine-code entry. `program` is its
-    tile program: source locations are stored as the numbers of its operations.
+    tile program: source locations are stored as indices of its operations.
     """
     request, executor = planned.request, planned.executor
     realised = planned.realised
@@ -99,9 +100,9 @@ def keep(key: str, planned: PlannedKernel, program: Program) -> None:
 
 
 def _op_index_of(loc: Any, lines: Mapping[int, int]) -> int | None:
-    """Return the index of the program's operation whose source location is `loc`; None if `loc` is None.
+    """Return the index of the program's operation with the source location `loc`; None if `loc` is None.
 
-    `lines` is {id of a location: index of its operation}. Raise _NotKept for a location of no operation.
+    `lines` is {id of a location object: index of its operation}. Raise _NotKept for a location of no operation.
     """
     if loc is not None and id(loc) not in lines:
         raise _NotKept("a fault at no line of the program")
@@ -109,9 +110,9 @@ def _op_index_of(loc: Any, lines: Mapping[int, int]) -> int | None:
 
 
 def _argument_entry(arg: HostArgument) -> list[Any]:
-    """Return [name, role, type as text, element type, shape] of an argument, its entry in a manifest.
+    """Return [name, role, type as text, element type, shape]: the entry of the argument `arg` in a manifest.
 
-    Raise _NotKept if its element type has no name here.
+    Raise _NotKept if Tilewright has no name for its element type.
     """
     assert arg.shape is not None
     return [arg.name, arg.role, arg.kind, _dtype_name(arg.dtype), list(arg.shape)]
@@ -132,7 +133,7 @@ def find(key: str, program: Program) -> StoredExecutor | None:
     """Return the executor of the kernel that the disk cache has under `key`.
 
     Return None if the cache lacks the kernel's entry, or its machine code, which is an entry of its own. `program` is
-    the kernel's tile program, whose operations give the source locations of its errors.
+    the kernel's tile program: its operations give the source locations of errors.
     """
     data = cache.load(key)
     if data is None:

@@ -137,6 +137,8 @@ def compile(
     number of workgroups that share its tasks, and `seed` chooses the interpreter's schedule; it has no plan (see
     `compiler.block`).
 
+    Raise an ArgumentError for options that do not fit the kernel, and a ProgramError for an illegal kernel.
+
     >>> import numpy as np, tilewright, tilewright.lang as tkl, tilewright.wave as tkw
     >>> M, N = tkl.sym.M, tkl.sym.N
     >>> @tkw.wave()
@@ -204,7 +206,7 @@ def compile(
 
 
 def _is_block_kernel(kernel: Any) -> bool:
-    """True if `kernel` is a kernel of the block language. This test does not load the block language's module."""
+    """True if `kernel` is a kernel of the block language. The block language is not imported for this test."""
     language = sys.modules.get("tilewright.block.kernel")
     return language is not None and isinstance(kernel, language.BlockKernel)
 
@@ -212,10 +214,10 @@ def _is_block_kernel(kernel: Any) -> bool:
 def _dynamic_symbols(
     program: Program, known: Mapping[Symbol, Expr], dynamic: Collection[Any], target: str
 ) -> list[Symbol]:
-    """Return the symbols that `dynamic` (symbols or names of sizes) leaves open until each call.
+    """Return the list of the symbols that `dynamic` (symbols or names of sizes) leaves open until each call.
 
-    Raise ArgumentError for one that has a value in `known`, or is no size of an argument. For the target `executor`,
-    every entry is an error, as every size is dynamic there.
+    Raise ArgumentError for one that has a value in `known`, {symbol: value}, or is no size of an argument. Raise it for
+    any entry if `target` is "executor", where every size is dynamic.
     """
     if dynamic and target == EXECUTOR:
         raise ArgumentError(f"dynamic=: with target={target!r} every size is; leave it out")
@@ -241,11 +243,10 @@ def _make_executable(
     required: Required,
     lenient: bool,
 ) -> Executable:
-    """Return the executable that runs a checked tile program on `target`: in numpy for "executor", else as machine
-    code.
+    """Return the executable that runs a checked tile program: in numpy if `target` is "executor", else as machine code.
 
-    `known` is {symbol: value}, `dynamic` the sizes left to each call; `plan`, `required` and `lenient` are options of
-    `compile`.
+    `known` is {symbol: value}, `dynamic` are the sizes left to each call. `plan`, `required` and `lenient` are options
+    of `compile`.
     """
     if target == EXECUTOR:
         return Executable(program, known, lenient)
@@ -255,15 +256,15 @@ def _make_executable(
 
 
 def restored(program: Program, lenient: bool) -> Executable:
-    """Return the executable that runs `program` in numpy, for unpickling. `lenient` is the option of `compile`."""
+    """Return the executable that runs `program` in numpy. Unpickling calls this. `lenient` is the option of
+    `compile`."""
     return Executable(program, resolve(program.bindings), lenient)
 
 
 def _program_of(kernel: Any) -> Program:
-    """Return the verified tile program of `kernel`: a Wave kernel (which is traced), a program (copied), or a program's
-    text.
+    """Return the verified tile program of `kernel`: a Wave kernel is traced, a Program is copied, a text is parsed.
 
-    Raise ArgumentError for anything else.
+    Raise ArgumentError for anything else, and ProgramError if the program is illegal.
     """
     if isinstance(kernel, Program):
         verify(kernel)
@@ -281,10 +282,9 @@ def _program_of(kernel: Any) -> Program:
 
 
 def _bindings_of(symbols: Mapping[Any, Any]) -> dict[Expr, Any]:
-    """Return {symbol: expression} for `symbols`, whose keys are symbols or names and whose values are ints or
-    expressions.
+    """Return {symbol: expression} for `symbols`, {symbol or its name: int or expression}.
 
-    Bindings to address spaces are left out. Raise ArgumentError for other keys or values.
+    Entries with an address space as value are left out. Raise ArgumentError for other keys or values.
     """
     bindings: dict[Expr, Any] = {}
     for key, value in symbols.items():
@@ -305,10 +305,10 @@ def _bindings_of(symbols: Mapping[Any, Any]) -> dict[Expr, Any]:
 
 
 def resolve(bindings: Mapping[Expr, Any]) -> dict[Symbol, Expr]:
-    """Return {symbol: expression}, with all bound symbols substituted in the expressions: {M: 2*N, N: 3} -> {M: 6, N:
+    """Return {symbol: expression} with all bound symbols substituted in the expressions: {M: 2*N, N: 3} -> {M: 6, N:
     3}.
 
-    Raise ArgumentError if a symbol depends on itself. Keys of `bindings` that are no symbols are left out.
+    Keys of `bindings` that are no symbols are left out. Raise ArgumentError if a symbol depends on itself.
 
     >>> M, N = symbol("M", 0), symbol("N", 0)
     >>> resolve({M: 2 * N, N: M + 1})
@@ -337,8 +337,9 @@ def resolve(bindings: Mapping[Expr, Any]) -> dict[Symbol, Expr]:
 
 
 def _check_narrowing(program: Program, *, strict: bool) -> None:
-    """Warn of each write whose memory cannot represent all values of the tile's type; with `strict`, raise
-    DtypeMismatch.
+    """Give a NarrowingWarning for each write to memory that cannot represent all values of the tile's type.
+
+    With `strict`, raise DtypeMismatch for the first such write instead.
     """
     for op in program.walk():
         if op.name != "write":
@@ -353,8 +354,9 @@ def _check_narrowing(program: Program, *, strict: bool) -> None:
 
 
 def _warn_of_aliasing(program: Program) -> None:
-    """Warn of the first argument that is both read and written, at coordinates that differ. Its result then depends on
-    the order of the reads and writes.
+    """Give an AliasingWarning for the first argument that is read and written through different accesses.
+
+    Its result then depends on the order of the reads and writes. There is at most one warning.
     """
     reason = "the order of workgroups shows" if is_grid(program) else "natively the kernel is one task"
     for value in program.args:
@@ -430,7 +432,7 @@ def _require_tile_sizes(program: Program, known: Mapping[Symbol, Expr]) -> None:
 
 
 def _require_topk_counts(program: Program, known: Mapping[Symbol, Expr]) -> None:
-    """Raise DimensionMismatch if a `topk` takes more elements than its dimension has for the symbol values `known`.
+    """Raise DimensionMismatch if a `topk` takes more elements than its dimension has for `known`, {symbol: value}.
 
     A count or size that is not known yet is not checked.
     """
@@ -443,11 +445,11 @@ def _require_topk_counts(program: Program, known: Mapping[Symbol, Expr]) -> None
 
 
 def _require_bound_symbols(needed: set[Symbol], known: Mapping[Symbol, Expr], free: set[Symbol], op: Op) -> None:
-    """Raise UnboundSymbol, at the source line of `op`, if a symbol in `needed` gets no value.
+    """Raise UnboundSymbol, at the source line of `op`, if a symbol in `needed`, the symbols that `op` uses, gets no
+    value.
 
-    `op` uses the symbols in `needed`. `known` maps symbols to numbers, or to expressions of other symbols. A symbol in
-    `known` gets a value if all symbols of its expression are in `free`. Symbols in `free` get values later, as do
-    workgroup ids and iteration arguments.
+    `known` is {symbol: number or expression}. A symbol in `known` gets a value if all symbols of its expression are in
+    `free`. The symbols in `free`, workgroup ids and iteration arguments get their values later.
     """
     for s in sorted(needed, key=lambda s: s.name):
         if s in WORKGROUPS or s.name.startswith("GET_ITER_ARG_") or s in free:
@@ -498,19 +500,22 @@ class Executable:
 
     @property
     def name(self) -> str:
-        """The kernel's name."""
+        """Return the kernel's name."""
         return self.program.name
 
     def text(self, level: str = "tile", symbols: Mapping[Any, int] | None = None) -> str:
-        """Return the text of the tile program. `level` must be "tile", else ArgumentError is raised; `symbols` has no
-        effect.
-        """
+        """Return the text of the tile program. Raise ArgumentError unless `level` is "tile". `symbols` is not used."""
         known_level(level, ("tile",), f"{self.name} on the executor")
         return program_text(self.program)
 
     @eager
     def __call__(self, *args: Any, debug_logs: dict[str, Any] | None = None, **named: Any) -> Any:
-        """Runs the kernel; `debug_logs` receives what tkw.debug_log keeps, as `logs[label]["value"]`."""
+        """Run the kernel and return the outputs that were left out: one array, a tuple of several, or None. With
+        `out=`, return that.
+
+        `debug_logs` is a dictionary that receives the values of tkw.debug_log, as `debug_logs[label]["value"]`. Raise
+        ArgumentError if the arguments do not fit.
+        """
         if debug_logs is None and not named:
             result = self._repeat_remembered(args)
             if result is not UNLIKE:
@@ -532,24 +537,25 @@ class Executable:
 
     @property
     def launches(self) -> LaunchCache | None:
-        """The cache of calls on the host, whose launches later calls repeat. None, since calls that run in numpy are
-        not remembered; executables with machine code override it.
+        """Return the cache of calls on the host, of which later calls repeat the launches.
+
+        Return None here, since calls that run in numpy are not remembered. Executables with machine code override this.
         """
         return None
 
     def _repeat_remembered(self, args: tuple[Any, ...]) -> Any:
         """Return `UNLIKE`: this executable remembers no call.
 
-        Executables with machine code override this. If an earlier call is remembered whose arguments had the same
-        types, shapes and strides as `args`, they repeat its launch and return the outputs that it allocates.
+        Executables with machine code override this. If they remember a call with arguments of the same types, shapes
+        and strides as `args`, they repeat its launch and return the outputs that it allocates.
         """
         return UNLIKE
 
     def _by_position(self, args: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
-        """Return all arguments of a call in the order of the program's, with None for outputs that are left out.
+        """Return a tuple of all arguments of a call in the program's order, with None for outputs that are left out.
 
-        `args` are those passed by position, `named` those by name, including `out`. Raise ArgumentError if they do not
-        fit.
+        `args` are the arguments that are passed by position, `named` those by name, including `out`. Raise
+        ArgumentError if they do not fit.
         """
         call_form = (len(args), *named)
         order = self._orders.get(call_form)
@@ -565,9 +571,9 @@ class Executable:
         """Run the program in numpy on `args`, the call's arguments by position; return the outputs that the call left
         out.
 
-        Arguments are checked first. Outputs that were passed are filled in place. `logs` receives what debug_log
-        records; None: nothing is recorded, unless an author's hook needs it. Executables with machine code override
-        this.
+        They are one array, a tuple of several, or None. Arguments are checked first: ArgumentError is raised if they do
+        not fit. Outputs that were passed are filled in place. `logs` receives the values of debug_log; if it is None,
+        nothing is recorded, unless an author's hook needs it. Executables with machine code override this.
         """
         bound = Arguments(self.program, self.outputs, self.known, args, self.lenient)
         if bound.in_place:
@@ -584,8 +590,8 @@ class Executable:
     def _aliased_executable(self, bound: Arguments) -> Self:
         """Return the executable for a call in which an output has the same array as one or more inputs.
 
-        Its program is a variant in which the output and these inputs are one argument. `bound` are the call's checked
-        arguments, whose `in_place` maps each of these inputs to its output. Variants are cached.
+        Its program is a variant in which the output and these inputs are one argument. `bound` has the call's checked
+        arguments; `bound.in_place` maps each of these inputs to its output. Variants are cached.
         """
         key = tuple(bound.in_place.items())
         alias = self._in_one_array.get(key)
@@ -594,14 +600,15 @@ class Executable:
         return alias
 
     def _with_program(self, program: Program) -> Self:
-        """Return a new executable of `program` with the same symbol values and options as this one."""
+        """Return a new executable of `program` with the symbol values and options of this one."""
         return type(self)(program, self.known, self.lenient)
 
     def _finish_logs(self, bound: Arguments, logs: dict[str, Any] | None) -> None:
-        """Convert `logs` to the library of the arguments, and call the author's printer and handler functions of each
+        """Convert the arrays in `logs` to the library of the arguments, and call the author's printers and handlers of
         debug_log.
 
-        A printer gets (label, array), and is called only if the label was logged; a handler gets all logs.
+        A printer gets (label, array), and is called only if the label was logged. A handler gets `logs`. `bound` has
+        the call's checked arguments.
         """
         if logs:
             bound.finish_logs(logs)
@@ -613,7 +620,7 @@ class Executable:
 
     @property
     def asm(self) -> str:
-        """The text of the tile program, as `text()` returns it; Wave has this name for it."""
+        """Return the text of the tile program, as `text()` does. Wave has this name for it."""
         return self.text()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -623,8 +630,7 @@ class Executable:
         return self._repr_on("the executor")
 
     def _repr_on(self, where: str) -> str:
-        """Return the text of `repr`: the kernel's name, its arguments with their types, and `where` it runs ("the
-        executor").
-        """
+        """Return the text of `repr`: the kernel's name, its arguments with their types, and `where` ("the
+        executor")."""
         parameters = (p for p in self.__signature__.parameters.values() if p.kind is not p.KEYWORD_ONLY)
         return f"<executable {self.name}({', '.join(f'{p.name}: {p.annotation}' for p in parameters)}) on {where}>"

@@ -60,8 +60,8 @@ class NativeExecutor(EntryExecutor, HostExecutor):
         """Compile the module's entry (the native function that runs the whole module), with the programs that it
         launches.
 
-        Nothing is compiled yet for programs whose settings depend on sizes, nor an entry if sizes decide which programs
-        are launched. If there can be no entry (`why_script` has the reason), only the programs are compiled.
+        Nothing is compiled yet for programs with settings that depend on sizes, nor an entry if sizes decide which
+        programs are launched. If there can be no entry (`why_script` has the reason), only the programs are compiled.
         """
         super().prepare()
         if self.why_script is None and self._is_one:
@@ -72,27 +72,28 @@ class NativeExecutor(EntryExecutor, HostExecutor):
                 program.make()
 
     def member(self, arrays: Sequence[Array], params: Mapping[str, int] | None = None) -> EntryMember | None:
-        """Return the module's machine-code entry for the sizes of `arrays`; None if Python must launch the module's
-        programs one by one (`why_script` has the reason).
+        """Return the module's entry (the native function that runs the whole module) for the sizes of `arrays`, as an
+        EntryMember.
 
-        `params` is {name: value} of sizes that no shape determines. Raise an error if shapes or types of the arrays are
-        not those of the arguments.
+        Return None if Python must launch the module's programs one by one (`why_script` has the reason). `params` is
+        {name: value} of sizes that no shape determines. Raise ArgumentError if the arrays do not fit.
         """
         return None if self.why_script is not None else self._members(self.sizes(arrays, params))
 
     def member_of_closed_sizes(self) -> EntryMember | None:
-        """Return the machine-code entry (the native function that runs the whole module) of a module without dynamic
-        sizes.
+        """Return the entry (the native function that runs the whole module) of a module without dynamic sizes, as an
+        EntryMember.
 
-        None if Python must launch the module's programs one by one (`why_script` has the reason).
+        Return None if Python must launch the module's programs one by one (`why_script` has the reason).
         """
         return None if self.why_script is not None else self._members(())
 
     def _member_of_sizes(self, sizes: Sizes) -> EntryMember:
-        """Return the module's EntryMember for `sizes`, (name, number) pairs: its entry (the native function that runs
-        the whole module), with the facts that a call needs, such as its workspaces.
+        """Return the EntryMember for `sizes`, ((name, number), ...): the module's entry, with the facts that a call
+        needs.
 
-        Raise ArgumentError if a launched program does not take the arrays that it is launched on.
+        The entry is the native function that runs the whole module. A fact is, for example, which workspaces `bind`
+        fills. Raise ArgumentError if a launched program does not take the arrays that it is launched on.
         """
         script = self.script_of(sizes)
         self._check_launches(script, dict(sizes))
@@ -126,10 +127,10 @@ class NativeExecutor(EntryExecutor, HostExecutor):
                 step.program.require([memory[n] for n in step.slots], dict(step.params))
 
     def _code(self, sizes: Sizes) -> EntryCode:
-        """Return the machine code of the entry (the native function that runs the whole module) for `sizes`, (name,
-        number) pairs.
+        """Return the machine code of the entry (the native function that runs the whole module) for `sizes`, ((name,
+        number), ...).
 
-        It is compiled at the first call and cached: once for all sizes, or for each set of sizes if they decide which
+        It is compiled at the first call and cached: once for all sizes; or for each set of sizes, if sizes decide which
         programs are launched.
         """
         key = () if self._is_one else sizes
@@ -147,5 +148,5 @@ class NativeExecutor(EntryExecutor, HostExecutor):
 
 
 def _dummy_array(shape: Sequence[int], dtype: np.dtype[Any]) -> Array:
-    """Return a read-only array of zeros with this shape and element type, which uses the memory of one element."""
+    """Return a read-only array of zeros with the given shape and element type, which uses the memory of one element."""
     return np.broadcast_to(np.zeros((), dtype), tuple(shape))

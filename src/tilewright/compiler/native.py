@@ -101,8 +101,8 @@ class NativeExecutable(Executable):
         """Warn, once per executable, if a contraction of the kernel runs without atoms, or else if its plan is slow.
 
         `realised` is the result of the passes, with the plan. If the author gave the plan, there is no warning of
-        slowness, and none of atoms if a product of that plan has no atom. A property that `compile` was told to require
-        is always checked; if it is absent, an error is raised.
+        slowness, and none of atoms if a product of that plan has no atom. Raise NoAtoms or SlowPlan, each time, if the
+        plan lacks a property that `compile` was told to require.
         """
         warn_of = Required.NOTHING
         if not self._reported:
@@ -116,9 +116,8 @@ class NativeExecutable(Executable):
             self._reported |= report_plan(self.program, realised, self.machine, self._required, warn_of)
 
     def _memory_of_gpu(self) -> Callable[[Sequence[Any]], Any] | None:
-        """Return a function that takes arrays and returns the memory of the GPU that they are on; None for a CPU
-        target.
-        """
+        """Return a function that takes arrays and returns the Memories of the GPU that they are on; None if the target
+        is no GPU."""
         if not is_gpu(self.target):
             return None
         from tilewright.compiler.device import memory_near
@@ -127,9 +126,8 @@ class NativeExecutable(Executable):
 
     @property
     def machine(self) -> Machine:
-        """The described machine that kernels are planned for: the one given to the constructor, else the target's GPU
-        or CPU.
-        """
+        """Return the described machine that kernels are planned for: that of the constructor, else the target's GPU or
+        CPU."""
         if self._machine is None and is_gpu(self.target):
             return gpu_machine(self.target)
         return self._machine or native(self.target if is_native(self.target) else CPU).machine
@@ -145,7 +143,7 @@ class NativeExecutable(Executable):
         """Return the Request (input of the passes) that compiles the program for these sizes and argument shapes.
 
         `extents` is {size: number or expression of open sizes}, `shapes` is {argument: shape}. `opened` are the open
-        sizes (known only at the call); None: there are none. With `logs` the kernel records debug_log.
+        sizes (known only at the call); None: there are none. With `logs`, the kernel records debug_log.
         """
         from tilewright.driver.request import CompileOptions, Request, SizedProgram
         from tilewright.lower.block.symbolic_shapes import CLOSED
@@ -168,12 +166,13 @@ class NativeExecutable(Executable):
     def compiled(
         self, symbols: Mapping[Symbol, int], shapes: Mapping[Value, tuple[int, ...]], *, logs: bool = False
     ) -> Compiled:
-        """Return the kernel for the sizes `symbols`, {symbol: number}, and `shapes`, {argument: shape}; it becomes the
-        `last` kernel. A kernel is planned and compiled once for each set of sizes, shapes and number of threads.
+        """Return the kernel for the sizes `symbols`, {symbol: number}, and `shapes`, {argument: shape}; set `last` to
+        it.
 
-        If there are dynamic sizes, it is one kernel for all their values. In three cases it is a kernel for these
-        numbers alone: with `logs` (the kernel records debug_log); if the executable is lenient and an argument is
-        longer than its dimensions say; and if the kernel for all values does not accept the numbers.
+        A kernel is planned and compiled once for each set of sizes, shapes and number of threads. If there are dynamic
+        sizes, it is one kernel for all their values. In three cases it is a kernel for these numbers alone: with `logs`
+        (the kernel records debug_log); if the executable is lenient and an argument is longer than its dimensions say;
+        and if the kernel for all values does not accept the numbers.
         """
         if self.dynamic and not logs:
             longer_argument = self._request_for(symbols, shapes).longer() if self.lenient else None
@@ -192,7 +191,7 @@ class NativeExecutable(Executable):
         return kernel
 
     def _run_passes(self, make_request: Callable[[], Request]) -> PlannedKernel:
-        """Plan and lower the program of the compilation request `make_request()`, and return the planned kernel.
+        """Plan and lower the program of the Request that `make_request()` returns; return the planned kernel.
 
         Missing atoms and a slow plan are reported (see `_report_plan`), except for a kernel that records debug_log.
         With TILEWRIGHT_DUMP, the program's text after each pass is written to a file.
@@ -207,9 +206,11 @@ class NativeExecutable(Executable):
         return PlannedKernel(request, realised, self.target)
 
     def _cache_key(self, symbols: Mapping[Symbol, int], shapes: Mapping[Value, tuple[int, ...]]) -> str | None:
-        """Return the key in the disk cache of the kernel for these sizes, {symbol: number}, and {argument: shape}.
+        """Return the key in the disk cache of the kernel for `symbols`, {symbol: number}, and `shapes`, {argument:
+        shape}.
 
-        None if it is not cached: for another target than "cpu", while texts are dumped, or without a cache folder.
+        Return None if it is not cached: for another target than "cpu", while texts are dumped, or without a cache
+        folder.
         """
         if self.target != CPU or environment.dump_folder() is not None or environment.cache_folder() is None:
             return None
@@ -224,10 +225,11 @@ class NativeExecutable(Executable):
         return kept.key_for(self.program, sizes, [shapes[a] for a in self.program.args], f"{options}")
 
     def _load_or_plan(self, key: str | None, recipe: tuple[Any, ...], plan: Callable[[], PlannedKernel]) -> Compiled:
-        """Return the kernel that the disk cache has under `key`; otherwise plan it now and store it there.
+        """Return the kernel that the disk cache has under `key`. If it has none, plan the kernel now and store it
+        there.
 
-        `key` None means that the disk cache is not used. `recipe` is (executable, sizes, shapes, logs), from which a
-        pickled kernel is restored; `plan()` plans the kernel.
+        If `key` is None, the cache is not used, and the kernel is planned. `recipe` is (executable, sizes, shapes,
+        logs), from which a pickled kernel is restored. `plan()` plans the kernel.
         """
         stored = None if key is None else kept.find(key, self.program)
         kernel = Compiled(self.target, recipe, plan, stored)
@@ -242,16 +244,17 @@ class NativeExecutable(Executable):
         logs).
 
         `symbols` is {size: number}. `shapes` is {argument: shape}, and becomes a list in the order of the arguments; it
-        is None if sizes are dynamic. `logs` is whether the kernel records debug_log.
+        is None if sizes are dynamic. `logs` is True if the kernel records debug_log.
         """
         size_of = {s.name: n for s, n in symbols.items()}
         return self, size_of, None if shapes is None else [shapes[a] for a in self.program.args], logs
 
     def remake(self, named: Mapping[str, int], shapes: list[tuple[int, ...]] | None, logs: bool) -> Compiled:
-        """Return the kernel for sizes `named`, {size name: number}, and argument shapes; unpickling calls this.
+        """Return the kernel for `named`, {size name: number}, and the list of argument shapes `shapes`. Unpickling
+        calls this.
 
-        It comes from the cache or is compiled. `shapes` None means the kernel for all values of the dynamic sizes.
-        `logs` is whether the kernel records debug_log.
+        The kernel comes from the cache or is compiled. `shapes` None means the kernel for all values of the dynamic
+        sizes. `logs` is True for a kernel that records debug_log.
         """
         symbols = {s: named[s.name] for s in (program_symbols(self.program) | set(self.known)) if s.name in named}
         if shapes is None:
@@ -259,11 +262,11 @@ class NativeExecutable(Executable):
         return self.compiled(symbols, dict(zip(self.program.args, shapes, strict=True)), logs=logs)
 
     def _compiled_open(self, symbols: Mapping[Symbol, int]) -> Compiled:
-        """Return the kernel for all values of the dynamic sizes; it becomes the `last` kernel.
+        """Return the kernel for all values of the dynamic sizes; set `last` to it.
 
-        Kernels are cached by the values of the other sizes and by the number of threads. `symbols` is {size: number}.
-        If no kernel is cached, one is planned for the dynamic sizes in `symbols`; a cached kernel was planned for those
-        of an earlier call.
+        `symbols` is {size: number}. Kernels are cached by the values of the sizes that are not dynamic, and by the
+        number of threads. If no kernel is cached, one is planned for the dynamic sizes in `symbols`. A cached kernel
+        was planned for those of an earlier call.
         """
         static = {s: e for s, e in self.known.items() if s not in self.dynamic}
         fixed = {s: n for s, n in symbols.items() if s not in self.dynamic and not static.get(s, ONE).symbols}
@@ -276,11 +279,12 @@ class NativeExecutable(Executable):
         return kernel
 
     def _open_request(self, symbols: Mapping[Symbol, int]) -> Request:
-        """Return the Request (input of the passes) for a kernel with dynamic sizes: extents are expressions of these.
+        """Return the Request (input of the passes) for a kernel with dynamic sizes. Its extents are expressions of
+        these sizes.
 
-        The kernel is planned for a typical value of each dynamic size. It is the size's value in a plan that the author
-        gave, if there is one; else the value in `symbols`, {size: number}, but at least 2 and at least the smallest
-        allowed value.
+        The kernel is planned for a typical value of each dynamic size: the size's value in a plan that the author gave,
+        if there is one; else the value in `symbols`, {size: number}, but at least 2 and at least the smallest allowed
+        value.
         """
         from tilewright.lower.block.symbolic_shapes import opened as opened_sizes
 
@@ -303,7 +307,7 @@ class NativeExecutable(Executable):
         return self._request_for(extents, shapes, opened=replace(names, typical=typical))
 
     def _accepts_sizes(self, kernel: Compiled, symbols: Mapping[Symbol, int]) -> bool:
-        """True if the dynamic sizes in `symbols`, {size: number}, are in the ranges that `kernel` was compiled for."""
+        """True if the dynamic sizes in `symbols`, {size: number}, are in the ranges for which `kernel` was compiled."""
         from tilewright.ir.binding import allowed
 
         open_sizes = zip(self._open_symbols(), kernel.parameters, strict=True)
@@ -311,14 +315,15 @@ class NativeExecutable(Executable):
 
     @property
     def object_code(self) -> bytes:
-        """The object code of the main program, for the sizes used last; raise ArgumentError if there are none yet."""
+        """Return the object code of the main program, for the sizes used last. Raise ArgumentError before the first
+        call, and if the target has no machine code."""
         if self._last is None:
             raise ArgumentError(f"{self.name} has no sizes yet: call it first")
         return self._last.object_code
 
     @property
     def last(self) -> Compiled | None:
-        """The kernel for the sizes used last; None before the first call."""
+        """Return the kernel for the sizes used last; None before the first call."""
         return self._last
 
     def explain(self) -> str:
@@ -332,17 +337,18 @@ class NativeExecutable(Executable):
         return self._last.explain()
 
     def benchmark(self, *args: Any, seconds: float = 0.2, **named: Any) -> dict[str, float]:
-        """Time launches on these arguments, outputs too, for about `seconds`.
+        """Time launches on these arguments, outputs too, for about `seconds` seconds.
 
-        Return {"shortest": seconds of the fastest launch, "median": seconds, "calls": how many were timed}.
+        Return {"shortest": seconds of the fastest launch, "median": seconds, "calls": how many were timed}. Raise
+        ArgumentError if an argument is left out or does not fit.
         """
         return benchmark(self.bind(*args, **named), seconds)
 
     def text(self, level: str = "tile", symbols: Mapping[Any, int] | None = None) -> str:
-        """Return the program on a level: "tile", "plan", "block", "host", "loop", "llvm" or "asm".
+        """Return the program's text on `level`: "tile", "plan", "block", "host", "loop", "llvm" or "asm".
 
-        Below "tile" it is the program for `symbols`, {size: number}, or for the sizes called last; raise ArgumentError
-        without either.
+        Below "tile" it is the program for `symbols`, {size or its name: number}, or for the sizes of the last call.
+        Raise ArgumentError without either, and for another level.
         """
         if known_level(level, LEVELS, f"{self.name} on {self.target}") == "tile":
             return super().text()
@@ -358,7 +364,8 @@ class NativeExecutable(Executable):
         """Return the kernel for `symbols`, {size or its name: number}: the sizes that arguments' shapes would give in a
         call.
 
-        Raise ArgumentError for an unknown name, a size out of range, or if the extent of an argument stays unknown.
+        Set `last` to the kernel. Raise ArgumentError for an unknown name, a size out of range, or if the extent of an
+        argument stays unknown.
         """
         named = named_values(symbols, "symbols", "{'M': 64}")
         all_symbols = {s for d in self._argument_extents() if d is not None for s in d.symbols} | set(self.known)
@@ -382,17 +389,16 @@ class NativeExecutable(Executable):
         return self.compiled(numbers, shapes)
 
     def _argument_extents(self) -> list[Expr | None]:
-        """Return the extents of all arguments as expressions, in one list; None stands for an extent that only an array
-        gives.
-        """
+        """Return one list of the extents of all array arguments, as expressions; None stands for an extent that only an
+        array gives."""
         return [d for a in self.program.args if isinstance(a.type, MemoryType) for d in a.type.sizes]
 
     @eager
     def bind(self, *args: Any, **named: Any) -> Callable[[], None]:
-        """Return a function that runs the kernel on these arguments, outputs too, with the values they hold at each
-        call.
+        """Return a function that runs the kernel on these arguments, with the contents that arrays have at each call.
 
-        Checks and look-ups are done once, here. Raise ArgumentError if an output is left out.
+        Arguments are passed by position or by name, outputs too. Checks and look-ups are done once, here. Raise
+        ArgumentError if an argument is left out or does not fit.
         """
         arguments = self._by_position(args, named)
         bound = Arguments(self.program, self.outputs, self.known, arguments, self.lenient, self._memory_of_gpu())
@@ -411,8 +417,8 @@ class NativeExecutable(Executable):
         """Return (a function that runs `kernel` on the call's arguments, a Whole or None).
 
         A Whole describes the launches of the call, for a launch cache; None if the function does more than copies and
-        launches. `bound` are the checked arguments; `logged` are the arrays for logs, which follow them. `passing`
-        promises that the function is called exactly once, right away.
+        launches. `bound` has the checked arguments. `logged` are the arrays for logs, which are passed after the
+        arguments. With `passing`, the caller promises to call the function exactly once, right away.
         """
         arrays: list[Any] = [
             value
@@ -423,16 +429,18 @@ class NativeExecutable(Executable):
         return kernel.running.bind_whole([*arrays, *logged], self._open_size_values(bound, kernel), passing=passing)
 
     def member(self, bound: Arguments) -> tuple[Compiled, dict[str, int] | None]:
-        """Return (kernel, sizes) for a call's checked arguments. The kernel is compiled if needed; `sizes` is {name:
-        value} of its open sizes, or None if it has none.
+        """Return (kernel, sizes) for `bound`, a call's checked arguments. The kernel is compiled if needed.
+
+        `sizes` is {name: value} of the kernel's open sizes (known only at the call), or None if it has none.
         """
         kernel = self.compiled(self._sizes_of_call(bound), self._shapes_of_call(bound))
         return kernel, self._open_size_values(bound, kernel)
 
     def _open_size_values(self, bound: Arguments, kernel: Compiled) -> dict[str, int] | None:
-        """Return {name: value} of the kernel's open sizes (known only at the call) for a call's checked arguments.
+        """Return {name: value} of the open sizes (known only at the call) of `kernel` for `bound`, a call's checked
+        arguments.
 
-        None if it has none.
+        Return None if the kernel has none.
         """
         if not kernel.parameters:
             return None
@@ -440,13 +448,14 @@ class NativeExecutable(Executable):
         return {name: bound.symbols[s] for name, s in zip(names, self._open_symbols(), strict=True)}
 
     def _open_symbols(self) -> list[Symbol]:
-        """Return the dynamic sizes sorted by name: the order of a kernel's `parameters`."""
+        """Return the list of the dynamic sizes sorted by name, which is the order of a kernel's `parameters`."""
         return sorted(self.dynamic, key=lambda s: s.name)
 
     def _sizes_of_call(self, bound: Arguments) -> dict[Symbol, int]:
-        """Return {symbol: number} for a call's checked arguments: the sizes for which a kernel is compiled.
+        """Return {symbol: number} of the sizes for which a kernel is compiled, for `bound`, a call's checked arguments.
 
-        In grid programs the result includes scalar arguments to which set_symbol binds a symbol of a constraint.
+        In a grid program, the result also has each symbol of a constraint to which set_symbol gives the value of a
+        scalar argument.
         """
         symbols_of_records = {
             s
@@ -462,7 +471,7 @@ class NativeExecutable(Executable):
         return sizes
 
     def _shapes_of_call(self, bound: Arguments) -> dict[Value, tuple[int, ...]]:
-        """Return {argument: shape of its array} for a call's checked arguments; the shape of a scalar is ()."""
+        """Return {argument: shape} for `bound`, a call's checked arguments. The shape of a scalar is ()."""
         return {a: bound.values[a].shape if isinstance(a.type, MemoryType) else () for a in self.program.args}
 
     def _has_log_hooks(self) -> bool:
@@ -472,16 +481,17 @@ class NativeExecutable(Executable):
 
     @property
     def launches(self) -> LaunchCache | None:
-        """The cache of calls on the host, whose launches later calls repeat. None if a debug_log has a printer or
-        handler function, which a repeated launch would not call.
+        """Return the cache of calls on the host, of which later calls repeat the launches.
+
+        Return None if a debug_log has a printer or handler function, which a repeated launch would not call.
         """
         return None if self.program.hooks and self._has_log_hooks() else self._on_host
 
     def _repeat_remembered(self, args: tuple[Any, ...]) -> Any:
-        """Repeat the launch of an earlier call whose arguments had the same types, shapes and strides as `args`, and
-        return the outputs that it allocates.
+        """Repeat the launch of an earlier call with arguments of the same types, shapes and strides as `args`.
 
-        Return `UNLIKE` if no such call is remembered, or if a debug_log has a printer or handler function.
+        Return the outputs that it allocates: one, a tuple, or None. Return `UNLIKE`, without a launch, if no such call
+        is remembered, or if a debug_log has a printer or handler function.
         """
         if self.program.hooks and self._has_log_hooks():
             return UNLIKE
@@ -494,10 +504,11 @@ class NativeExecutable(Executable):
         """Run the kernel for the sizes of `args`, the call's arguments by position; return the outputs that the call
         left out.
 
-        Arguments are checked first, and the call is remembered unless it logs. `logs` receives what debug_log records;
-        None: nothing is recorded, unless an author's hook needs it. If this executable is the variant in which an input
-        and an output are one array, `caller` is (executable, checked arguments) of the call itself, which is remembered
-        instead.
+        They are one array, a tuple of several, or None. Arguments are checked first: ArgumentError is raised if they do
+        not fit. The call is remembered unless it logs. `logs` receives the values of debug_log; if it is None, nothing
+        is recorded, unless an author's hook needs it. `caller` is None, except if this executable is the variant in
+        which an input and an output are one array: then it is (executable, checked arguments) of the call itself, which
+        is remembered instead.
         """
         bound = Arguments(
             self.program, self.outputs, self.known, args, self.lenient, self._memory_of_gpu(), self._fully_written
@@ -523,7 +534,8 @@ class NativeExecutable(Executable):
         """Run a call in which some inputs are the same arrays as outputs; return the outputs that the call left out.
 
         The call is run by a variant of the kernel, in which an output and the inputs with its array are one argument.
-        `bound` are the checked arguments; `logs` receives what debug_log records.
+        `bound` has the checked arguments; `logs` receives the values of debug_log. Set `last` to the kernel of the
+        variant.
         """
         alias = self._aliased_executable(bound)
         results = alias._repeat_remembered(bound.without_aliases) if logs is None else UNLIKE
@@ -533,12 +545,12 @@ class NativeExecutable(Executable):
         return results
 
     def _remember(self, bound: Arguments, allocated: Sequence[Any], launch: Any, whole: Whole | None) -> None:
-        """Remember a successful call in the launch cache of its device, so that later calls of the same form repeat its
-        launch.
+        """Remember a successful call in the launch cache of its device, so that later calls like it repeat its launch.
 
-        `bound` are its checked arguments, `allocated` the outputs that it allocated, `launch` the function that it
-        called. `whole` describes its launches. Nothing is remembered if the call cannot be repeated, for example if it
-        left out some outputs but not all.
+        `bound` has the checked arguments, `allocated` are the outputs that it allocated, `launch` is the function that
+        it called, and `whole`, perhaps None, describes its launches. Nothing is remembered if the call cannot be
+        repeated. On a CPU, this is so if `whole` is None, if the arguments caused a warning, or if it left out some
+        outputs but not all; on a GPU, if it left out other arguments than the last ones.
         """
         args = self.program.args
         passed = [v for v, argument in zip(args, bound.given, strict=True) if argument is not None]
@@ -553,7 +565,7 @@ class NativeExecutable(Executable):
             self._on_host.learn(passed_arguments, outputs, whole, [index_of[name] for name in whole.names])
 
     def _with_program(self, program: Program) -> Self:
-        """Return a new executable of `program` with the same symbol values, target, plan and options as this one."""
+        """Return a new executable of `program` with the symbol values, target, plan and options of this one."""
         options = (self.target, self.plan, self.dynamic, self._required, self.lenient)
         executable = type(self)(program, self.known, *options, constant=self._constant, machine=self._machine)
         executable.path = self.path
@@ -579,12 +591,12 @@ def kernel_for(
     constant: Collection[str] = (),
     required: Required = Required.NOTHING,
 ) -> Compiled:
-    """Return a tile kernel planned and compiled for `sizes`, {name: number}.
+    """Return the tile kernel `kernel` planned and compiled for `sizes`, {name: number}.
 
     For `dynamic` sizes the numbers are typical values: the kernel is planned for them and runs for all. `constant` are
-    arguments that do not change once they are bound. With `machine` the kernel is planned for that machine, and its
-    block programs run on the interpreter. Raise NoAtoms or SlowPlan if the plan lacks a property in `required`. `plan`
-    is a plan to follow; None: the planner chooses one.
+    names of arguments that do not change once they are bound. With `machine`, the kernel is planned for that machine,
+    and its block programs run on the interpreter. `plan` is a plan to follow; None: the planner chooses one. Raise
+    NoAtoms or SlowPlan if the plan lacks a property in `required`.
 
     >>> from tilewright.kernels.gemm import gemm
     >>> kernel_for(gemm("nn", "f32"), {"M": 3, "N": 4, "K": 5}, target="interpreter", constant=["b"])
@@ -617,12 +629,12 @@ def _executable_from(
     constant: Collection[str],
     machine: Machine | None,
 ) -> NativeExecutable:
-    """Return the executable of `program` with these options; nothing is compiled before it is called.
+    """Return the executable of `program` with these options. Nothing is compiled before it is called.
 
     Pickle also calls this function to restore an executable. `dynamic` are names of sizes known only at the call.
     `constant` are names of arguments that do not change once bound. `required` are properties that the plan must have,
     such as Required.ATOMS. With `lenient`, arrays may be larger than the program says. With `machine`, the kernels are
-    planned for that one and run on the interpreter. `plan` is a plan to follow, or None.
+    planned for that machine and run on the interpreter. `plan` is a plan to follow, or None.
     """
     known = resolve(program.bindings)
     symbol_of = {s.name: s for a in program.args for d in getattr(a.type, "dims", ()) for s in d.symbols}
@@ -631,7 +643,7 @@ def _executable_from(
 
 
 def _as_schedule(plan: str | Schedule | None) -> Schedule | None:
-    """Return `plan` as a Schedule: a text is parsed, a Schedule or None is returned as it is."""
+    """Return `plan` as a Schedule: a text is parsed; a Schedule or None is returned unchanged."""
     if plan is None:
         return None
     from tilewright.plan.text import as_plan
@@ -640,7 +652,7 @@ def _as_schedule(plan: str | Schedule | None) -> Schedule | None:
 
 
 def _extents_of(arg: Value) -> list[Expr]:
-    """Return the extents of the memory of the argument `arg` as expressions, in the order of its dimensions; [] for a
+    """Return the list of the extents of the argument `arg` as expressions, in the order of its dimensions; [] for a
     scalar.
 
     If the argument's type leaves an extent open, the extent is the symbol of the dimension.
@@ -653,8 +665,8 @@ def _extents_of(arg: Value) -> list[Expr]:
 def _has_free_tile_size(program: Program, op: Op) -> bool:
     """True if the planner may choose the tile size of the loop `op`, because the loop's result does not depend on it.
 
-    The loop must only accumulate, and iterate over its whole axis: it has no start value, and its TilingConstraint
-    gives no start and no number of iterations.
+    The loop must only accumulate, and iterate over its whole axis: it has no start value, and the author's constraint
+    on this axis gives no start and no number of iterations.
     """
     tiling = tiling_of(program, op.attrs["axis"])
     limited = tiling is not None and ("iters" in tiling.attrs or "start" in tiling.attrs)
@@ -662,8 +674,9 @@ def _has_free_tile_size(program: Program, op: Op) -> bool:
 
 
 def _logs_show_tile_size(program: Program, op: Op) -> bool:
-    """True if a debug_log in the loop `op` records each iteration and the tile size is given, so that logs depend on
-    it.
+    """True if a debug_log in the loop `op` records each iteration and a constraint gives the tile size.
+
+    The logs then depend on the tile size, so that the planner must not change it.
     """
     tiling = tiling_of(program, op.attrs["axis"])
     return logs_iterations(op) and tiling is not None and "tile" in tiling.attrs

@@ -42,14 +42,16 @@ class PlannedKernel:
 
     @property
     def member(self) -> EntryMember | None:
-        """The machine-code entry (the native function that runs the whole module) of a kernel without dynamic sizes.
-        None for a GPU, for the interpreter, and if Python must launch the module's programs one by one.
+        """Return the machine-code entry (the native function that runs the whole module) of a kernel without dynamic
+        sizes.
+
+        Return None for a GPU, for the interpreter, and if Python must launch the module's programs one by one.
         """
         executor = self.executor
         return executor.member_of_closed_sizes() if isinstance(executor, NativeExecutor) else None
 
     def loop(self) -> Program:
-        """Lower the main block program to a loop program (the IR level below) for its machine, and return that."""
+        """Return the main block program lowered to a loop program (the IR level below) for its machine."""
         machine = self.request.machine
         if machine.lanes is not None:
             return lower_waves(self.main, machine)

@@ -21,8 +21,9 @@ from tilewright.plan import microkernel
 def report_plan(program: Program, realised: Realised, machine: Machine, required: Required, warned: Required) -> bool:
     """Report contractions without atoms and a slow plan in `realised`, the result of the passes for `program`.
 
-    If the plan lacks a property in `required`, raise NoAtoms or SlowPlan. Otherwise warn of the first property in
-    `warned` that it lacks: atoms come before speed. Return True if there was a warning.
+    If the plan lacks a property in `required`, raise NoAtoms or SlowPlan. Otherwise warn (FastPathLost or
+    SlowPlanWarning) of the first property in `warned` that it lacks: atoms come before speed. Return True if there was
+    a warning.
     """
     has_warned = _report_missing_atoms(
         program, realised.lowered.fallback_mmas, machine, required, warns=Required.ATOMS in warned
@@ -34,12 +35,11 @@ def report_plan(program: Program, realised: Realised, machine: Machine, required
 def _report_missing_atoms(
     program: Program, fallback_mmas: Mapping[Op, str], machine: Machine, required: Required, *, warns: bool
 ) -> bool:
-    """Warn of the first contraction in `fallback_mmas` for whose types the machine has atoms. Return True if there was
-    a warning.
+    """Give a FastPathLost warning for the first contraction in `fallback_mmas` for which the machine has atoms.
 
-    `fallback_mmas` is {contraction that runs without atoms: reason}. If `warns` is False, there is no warning. If
-    `required` has ATOMS, NoAtoms is raised for the first contraction in `fallback_mmas`, whether the machine has atoms
-    for it or not.
+    `fallback_mmas` is {contraction that runs without atoms: reason}. Return True if there was a warning. If `warns` is
+    False, there is none. If `required` has ATOMS, raise NoAtoms for the first contraction in `fallback_mmas`, whether
+    the machine has atoms for it or not.
     """
     for product, reason in fallback_mmas.items():
         atoms = atoms_for(product, machine)
@@ -62,10 +62,11 @@ def _report_missing_atoms(
 
 
 def _report_slow_plan(program: Program, realised: Realised, required: Required, *, warns: bool) -> bool:
-    """Warn of a plan that is predicted far above its roofline, at the line of the operation that causes it. Return True
-    if there was a warning.
+    """Give a SlowPlanWarning if the plan is predicted far above its roofline, at the line of the operation that causes
+    it.
 
-    If `required` has FAST, raise SlowPlan for this plan instead. If `warns` is False, there is no warning.
+    Return True if there was a warning. If `warns` is False, there is none. If `required` has FAST, raise SlowPlan
+    instead.
     """
     slow = realised.choice.slow if warns or Required.FAST in required else None
     if slow is None:
@@ -95,7 +96,7 @@ def atoms_for(product: Op, machine: Machine) -> list[str]:
 
 
 def _warn(what: str, category: type[Warning], op: Op | None) -> None:
-    """Warn with the text `what`, at the source line of `op` in the author's kernel.
+    """Give a warning of the class `category` with the text `what`, at the source line of `op` in the author's kernel.
 
     If `op` is None (the kernel as a whole) or comes from a program's text, warn at the Python line that compiles it.
     """

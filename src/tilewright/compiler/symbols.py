@@ -15,11 +15,11 @@ from tilewright.limits import did_you_mean
 
 
 def known_names(program: Program, kernel: Any, bindings: Mapping[Expr, Any]) -> list[str]:
-    """Return the sorted names of the symbols that `compile` may bind, given `bindings` of some of them.
+    """Return the sorted names of the symbols to which the author may give values in `compile`.
 
-    They are the symbols of the program, the symbols in the kernel's Python text, and symbols in expressions that are
-    bound to any of these. The Python text counts because a symbol that is only a hint (`elements_per_thread=LOADS`) is
-    not in the program. Iterators and address spaces are left out.
+    They are the symbols of `program`, the symbols in the Python text of `kernel`, and the symbols in expressions that
+    `bindings`, {symbol: expression}, gives to any of these. The Python text counts because a symbol that is only a hint
+    (`elements_per_thread=LOADS`) is not in the program. Iterators and address spaces are left out.
     """
     iterators = {s for op in program.walk() for e in op.attrs.get("over", ()) for s in e.symbols}
     iterators |= {s for op in program.walk() for s, _ in op.attrs.get("lookups", ())}
@@ -35,9 +35,9 @@ def known_names(program: Program, kernel: Any, bindings: Mapping[Expr, Any]) -> 
 
 
 def refuse_unknown(name: str, given: Collection[str], known: Collection[str]) -> None:
-    """Raise ArgumentError for the first name in `given` that is not in `known`; Wave's tuning symbols are allowed too.
+    """Raise ArgumentError for the first name in `given` that is neither in `known` nor one of Wave's tuning symbols.
 
-    `name` is the kernel's, for the message.
+    `name` is the kernel's name in the message.
     """
     for symbol_name in given:
         if symbol_name not in known and symbol_name not in KNOBS:
@@ -48,5 +48,5 @@ def refuse_unknown(name: str, given: Collection[str], known: Collection[str]) ->
 
 
 def bound_names(bindings: Mapping[Expr, Any]) -> list[str]:
-    """Return the names of the keys of `bindings` that are symbols."""
+    """Return the list of the names of those keys of `bindings` that are symbols."""
     return [s.name for s in bindings if isinstance(s, Symbol)]

@@ -95,7 +95,7 @@ def compile_text(
 
 
 def restored(text: str, target: str, params: dict[str, int], workers: int | None, seed: int) -> TextExecutable:
-    """Compile `text` with these options of `compile_text` and return the executable; for unpickling."""
+    """Compile `text` with these options of `compile_text` and return the executable. Unpickling calls this."""
     return compile_text(text, target, params, workers=workers, seed=seed)
 
 
@@ -138,45 +138,48 @@ class TextExecutable:
 
     @property
     def _outputs(self) -> list[str]:
-        """The names of the arguments with the role `out`, which a call may leave out."""
+        """Return the names of the arguments with the role `out`, which a call may leave out."""
         return [a.name or "" for a in self.main.args if a.type.role == "out"]
 
     @property
     def logs(self) -> list[tuple[str, Array]]:
-        """[(label, array)] of each `debug_log` that ran on the interpreter so far; [] on other targets."""
+        """Return [(label, array)] of each `debug_log` that ran on the interpreter so far; [] on other targets."""
         return self.device.logs if isinstance(self.device, InterpretingDevice) else []
 
     @property
     def executor(self) -> HostExecutor | None:
-        """The executor of a host program, which runs its launches; None if the text is one block or loop program."""
+        """Return the executor of a host program, which runs its launches; None if the text is one block or loop
+        program."""
         return self._executor
 
     @property
     def launchable(self) -> Any:
-        """The block or loop program, ready to be launched on the target; None if the text has a host program."""
+        """Return the block or loop program, ready to be launched on the target; None if the text has a host program."""
         return self._launchable
 
     @property
     def _kernel(self) -> Any:
-        """The machine code of a block or loop program; None for a host program and on the interpreter."""
+        """Return the machine code of a block or loop program; None for a host program and on the interpreter."""
         return None if self._launchable is None else self._launchable.kernel
 
     @property
     def why_script(self) -> str | None:
-        """A text that says why calls copy arrays or launch programs one by one; None if one native call does
+        """Return a text that says why calls copy arrays or launch programs one by one; None if one native call does
         everything.
+
+        None also on a GPU and on the interpreter.
         """
         reason: str | None = getattr(self._executor or self._launchable, "why_script", None)
         return reason
 
     @property
     def launches(self) -> LaunchCache | None:
-        """The cache of calls on the host, whose launches later calls repeat; None on a GPU."""
+        """Return the cache of calls on the host, of which later calls repeat the launches; None on a GPU."""
         return self._remembered if isinstance(self._remembered, LaunchCache) else None
 
     @property
     def name(self) -> str:
-        """The name of the text's first program, which calls run."""
+        """Return the name of the text's first program, which calls run."""
         return self.main.name
 
     def text(self, level: str | None = None) -> str:
@@ -199,7 +202,8 @@ class TextExecutable:
 
     @property
     def object_code(self) -> bytes:
-        """The object code of a block or loop program; raise ArgumentError for a host program and on the interpreter."""
+        """Return the object code of a block or loop program. Raise ArgumentError for a host program and on the
+        interpreter."""
         if self._kernel is None:
             raise ArgumentError(f"{self.name} is no machine code on {self.target}")
         code: bytes = self._kernel.object
@@ -207,10 +211,11 @@ class TextExecutable:
 
     @eager
     def __call__(self, *args: Any, params: Mapping[str, int] | None = None, **named: Any) -> Any:
-        """Runs the program; see `logs` for what debug_log kept.
+        """Run the program and return the outputs that were left out: one array, a tuple of several, or None. With
+        `out=`, return that.
 
-        `params` gives open parameters that no shape of the arguments tells. Arguments may be given by name, the output
-        as `out=`, which is returned.
+        Arguments are passed by position or by name. `params` is {name: value} of open parameters that no shape gives.
+        `logs` has the values of debug_log. Raise ArgumentError if the arguments do not fit.
         """
         if not named and params is None:
             result = self._remembered.call(*args)
@@ -235,10 +240,9 @@ class TextExecutable:
         return results[0] if len(results) == 1 else tuple(results) or named.get("out")
 
     def _count_writes(self, args: tuple[Any, ...], named: Mapping[str, Any] | None = None) -> None:
-        """Increment torch's write counters of the tensors that a call wrote to: arguments of any role but "in", and
-        `out`.
+        """Increment torch's write counters of the tensors that a call wrote: arguments of any role but "in", and `out`.
 
-        `args` are the call's arguments by position, `named` those by name.
+        `args` are the call's arguments by position, `named` those by name; None: there are none.
         """
         argument_of = dict(zip((a.name or "" for a in self.main.args), args, strict=False)) | dict(named or {})
         written_names = {a.name for a in self.main.args if a.type.role != "in"} | {"out"}
@@ -246,11 +250,11 @@ class TextExecutable:
 
     @eager
     def bind(self, *args: Any, params: Mapping[str, int] | None = None, **named: Any) -> Any:
-        """Return a function that launches the program on these arrays, outputs too, with the contents they have at each
-        call.
+        """Return a function that launches the program on these arrays, with the contents that they have at each call.
 
-        Work on constant arguments (a host program's `bind` block) is done once, now. `params` is {name: value} of open
-        parameters that no argument's shape gives. Raise ArgumentError if an argument is left out.
+        Arguments are passed by position or by name, outputs too. Work on constant arguments (a host program's `bind`
+        block) is done once, now. `params` is {name: value} of open parameters that no argument's shape gives. Raise
+        ArgumentError if an argument is left out or does not fit.
         """
         arrays, left_out = self._arguments(args, params, named)
         if left_out:
@@ -261,10 +265,10 @@ class TextExecutable:
     def _arguments(
         self, args: tuple[Any, ...], params: Mapping[str, int] | None, named: Mapping[str, Any]
     ) -> tuple[dict[str, Any], list[str]]:
-        """Return (arrays, left_out): {argument name: array} of a call, and the names of the outputs that it left out.
+        """Return ({argument name: array} of a call, the list of the names of the outputs that it left out).
 
-        For outputs that are left out, new arrays are allocated. `args` are the arguments by position, `named` those by
-        name; `params` is {name: value} of open parameters that no shape gives. Raise ArgumentError if an argument is
+        New arrays are allocated for outputs that are left out. `args` are the arguments by position, `named` those by
+        name. `params` is {name: value} of open parameters that no shape gives. Raise ArgumentError if an argument is
         missing or invalid.
         """
         names = [a.name or "" for a in self.main.args]
@@ -297,16 +301,16 @@ class TextExecutable:
         return arrays, [a.name or "" for a in left_out]
 
     def _array(self, argument: Any, where: str) -> Any:
-        """Return `argument` as an array that shares its memory: for a GPU a DeviceArray, or a numpy array if it is on
-        the host; for other targets a numpy array.
+        """Return `argument` as an array that shares its memory: a numpy array, or a DeviceArray if it is in GPU memory.
 
-        Raise ArgumentError if it is no array; `where` names it in the message.
+        Raise ArgumentError if it is no array, or if it is in GPU memory and the target is no GPU. `where` names it in
+        the message.
         """
         return array_of(argument, where) if isinstance(self.device, GpuDevice) else as_array(argument, where)
 
     def _check_written(self, arrays: Mapping[str, Any]) -> None:
-        """Raise ArgumentError if an array that is written is read-only, has overlapping elements, or shares memory with
-        another argument.
+        """Raise ArgumentError if an array that is written is a read-only numpy array, has overlapping elements, or
+        shares memory with another argument.
 
         `arrays` is {argument name: array}. Arguments of all roles but "in" are written.
         """
@@ -327,9 +331,11 @@ class TextExecutable:
     ) -> tuple[Any, Whole | None]:
         """Return (a function that runs the program on `arrays`, a Whole or None).
 
-        A Whole describes the launches of the call, for a launch cache; None on the interpreter, or if the function does
-        more than copies and launches. `arrays` is {argument name: array}; `params` is {name: value} of open parameters
-        that no shape gives. `passing` promises that the function is called exactly once, right away.
+        A Whole describes the launches of the call, for a launch cache. It is None for a block or loop program on the
+        interpreter, and if the function does more than copies and launches. `arrays` is {argument name: array};
+        `params` is {name: value} of open parameters that no shape gives. With `passing`, the caller promises to call
+        the function exactly once, right away. Raise ArgumentError for `params` of a program without open sizes, and if
+        the arrays do not fit.
         """
         if params and not self._has_open_sizes:
             raise ArgumentError(f"params: {self.name} has no open parameters; compile_text binds the others")
@@ -358,12 +364,12 @@ class TextExecutable:
         return arrays
 
     def member(self, *args: Any, params: Mapping[str, int] | None = None) -> tuple[EntryMember, dict[str, Any]]:
-        """Return (entry, arrays) for a call on a CPU with these arrays, by position. The entry is the native function
-        that runs the program; `arrays` is {argument name: array}.
+        """Return (entry, {argument name: array}) for a call on a CPU with these arrays, by position.
 
-        Outputs that are left out get new arrays. Nothing is run and no element is read. `params` is {name: value} of
-        open parameters that no shape gives. Raise ArgumentError if there is no entry, because calls copy arrays or
-        launch programs one by one.
+        The entry is the native function that runs the program, as an EntryMember. New arrays are allocated for outputs
+        that are left out. Nothing is run and no element is read. `params` is {name: value} of open parameters that no
+        shape gives. Raise ArgumentError if an argument is invalid, or if there is no entry, because calls copy arrays
+        or launch programs one by one.
         """
         arrays = self.arguments(*args, params=params)
         ordered_arrays = [arrays[a.name or ""] for a in self.main.args]
@@ -376,9 +382,9 @@ class TextExecutable:
     def parameters(self) -> dict[str, int | range | None]:
         """Return {name: value} of the first program's parameters.
 
-        A parameter with a range may have been bound when the text was compiled: its value is that number. If it is
-        still open, its value is the range. Any other parameter has the value in the program's text; None if the text
-        gives none.
+        The value is a range for a parameter that is still open. For one with a range that was bound when the text was
+        compiled, it is that number. Any other parameter has the number in the program's text; None if the text gives
+        none.
         """
         all_parameters = parameters(self.programs[self.main.name])
         return {
@@ -396,7 +402,8 @@ class TextExecutable:
 
 
 def _without_traceback(action: Callable[[], None]) -> Callable[[], None]:
-    """Return a function that calls `action`; its ProgramErrors have a traceback without the interpreter's frames."""
+    """Return a function that calls `action`. A ProgramError that `action` raises gets a traceback without the frames
+    inside `action`."""
 
     def run() -> None:
         try:
@@ -408,7 +415,7 @@ def _without_traceback(action: Callable[[], None]) -> Callable[[], None]:
 
 
 def _closed_extent(e: Any, name: str | None) -> int:
-    """Return `e`, an extent of the argument `name`, as an int; raise ArgumentError if only the array can tell it."""
+    """Return `e`, an extent of the argument `name`, as an int. Raise ArgumentError if only the array can tell it."""
     try:
         return int(e)
     except (TypeError, ValueError) as fault:

@@ -15,12 +15,12 @@ from tilewright.ir.tile import TILE, mismatched_dims
 
 
 def with_whole_writes(program: Program, known: Mapping[Symbol, Expr]) -> Program:
-    """Return the program with a broadcast before each write of a tile that lacks dimensions of its memory.
+    """Return `program` with a broadcast before each write of a tile that lacks dimensions of its memory.
 
     There is no broadcast along a dimension that constraints tile to a single coordinate: the write is at that
-    coordinate. Raise DimensionMismatch for any other operation with a dimension on one side only (as `mismatched_dims`
-    finds it), unless constraints tile this dimension to a single coordinate. `known` is {symbol: value}. The program
-    itself is returned if nothing is to be added.
+    coordinate. If no operation has mismatched dimensions, `program` itself is returned. `known` is {symbol: value}.
+    Raise DimensionMismatch for any other operation with mismatched dimensions (see `mismatched_dims`), unless
+    constraints tile these to a single coordinate.
     """
     if all(mismatched_dims(op) is None for op in program.walk()):
         return program
@@ -30,8 +30,8 @@ def with_whole_writes(program: Program, known: Mapping[Symbol, Expr]) -> Program
 
 
 def _single_coordinate_dims(program: Program, known: Mapping[Symbol, Expr], name: str) -> set[Expr]:
-    """Return the dimensions for which the author's constraints of the kind `name` ("workgroup" or "tiling") give a tile
-    size of 1.
+    """Return the set of dimensions to which the author's constraints `name` ("workgroup" or "tiling") give a tile size
+    of 1.
 
     `known` is {symbol: value}.
     """
@@ -44,11 +44,11 @@ def _single_coordinate_dims(program: Program, known: Mapping[Symbol, Expr], name
 
 
 def _with_broadcasts(block: Block, single: set[Expr], loops: set[Expr]) -> Block:
-    """Return the block with a broadcast before each write of a tile that lacks dimensions of its memory.
+    """Return `block` with a broadcast before each write of a tile that lacks dimensions of its memory.
 
-    Dimensions in `single` have a single coordinate here, and are not broadcast; those in `loops` have a single
-    coordinate inside a loop over them. Raise DimensionMismatch for an operation other than a write that has a dimension
-    on one side only (as `mismatched_dims` finds it).
+    `single` has the dimensions with a single coordinate in this block; there is no broadcast along them. `loops` has
+    the dimensions with a single coordinate inside a loop over them. Raise DimensionMismatch for an operation other than
+    a write with mismatched dimensions (see `mismatched_dims`).
     """
     ops: list[Op] = []
     for op in block.ops:
@@ -70,8 +70,7 @@ def _with_broadcasts(block: Block, single: set[Expr], loops: set[Expr]) -> Block
 def _with_nested_broadcasts(op: Op, single: set[Expr], loops: set[Expr]) -> Op:
     """Return `op` with `_with_broadcasts` applied to its nested blocks; `op` itself if it has none.
 
-    Its results stay the same values. `single` are dimensions with a single coordinate here, `loops` those with one
-    inside a loop over them.
+    The results are the same Values. `single` and `loops` are those of `_with_broadcasts`.
     """
     if not op.blocks:
         return op

@@ -24,16 +24,17 @@ from tilewright.targets.cpu.objects import shared_library
 def export_cpu(
     source: ExportSource, name: str, path: Path, form: tuple[str, str], *, tvm_ffi: bool = False
 ) -> Exported:
-    """Write a kernel's machine code, C header and manifest to files, and return their paths and the manifest.
+    """Write a kernel's machine code, C header and manifest to files; return their paths and the content of the
+    manifest.
 
     `source` is the program to export, `name` its name in C. `form` is (format, suffix) of the code's file: ("object",
-    ".o") or ("shared", ".so"). The files are `path` with that suffix, .h and .json. With `tvm_ffi` the code also has
-    the function that TVM-FFI calls.
+    ".o") or ("shared", ".so"). The files are `path` with that suffix, with .h and with .json. With `tvm_ffi`, the code
+    also has the function that TVM-FFI calls. Raise ArgumentError if a file cannot be written.
     """
     machine: Machine = source.device.target.machine
 
     def launched(op: Any) -> Any:
-        """Return the machine code and the conditions of a launch operation's program."""
+        """Return (machine code, conditions on open sizes) of the program that the launch operation `op` launches."""
         program = source.launchable(op)
         return program.kernel, program.conditions
 
@@ -62,10 +63,12 @@ def export_cpu(
 
 
 def _interface(entry: WrittenEntry) -> dict[str, Any]:
-    """Return the manifest's entries about the memory that callers lend, the largest number of workers, and the error
+    """Return the manifest's entries on the memory that callers lend, the largest number of workers, and the error
     codes.
 
-    `entry` are the kernel's C functions. A number of bytes that depends on the call's sizes is null.
+    They are {"alignment", "kept_bytes", "workspace_bytes", "workers", "errors"}, in bytes and with {code as text:
+    message} for the errors. `entry` has the kernel's C functions. A number of bytes that depends on the call's sizes is
+    None.
     """
     most = Substitution({COUNT: entry.most_workers})
     kept, workspace = (most(e) for e in (entry.kept_bytes, entry.workspace_bytes))

@@ -33,20 +33,22 @@ class LoadedCpuKernel(LoadedKernel):
         self._last: tuple[bytes, Array, Array] | None = None
 
     def launch(self, bound: Arguments, sizes: Mapping[str, int], *, passing: bool) -> Call:
-        """Return a function that runs the kernel's C function on `bound`, a call's checked arguments.
+        """Return a function that calls the kernel's C function on `bound`, a call's checked arguments.
 
         Work on constant arguments (the C function `NAME_bind`) is done now. `sizes` is {name: value} of the open sizes
-        (known only at the call), in the manifest's order. `passing` promises that the function is called once, right
-        away.
+        (known only at the call), in the manifest's order. With `passing`, the caller promises to call the function
+        once, right away. Errors that a C function reports, here or in a call, are raised as ArgumentError or
+        ExecutionError.
         """
         return _Launch(self, bound, np.array(list(sizes.values()), np.int64), passing)
 
     def memory(self, sizes: Array, passing: bool) -> tuple[Array, Array]:
-        """Return (kept, workspace), the memory that the C functions need, as byte arrays of the lengths that they ask
-        for.
+        """Return (kept, workspace), two byte arrays with the memory that the C functions need, of the lengths that they
+        ask for.
 
-        `kept` is filled by `bind` and read by calls; `workspace` is scratch memory. `sizes` is an i64 array of the open
-        sizes. With `passing`, arrays are reused if the last `passing` call had the same sizes; otherwise they are new.
+        `kept` is filled by `NAME_bind` and read by calls; `workspace` is scratch memory. `sizes` is an i64 array of the
+        open sizes. With `passing`, the arrays are reused if the last `passing` call had the same sizes; otherwise they
+        are new.
         """
         key = sizes.tobytes()
         if not passing or self._last is None or self._last[0] != key:
@@ -61,9 +63,9 @@ class LoadedCpuKernel(LoadedKernel):
         return name in self._written
 
     def refuse(self, code: int) -> None:
-        """Raise the error for `code`, which a C function of the kernel returned; do nothing for 0.
+        """Raise the error for `code`, which a C function of the kernel returned. Do nothing for 0.
 
-        It is ExecutionError for a failed check of the program, else ArgumentError, with the manifest's message.
+        It is ExecutionError for a failed check of the program, else ArgumentError. The manifest has the message.
         """
         if code == 0:
             return

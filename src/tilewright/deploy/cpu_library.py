@@ -26,9 +26,8 @@ Lent = tuple[int, int, int, int, Any]
 
 
 def require_machine(manifest: Mapping[str, Any]) -> None:
-    """Raise TargetError if this CPU or system cannot run the code that a manifest describes; the message says what it
-    lacks.
-    """
+    """Raise TargetError if this CPU or system cannot run the code that `manifest` describes. The message says what is
+    missing."""
     name, machine = manifest["name"], manifest["machine"]
     here = platform.machine()
     if here not in machine["architectures"]:
@@ -58,12 +57,12 @@ class LibraryPool:
 
     def address(self, name: str) -> int:
         """Return the address of a C function of the worker pool. `name` is a key of `ENTRIES`, such as
-        "pool_worker".
-        """
+        "pool_worker"."""
         return self._address(ENTRIES[name])
 
     def _address(self, what: str) -> int:
-        """Return the address of the library's C function KERNEL_`what`, where KERNEL is the kernel's name."""
+        """Return the address of the library's C function KERNEL_WHAT, where KERNEL is the kernel's name and WHAT is
+        `what`."""
         return ctypes.cast(self._library[f"{self._name}_{what}"], ctypes.c_void_p).value or 0
 
 
@@ -85,7 +84,7 @@ class KernelLibrary:
         self.binds = any(argument["bound"] for argument in manifest["arguments"])
 
     def _function(self, name: str, result: Any = ctypes.c_int32, pointers: int = 5, *more: Any) -> Any:
-        """Return the C function `name` of the library as a Python function; raise ManifestError if it is missing.
+        """Return the C function `name` of the library as a Python function. Raise ManifestError if it is missing.
 
         `result` is its C return type. It takes `pointers` pointers, then arguments of the C types `more`.
         """
@@ -97,31 +96,31 @@ class KernelLibrary:
         return function
 
     def kept(self, sizes: Array) -> Array:
-        """Allocate the memory that `bind` fills and calls read, and return it as a byte array.
+        """Return new memory, as a byte array, that the C function `NAME_bind` fills and calls read.
 
-        Its length is what the kernel's C function asks for; `sizes` is an i64 array of the open sizes.
+        Its length is what the kernel's C function asks for, at least 1. `sizes` is an i64 array of the open sizes.
         """
         return empty((max(1, self._kept_bytes(sizes.ctypes.data)),), np.uint8)
 
     def workspace(self, sizes: Array, workers: int) -> Array:
-        """Allocate the scratch memory of one call at a time with `workers` threads, and return it as a byte array.
+        """Return new scratch memory, as a byte array, for one call at a time with `workers` threads.
 
-        Its length is what the kernel's C function asks for; `sizes` is an i64 array of the open sizes.
+        Its length is what the kernel's C function asks for, at least 1. `sizes` is an i64 array of the open sizes.
         """
         return empty((max(1, self._workspace_bytes(sizes.ctypes.data, workers)),), np.uint8)
 
     def bind(self, lent: Lent) -> int:
-        """Call the C function `NAME_bind`, which does the work on constant arguments, and return its error code (0:
-        success).
+        """Call the C function `NAME_bind`, which does the work on constant arguments, and return its error code; 0 is
+        success.
 
-        `lent` are its arguments: addresses of the buffers' pointers, the sizes and the memory, and the thread pool.
+        `lent` has its arguments: addresses of the buffers' pointers, the sizes and the memory, and the thread pool.
         """
         return int(self._bind(*lent))
 
     def call(self, lent: Lent) -> int:
-        """Call the kernel's C function and return its error code (0: success).
+        """Call the kernel's C function and return its error code; 0 is success.
 
-        `lent` are its arguments: addresses of the buffers' pointers, the sizes and the memory, and the thread pool.
+        `lent` has its arguments: addresses of the buffers' pointers, the sizes and the memory, and the thread pool.
         """
         return int(self._call(*lent))
 
@@ -130,9 +129,9 @@ _opened_before = count()
 
 
 def _own_path(handle: int) -> str:
-    """Return a path of the open file with descriptor `handle`; every call returns a different path.
+    """Return a path of the open file with descriptor `handle`. Every call returns a different path.
 
-    The system's loader returns the same library for equal paths, even if the file is another one; different paths avoid
+    The system's loader returns the same library for equal paths, even if the file is another one. Different paths avoid
     this.
 
     >>> _own_path(7) != _own_path(7)
@@ -143,7 +142,7 @@ def _own_path(handle: int) -> str:
 
 
 def _opened(code: bytes, name: str) -> ctypes.CDLL:
-    """Load a shared library from its bytes `code`, through an anonymous file in memory, and return it.
+    """Load a shared library from its content `code`, through an anonymous file in memory, and return it.
 
     Raise ManifestError, which names the kernel `name`, if the system does not load it.
     """

@@ -104,12 +104,12 @@ def _compiled(
     constant: Collection[str],
     require_fast: bool,
 ) -> Compiled | TextExecutable:
-    """Return `kernel` compiled for export. A Compiled or TextExecutable is returned as it is, an Executable gives its
-    kernel for `sizes`, and anything else is compiled here.
+    """Return `kernel` compiled for export.
 
-    `sizes` is {size or parameter: value}; None: those of an executable's last call. The other arguments are options of
-    `export`, all None, empty or False unless the caller gave them. Raise ArgumentError for options that do not fit the
-    kernel.
+    A Compiled or TextExecutable is returned as it is. An Executable gives its kernel for `sizes`. Anything else is
+    compiled here. `sizes` is {size or parameter: value}; None stands for the sizes of an executable's last call. The
+    other arguments are options of `export`, all None, empty or False unless the caller gave them. Raise ArgumentError
+    for options that do not fit the kernel.
     """
     for key, value in (("dynamic", dynamic), ("constant", constant)):
         if isinstance(value, str) or not isinstance(value, Collection):
@@ -144,9 +144,9 @@ def _compiled(
 
 
 def _refuse(options: Mapping[str, Any], names: Collection[str], what: str) -> None:
-    """Raise ArgumentError if an option in `names` is set: the kernel takes none of them.
+    """Raise ArgumentError for the first option in `names` that the caller has set: the kernel takes none of them.
 
-    `options` is {option: value, or None if it is not set}; `what` describes the kernel in the message.
+    `options` is {option: value, or None if it is not set}. `what` describes the kernel in the message.
     """
     for key in names:
         if options[key] is not None:
@@ -154,10 +154,11 @@ def _refuse(options: Mapping[str, Any], names: Collection[str], what: str) -> No
 
 
 def _of_executable(executable: Executable, sizes: Mapping[Any, int] | None) -> Compiled:
-    """Return the executable's kernel for `sizes`, {size: value}, or else for the sizes of its last call.
+    """Return the kernel of `executable` for `sizes`, {size: value}; for None, the kernel for the sizes of its last
+    call.
 
-    Without either, all sizes must be bound. Raise ArgumentError if a size is unknown, or if the executable runs in
-    numpy.
+    If there was no call either, all sizes must be bound. Raise ArgumentError if a size is unknown, or if the executable
+    runs in numpy.
     """
     if not isinstance(executable, NativeExecutable):
         raise ArgumentError(
@@ -178,9 +179,8 @@ def _of_executable(executable: Executable, sizes: Mapping[Any, int] | None) -> C
 
 
 def _c_name(name: Any) -> str:
-    """Return `name` if it can name a C function: an identifier and no keyword of C or C++; raise ArgumentError
-    otherwise.
-    """
+    """Return `name` unchanged. Raise ArgumentError unless it can name a C function: an identifier that begins with a
+    letter, and no keyword of C or C++."""
     if not isinstance(name, str) or not _NAME.fullmatch(name) or _WORDS.fullmatch(name):
         raise ArgumentError(
             f"name={written(name, 60)}: C needs a name of letters, digits and _ that is no word of C's own"
@@ -191,8 +191,9 @@ def _c_name(name: Any) -> str:
 def _format(path: Path, asked: str | None, known: Mapping[str, str]) -> tuple[str, str]:
     """Return (format, suffix) of the code's file, such as ("object", ".o").
 
-    `asked` is the format argument of `export`; None: the suffix of `path` decides, and without one the first of
-    `known`. `known` is {format: suffix}. Raise ArgumentError for an unknown format, or if `path` has another suffix.
+    `asked` is the argument `format` of `export`. If it is None, the suffix of `path` decides; without a suffix, it is
+    the first format in `known`, which is {format: suffix}. Raise ArgumentError for an unknown format, or if `path` has
+    a suffix of another format.
     """
     formats = ", ".join(f"{kind!r} ({suffix})" for kind, suffix in known.items())
     if asked is None:

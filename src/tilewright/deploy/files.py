@@ -12,8 +12,8 @@ from tilewright.limits import written
 
 
 def named_path(path: object) -> Path:
-    """Return `path`, which a caller gave, as a Path; raise ArgumentError if it is no text or path that ends in a file
-    name.
+    """Return `path`, which a caller gave, as a Path. Raise ArgumentError unless it is a text or path that ends in a
+    file name.
 
     >>> named_path("")
     Traceback (most recent call last):
@@ -28,7 +28,7 @@ def write_whole(path: Path, data: bytes) -> None:
     """Write `data` to the file `path` atomically: readers see the old or the new content, even if this process is
     killed.
 
-    Raise ArgumentError if it cannot be written.
+    Raise ArgumentError if the file cannot be written.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.part")
     try:

@@ -17,11 +17,12 @@ from tilewright.targets.registry import stored_kernels
 
 def export_gpu(source: ExportSource, name: str, path: Path, form: tuple[str, str]) -> Exported:
     """Write the code of each program that `source` launches, and a manifest, to files; return their paths and the
-    manifest.
+    content of the manifest.
 
-    `name` is the kernel's name. `path` is the code's file of the main program, the last one launched; other programs
-    get their names before its suffix, and the manifest the suffix .json. `form` is (format, suffix): ("ptx", ".ptx") or
-    ("cubin", ".cubin"). Raise ArgumentError if nothing is launched, or if a program is launched with several settings.
+    `name` is the kernel's name. `path` is the code's file of the main program, the last one launched. The files of
+    other programs have their names before the suffix; the manifest has the suffix .json. `form` is (format, suffix):
+    ("ptx", ".ptx") or ("cubin", ".cubin"). Raise ArgumentError if nothing is launched, if a program is launched with
+    several settings, or if a file cannot be written.
     """
     file_format, suffix = form
     launched: dict[str, Any] = {}
@@ -66,7 +67,8 @@ def export_gpu(source: ExportSource, name: str, path: Path, form: tuple[str, str
 
 
 def _head(program: Program) -> Program:
-    """Return the program without operations: arguments, parameters and `require` records, with `let` names replaced."""
+    """Return `program` without operations: its arguments, parameters and `require` records, with `let` names replaced
+    by their expressions."""
     expanded = inlined(program)
     records = [r for r in expanded.records if r.name in ("param", "require")]
     return replace(expanded, body=Block((), []), records=records)

@@ -24,7 +24,7 @@ from tilewright.runtime.host import HostExecutor
 def _stored_module(path: Path, maker: str) -> Any:
     """Import and return the module that loads stored code for the GPUs of `maker`, such as "nvidia".
 
-    Raise ManifestError if there is none; `path` is for the message.
+    Raise ManifestError, which names the file `path`, if there is none.
     """
     package = f"tilewright.targets.{maker}"
     module = f"{package}.stored"
@@ -62,14 +62,15 @@ class LoadedGpuKernel(LoadedKernel):
         super().__init__(path, manifest)
 
     def _near(self, arrays: Sequence[Any]) -> Any:
-        """Return the memory of the GPU that `arrays` are on, for allocations and copies."""
+        """Return the Memories of the GPU that `arrays` are on: the object that allocates, copies and fills arrays
+        there."""
         return self._device.near(arrays)
 
     def launch(self, bound: Arguments, sizes: Mapping[str, int], *, passing: bool) -> Call:
         """Return a function that runs the kernel's host program on `bound`, a call's checked arguments.
 
-        `sizes` is {name: value} of the open sizes (known only at the call). `passing` promises that the function is
-        called once, right away.
+        `sizes` is {name: value} of the open sizes (known only at the call). With `passing`, the caller promises to call
+        the function once, right away.
         """
         arrays: list[Any] = [
             value

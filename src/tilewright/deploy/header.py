@@ -33,7 +33,7 @@ enum {{
 
 
 def header_text(manifest: Mapping[str, Any]) -> str:
-    """Return the text of the C header of an exported kernel for a CPU, from the kernel's manifest."""
+    """Return the text of the C header of an exported kernel for a CPU. `manifest` is the kernel's manifest."""
     name = manifest["name"]
     guard = f"TILEWRIGHT_{name.upper()}_H"
     lines = [
@@ -69,10 +69,10 @@ def header_text(manifest: Mapping[str, Any]) -> str:
 
 
 def _buffer(argument: Mapping[str, Any]) -> str:
-    """Return the header's comment about one argument of the manifest: its role, type, shape and alignment, and whether
-    only the bind function or no function reads it.
+    """Return the header's comment about `argument`, an entry of the manifest: role, type, shape and alignment.
 
-    Example: "in: f32 (M, K), at a multiple of 4 bytes, read by bind only".
+    If only the bind function reads the argument, or no function, the comment says so: "in: f32 (M, K), at a multiple of
+    4 bytes, read by bind only".
     """
     shape = ", ".join(map(str, argument["shape"]))
     when = "" if argument["called"] else ", read by bind only" if argument["bound"] else ", not read"
@@ -80,7 +80,8 @@ def _buffer(argument: Mapping[str, Any]) -> str:
 
 
 def _functions(manifest: Mapping[str, Any]) -> list[str]:
-    """Return the lines of the header that declare the kernel's C functions, with comments, from its manifest."""
+    """Return the lines of the header that declare the kernel's C functions, with comments. `manifest` is the kernel's
+    manifest."""
     name = manifest["name"]
     sizes = "the sizes" if manifest["sizes"] else "sizes may be NULL"
     bound = ", ".join(a["name"] for a in manifest["arguments"] if a["bound"])

@@ -30,8 +30,10 @@ class LoadedArguments(Arguments):
     """
 
     def _why_not_shared(self, output: Value, other: Value) -> str | None:
-        """Return the error text that says why `output` must not share memory with the argument `other`. There is always
-        a reason: an exported kernel does nothing in place.
+        """Return the error text that says why `output` must not share memory with the argument `other`. It is never
+        None.
+
+        Even if both are the same array, there is a reason: an exported kernel does nothing in place.
         """
         if not is_same_array(self.values[output], self.values[other]):
             return super()._why_not_shared(output, other)
@@ -59,27 +61,29 @@ class LoadedKernel(ABC):
 
     @property
     def name(self) -> str:
-        """The kernel's name."""
+        """Return the kernel's name."""
         return str(self.manifest["name"])
 
     @property
     def arguments(self) -> Sequence[Value]:
-        """The arguments of the tile program that calls are checked against."""
+        """Return the arguments of the tile program against which calls are checked."""
         return self._program.args
 
     @abstractmethod
     def launch(self, bound: Arguments, sizes: Mapping[str, int], *, passing: bool) -> Call:
         """Return a function that runs the kernel on `bound`, a call's checked arguments. Subclasses implement this.
 
-        `sizes` is {name: value} of the open sizes (known only at the call). `passing` promises that the function is
-        called once, right away, while no other thread is in this kernel.
+        `sizes` is {name: value} of the open sizes (known only at the call). With `passing`, the caller promises to call
+        the function once, right away, while no other thread is in this kernel.
         """
 
     @eager
     def __call__(self, *args: Any, params: Mapping[str, int] | None = None, **named: Any) -> Any:
-        """Run the kernel and return the outputs that were left out, or `out`.
+        """Run the kernel and return the outputs that were left out: one array, a tuple of several, or None. With
+        `out=`, return that.
 
-        `params` gives sizes that no shape of the arguments determines.
+        `params` is {name: value} of sizes that no shape of the arguments determines. Raise ArgumentError if the
+        arguments do not fit.
         """
         bound = self._checked(args, params, named)
         if not bound.is_empty:
@@ -91,12 +95,12 @@ class LoadedKernel(ABC):
 
     @eager
     def bind(self, *args: Any, params: Mapping[str, int] | None = None, **named: Any) -> Call:
-        """Return a function without parameters that runs the kernel on these arguments. Each call reads what the arrays
-        hold then.
+        """Return a function without parameters that runs the kernel on these arguments, with the contents that arrays
+        have at each call.
 
-        `args` and `named` must have all arguments, outputs too: raise ArgumentError if an output is left out. Work on
-        constant arguments (the C function `NAME_bind`) is done now. `params` is {name: value} of sizes that no shape of
-        the arguments determines.
+        `args` and `named` have all arguments, by position and by name, outputs too. Work on constant arguments (the C
+        function `NAME_bind`) is done now. `params` is {name: value} of sizes that no shape of the arguments determines.
+        Raise ArgumentError if an output is left out, or if the arguments do not fit.
         """
         bound = self._checked(args, params, named)
         if bound.allocated:
@@ -106,9 +110,9 @@ class LoadedKernel(ABC):
     # -- arguments ----------------------------------------------------------------------------------------
 
     def _checked(self, args: tuple[Any, ...], params: Mapping[str, int] | None, named: Mapping[str, Any]) -> Arguments:
-        """Check a call's arguments and return them, with new arrays for outputs that are left out.
+        """Return the checked arguments of a call, with new arrays for outputs that are left out.
 
-        `args` are those passed by position, `named` those by name; `params` is {name: value} of open sizes that no
+        `args` are the arguments by position, `named` those by name. `params` is {name: value} of open sizes that no
         shape determines. Raise ArgumentError if they do not fit the exported kernel.
         """
         names = [a.name or "" for a in self._program.args]
@@ -128,10 +132,10 @@ class LoadedKernel(ABC):
         return bound
 
     def _given(self, params: Mapping[str, int] | None) -> dict[Any, int]:
-        """Return {symbol: value} for `params`, {name of an open size: value}; a size that no argument's type mentions
-        is left out.
+        """Return {symbol: value} for `params`, {name of an open size: value}; `params` None gives {}.
 
-        Raise ArgumentError for unknown names and for values that the kernel does not take.
+        A size that no argument's type mentions is left out. Raise ArgumentError for unknown names, and for values that
+        the kernel does not take.
         """
         if params is not None and not isinstance(params, Mapping):
             raise ArgumentError(f"params={written(params, 60)}: a dictionary of sizes, {{'M': 64}}")
@@ -152,8 +156,8 @@ class LoadedKernel(ABC):
     def _sizes(self, bound: Arguments, params: Mapping[str, int] | None) -> dict[str, int]:
         """Return {name: value} of the open sizes (known only at the call), in the order of the manifest.
 
-        A value comes from `params` or from `bound`, the call's checked arguments. Raise ArgumentError for a size
-        without one.
+        A value comes from `params`, {name: value}, or from `bound`, the call's checked arguments. Raise ArgumentError
+        for a size without a value.
         """
         by_symbol = {s.name: n for s, n in bound.symbols.items()}
         values = {}
@@ -170,9 +174,9 @@ class LoadedKernel(ABC):
 
 
 def _signature(path: Path, manifest: Mapping[str, Any]) -> Program:
-    """Return the tile program, without operations, that calls are checked against, parsed from a kernel's manifest.
+    """Return the tile program, without operations, against which calls are checked. It is parsed from `manifest`.
 
-    Raise ManifestError if it cannot be parsed or differs from the manifest's arguments; `path` is for the message.
+    Raise ManifestError, which names the file `path`, if it cannot be parsed or differs from the manifest's arguments.
     """
     try:
         program = parse_tile(manifest["signature"])

@@ -12,11 +12,12 @@ from tilewright.limits import WORKERS, written
 
 
 def load(path: str | os.PathLike[str], *, workers: int | None = None) -> LoadedKernel:
-    """Load an exported kernel and return it, ready to be called on arrays; neither the compiler nor LLVM is loaded.
+    """Load an exported kernel and return it, ready to be called on arrays. Neither the compiler nor LLVM is loaded.
 
     `path` is its code, its manifest, or both without the suffix. `workers` is the number of threads of a call on a CPU;
-    None: one for each core. Raise TargetError if the machine lacks what the code needs, and ManifestError for files
-    that are missing, truncated, changed, or of another version.
+    None: TILEWRIGHT_THREADS, or one for each core. Raise TargetError if the machine lacks what the code needs,
+    ManifestError for files that are missing, truncated, changed, or of another version, and ArgumentError if `path` or
+    `workers` is invalid.
 
     >>> load("nowhere/gemm.o")
     Traceback (most recent call last):

@@ -79,11 +79,11 @@ KINDS = {"object": OF_CPUS, "shared": OF_CPUS, "ptx": OF_GPUS, "cubin": OF_GPUS}
 
 
 def misfit(value: Any, form: Any, where: str) -> str | None:
-    """Return the path and value of the first entry of a manifest that has the wrong type, as text; None if all are
+    """Return a text with path and value of the first entry of a manifest that has the wrong type; None if all types are
     right.
 
-    `value` is the manifest or a part of it, `where` the path of that part. `form` is its type: a class or tuple of
-    classes, [T] for a list of T, or {required key: type of its value} for a dictionary.
+    `value` is the manifest or an entry in it, `where` is the path of that entry. `form` is its type: a class or tuple
+    of classes, [T] for a list of T, or {required key: type of its value} for a dictionary.
 
     >>> misfit({"a": [1, "x"]}, {"a": [int]}, "m")
     "m.a[1] = 'x'"
@@ -103,7 +103,7 @@ def misfit(value: Any, form: Any, where: str) -> str | None:
 
 
 def manifest_text(manifest: Mapping[str, Any]) -> str:
-    """Return a manifest as JSON text."""
+    """Return `manifest` as JSON text."""
     return json.dumps(manifest, indent=1) + "\n"
 
 
@@ -113,14 +113,14 @@ def digest(data: bytes) -> str:
 
 
 def manifest_path(path: Path) -> Path:
-    """Return the path of the manifest of an exported kernel, from the path of any of its files: "gemm.o" ->
-    "gemm.json".
-    """
+    """Return the path of the manifest of an exported kernel: "gemm.o" -> "gemm.json". `path` is that of any of the
+    kernel's files."""
     return path if path.suffix == ".json" else path.with_suffix(".json")
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """Read the manifest of an exported kernel and return it, checked. `path` is that of any of the kernel's files.
+    """Return the manifest of an exported kernel, read from its file and checked. `path` is that of any of the kernel's
+    files.
 
     Raise ManifestError if the file cannot be read, is no manifest, or was written for another version of the format.
     """
@@ -158,7 +158,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
 
 def _depth(text: str) -> int:
-    """Return the greatest nesting depth of the brackets [] and {} in a text."""
+    """Return the greatest nesting depth of the brackets [] and {} in `text`. Brackets inside quotes count too."""
     deepest = depth = 0
     for mark in re.findall(r"[\[\]{}]", text):
         depth += 1 if mark in "[{" else -1
@@ -167,9 +167,11 @@ def _depth(text: str) -> int:
 
 
 def read_code(path: Path, manifest: Mapping[str, Any]) -> bytes:
-    """Return the content of the code file that a manifest names, in the folder of `path`, any of the kernel's files.
+    """Return the content of the code file that `manifest` names.
 
-    Raise ManifestError if it is missing, or if its size or hash is not the manifest's.
+    `manifest` is a kernel's manifest, or its entry for one program of a GPU kernel. The file is in the folder of
+    `path`, any of the kernel's files. Raise ManifestError if it is missing, or if its size or hash is not the
+    manifest's.
     """
     file = manifest_path(path).parent / manifest["file"]
     try:

@@ -61,18 +61,20 @@ class ExportSource:
 
 
 def source_of(compiled: Compiled | TextExecutable) -> ExportSource:
-    """Return what an export needs of a compiled kernel: its host program, the machine code of its launches, its
+    """Return the ExportSource of a compiled kernel: its host program, the machine code of its launches, and its
     signature.
 
-    Raise ArgumentError if the kernel is not machine code or logs values.
+    Raise ArgumentError if the kernel is not machine code, if it logs values, or if a launch has machine code that
+    depends on a call's sizes.
     """
     return _of_kernel(compiled) if isinstance(compiled, Compiled) else _of_text(compiled)
 
 
 def _of_kernel(compiled: Compiled) -> ExportSource:
-    """Return the ExportSource of a compiled tile kernel; raise ArgumentError if it logs or is not machine code.
+    """Return the ExportSource of a compiled tile kernel.
 
-    The ExportSource has the host program, the machine code of its launches, and the signature of calls.
+    Raise ArgumentError if it logs values, if it is not machine code, or if a launch has machine code that depends on a
+    call's sizes.
     """
     if compiled.logs:
         raise ArgumentError(
@@ -112,16 +114,17 @@ def _of_kernel(compiled: Compiled) -> ExportSource:
 
 
 def _symbols(program: Program, known: Mapping[Symbol, Expr]) -> set[Symbol]:
-    """Return the symbols in the types of a program's array arguments, and the keys of `known`, {symbol: value}."""
+    """Return the set of the symbols in the types of the program's array arguments, and of the keys of `known`, {symbol:
+    value}."""
     kinds = [a.type for a in program.args if isinstance(a.type, MemoryType)]
     return {s for kind in kinds for e in kind.expressions() for s in e.symbols} | set(known)
 
 
 def _of_text(executable: TextExecutable) -> ExportSource:
-    """Return the ExportSource of a program compiled from a text of the block, loop or host level.
+    """Return the ExportSource of a program compiled from a text of the block, loop or host level, or of a block kernel.
 
-    The ExportSource has the host program, the machine code of its launches, and the signature of calls. A block or loop
-    program gets a host program that launches it once. Raise ArgumentError if it is not machine code.
+    A block or loop program gets a host program that launches it once. Raise ArgumentError if it is not machine code, or
+    if a launch has machine code that depends on a call's sizes.
     """
     main, device = executable.main, executable.device
     _require_code(device, executable.name, executable.target)
@@ -154,8 +157,8 @@ def _plain(e: Expr) -> Expr:
 def _launches(executor: HostExecutor) -> dict[Op, Any]:
     """Return {launch operation: its compiled program} for the host program of `executor`.
 
-    Raise ArgumentError if a program would be compiled for values that depend on a call's sizes: exported code has one
-    machine code for each launch.
+    Raise ArgumentError if a program would be compiled for values that depend on a call's sizes: an exported kernel has
+    one machine code for each launch.
     """
     launches = {}
     for op in executor.module.host.walk():
@@ -174,7 +177,8 @@ def _launches(executor: HostExecutor) -> dict[Op, Any]:
 
 
 def _require_code(device: Any, name: str, target: str) -> None:
-    """Raise ArgumentError unless `device` runs machine code of a CPU or GPU; `name` and `target` are for the text."""
+    """Raise ArgumentError unless `device` runs machine code of a CPU or GPU. `name` and `target`, of the kernel, are
+    for the message."""
     if not isinstance(device, NativeDevice | GpuDevice):
         raise ArgumentError(f"{name} is no machine code on {target}; compile it for 'cpu', 'cpu:NAME' or 'gpu:NAME'")
 
@@ -182,7 +186,7 @@ def _require_code(device: Any, name: str, target: str) -> None:
 def common_manifest(
     source: ExportSource, name: str, kind: str, place: Path, code: bytes, machine: Machine
 ) -> dict[str, Any]:
-    """Return the manifest entries that kernels for CPUs and GPUs share.
+    """Return {key: value} of the manifest entries that kernels for CPUs and GPUs have in common.
 
     `source` is the exported program and `name` the kernel's name. `kind` is the format of the code ("object", "ptx"),
     `place` its file and `code` its content. `machine` is the machine that it is for.

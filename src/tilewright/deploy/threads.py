@@ -39,7 +39,8 @@ class LoadedPool:
         self.struct = PoolStruct(self.pool.address, code.run, self.pool.workers)
 
     def ready(self) -> None:
-        """Start the threads in this process, if it was forked after they were started; otherwise do nothing."""
+        """Start the threads if this process has none, because it was forked after they were started. Otherwise do
+        nothing."""
         if self.pool.owner != os.getpid():
             self.pool.start()
 
@@ -48,7 +49,7 @@ class LoadedPool:
         self.pool.after_fork()
 
     def stop(self) -> None:
-        """End the threads; do nothing in a forked process that has not started its own."""
+        """End the threads. Do nothing in a forked process that has not started threads."""
         if self.pool.owner == os.getpid():
             self.pool.stop()
 
@@ -66,7 +67,8 @@ class PythonPool:
         """Do nothing: the threads start on demand."""
 
     def after_fork(self) -> None:
-        """Create the pool of Python threads: at the start, and in a forked process, which has none of its own."""
+        """Create the pool of Python threads. This is called at the start, and in a forked process, which has no
+        threads."""
         self._threads = ThreadPoolExecutor(max(1, self.workers - 1), "tilewright-loaded")
 
     def stop(self) -> None:
@@ -74,10 +76,11 @@ class PythonPool:
         self._threads.shutdown()
 
     def _run(self, _: int | None, task: int, argument: int, workers: int) -> None:
-        """Call the C function at the address `task` once for each of `workers` workers, in parallel, and wait until all
-        return.
+        """Call the C function at the address `task` once for each of `workers` workers, in parallel. Return when all
+        have returned.
 
-        Each call gets the pointer `argument` and its worker's number. The first parameter is not used.
+        A call gets the pointer `argument` and the number of its worker, from 0 on. Worker 0 is the calling thread. The
+        first parameter is not used.
         """
         call = _TASK(task)
         others = [self._threads.submit(call, argument, worker) for worker in range(1, workers)]
@@ -91,11 +94,11 @@ _lock = threading.Lock()
 
 
 def thread_pool(workers: int, code: LoadedCode | None) -> Any:
-    """Return a pointer to this process's C structure `tw_pool` with `workers` threads; None for one worker.
+    """Return a pointer to this process's C structure `tw_pool` with `workers` threads; None if `workers` is 1.
 
     One pool for each number of workers is created at its first use, and shared by all loaded kernels. `code` is the
-    machine code of the pool in a kernel's library; a pool that exists keeps the code of the first library. If `code` is
-    None, the pool has Python threads.
+    machine code of the pool in a kernel's library. A pool that exists keeps the code of the library that created it. If
+    `code` is None, the pool has Python threads.
     """
     if workers == 1:
         return None
@@ -110,7 +113,7 @@ def thread_pool(workers: int, code: LoadedCode | None) -> Any:
 
 
 def _after_fork() -> None:
-    """Replace the lock and make every pool forget the parent's threads, in a forked process."""
+    """Replace the lock in a forked process, and make every pool forget the parent's threads."""
     global _lock
     _lock = threading.Lock()
     for pool in _pools.values():

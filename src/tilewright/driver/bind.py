@@ -57,10 +57,10 @@ def bind_plan(forms: RequestForms, plan: Schedule, choose: ChoosePlan) -> tuple[
     """Apply ("bind") a plan to a request; return (the request, perhaps with its program rewritten, its kernels).
 
     `forms` has the same request in one or two forms: with dimensions split into digits (mixed-radix parts, such as
-    image row and column), and with whole dimensions. The plan's lines decide which kernels there are: one; two with a
+    image row and column), then with whole dimensions. The plan's lines decide which kernels there are: one; two with a
     value in memory between them; kernels that repack operands and one on the copies; or a kernel over parts of K and
-    one that merges them. `choose` plans those of which the plan says nothing. Raise an ArgumentError if the plan does
-    not fit the program.
+    one that merges them. `choose` plans the kernels that the plan has no lines for. Raise an ArgumentError if the plan
+    does not fit the program.
     """
     request = forms[0]
     if plan.whole is not None:
@@ -83,9 +83,10 @@ def bind_plan(forms: RequestForms, plan: Schedule, choose: ChoosePlan) -> tuple[
 
 
 def _without_loop(request: Request, plan: Schedule) -> Request:
-    """Return the request with its program's loop removed: the loop that the plan's line `whole` does in one iteration.
+    """Return the request with its program's loop replaced by one iteration, as the plan's line `whole` says.
 
-    Raises an ArgumentError if the program has no loop that can be removed, or if its loop is over another dimension.
+    Raise an ArgumentError if the program has no loop that can be replaced, or if the loop is over another dimension
+    than the line names.
     """
     program = with_loop_run_once(request.program)
     if isinstance(program, str):
@@ -97,10 +98,10 @@ def _without_loop(request: Request, plan: Schedule) -> Request:
 
 
 def kernel_of(request: Request, program: Program, sizes: Mapping[Symbol, int], free: Collection[Op]) -> KernelProgram:
-    """Return a KernelProgram: `program` with its extents `sizes` and everything else that binding a plan needs.
+    """Return a KernelProgram: `program` with its extents, and everything else that binding a plan needs.
 
-    `free` are the loops with the same result for every tile size. The machine, the sizes known only at the call, and
-    whether logs are written come from `request`.
+    `sizes` is {dimension: extent}. `free` are the loops with the same result for every tile size. The machine, the
+    sizes known only at the call, and the option to record logs come from `request`.
     """
     opened, typical = request.open_extents, request.typical
     return KernelProgram(program, sizes, request.machine, free, opened, typical, request.logs, is_ordered(program))
@@ -110,8 +111,8 @@ def _bind_parts(request: Request, plan: Schedule, choose: ChoosePlan, name: str,
     """Bind (apply) a plan that splits a reduction over the dimension `name` into `count` parts, as split-K does.
 
     Return a MergedParts: the kernel that reduces the parts, bound to the plan, and the plan of the kernel that merges
-    the partial results, which `choose` makes. Raises an ArgumentError if the program has no such reduction or loop, if
-    it does not have that many parts in whole steps, or if the plan's axes of the parts are wrong.
+    the partial results, which `choose` makes. Raise an ArgumentError if the program has no such reduction or loop, if
+    it cannot be split into `count` parts of whole K steps, or if the plan's axes of the parts are wrong.
     """
     line, program, machine = f"parts {name} {count}", request.program, request.machine
     part = next((a for a in plan.axes if a.name == f"{name}_part"), None)
@@ -145,9 +146,10 @@ def _bind_parts(request: Request, plan: Schedule, choose: ChoosePlan, name: str,
 def _bind_one(forms: RequestForms, plan: Schedule) -> tuple[Request, OneKernel]:
     """Bind (apply) a plan of one kernel; return (the request, perhaps with its program rewritten, the kernel).
 
-    Loops that the plan has and the program lacks are inserted first. In a plan without a pipeline whose only MMA has no
-    atom, each lane may compute a box (rectangle) of results: the kernel's program is then over boxes of M. `forms` is
-    the request over digits (mixed-radix parts) of its dimensions, then over whole dimensions.
+    `forms` is the request over digits (mixed-radix parts) of its dimensions, then over whole dimensions. Loops that the
+    plan has and the program lacks are inserted first. If the plan has no pipeline and no MMA has an atom, each lane may
+    compute a box (rectangle) of results: the kernel's program is then over boxes of M. Raise an ArgumentError if the
+    plan does not fit the program.
     """
     request = _named_form(forms, plan)
     if plan.pipeline is not None:
@@ -180,8 +182,9 @@ def _named_form(forms: RequestForms, plan: Schedule) -> Request:
 def _with_k_loops(request: Request, plan: Schedule) -> Request:
     """Return the request with a K loop inserted around MMAs for each axis of the plan that asks for one.
 
-    It is an axis with a `loop` that the program lacks, along which MMAs reduce the whole dimension at once; in the new
-    loop each iteration reduces one tile. Raises an ArgumentError if an MMA cannot be computed in such steps.
+    An axis asks for a K loop if it has a `loop` with a tile smaller than the dimension, and the program has MMAs that
+    reduce the whole dimension at once, and no loop over it. Each iteration of the new loop reduces one tile. Raise an
+    ArgumentError if an MMA cannot be computed in such steps.
     """
     for axis in plan.axes:
         program = request.program
@@ -199,13 +202,13 @@ def _with_k_loops(request: Request, plan: Schedule) -> Request:
 
 
 def _bind_lanes(request: Request, whole_form: Request, plan: Schedule) -> OneKernel | None:
-    """Apply ("bind") a plan in which lanes compute the only MMA without an atom; return its kernel. Return None if it
-    is not such a plan.
+    """Apply ("bind") a plan in which lanes compute the only MMA without an atom; return its kernel, or None.
 
-    Each lane computes one result at a time, or a box (rectangle) of results if the plan says so; boxes are made from
-    `whole_form`, the request over whole dimensions. None also if the machine has no lanes (a CPU), if sizes are known
-    only at the call, if the program logs or must run in order, or if lanes cannot compute its MMA. Raise an
-    ArgumentError if boxes are impossible.
+    Each lane computes one result at a time, or a box (rectangle) of results if the plan says so. Boxes are made from
+    `whole_form`, the request over whole dimensions. Return None if the plan has no MMA or names an atom, if the machine
+    has no lanes (a CPU), if sizes are known only at the call, if the program logs or must run in order, or if lanes
+    cannot compute its MMA. Raise an ArgumentError if the plan asks for boxes that are impossible, or does not fit
+    otherwise.
     """
     program, machine = request.program, request.machine
     by_loops = bool(plan.products) and all(line.atom is None for line in plan.products)
@@ -232,7 +235,7 @@ def _with_loop_between(request: Request, plan: Schedule) -> Program:
     """Return the request's program, with a loop over the dimension that links two MMAs if the plan has such a loop.
 
     The dimension is N of the first MMA and K of the second. A `loop` in the plan is such a loop if its tile is as wide
-    as the first MMA's tile of N; a shorter one is a K step of the second MMA, and nothing is inserted. Raises an
+    as the first MMA's tile of N. A shorter one is a K step of the second MMA, and nothing is inserted. Raise an
     ArgumentError if the program cannot have that loop.
     """
     for d in summed_between(request.program):
@@ -249,10 +252,10 @@ def _with_loop_between(request: Request, plan: Schedule) -> Program:
 
 
 def _with_loop_tiles(request: Request, plan: Schedule, program: Program) -> Program:
-    """Return `program` with its loops in the tile sizes that the plan states.
+    """Return `program` with the tile size of each loop set to the one that the plan states for the loop's axis.
 
-    Only loops whose result does not depend on the tile size are changed. Loops that only add MMAs to an accumulator
-    stay: the plan's tile is their K step. So do loops for which a constraint of the author states more than a tile
+    A loop is unchanged if its result depends on the tile size, if it only adds MMAs to an accumulator (the plan's tile
+    is then its K step), if the plan states no tile for it, or if a constraint of the author states more than a tile
     size.
     """
     for loop in [op for op in program.walk() if op.name == "iterate"]:
@@ -266,7 +269,8 @@ def _with_loop_tiles(request: Request, plan: Schedule, program: Program) -> Prog
 
 
 def _columns_along(request: Request, plan: Schedule, d: Expr) -> list[int]:
-    """Return the N tile sizes, in elements, that the plan's `mma` lines give to MMAs whose N is `d`.
+    """Return the list of the N tile sizes, in elements, that the plan's `mma` lines give to MMAs with the dimension `d`
+    as N.
 
     N is the last dimension of an MMA's accumulator.
     """

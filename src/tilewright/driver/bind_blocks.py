@@ -20,9 +20,9 @@ def bind_blocks(request: Request, plan: Schedule) -> OneKernel:
     """Bind (apply) a CPU plan with axes `rows`, `columns` and `depth`; return its kernel.
 
     The kernel's program is the request's, rewritten to digits (mixed-radix parts) of its dimensions in the plan's loop
-    order. Raises an ArgumentError on a machine with lanes (a GPU), for a program that is not one product, for an
+    order. Raise an ArgumentError on a machine with lanes (a GPU), for a program that is not one product, for an
     argument longer than its dimensions say, and for a plan that marks other sizes as open (known only at the call) than
-    the program.
+    the program has.
     """
     line = f"atom {plan.atom}"
     if request.machine.lanes is not None:

@@ -30,8 +30,8 @@ from tilewright.rewrite.tile_between_gemms import without_k_loops
 def bind_halo(request: Request, plan: Schedule) -> OneKernel:
     """Bind (apply) a plan with halo tiles (input patches, loaded once for all filter taps); return its kernel.
 
-    The kernel's program is the request's, rewritten so that M (its rows) is in boxes of output pixels. Raises an
-    ArgumentError if the plan does not fit the program.
+    The kernel's program is the request's, rewritten so that M is in boxes of output pixels. Raise an ArgumentError if
+    the plan does not fit the program.
     """
     boxes, boxed = HaloKernel.of(request, plan).over_boxes()
     extents = {**request.sizes, **boxes.sizes}
@@ -59,12 +59,12 @@ class HaloKernel:
 
     @classmethod
     def of(cls, request: Request, plan: Schedule) -> HaloKernel:
-        """Return the HaloKernel of a request and its plan: the program, with M split into digits (image, row and
-        column), each of which becomes a dimension.
+        """Return the HaloKernel of a request and its plan: the program with M split into digits, each a dimension of
+        its own.
 
-        The program's loops over K are removed first, except for those over filter taps, as the plan has them. Raise an
-        ArgumentError if the program does not have exactly one MMA with M, N and K, if the plan names another one, or if
-        M cannot be split into digits.
+        Digits are mixed-radix parts of M, such as image, row and column. The program's loops over K are removed first,
+        except for those over filter taps, as the plan has them. Raise an ArgumentError if the program does not have
+        exactly one MMA with M, N and K, if the plan names another one, or if M cannot be split into digits.
         """
         without_loops, _ = without_k_loops(
             request.program, request.free
@@ -90,8 +90,8 @@ class HaloKernel:
     def over_boxes(self) -> tuple[ProgramInBoxes, Schedule]:
         """Return (the program with M in boxes of output pixels, the plan of that program).
 
-        The plan must have a pipeline. Before the rewrite, every line of the plan is checked: operands, axes, atom,
-        waves, registers, box and copies. An ArgumentError quotes the line that does not fit.
+        The plan must have a pipeline. Every line of the plan is checked: operands, axes, atom, waves, registers, box
+        and copies. Raise an ArgumentError that quotes the line that does not fit.
         """
         line = self.line
         if line.atom is None:
@@ -121,10 +121,10 @@ class HaloKernel:
     def _boxed_plan(self, boxes: ProgramInBoxes, box: tuple[int, ...], walk: LineLayout | None) -> Schedule:
         """Return the plan with the axis of M replaced by two axes: one counts boxes, one counts the rows within a box.
 
-        `boxes` has the names of these dimensions, `box` the extents of a box, one for each digit (mixed-radix part)
-        of M. `walk` is None, or the layout of image lines whose rows run on from one line to the next: the second axis
-        then has one digit per extent, the last with the padding of a line. In `grid` the axis within a box comes first,
-        with one task, so that raster groups are formed by the last two axes.
+        `boxes` has the names of these dimensions. `box` has the extents of a box, one for each digit (mixed-radix part)
+        of M. `walk` is None, or the layout of image lines if M runs on from one line to the next; the axis within a box
+        then has one digit for each extent, the last one with the padding of a line. In `grid` the axis within a box
+        comes first, with one task, so that raster groups are formed by the last two axes.
         """
         (inner,), statement = map(str, boxes.inner), self.line
         outer, count = str(boxes.outer), boxes.sizes[boxes.outer]
@@ -182,13 +182,14 @@ class HaloKernel:
             raise refused(plan.lines()[-1], "a kernel with halo tiles has no such line")
 
     def _width(self, d: Expr) -> int:
-        """Return the elements per workgroup of dimension `d` of C: the MMA's tile of N if `d` is N, else 1."""
+        """Return how many elements of `d`, a dimension of C, a workgroup has: the MMA's tile of N if `d` is N, else
+        1."""
         return self.line.columns if d is self.axes.n else 1
 
     def _atom(self, line: ProductUnit) -> MultiplyAtom:
-        """Return the atom that the plan's `mma` line `line` names.
+        """Return the atom that `line`, the plan's `mma` line, names.
 
-        Raises an ArgumentError if no such atom takes the operands, if it cannot read a halo tile (it must be
+        Raise an ArgumentError if no such atom takes the operands, if it cannot read a halo tile (it must be
         asynchronous and read shared memory), if the line puts N on the atom's rows, or if the plan's K step is not one
         row of shared memory.
         """
@@ -206,9 +207,9 @@ class HaloKernel:
         return atom
 
     def window(self) -> SlidingWindow:
-        """Return the SlidingWindow by which operand A is read: coordinates as sums of output pixels and filter taps.
+        """Return the SlidingWindow of operand A: how its coordinates are sums of output pixels and filter taps.
 
-        Raises an ArgumentError if an operand is computed, or if A is not read by a sliding window.
+        Raise an ArgumentError if an operand is computed, or if A is not read by a sliding window.
         """
         reads = operand_reads(self.op, self.axes, self.program)
         if reads is None:
@@ -219,10 +220,10 @@ class HaloKernel:
         return slides
 
     def _line(self, side: int) -> ValuePlacement:
-        """Return the plan's line that places operand A (`side` 0, as a halo) or operand B (`side` 1, as a panel).
+        """Return the plan's line that places operand A, as a halo (`side` 0), or operand B, as a panel (`side` 1).
 
-        Raises an ArgumentError if the plan has no such line, or one with another form or hint. Both operands must be
-        reads.
+        Raise an ArgumentError if the plan has no such line, or one with another form or hint. Both operands must be
+        plain reads, not computed.
         """
         reads = operand_reads(self.op, self.axes, self.program)
         assert reads is not None
@@ -235,10 +236,10 @@ class HaloKernel:
         return line
 
     def box(self, window: SlidingWindow, microkernel: Microkernel) -> tuple[tuple[int, ...], LineLayout | None]:
-        """Return (extents of a workgroup's box of output pixels, one per digit of M; a LineLayout, or None).
+        """Return (extents of a workgroup's box of output pixels, one for each digit of M; a LineLayout or None).
 
         Digits are mixed-radix parts of M: image, row, column. The LineLayout is the layout of image lines if the plan
-        pads them, so that rows run on from one line to the next; the box then has whole images. `window` is how A is
+        pads them, so that M runs on from one line to the next. The box then has whole images. `window` says how A is
         read. Raise an ArgumentError if
 
         - a split of M's axis is no `task` of one of its digits,
@@ -277,10 +278,10 @@ class HaloKernel:
         return box, walk
 
     def _check_copies(self) -> None:
-        """Raise an ArgumentError unless the plan copies A once per K step, and B at the start or in an innermost loop.
+        """Raise an ArgumentError unless the plan copies A once per K step, and B at the start or in one of the two
+        innermost loops.
 
-        B may be copied in one of the two innermost loops. An iteration may have one filter tap, or all taps of the
-        innermost filter dimension.
+        An iteration of a filter dimension may have one tap only; of the innermost one, it may have all taps.
         """
         a, b = self._line(0), self._line(1)
         order = [str(d) for d in (self.axes.k, *self.axes.deep)]
@@ -308,8 +309,8 @@ class HaloKernel:
     def _check_start(self, b: ValuePlacement, loops: dict[Symbol, int]) -> None:
         """Raise an ArgumentError unless operand B can be copied at the start and stay in shared memory for all tasks.
 
-        It can if all tasks (workgroups' tiles) read the same part of B, and one filter tap at a time; the plan then
-        has a single stage. `b` is the plan's line of B, `loops` is {filter dimension: taps per iteration}.
+        It can if all tasks (workgroups' tiles) read the same elements of B, one filter tap at a time, and the plan has
+        a single stage. `b` is the plan's line of B. `loops` is {filter dimension: taps per iteration}.
         """
         for d in (self.axes.n, *(d for d in self.axes.around if d not in self.digits)):
             if self._width(d) < numbers_of(self.sizes)(d):

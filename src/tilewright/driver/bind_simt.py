@@ -40,11 +40,12 @@ class LaneRows:
 
     @classmethod
     def of(cls, request: Request, product: SimtMatch) -> LaneRows | str:
-        """Return the LaneRows of an MMA: its M split into digits, from which boxes can be made; or text: why not.
+        """Return the LaneRows of an MMA, with M split into digits from which boxes can be made; or text: why that is
+        impossible.
 
-        Lanes cannot compute boxes of rows if M is not exactly one dimension, if the author states tiles, if M has no
-        digits (mixed-radix parts), or if the grid cannot split them. `product` is the MMA as lanes compute it; the
-        program of `request` must be over whole dimensions.
+        It is impossible if M is not exactly one dimension, if the author states tiles, if M has no digits (mixed-radix
+        parts), or if the grid cannot split them. `product` is the MMA as lanes compute it. The program of `request`
+        must be over whole dimensions.
         """
         program, free = request.program, request.free
         if len(product.rows) != 1:
@@ -66,11 +67,11 @@ class LaneRows:
         return cls(product.terms, str(row), over, sizes, digits, cut, read, loops)
 
     def bound(self, plan: Schedule, box: dict[str, int]) -> tuple[SimtProduct, ProgramInBoxes, Schedule]:
-        """Return (how lanes compute the MMA, the program over boxes of rows, the plan of that program).
+        """Return (how lanes compute the MMA, the program over boxes of M, the plan of that program).
 
-        `box` is {digit (mixed-radix part) of M: extent of a lane's box}. Raise an ArgumentError if `box` names an
-        unknown digit, if an extent is longer than its digit, or if the last box extends past the end of a digit and
-        writes do not drop the results there.
+        `box` is {digit (mixed-radix part) of M: extent of a lane's box}; a digit without an entry has the extent 1.
+        Raise an ArgumentError if `box` names an unknown digit, if an extent is longer than its digit, or if the last
+        box extends past the end of a digit and writes do not drop the results there.
         """
         axis = plan.axis(self.name)
         unknown = [d for d in box if d not in map(str, self.digits)]
@@ -90,7 +91,7 @@ class LaneRows:
         return self.with_dims(terms), boxes, boxed.to_boxed_plan(plan)
 
     def over_boxes(self, terms: SimtProduct) -> tuple[ProgramInBoxes, BoxedRows]:
-        """Return (the program with M in boxes of rows, the names and extents of the boxed rows for the plan).
+        """Return (the program with M in boxes, the names and extents of the boxed rows for the plan).
 
         A box is the rectangle of results that one lane computes; `terms` has its extents.
         """
@@ -102,9 +103,10 @@ class LaneRows:
         return replace(boxes, sizes={**self.sizes, **boxes.sizes}), boxed
 
     def with_dims(self, terms: SimtProduct) -> SimtProduct:
-        """Return `terms` (how lanes compute the MMA) with `box_dims` and `grid_dims` of the program over boxes of M.
+        """Return `terms` (how lanes compute the MMA) with `box_dims` and `grid_dims` set for the program over boxes of
+        M.
 
-        `box_dims` are the dimensions within a box. `grid_dims` are the dimensions that the grid may split; in place of
+        `box_dims` are the dimensions within a box. `grid_dims` are the dimensions that the grid may split: in place of
         the digits (mixed-radix parts) of M, they have the dimension that counts boxes and the dimensions within a box.
         """
         cut, inner = [d for d in self.cut if d not in self.digits], tuple(inner_of(self.digits, terms.box_extents))

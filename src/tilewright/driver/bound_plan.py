@@ -62,9 +62,10 @@ class RepackedKernels:
     notes: tuple[str, ...]
 
     def runs_at_every_launch(self, constant: Collection[str]) -> tuple[bool, ...]:
-        """Return a tuple of bools, one for each copy kernel: True if it runs at every launch, False if it runs once.
+        """Return a tuple of bools, one for each copy kernel: True if it runs at every launch.
 
-        It runs once, when arguments are bound, if the argument that it copies is among the names `constant`.
+        It is False if the argument that the kernel copies is among the names in `constant`: the kernel then runs once,
+        when arguments are bound.
         """
         return tuple(copy.request.program.args[0].name not in constant for copy in self.copies)
 
@@ -78,8 +79,8 @@ class FurtherPlans(Protocol):
     def after(self, why: str, overflows: bool) -> tuple[BoundPlan, bool]:
         """Return (the next bound plan to try, True if it is the last one) after the lowering refused a plan.
 
-        `why` is the reason of the refusal. `overflows` says that the only reason is too little shared memory. Classes
-        that rank plans define this method.
+        `why` is the reason of the refusal. `overflows` is True if the only reason is too little shared memory. Raise a
+        ProgramError if no plan can be tried. Classes that rank plans define this method.
         """
 
 
@@ -118,7 +119,7 @@ class ChoosePlan(Protocol):
     """The type of the function that plans a request: `choosing.choose_plan`."""
 
     def __call__(self, forms: RequestForms, between: str = "") -> BoundPlan:
-        """Return the chosen plan of a request, bound to its kernels; functions like `choose_plan` have this type.
+        """Return the chosen plan of a request, bound to its kernels. `choose_plan` is a function of this type.
 
         `forms` is the request over digits (mixed-radix parts) of its dimensions, then over whole dimensions. `between`
         names the argument that the preceding kernel writes, "" if there is none.

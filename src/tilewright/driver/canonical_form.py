@@ -23,11 +23,17 @@ def canonical(request: Request) -> Request:
     """Return the request with its program in a canonical form, so that programs with the same meaning get the same
     plan.
 
-    Equal reads are merged, and the dimensions of tiles get one order. On a GPU, a softmax between two MMAs becomes a
-    loop, and loops with several accumulators are split. If all sizes are known before the call, strided transposed
-    convolutions are split into phases without zeros, and dimensions that are contiguous in memory are merged, unless
-    the author's plan names them. Grid programs (whose workgroups the author states) and programs with logs are returned
-    unchanged.
+    Grid programs (whose workgroups the author states) and programs with logs are returned unchanged. For others, these
+    rewrites are made:
+
+    - Equal reads are merged. In loops, constants of masks are copied to the selects that use them.
+    - The dimensions of tiles get one order.
+    - On a CPU, loops with one iteration are replaced by their bodies.
+    - On a GPU, a softmax between two MMAs becomes a loop, K loops with accumulators of two kinds are split, and indices
+      of filter taps of extent 1 are removed.
+    - If all sizes are known before the call and no argument is longer than it says, strided transposed convolutions are
+      split into phases without zeros, and dimensions that are contiguous in memory are merged. Dimensions that the
+      author's plan names stay.
     """
     if request.logs or request.workgroups is not None:
         return request
@@ -57,10 +63,12 @@ def canonical(request: Request) -> Request:
 
 
 def _trips(request: Request, loop: Op) -> int | None:
-    """Return the number of iterations of `loop` on a CPU; None if it is not known, or if the author's plan chooses it.
+    """Return the number of iterations of `loop` on a CPU; None if it is not known, or if the author's plan splits its
+    axis.
 
-    A loop without a stated tile size has one iteration if each plan takes its axis whole. Loops that only add products
-    may be cut by plans.
+    With a stated tile size, the number follows from it. Without one, it is 1 if every plan takes the axis whole: the
+    loop's result does not depend on the tile size, the axis is short, and the loop does more than add products to an
+    accumulator. The number of a loop with a stated start or number of iterations counts as not known.
     """
     axis, size = loop.attrs["axis"], request.size
     stated = tiling_attrs(request.program, axis)
@@ -82,9 +90,9 @@ def _in_phases(request: Request) -> Request:
     """Return the request with its program split into phases, so that MMAs skip zeros, as in a strided transposed
     convolution.
 
-    It is split where an MMA operand is zero unless a sum of two indices, one of the result and one of filter taps, is a
+    It is split if an MMA operand is zero unless a sum of two indices, one of the result and one of filter taps, is a
     multiple of a number. On a CPU, all phases must have equally many taps. Dimensions of taps that the author's plan
-    names are not split.
+    names are not split. A program without such an operand is unchanged.
     """
     named = set() if request.pinned is None else {axis.name for axis in request.pinned.axes}
     # A CPU's task packs operands that need bounds checks itself: phases with fewer taps cost more than they save.
@@ -97,8 +105,8 @@ def _names_dims(plan: Schedule, program: Program, rewritten: Program) -> bool:
     """True if the author's `plan` names dimensions of the author's `program`, so that none of them may be merged.
 
     A plan without an atom names them if its axes include all dimensions of `program`. A CPU plan with an atom has the
-    axes `rows`, `columns` and `depth`, made of digits (mixed-radix parts). It names them if `rewritten` (the program
-    with dimensions merged) has merged dimensions, and no digit's name begins with the name of a merged dimension.
+    axes `rows`, `columns` and `depth`, made of digits (mixed-radix parts). It names them if `rewritten`, the program
+    with dimensions merged, has merged dimensions, and no digit's name begins with the name of a merged dimension.
     """
     if plan.atom is None:
         named = {axis.name for axis in plan.axes}

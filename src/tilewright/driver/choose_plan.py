@@ -20,9 +20,9 @@ def choose_plan(forms: RequestForms, between: str = "") -> BoundPlan:
     """Return the plan of a request, bound to its kernels: the author's plan, or the best that the search finds.
 
     `forms` is the request over digits (mixed-radix parts) of its dimensions, then over whole dimensions. `between`
-    names the argument that the preceding kernel writes, "" if there is none. An author's plan that cannot be bound
-    raises an ArgumentError that quotes its lines. For a program with logs, it is checked, but the best plan is
-    returned.
+    names the argument that the preceding kernel writes, "" if there is none. Raise an ArgumentError that quotes lines
+    of the author's plan if it cannot be bound, and a ProgramError if no plan of the search can be. For a program with
+    logs, the author's plan is only checked by `known_plan`, and the best plan of the search is returned.
     """
     pinned_plan = forms[0].pinned
     if pinned_plan is None:
@@ -36,8 +36,8 @@ def choose_plan(forms: RequestForms, between: str = "") -> BoundPlan:
 def _choose_of_candidate(forms: RequestForms, between: str = "") -> BoundPlan:
     """Return the plan of one kernel of a candidate that the search proposes, bound to its kernels.
 
-    It does the same as `choose_plan`, with the same parameters, but an error about the request's plan does not quote
-    lines: no author wrote them, and to find the lines at fault needs a search of its own.
+    It has the parameters and the result of `choose_plan`. But an error about the request's plan does not quote lines:
+    no author wrote them, and to find the lines at fault needs a search of its own.
     """
     if forms[0].pinned is None:
         return _best_plan(forms, between)
@@ -45,11 +45,11 @@ def _choose_of_candidate(forms: RequestForms, between: str = "") -> BoundPlan:
 
 
 def _bind_stated(forms: RequestForms, between: str, choose: ChoosePlan) -> BoundPlan:
-    """Return the plan that the request states, bound to its kernels. For a program with logs, check that plan, and
-    return the best plan of the search instead.
+    """Return the plan that the request states, bound to its kernels. The request must state a plan.
 
-    The request must state a plan. `choose` plans the kernels that it has no lines for. `forms` and `between` are those
-    of `choose_plan`. Raise an ArgumentError if the plan does not fit the program.
+    For a program with logs, that plan is only checked by `known_plan`, and the best plan of the search is returned.
+    `choose` plans the kernels that the stated plan has no lines for. `forms` and `between` are those of `choose_plan`.
+    Raise an ArgumentError if the stated plan does not fit the program.
     """
     stated = forms[0].pinned
     assert stated is not None
@@ -71,9 +71,10 @@ def _best_plan(forms: RequestForms, between: str = "") -> BoundPlan:
 
 
 def _plan_of_grid(request: Request) -> BoundPlan:
-    """Return the plan of a grid program, bound to its kernel, with notes for `explain`.
+    """Return the plan of a grid program, whose workgroups the author states, bound to its kernel, with notes for
+    `explain`.
 
-    In a grid program, the author states the workgroups.
+    The plan is stated to launch early if the machine has early launches. It has no predicted time.
     """
     machine, name = request.machine, request.program.name
     plan = plan_of_grid(request.program, request.sizes, machine, request.free, request.open_extents)

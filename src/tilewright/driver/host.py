@@ -47,10 +47,10 @@ from tilewright.plan.model import cycles_to_copy
 def write_host(request: Request, lowered: Lowered, choice: Choice) -> Module:
     """Return the Module of a compiled program: its block programs, and a host program that launches them.
 
-    The host program takes the arguments as the caller passes them, launches the kernels that prepare operands (once,
-    for arguments that are constant), then the main one. Values that are logged become further arguments; faults are
-    checked after the launch. `lowered` has the block programs. `choice` has their predicted times, which are used if it
-    has one for each kernel.
+    `lowered` has the block programs, `request` the arguments as the caller passes them. The host program first launches
+    the kernels that prepare operands (once, for constant arguments), then the main one. Logged values become further
+    arguments. Faults are checked after the launch. `choice` has predicted times; they decide numbers of workers if
+    there is one for each kernel.
     """
     block = lowered.program
     roles = {a.name or "": program_arg.type.role for a, program_arg in zip(lowered.arguments, block.args, strict=False)}
@@ -92,7 +92,7 @@ class _Host:
         """True if a launch needs a new workspace for its argument `name`, of type `kind`.
 
         It does if no argument or workspace has that name yet. It also does if the launched program writes the argument,
-        and the workspace of that name has another size or element type; an argument of the caller is never replaced.
+        and the workspace of that name has another size or element type. An argument of the caller is never replaced.
         """
         known = self.args.get(name)
         if known is None or name in self.of_caller or kind.role != "out":
@@ -116,10 +116,11 @@ class _Host:
         return self.b.emit("reshape", (value,), {"shape": extents}, names=(f"{value.name}_shaped_",)).result
 
     def as_taken(self, name: str, kind: TensorType) -> Value:
-        """Emit the operations that bring the argument `name` into the type `kind`; return the resulting tensor.
+        """Emit the operations that bring the argument `name` into the type `kind`, as a block program takes it; return
+        the tensor.
 
-        A block program takes the argument in this form: with other strides, padded with zeros, converted to a wider
-        type, or reshaped. The argument is returned unchanged if it has the type already.
+        They give it other strides, pad it with zeros, convert it to a wider type, or reshape it. If the argument has
+        the type already, nothing is emitted and the argument is returned.
         """
         argument = self.args[name]
         if kind.strides is not None:
@@ -145,10 +146,11 @@ class _Host:
         return argument_type.dtype is not kind.dtype or self._padded_dim(argument_type, kind) is not None
 
     def _padded_dim(self, argument_type: TensorType, kind: TensorType) -> int | None:
-        """Return the dimension, counted from the last (-1), along which `kind` has another extent than the argument.
+        """Return the dimension, counted from the last (-1), along which the argument must be padded to become a `kind`.
 
-        `kind` is the type that a block program takes: there the argument is padded with zeros. None if both have
-        equally many elements, perhaps in another shape, or if `kind` has strides.
+        `argument_type` is the type of the argument, `kind` the type that a block program takes. It is the last
+        dimension in which their extents differ. Return None if both have equally many elements, perhaps in another
+        shape, or if `kind` has strides.
         """
         before, after = argument_type.shape, tuple(map(self.in_parameters, kind.shape))
         if kind.strides is not None or prod(before, start=as_expr(1)) is prod(after, start=as_expr(1)):
@@ -156,7 +158,8 @@ class _Host:
         return next(-1 - n for n, (a, b) in enumerate(zip(before[::-1], after[::-1], strict=False)) if a is not b)
 
     def _padded(self, name: str, argument: Value, kind: TensorType, dim: int) -> Value:
-        """Emit a workspace of type `kind`, and the launch that fills it with `argument`, zero-padded; return it.
+        """Emit a workspace of type `kind`, and the launch that fills it with `argument` and zeros; return the
+        workspace.
 
         The padding is along dimension `dim`, counted from the last (-1). `name` is the argument's name.
         """
@@ -170,11 +173,11 @@ class _Host:
         return padded
 
     def _as_rows(self, shape: Sequence[Expr]) -> tuple[Expr, Expr]:
-        """Return (rows, columns): `shape` as a matrix that gives every core at least one row, with few rows.
+        """Return (rows, columns): `shape` as a matrix with at least one row for each core, and as few rows as possible.
 
-        Rows are the product of as few first dimensions as that takes, columns that of the rest: (2, 8, 5) on 4 cores ->
-        (16, 5). Extents that are known only at the call count as 1. If all dimensions would be rows, the result is one
-        row: (1, number of elements).
+        Rows are the product of the first extents, columns that of the others: (2, 8, 5) on 4 cores -> (16, 5). Extents
+        that are known only at the call count as 1. If no columns are left, the result is one row: (1, number of
+        elements).
         """
         rows, known = as_expr(1), 1
         for place, extent in enumerate(shape):
@@ -186,11 +189,11 @@ class _Host:
     def launch(
         self, program: Program, operands: Sequence[Value], workers: Expr | int | None = None, **settings: Expr
     ) -> None:
-        """Emit the launch of a block program on the tensors `operands`; the program is added to the module.
+        """Emit the launch of a block program on the tensors `operands`, and add the program to the module.
 
-        A program whose name is taken is renamed. A program whose `tasks` loop has no operations is added, but not
-        launched. `workers` is the number of threads or workgroups, by default one per core. `settings` are values of
-        the program's open parameters.
+        A program with a name that is taken is renamed. A program that has no operations but `tasks` loops is added, but
+        not launched. `workers` is the number of threads or workgroups; None: one per core. `settings` has values of the
+        program's open parameters, by name.
         """
         if program is not self.main:
             program = with_free_name(program, (self.name, self.main.name, *(p.name for p in self.programs)))
@@ -208,8 +211,10 @@ class _Host:
 
     @contextmanager
     def once(self, constant: bool) -> Iterator[None]:
-        """Context manager: if `constant`, operations emitted within it go to the `bind` block, which runs once, when
-        arguments are bound. Otherwise, or if it is nested in such a context, they are emitted as usual.
+        """Context manager for operations that run once, when arguments are bound.
+
+        If `constant`, operations emitted within it go to the host program's `bind` block. If not, or if it is nested in
+        such a context, they are emitted as usual.
         """
         if constant and not self.bound:
             self.bound = True
@@ -228,10 +233,8 @@ def _launch_with_packs(host: _Host, request: Request, lowered: Lowered, cycles: 
     """Emit the launches of `lowered` into the host program: those that pack its operands, then the program itself.
 
     `cycles` is the predicted time of these launches on all cores, without the packing of constant operands; None: it is
-    not known.
-
-    Arguments that the caller does not have become workspaces. Values that are logged become arguments, filled with NaN
-    or 0. If the program can fault, a workspace for faults and a check of each are emitted too.
+    not known. Arguments that the caller does not have become workspaces. Logged values become arguments, filled with
+    NaN or 0. If the program can fault, a workspace for faults and a check of each are emitted too.
     """
     block = lowered.program
     packed = []
@@ -269,9 +272,8 @@ def _launch_with_packs(host: _Host, request: Request, lowered: Lowered, cycles: 
 
 
 def _only_written(program: Program) -> Iterator[str]:
-    """Yield the names of the arguments that a tile program uses in `write` operations only, not in reads or atomic
-    updates.
-    """
+    """Yield the names of the arguments that `program`, a tile program, uses in `write` operations only, in the order of
+    the arguments."""
     ops = list(program.walk())
     for arg in program.args:
         if any(op.name == "write" and op.operands[1] is arg for op in ops) and not any(
@@ -284,8 +286,9 @@ def _workers(host: _Host, request: Request, program: Program, cycles: float | No
     """Return the number of workers (threads or workgroups) for a launch of the block program `program`.
 
     It is one per task, at most one per core. On a CPU it is 1 if several workers would save less time than it takes to
-    start them. `cycles` is the predicted time of `program` on all cores, with its launch; for sizes that only the call
-    tells, typical numbers are taken. None: it is not known. `host` is the host program that launches it.
+    start them. `cycles` is the predicted time of `program` on all cores, with its launch; None: it is not known, and
+    the time is not considered. Sizes that only the call tells have typical numbers for this decision. `host` is the
+    host program that launches it.
     """
     task_loop = next(op for op in program.walk() if op.name == "tasks")
     tasks = host.in_parameters(prod((r.hi for r in task_loop.attrs["ranges"]), start=as_expr(1)))
@@ -304,8 +307,8 @@ def _workers(host: _Host, request: Request, program: Program, cycles: float | No
 def _least_tasks_to_share(machine: Machine, cores: int, tasks: int, cycles: float) -> int:
     """Return the smallest number of tasks for which several workers are faster than one.
 
-    The time of a task follows from `cycles`, the predicted time of `tasks` tasks on all `cores`, with the launch. One
-    worker of several saves the time of the tasks that the others do. That must be as long as `sharing_cycles`.
+    The cycles of a task follow from `cycles`, the predicted time of `tasks` tasks on all `cores`, with the launch.
+    Sharing pays if the tasks that other workers take from the first one need at least `machine.limits.sharing_cycles`.
     """
     tasks = max(1, tasks)
     cycles_per_task = max(cycles - machine.limits.launch_cycles, 1.0) * min(tasks, cores) / tasks
@@ -314,9 +317,9 @@ def _least_tasks_to_share(machine: Machine, cores: int, tasks: int, cycles: floa
 
 
 def _cycles_to_pack(request: Request, pack: Pack) -> float | None:
-    """Return the predicted cycles of a kernel that packs an argument, on all cores.
+    """Return the predicted cycles of `pack`, a kernel that packs an argument, on all cores.
 
-    Sizes that only the call tells have typical numbers; None if one has none.
+    Sizes that only the call tells have typical numbers. Return None if one has none.
     """
     with_typical_sizes, moved_bytes = Substitution(request.typical), list[float]()
     for tensor in pack.program.args:
@@ -329,10 +332,11 @@ def _cycles_to_pack(request: Request, pack: Pack) -> float | None:
 
 
 def _widening(name: str, narrow: DType, wide: DType, rows: Expr, columns: Expr) -> Program:
-    """Return a new block program that converts a tensor of shape (rows, columns) from the type `narrow` to `wide`.
+    """Return a new block program `widen_NAME` that converts a tensor of shape (rows, columns) from the type `narrow` to
+    `wide`.
 
-    It has one task per row. An extent that is not a number becomes a parameter of the program, ROWS or COLUMNS. `name`
-    is the name of the argument, for the program's name.
+    It has one task per row. An extent that is not a number becomes a parameter of the program, ROWS or COLUMNS. NAME is
+    `name`, the argument's name.
     """
     b, shape = Builder(BLOCK), [rows, columns]
     for dim, extent in enumerate(shape):
@@ -352,10 +356,10 @@ def _widening(name: str, narrow: DType, wide: DType, rows: Expr, columns: Expr) 
 
 
 def _padding(name: str, dtype: DType, shape: Sequence[Expr], long: Expr) -> Program:
-    """Return a new block program that copies a tensor and pads it with zeros along its third dimension.
+    """Return a new block program `pad_NAME` that copies a tensor and pads it with zeros along its third dimension.
 
     `shape` is (rows, columns, short, inner); the result has the shape (rows, columns, `long`, inner). It has one task
-    per row. `name` is the name of the argument, for the program's name.
+    per row. NAME is `name`, the argument's name.
     """
     b = Builder(BLOCK)
     rows, columns, short, inner = shape

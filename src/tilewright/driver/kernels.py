@@ -25,11 +25,12 @@ from tilewright.transform.warp_specialize import with_roles
 
 
 def lower_kernels(bound: BoundPlan, lower: LowerPlan) -> tuple[BoundPlan, Lowered]:
-    """Lower a bound plan to block programs; return (the plan, perhaps with more notes, a Lowered).
+    """Lower a bound plan (a plan with its kernels) to block programs; return (the plan, perhaps with more notes, a
+    Lowered).
 
-    A bound plan is a plan with the kernels to which it was applied. If there are several kernels, the Lowered is the
-    one that runs last; those before it are in its field `before`. `lower` lowers the plans of further kernels, such as
-    those that repack operands or merge partial results.
+    If there are several kernels, the Lowered is the one that runs last; its field `before` has the others, in the order
+    in which they run. `lower` lowers the plans of further kernels, such as those that repack operands or merge partial
+    results.
     """
     kernels, request = bound.kernels, bound.request
     if isinstance(kernels, TwoKernels):
@@ -45,10 +46,11 @@ def lower_kernels(bound: BoundPlan, lower: LowerPlan) -> tuple[BoundPlan, Lowere
 
 
 def with_workspace(bound: BoundPlan, lowered: Lowered) -> tuple[BoundPlan, Lowered]:
-    """Move shared tensors that do not fit in shared memory to workspaces in global memory; return both.
+    """Return (`bound`, block programs): `lowered`, with shared tensors that do not fit moved to workspaces in global
+    memory.
 
-    The result is (the bound plan, unchanged; the block programs). CPU programs, programs of two kernels (each was
-    lowered this way already) and programs with a pipeline are returned unchanged.
+    `lowered` is changed in place. It is unchanged for a CPU, for a plan of two kernels (each was changed already), and
+    for a plan with a pipeline.
     """
     machine = bound.request.machine
     if machine.lanes is None or isinstance(bound.kernels, TwoKernels) or bound.plan.pipeline is not None:
@@ -57,7 +59,7 @@ def with_workspace(bound: BoundPlan, lowered: Lowered) -> tuple[BoundPlan, Lower
 
 
 def _lower_two(kernels: TwoKernels, lower: LowerPlan) -> Lowered:
-    """Lower two kernels with a value in memory between them; return the second, with the first to run before it.
+    """Lower two kernels with a value in memory between them; return the second, with the first in its field `before`.
 
     `lower` lowers the plan of each kernel.
     """
@@ -66,11 +68,11 @@ def _lower_two(kernels: TwoKernels, lower: LowerPlan) -> Lowered:
 
 
 def _lower_repacked(bound: BoundPlan, kernels: RepackedKernels, lower: LowerPlan) -> Lowered:
-    """Lower a plan with repacked operands; return the kernel on the copies, and the copies to run before it.
+    """Lower a plan with repacked operands; return the kernel on the copies, with the kernels that copy in its field
+    `before`.
 
-    The result is one Lowered, with the kernels that copy in its field `before`. Copies that run at every launch are
-    fused into one launch if possible; copies of arguments that `bound` marks as constant are not. `lower` lowers the
-    plan of each kernel.
+    Kernels that copy at every launch are fused into one launch if possible; those that copy a constant argument of the
+    request of `bound` run once and come first. `lower` lowers the plan of each kernel.
     """
     lowered = [lower(each)[1] for each in kernels.copies]
     _, last = lower(kernels.main)
@@ -83,10 +85,10 @@ def _lower_repacked(bound: BoundPlan, kernels: RepackedKernels, lower: LowerPlan
 
 
 def _lower_one(request: Request, kernel: OneKernel) -> tuple[Lowered, tuple[str, ...]]:
-    """Lower one kernel; return (its block program, notes for `explain`).
+    """Lower one kernel; return (its block program as a Lowered, notes for `explain`).
 
-    If M of the kernel is in boxes (rectangles of results), the block program is checked again: an atom may be unable to
-    read its halo tile, which raises an error.
+    If M of the kernel is in boxes (rectangles of results), the block program is checked again: a ProgramError is raised
+    if the atom cannot read its halo tile.
     """
     if not kernel.in_boxes:
         return _lowered(request, kernel)
@@ -98,11 +100,11 @@ def _lower_one(request: Request, kernel: OneKernel) -> tuple[Lowered, tuple[str,
 
 
 def _lowered(request: Request, kernel: OneKernel, written: Collection[Value] = ()) -> tuple[Lowered, tuple[str, ...]]:
-    """Lower one kernel for the request's machine; return (its Lowered, notes for `explain`).
+    """Lower one kernel for the request's machine; return (its block program as a Lowered, notes for `explain`).
 
     If the plan has a pipeline, the block program is split into producer and consumer waves, and MMAs start ahead if the
-    plan says so. Without one, barriers are inserted on machines with lanes. `written` are the arguments of which the
-    tasks together write every element.
+    plan says so. Without one, barriers are inserted on machines with lanes. `written` has arguments of which the tasks
+    together write every element.
     """
     sized, plan, machine = kernel.sized, kernel.bound.plan, request.machine
     lowered = lower_tiles(

@@ -13,10 +13,10 @@ from tilewright.transform.launch_order import can_be_early, launch_cycles
 
 
 def notes_on(request: Request, kernels: Kernels, plan: Schedule) -> tuple[str, ...]:
-    """Return the notes that `explain` prints on a bound plan, as a tuple of texts.
+    """Return the notes that `explain` prints on a bound plan, as a tuple of texts; () if there are none.
 
-    They say: nothing is written; operands that are repacked; constraints of the author that the plan does not follow;
-    and accumulators in f16. `kernels` are the plan's kernels.
+    There are notes if nothing is written, on operands that are repacked, on constraints of the author that the plan
+    does not follow, and on accumulators in f16. `kernels` are the plan's kernels.
     """
     program, machine = request.program, request.machine
     nothing = () if any(op.name in WRITES for op in program.walk()) else ("nothing is written: nothing is launched",)
@@ -28,10 +28,10 @@ def notes_on(request: Request, kernels: Kernels, plan: Schedule) -> tuple[str, .
 
 
 def _repacking_notes(request: Request, kernels: RepackedKernels) -> tuple[str, ...]:
-    """Return a tuple of notes (texts), one on each operand that `kernels` repack: its new layout, and the time of the
-    copy.
+    """Return a tuple of texts, one for each operand that `kernels` repack: its new layout, and the time of the copy in
+    us.
 
-    For a constant argument the note says "when it is bound" instead of the time.
+    For a constant argument the text has "when it is bound" instead of the time.
     """
     machine, notes = request.machine, []
     repeated = kernels.runs_at_every_launch(request.constant)

@@ -29,9 +29,9 @@ def bind_pinned(forms: RequestForms, pinned: Schedule, between: str, choose: Cho
     """Return the BoundPlan of a pinned plan (given by the author): its kernels, its predicted time, and notes.
 
     `forms` is the request over digits (mixed-radix parts) of its dimensions, then over whole dimensions. `choose` plans
-    the kernels of which the plan says nothing. `between` names the argument that the preceding kernel writes, "" if
-    there is none. Raises an ArgumentError if the plan does not fit the program, or marks other sizes as open (known
-    only at the call) than the program has.
+    the kernels that the plan has no lines for. `between` names the argument that the preceding kernel writes, "" if
+    there is none. Raise an ArgumentError if the plan does not fit the program, or marks other sizes as open (known only
+    at the call) than the program has.
     """
     request = forms[0]
 
@@ -49,7 +49,11 @@ def bind_pinned(forms: RequestForms, pinned: Schedule, between: str, choose: Cho
 
 
 def _check_open(pinned: Schedule, request: Request) -> None:
-    """Raise an ArgumentError if an author's plan marks other sizes as open than the request has."""
+    """Raise an ArgumentError if `pinned`, an author's plan, marks other sizes as open (known only at the call) than the
+    request has.
+
+    A plan that marks no size is refused too if its axes name an open size.
+    """
     opened = {str(s) for s in request.open_extents}
     if pinned.open and not opened:
         raise ArgumentError(f"plan: {', '.join(sorted(pinned.open))}: no size is open here")
@@ -59,11 +63,10 @@ def _check_open(pinned: Schedule, request: Request) -> None:
 
 
 def known_plan(pinned: Schedule, request: Request) -> Schedule:
-    """Return an author's plan with its launch adapted to the request's machine: on a machine without early launches,
-    the plan says nothing of launches.
+    """Return an author's plan, without its statement about launches if the request's machine has no early launches.
 
-    Raise an ArgumentError if the lowering (code generator) or the machine cannot do a line of the plan. Raise one too
-    if tasks run in reverse order in a program with MMAs, or with sizes known only at the call.
+    Raise an ArgumentError if the lowering or the machine cannot do a line of the plan. Raise one too if tasks run in
+    reverse order in a program with MMAs, or with sizes known only at the call.
     """
     pinned = with_known_launch(pinned, request.machine)
     refuse_unlowered(pinned)
@@ -73,7 +76,7 @@ def known_plan(pinned: Schedule, request: Request) -> Schedule:
 
 
 def without_plan(forms: RequestForms) -> RequestForms:
-    """Return the forms of a request without its pinned plan (given by the author), as if none had been given."""
+    """Return the forms of a request without its pinned plan (the plan that the author gives)."""
     return tuple(replace(form, pinned=None) for form in forms)
 
 
@@ -83,7 +86,7 @@ def better_refusal(
     """Return the error `fault` about an author's plan as an error that quotes the plan's lines that it concerns.
 
     Wrong sizes and misspelt names are found by comparison with the plan that `choose` makes for the request without the
-    author's. `forms` is the request over digits (mixed-radix parts) of its dimensions, then over whole dimensions.
+    author's plan. `forms` is the request over digits (mixed-radix parts) of its dimensions, then over whole dimensions.
     `between` names the argument that the preceding kernel writes, "" if there is none.
     """
     request = forms[0]
@@ -97,9 +100,9 @@ def better_refusal(
 def lower_pinned(bound: BoundPlan, unpinned: Callable[[], BoundPlan], lower: LowerPlan) -> tuple[BoundPlan, Lowered]:
     """Lower a plan that the author gives; return (the bound plan, its block programs).
 
-    Raises an ArgumentError that quotes the plan's lines if the pipeline cannot be lowered, or if tasks need more shared
+    Raise an ArgumentError that quotes the plan's lines if the pipeline cannot be lowered, or if tasks need more shared
     memory than the machine has. The latter is allowed if the search chooses the same plan: `unpinned()` returns its
-    choice. `lower` lowers a plan.
+    choice. Raise a ProgramError if a plan without a pipeline cannot be lowered. `lower` lowers a plan.
     """
     pinned = bound.request.pinned
     assert pinned is not None
@@ -119,20 +122,21 @@ def lower_pinned(bound: BoundPlan, unpinned: Callable[[], BoundPlan], lower: Low
 
 
 def _is_chosen_plan(pinned: Schedule, unpinned: Callable[[], BoundPlan], lower: LowerPlan) -> bool:
-    """True if an author's plan equals the plan that is chosen and lowered without it; `unpinned()` returns that choice.
+    """True if an author's plan equals the plan that is chosen and lowered without it.
 
-    An equal plan is lowered even if shared memory overflows, because no other plan needs less. `lower` lowers the
-    choice.
+    `unpinned()` returns the choice, `lower` lowers it. An equal plan is lowered even if shared memory overflows,
+    because no other plan needs less.
     """
     chosen, _ = lower(unpinned())
     return chosen.plan == pinned
 
 
 def _refuse_overflow(lowered: Lowered, why: str, pinned: Schedule, machine: Machine) -> None:
-    """Raise an ArgumentError: tasks of an author's plan need more shared memory than the machine has, because of `why`.
+    """Raise an ArgumentError: tasks of an author's plan need more shared memory than the machine has, for the reason
+    `why`.
 
-    No error is raised for a plan without a pipeline if its tensors fit when they reuse each other's memory, which
-    `lowered` then does: its program is changed.
+    A plan without a pipeline is not refused if its tensors fit when they reuse each other's memory. The program in
+    `lowered` is changed, in place, so that they do.
     """
     if pinned.pipeline is None:
         reuse_shared_memory(lowered.program, machine)

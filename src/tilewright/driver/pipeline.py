@@ -77,7 +77,7 @@ def give_rows(request: Request) -> Request:
 
 
 def _names_atoms(plan: Schedule | None) -> bool:
-    """True if the author gives a plan, and it names the atom of an MMA."""
+    """True if `plan` is not None and names the atom of an MMA."""
     return plan is not None and (plan.atom is not None or any(line.atom is not None for line in plan.products))
 
 
@@ -93,8 +93,8 @@ def request_forms(request: Request) -> RequestForms:
     """Return the forms of a request to be planned: over digits of its dimensions, then over whole dimensions.
 
     Digits are mixed-radix parts, such as i//56 and i%56. On a GPU only reduced dimensions become digits, because copies
-    by lanes need flat rows. There is only one form if a GPU program can be over a single flat dimension, for grid
-    programs (whose workgroups the author states), and for programs with logs.
+    by lanes need flat rows. There is only one form in three cases: a GPU program can be over a single flat dimension,
+    and is rewritten so; a grid program (whose workgroups the author states); and a program with logs.
     """
     on_lanes, program = request.machine.lanes is not None, request.program
     if request.workgroups is not None or request.logs:
@@ -108,9 +108,10 @@ def request_forms(request: Request) -> RequestForms:
 
 
 def prepared(request: Request) -> RequestForms:
-    """Return the forms of a request, after all passes in REWRITES: what the search plans.
+    """Return the forms of a request, after all passes in REWRITES: the input of the search.
 
-    The forms are the request over digits (mixed-radix parts) of its dimensions, then over whole dimensions.
+    The forms are the request over digits (mixed-radix parts) of its dimensions, then over whole dimensions. Raise a
+    ProgramError if a quotient of known sizes is no integer.
     """
     require_whole_quotients(request)
     for _, rewrite in REWRITES:
@@ -122,7 +123,8 @@ def lower_plan(bound: BoundPlan) -> tuple[BoundPlan, Lowered]:
     """Lower a bound plan (a plan with its kernels); return (the plan that was lowered, its block programs).
 
     If the search ranked several plans, it is the best one that can be lowered, which may be another than `bound`. A
-    plan that the author gives is lowered itself, or refused with an error.
+    plan that the author gives is lowered itself, or refused with an ArgumentError. Raise a ProgramError if no plan can
+    be lowered.
     """
     if bound.further is not None:
         return lower_ranked(bound, bound.further, lower_plan)
@@ -132,7 +134,8 @@ def lower_plan(bound: BoundPlan) -> tuple[BoundPlan, Lowered]:
 
 
 def realise(request: Request, bound: BoundPlan, dumped: Dumped | None = None) -> Realised:
-    """Lower a bound plan (with its kernels), write its host program; return a Realised: plan, explanation, Module.
+    """Lower a bound plan (a plan with its kernels) and write the host program; return a Realised with the plan, its
+    explanation, the block programs and the Module.
 
     `dumped` is called with the text after each pass; None: there are no dumps.
     """
@@ -145,10 +148,12 @@ def realise(request: Request, bound: BoundPlan, dumped: Dumped | None = None) ->
 
 
 def run(request: Request, dumped: Dumped | None = None) -> Realised:
-    """Compile a request: run all passes in order, and return a Realised with the plan, its explanation, and the Module.
+    """Compile a request: run all passes in order; return a Realised with the plan, its explanation, the block programs
+    and the Module.
 
     `dumped` is called with the program's text at the start, the plan, and the text after each lowering pass; None:
-    there are no dumps.
+    there are no dumps. Raise an ArgumentError if the author's plan does not fit, and a ProgramError if no plan can be
+    lowered.
     """
     dump = dumped or _no_dump
     dump("start", "tile", request.program.__str__)
@@ -158,7 +163,7 @@ def run(request: Request, dumped: Dumped | None = None) -> Realised:
 
 
 def _no_dump(name: str, kind: str, text: Callable[[], str]) -> None:
-    """Do nothing: the function for dumps if none are wanted.
+    """Do nothing: this function takes the dumps if none are wanted.
 
-    `name` is the pass, `kind` the kind of text, `text()` would return it.
+    `name` is the pass, `kind` is the level of the text ("tile", "plan"), and `text()` would return the text.
     """

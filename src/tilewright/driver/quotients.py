@@ -13,10 +13,12 @@ from tilewright.ir.core import Op, Program
 
 
 def require_whole_quotients(request: Request) -> list[Expr]:
-    """Return a condition for each quotient whose sizes are known only at the call: that its remainder is 0.
+    """Return the list of the conditions that a call must meet: for each quotient of open sizes, that its remainder is
+    0.
 
-    Raise a ProgramError for a quotient of known sizes that is no integer, and for one that is no integer for any size.
-    Quotients that depend on more than sizes (indices, workgroup ids, symbols that the program sets) are left out.
+    Conditions are over the parameters of the open sizes. Quotients that depend on more than sizes (indices, workgroup
+    ids, symbols that the program sets) are left out. Raise a ProgramError for a quotient of known sizes that is no
+    integer or divides by 0, and for one that is no integer for any size.
     """
     extents, conditions = Substitution(dict(request.sized.extents)), dict[Expr, None]()
     sizes = set(request.opened.parameters)
@@ -35,8 +37,9 @@ def require_whole_quotients(request: Request) -> list[Expr]:
 
 
 def _quotients(program: Program) -> Iterator[tuple[Op, Exact]]:
-    """Yield (operation, quotient) for each `a / b` in the attribute `value` of an operation of a tile program, but not
-    those with a symbol that the program sets.
+    """Yield (operation, quotient) for each `a / b` in the attribute `value` of an operation of a tile program.
+
+    Quotients with a symbol that the program sets are left out.
     """
     set_here = {op.attrs["symbol"] for op in program.walk() if op.name == "set_symbol"}
     for op in program.walk():
@@ -47,7 +50,7 @@ def _quotients(program: Program) -> Iterator[tuple[Op, Exact]]:
 
 
 def _parts(e: Expr) -> Iterator[Expr]:
-    """Yield the expression `e` and all expressions in it."""
+    """Yield the expression `e` and all expressions nested in it, outer ones first."""
     yield e
     for part in e.parts:
         yield from _parts(part)

@@ -16,9 +16,9 @@ from tilewright.plan.search import Ranking, choice_of, lower_bound, rate_plan
 def rated(request: Request, kernels: Kernels, plan: Schedule, between: str) -> Choice:
     """Return the Choice of a bound plan: the plan with the time that the search's cost model predicts.
 
-    `kernels` are the plan's kernels. A plan that the model cannot time has the time 0 and a note why; a grid program
-    (whose workgroups the author states) has the time 0. `between` names the argument that the preceding kernel writes,
-    "" if there is none.
+    `kernels` are the plan's kernels. A plan that the model cannot time has the time 0 and a note with the reason. A
+    grid program (whose workgroups the author states) has the time 0. `between` names the argument that the preceding
+    kernel writes, "" if there is none.
     """
     machine, name = request.machine, request.program.name
     if request.workgroups is not None:

@@ -45,10 +45,10 @@ from tilewright.transform.scratch_memory import shared_overflow
 
 
 def rank_plans(forms: RequestForms, between: str, choose: ChoosePlan) -> BoundPlan:
-    """Search for plans of a request; return the best that can be bound, with the next ones to try in reserve.
+    """Search for plans of a request; return the best that can be bound. Its field `further` has the plans to try next.
 
     `forms` is the request over digits (mixed-radix parts) of its dimensions, then over whole dimensions. `choose` plans
-    further kernels. `between` names the argument that the preceding kernel writes, "" if there is none. Raises a
+    further kernels. `between` names the argument that the preceding kernel writes, "" if there is none. Raise a
     ProgramError if no plan can be bound.
     """
     bound, _ = RankedPlans(forms, between, choose).bind_next()
@@ -65,7 +65,8 @@ class RankedPlan(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The text that names the plan in a refusal: its family (rewrites and kinds of kernels) and its MMA lines."""
+        """Return the text that names the plan in a refusal: its family (rewrites and kinds of kernels) and its MMA
+        lines."""
         return "; ".join((*self.candidate.family, *map(str, self.plan.products)))
 
 
@@ -84,7 +85,7 @@ class RankedPlans:
         """Record that the plan tried last was refused because of `why`; return (next bound plan, True if it is the last
         one).
 
-        `overflows` says that the only reason is too little shared memory. The first such plan is kept: it is tried
+        `overflows` is True if the only reason is too little shared memory. The first such plan is kept: it is tried
         again as the last one, after all others are refused. Raise a ProgramError, as `bind_next` does, if no plan is
         left.
         """
@@ -95,12 +96,12 @@ class RankedPlans:
         return self.bind_next()
 
     def bind_next(self) -> tuple[BoundPlan, bool]:
-        """Return (next plan that can be bound, False); once there is none, (the last plan, True).
+        """Return (next plan that can be bound, False); if there is none, (the last plan, True).
 
         Plans that cannot be bound are recorded as refusals. The last plan is the best one that was refused only because
         shared memory overflows; True tells the caller to lower it with values in global memory. If none overflowed, and
-        exactly one plan was refused, that one is the last, so that its own error is raised. Otherwise raise a
-        ProgramError that lists the refusals.
+        the only refusal is that of a plan that could be bound, that plan is the last, so that its own error is raised.
+        Otherwise raise a ProgramError that lists the refusals.
         """
         for ranked in self._left:
             bound = result_or_refusal(partial(bind_plan, self._forms, ranked.plan, self._choose))
@@ -119,7 +120,8 @@ class RankedPlans:
 
         The first form is over digits (mixed-radix parts of dimensions), the next one over whole dimensions. A form is
         searched only when its first plan is asked for. Candidates that the lowering does not support are not yielded,
-        but recorded as refusals. `between` names the argument that the preceding kernel writes, "" if there is none.
+        but appended to the refusals. `between` names the argument that the preceding kernel writes, "" if there is
+        none.
         """
         first, *others = self._forms
         for request in (first, *(each for each in others if each.program is not first.program)):
@@ -137,8 +139,8 @@ class RankedPlans:
         """Return the BoundPlan of a plan that could be bound, and record the plan as the one tried last.
 
         `ranked` has the candidate, its plan, the search's ranking and the facts about the program. `request` has the
-        program as the plan rewrote it, and `kernels` the kernels to which it is bound. A plan without an atom gets the
-        request's open sizes (known only at the call) marked in its axes.
+        program as the plan rewrote it, and `kernels` the kernels to which it is bound. In the plan of the BoundPlan,
+        sizes that are known only at the call are marked as open (see `Request.with_open_marked`).
 
         The BoundPlan also has a Choice for `explain`, with the predicted time, what limits it, and why other plans were
         refused.
@@ -154,8 +156,9 @@ class RankedPlans:
 def lower_ranked(bound: BoundPlan, further: FurtherPlans, lower: LowerPlan) -> tuple[BoundPlan, Lowered]:
     """Lower the best plan that the lowering does not refuse; return (that plan, its block programs).
 
-    `bound` is tried first, then the plans that `further` yields. The last plan is lowered with its values in a
-    workspace in global memory, and its errors are raised. `lower` lowers further kernels.
+    `bound` is tried first, then the plans that `further` gives. The last plan is lowered with values that do not fit in
+    shared memory in a workspace, and its errors are raised. `lower` lowers further kernels. Raise a ProgramError if
+    every plan is refused.
     """
     while isinstance(lowered := _lowered(bound, lower), _Refused):
         bound, is_last = further.after(*lowered)
@@ -172,7 +175,8 @@ class _Refused(NamedTuple):
 
 
 def _lowered(bound: BoundPlan, lower: LowerPlan) -> tuple[BoundPlan, Lowered] | _Refused:
-    """Lower a bound plan; return (the plan, its block programs), or a _Refused: why the lowering refuses it.
+    """Lower a bound plan; return (the plan, its block programs), or a _Refused with the reason if the lowering refuses
+    it.
 
     A plan that needs more shared memory than the machine has is refused too. `lower` lowers further kernels.
     """
@@ -186,9 +190,9 @@ def _lowered(bound: BoundPlan, lower: LowerPlan) -> tuple[BoundPlan, Lowered] | 
 
 
 def _over_shared_memory(bound: BoundPlan, lowered: Lowered) -> str:
-    """Return text: why a lowered plan needs more shared memory than the machine has; empty if it fits.
+    """Return a text that says why a lowered plan needs more shared memory than the machine has; "" if it fits.
 
-    It is also empty, without a test, if sizes are known only at the call, and for two kernels and repacked operands.
+    It is also "", without a test, if sizes are known only at the call, and for two kernels and repacked operands.
     """
     request = bound.request
     if request.opened or not isinstance(bound.kernels, OneKernel | MergedParts):
@@ -197,10 +201,10 @@ def _over_shared_memory(bound: BoundPlan, lowered: Lowered) -> str:
 
 
 def _joined_refusals(refused: list[Refusal]) -> list[Refusal]:
-    """Join refusals of plans with the same name and the same kind of reason into one each; return the new list.
+    """Return a new list in which refusals of plans with the same name and similar reasons are joined into one.
 
-    The kind is the text before the colon of a reason. The joined refusal has the text of the first one in `refused` and
-    the number of others.
+    Reasons are similar if they are equal up to their first colon. The joined refusal has the text of the first of them
+    in `refused` and the number of the others.
     """
     alike: dict[tuple[str, str], list[Refusal]] = {}
     for each in refused:

@@ -42,7 +42,7 @@ class Repacking:
 def bind_repacked(request: Request, plan: Schedule, choose: ChoosePlan) -> RepackedKernels:
     """Bind (apply) a plan that repacks operands; return the kernels that copy them, and the kernel on the copies.
 
-    `choose` plans all of these kernels, the one on the copies by the plan's other lines. Raises an ArgumentError if the
+    `choose` plans all of these kernels, the one on the copies by the plan's other lines. Raise an ArgumentError if the
     operands cannot be repacked so, if the plan's `repack` lines name others than those that must be repacked together,
     or if a block-diagonal plan has no pipeline.
     """
@@ -94,10 +94,10 @@ def repacked(request: Request, pinned: Schedule | None, form: str) -> Repacking 
 
 
 def _main_program(copied: RepackedProgram, machine: Machine, form: str) -> SizedProgram:
-    """Return the program on repacked operands, with its sizes; `copied` has it as the rewrite made it.
+    """Return the program on repacked operands, with its sizes. `copied` is the result of the rewrite.
 
     If `form` is K_ROWS (K is the last dimension of the copies), K also becomes the last dimension of tiles, and
-    dimensions of M that need not be contiguous any more are merged. Other forms change nothing more.
+    dimensions of M that are contiguous on the copies are merged. For other forms the program is that of `copied`.
     """
     if form != K_ROWS:
         return SizedProgram(copied.program, copied.sizes, copied.shapes, copied.free)
@@ -107,11 +107,11 @@ def _main_program(copied: RepackedProgram, machine: Machine, form: str) -> Sized
 
 
 def _block_diagonal(request: Request, count: int, pitch: int) -> RepackedProgram | str:
-    """Rewrite `count` adjacent GEMMs as one MMA with a block-diagonal B; return the RepackedProgram program, or text:
-    why that is impossible.
+    """Rewrite `count` adjacent GEMMs as one MMA with a block-diagonal B; return a RepackedProgram, or text: why that is
+    impossible.
 
     The RepackedProgram has the rewritten program and the kernels that repack its operands. `pitch` is the alignment of
-    rows in bytes that bulk copies need. It is impossible if the program has no adjacent GEMMs, or if no atom can
+    rows, in bytes, that bulk copies need. It is impossible if the program has no adjacent GEMMs, or if no atom can
     multiply the blocks.
     """
     groups = find_groupable_gemms(request.program, request.sizes, _shapes_of(request))
@@ -127,23 +127,27 @@ def _block_diagonal(request: Request, count: int, pitch: int) -> RepackedProgram
 
 
 def _bulk_loads(machine: Machine) -> list[CopyAtom]:
-    """Return the machine's bulk copies: asynchronous copy atoms from global to shared memory that copy whole boxes."""
+    """Return the list of the machine's bulk copies: asynchronous copy atoms from global to shared memory that copy
+    whole boxes."""
     every = machine.copies_between("global", "shared")
     return [a for a in every if a.asynchronous and a.bytes_moved is None]
 
 
 def _atoms_from_shared(machine: Machine, product: Op) -> list[MultiplyAtom]:
-    """Return the machine's atoms that read operands from shared memory and take the operand types of the MMA `product`,
-    in either order.
+    """Return the list of the machine's atoms that read operands from shared memory and take the operand types of
+    `product`.
+
+    `product` is an MMA operation. Its operand types may be those of the atom's A and B in either order.
     """
     types = {v.type.dtype for v in product.operands[:2]}
     return [x for x in machine.multiply.values() if x.slab is not None and {x.a.dtype, x.b.dtype} == types]
 
 
 def _block_depth(atoms: Collection[MultiplyAtom], k: int) -> int:
-    """Return the K of a diagonal block: `k`, the K of a GEMM, if it is a multiple of the atoms' largest K step.
+    """Return the K of a diagonal block: `k`, the K of a GEMM, if it is a multiple of the largest K step of `atoms`.
 
-    Otherwise it is the step times the smallest power of two that covers `k`: 20 with steps of 16 -> 32.
+    Otherwise it is the step times the smallest power of two that covers `k`: 20 with steps of 16 -> 32. Without atoms,
+    the step is 1.
     """
     step = max((x.shape[2] for x in atoms), default=1)
     depth = step
@@ -153,5 +157,5 @@ def _block_depth(atoms: Collection[MultiplyAtom], k: int) -> int:
 
 
 def _shapes_of(request: Request) -> dict[Value, tuple[int, ...]]:
-    """Return {argument of a request: its shape as ints}."""
+    """Return {argument: shape as ints} of the request's program. All sizes must be known before the call."""
     return {a: tuple(int(n) for n in shape) for a, shape in request.sized.shapes.items()}

@@ -64,12 +64,12 @@ class Request:
 
     @property
     def program(self) -> Program:
-        """The tile program to be compiled."""
+        """Return the tile program to be compiled."""
         return self.sized.program
 
     @property
     def free(self) -> Collection[Op]:
-        """The program's free loops (those with the same result for every tile size)."""
+        """Return the program's free loops: those with the same result for every tile size."""
         return self.sized.free
 
     @property
@@ -79,46 +79,49 @@ class Request:
 
     @property
     def lenient(self) -> bool:
-        """True if arguments may be longer than their dimensions say, and set_symbol may set a symbol outside of its
-        range.
-        """
+        """True if arguments may be longer than their dimensions say, and set_symbol may set a symbol to a value outside
+        its range."""
         return CompileOptions.LENIENT in self.options
 
     @cached_property
     def sizes(self) -> dict[Symbol, int]:
-        """{dimension: its extent as an int}, with typical numbers for sizes that are known only at the call."""
+        """Return {dimension: its extent as an int}, with typical numbers for sizes that are known only at the call."""
         numbers = Substitution(self.typical)
         return {s: int(numbers(e)) if isinstance(e, Expr) else e for s, e in self.sized.extents.items()}
 
     @property
     def typical(self) -> Mapping[Symbol, int]:
-        """{symbol: its typical number} for symbols that a call binds, and symbols that follow from them."""
+        """Return {symbol: its typical number} of the symbols that a call binds, and of those that follow from them."""
         return self.opened.typical
 
     @property
     def open_extents(self) -> dict[Expr, Expr]:
-        """{dimension: its extent, an expression of symbols} for dimensions whose extent only a call tells."""
+        """Return {dimension: its extent, an expression of symbols} of the dimensions with an extent that only a call
+        tells."""
         return {s: n for s, n in self.sized.extents.items() if isinstance(n, Expr)}
 
     @property
     def size(self) -> Callable[[Expr], int]:
-        """A function that evaluates a dimension to an int; sizes known only at the call are typical numbers."""
+        """Return a function that takes a dimension or an expression of dimensions, and returns its value as an int.
+
+        Sizes known only at the call have typical numbers.
+        """
         return numbers_of({**self.sizes, **self.typical})
 
     def with_open_marked(self, plan: Schedule) -> Schedule:
-        """Return a plan with exactly those sizes marked as open that are known only at the call.
+        """Return `plan` with exactly those sizes marked as open that are known only at the call.
 
-        A plan over the digits of a product on a CPU names no sizes; it is returned as it is.
+        A CPU plan with the axes `rows`, `columns` and `depth` names no sizes; it is returned unchanged.
         """
         return plan if plan.in_blocks else plan.with_open({str(s) for s in self.open_extents})
 
     def rewritten(
         self, program: Program, free: Collection[Op], extents: Mapping[Symbol, Size] | None = None
     ) -> Request:
-        """Return this request with another program of the same meaning; this request is not changed.
+        """Return this request with `program`, another program of the same meaning; this request is not changed.
 
-        `free` are the loops of that program with the same result for every tile size. `extents` are the extents of its
-        dimensions; None: those of this request.
+        `free` are the loops of `program` with the same result for every tile size. `extents` is {dimension: extent} of
+        its dimensions; None: the extents of this request.
         """
         extents = self.sized.extents if extents is None else extents
         return replace(self, sized=replace(self.sized, program=program, free=free, extents=extents))
@@ -126,7 +129,7 @@ class Request:
     def longer(self) -> str | None:
         """Return the name of the first argument that is longer than its dimensions say; None if there is none.
 
-        None also if arguments must fit exactly (`lenient` is off): nothing is compared then.
+        Return None also if arguments must fit exactly (`lenient` is off): nothing is compared then.
         """
         images = Substitution(dict(self.sizes))
         for a in self.program.args if self.lenient else ():

@@ -17,8 +17,8 @@ def facts_of_request(request: Request, between: str = "") -> Facts:
     """Analyse a request's program; return its Facts, from which plans are searched, bound and rated.
 
     Sizes known only at the call have typical numbers. `between` names the argument that the preceding kernel writes, ""
-    if there is none. The Facts also have functions that analyse the program without its loop, or on copies of its
-    operands.
+    if there is none. The Facts also have functions that analyse two variants of the program: without its loop, and on
+    copies of its operands with K as the last dimension.
     """
     sizes, program = {**request.sizes, **request.typical}, request.program
     facts = facts_of(
@@ -34,9 +34,10 @@ def facts_of_request(request: Request, between: str = "") -> Facts:
 
 
 def _facts_without_loop(request: Request) -> Facts | str:
-    """Return the Facts (analysed program) of a request without its loop; or text: why the loop must stay.
+    """Return the Facts (analysed program) of a request with its loop replaced by one iteration; or text: why the loop
+    must stay.
 
-    The whole loop becomes one iteration, if the values that it carries can be merged.
+    It must stay unless the values that the loop carries can be merged, as those of an online softmax.
     """
     program = with_loop_run_once(request.program)
     if isinstance(program, str):
@@ -45,9 +46,9 @@ def _facts_without_loop(request: Request) -> Facts | str:
 
 
 def _facts_on_k_rows(request: Request) -> Facts | str:
-    """Return the Facts (analysed program) of a request on copies of its operands; or text: why it has none.
+    """Return the Facts (analysed program) of a request on copies of its operands with K as their last dimension.
 
-    The copies have K as their last dimension. The text says why operands cannot be copied so.
+    If operands cannot be copied so, return a text with the reason.
     """
     repacking = repacked(request, None, K_ROWS)
     return repacking if isinstance(repacking, str) else facts_of_request(repacking.main)

@@ -25,7 +25,8 @@ def part_of(request: Request, halves: TwoPrograms, program: Program, pinned: Sch
 
     `halves` has the extents of new dimensions, and the memory that the first kernel writes and the second reads.
     `pinned` is the plan of this kernel, or None. The free loops of the result (with the same result for every tile
-    size) are those of `request` that `program` has, and the changed copies of them that only add to accumulators.
+    size) are those of `request` that `program` has, and the loops over the same axes that only add products to
+    accumulators.
     """
     free = [op.attrs["axis"] for op in request.free]
     sizes, shapes = {**request.sizes, **halves.sizes}, {**request.sized.shapes, **halves.memories}
@@ -36,10 +37,10 @@ def part_of(request: Request, halves: TwoPrograms, program: Program, pinned: Sch
 
 
 def bind_two(request: Request, plan: Schedule, choose: ChoosePlan) -> TwoKernels:
-    """Split a program into two kernels as the plan says; return the plans of both, bound (applied) to them.
+    """Split a program into two kernels as the plan says; return a TwoKernels with the plan of each, bound to it.
 
-    `choose` plans them; the second kernel gets the best plan if the plan has no lines for it. Raises an ArgumentError
-    if the program cannot be split there, or if the plan repacks operands.
+    `choose` plans them. The second kernel gets the best plan if `plan` has no lines for it. Raise an ArgumentError if
+    the program cannot be split there, or if the plan repacks operands.
     """
     program, sizes, line = request.program, request.sizes, f"split kernel {plan.split_at}"
     after, before = plan.split_after, plan.split_before
@@ -57,9 +58,10 @@ def bind_two(request: Request, plan: Schedule, choose: ChoosePlan) -> TwoKernels
 
 
 def joined_plan(kernels: TwoKernels, plan: Schedule) -> Schedule:
-    """Return one plan for a program that runs as two kernels: the first's, with the second's in the field `then`.
+    """Return one plan for a program that runs as two kernels: the first kernel's plan, with the second's in the field
+    `then`.
 
-    From `plan` it takes where the program is split, and which loop becomes one iteration.
+    The fields of `plan` that say where the program is split, and which loop becomes one iteration, are copied to it.
     """
     first, second = kernels.first.plan, kernels.second.plan
     after, before = plan.split_after, plan.split_before

@@ -34,20 +34,23 @@ _REFUSED_OPTIONS = {"dynamic": "shapes are known when JAX traces", "target": "it
 
 
 def conv1d(x: Any, w: Any, bias: Any = None, **options: Any) -> Any:
-    """Return activation(convolution of x[n, w, c] by the filters w[f, s, c] + bias[f]), an array [n, output width, f].
+    """Return activation(convolution of x[n, w, c] by the filters w[f, s, c / groups] + bias[f]), an array [n, output
+    width, f].
 
-    It is `tilewright.conv1d` as a JAX function. `bias` may be None; `options` are those of `conv2d`.
+    It is `tilewright.conv1d` as a JAX function. `bias` may be None; `options` are those of `conv2d`. Raise
+    ArgumentError if arrays or options do not fit.
     """
     return _convolve(Conv1d, x, w, bias, options)
 
 
 def conv2d(x: Any, w: Any, bias: Any = None, **options: Any) -> Any:
-    """Return activation(convolution of x[n, h, w, c] by the filters w[f, r, s, c] + bias[f]).
+    """Return activation(convolution of x[n, h, w, c] by the filters w[f, r, s, c / groups] + bias[f]).
 
     The result is [n, output height, output width, f]. It is `tilewright.conv2d` as a JAX function, for jit, vmap,
     shard_map and grad; its gradients are convolutions too. `bias` may be None. `options` are those of `tilewright.Conv`
-    (stride, padding, dilation, groups, activation, ...), except `dynamic` and `target`, which raise ArgumentError.
-    Under vmap it is one convolution of more images, or one call for a batch of convolutions.
+    (stride, padding, dilation, groups, activation, ...), except `dynamic` and `target`. Under vmap it is one
+    convolution of more images, or one call for a batch of convolutions. Raise ArgumentError if arrays or options do not
+    fit.
 
     >>> import jax, jax.numpy as jnp
     >>> x, w = jnp.ones((1, 3, 3, 1)), jnp.ones((1, 2, 2, 1))
@@ -62,10 +65,10 @@ def conv2d(x: Any, w: Any, bias: Any = None, **options: Any) -> Any:
 
 
 def conv3d(x: Any, w: Any, bias: Any = None, **options: Any) -> Any:
-    """Return activation(convolution of x[n, d, h, w, c] by the filters w[f, t, r, s, c] + bias[f]).
+    """Return activation(convolution of x[n, d, h, w, c] by the filters w[f, t, r, s, c / groups] + bias[f]).
 
     The result is [n, output depth, output height, output width, f]. It is `tilewright.conv3d` as a JAX function. `bias`
-    may be None; `options` are those of `conv2d`.
+    may be None; `options` are those of `conv2d`. Raise ArgumentError if arrays or options do not fit.
     """
     return _convolve(Conv3d, x, w, bias, options)
 
@@ -101,8 +104,8 @@ def _convolve(layer: type[Conv], x: Any, w: Any, bias: Any, options: dict[str, A
 
 
 def _options_of(convolution: Conv | _Convolution) -> dict[str, Any]:
-    """Return {name: value} for stride, padding, dilation, groups, activation, precision and accumulate of a
-    convolution."""
+    """Return {name: value} of a convolution's stride, padding, dilation, groups, activation, precision and
+    accumulate."""
     return {name: getattr(convolution, name) for name in _OPTIONS}
 
 
@@ -119,18 +122,25 @@ class _Convolution(OperatorOptions):
 
     @property
     def ranks(self) -> tuple[int, int, int]:
-        """The numbers of dimensions of images, filters and bias, without batch dimensions."""
+        """Return (rank of images, rank of filters, 1), without batch dimensions. The 1 is the rank of the bias."""
         return len(self.stride) + 2, len(self.stride) + 2, 1
 
     def result_shape(self, arrays: Sequence[XlaBuffer]) -> tuple[int, ...]:
-        """Return the shape (n, ..., f) of the result for `arrays` without batch dimensions: images, filters, and
-        perhaps a bias."""
+        """Return the shape (n, ..., f) of the result. `arrays` has images, filters and perhaps a bias, without batch
+        dimensions.
+
+        Raise ArgumentError if they do not fit.
+        """
         x, w, *bias = (np.empty(a.shape, a.dtype) for a in arrays)
         layer = self.layer(w, *bias, out_dtype=self.out, **_options_of(self))
         return (x.shape[0], *layer.sizes(x), w.shape[0])
 
     def compile(self, arrays: Sequence[XlaBuffer], target: str) -> tuple[Compiled, Sequence[str]]:
-        """Return (the kernel compiled for `arrays` on `target`, the names of its inputs); see `PlatformKernel`."""
+        """Return (the kernel compiled for the shapes and types in `arrays` on `target`, the names of its inputs).
+
+        `arrays` has images, filters and perhaps a bias, each perhaps with a batch dimension in front. `target` is one
+        of `platforms.TARGETS`. The names are in the order of `arrays`.
+        """
         batch, (x, w, *bias) = self.members_of(arrays)
         names = self.layer.names[: len(arrays)]
         sizes, batched = kernel_sizes(x.shape[:-1], w.shape, self.groups), []
@@ -165,8 +175,8 @@ def _image_gradient(options: _Convolution, shape: tuple[int, ...], w: Any, gradi
     """Return the gradient with respect to the image, an array of shape `shape`, by a convolution with stride 1.
 
     `options` and the filters `w` are those of the forward convolution; `gradient` is the gradient with respect to its
-    result. `gradient` is padded, with stride - 1 zeros between its elements, and convolved by the filters. For this,
-    the taps are flipped along each axis, and channels and features are swapped.
+    result. `gradient` gets stride - 1 zeros between its elements and zeros around them, and is convolved by the
+    filters. For this, the taps are flipped along each axis, and channels and features are swapped.
     """
     taps, groups = w.shape[1:-1], options.groups
     axes = zip(shape[1:-1], gradient.shape[1:-1], taps, options.padding, options.stride, options.dilation, strict=True)
@@ -186,8 +196,8 @@ def _image_gradient(options: _Convolution, shape: tuple[int, ...], w: Any, gradi
 def _filter_gradient(options: _Convolution, x: Any, shape: tuple[int, ...], gradient: Any) -> Any:
     """Return the gradient with respect to the filters, an array of shape `shape`, by convolutions of the image `x`.
 
-    `options` are those of the forward convolution. `gradient` is the gradient with respect to its result, and takes the
-    place of the filters here; stride and dilation are swapped. Each group has a convolution of its own.
+    `options` are those of the forward convolution. `gradient` is the gradient with respect to its result. The image is
+    convolved by `gradient`, with stride and dilation swapped. Each group is a separate convolution, under vmap.
     """
     groups, taps = options.groups, shape[1:-1]
     swapped = replace(options, stride=options.dilation, dilation=options.stride, groups=1)

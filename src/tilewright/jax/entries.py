@@ -95,10 +95,10 @@ class EntryTable:
         self.words: Words = np.array([words.get(word, 0) for word in TABLE], np.uint64)
 
     def _address_of(self, values: Any, dtype: Any = np.int64) -> int:
-        """Return the memory address of an array with the elements `values`, which this table then keeps alive.
+        """Return the memory address of an array with the elements `values`. The table keeps the array alive.
 
-        Bytes are used in place. For a sequence of numbers, a new array of element type `dtype` is made, with a 0 added
-        at its end.
+        If `values` are bytes, the address is theirs. Otherwise a new array of element type `dtype` is made from the
+        numbers, with a 0 added at its end.
         """
         array = np.frombuffer(values, dtype) if isinstance(values, bytes) else np.array([*values, 0], dtype)
         self._referenced.append(array)

@@ -38,15 +38,15 @@ class CallFrame:
     address: int
 
     def buffers(self) -> tuple[list[FrameBuffer], list[FrameBuffer]]:
-        """Return (arguments of the call, results of the call), each a list with the memory address and shape of each
+        """Return (arguments of the call, results of the call), two lists with the memory address and shape of each
         buffer."""
         arguments, results = (self._buffers(start) for start in (self.address + 40, self.address + 80))
         return arguments, results
 
     def _buffers(self, start: int) -> list[FrameBuffer]:
-        """Return the buffers that an XLA list describes, each with its memory address and shape.
+        """Return the list of the buffers that an XLA structure describes, each with its memory address and shape.
 
-        `start` is the address of the list: the C structure for all arguments, or for all results, of a call.
+        `start` is the address of the structure, which lists all arguments, or all results, of a call.
         """
         count, pointers = _word(start + 16), _word(start + 32)
         buffers = []
@@ -57,7 +57,7 @@ class CallFrame:
         return buffers
 
     def stream(self) -> int:
-        """Return the handle of the GPU stream on which the call's work must run; raise TargetError if the call is not
+        """Return the handle of the GPU stream on which the call's work must run. Raise TargetError if the call is not
         on a GPU."""
         return self._query_context(80, "stream")
 
@@ -66,10 +66,10 @@ class CallFrame:
         return self._query_context(184, "device") & 0xFFFFFFFF
 
     def _query_context(self, offset: int, what: str) -> int:
-        """Call an XLA function that reports a number about the call's execution context, and return that number.
+        """Return a number that an XLA function reports about the call's execution context.
 
-        `offset` is the function's offset in bytes in XLA's API table: 80 for the stream, 184 for the device. Raise
-        TargetError, which says `what` is missing ("stream"), if the function fails.
+        `offset` is the function's offset in bytes in XLA's API table: 80 for the stream, 184 for the device. If the
+        function fails, raise TargetError; `what` ("stream") is the word for the number in its message.
         """
         words = (ctypes.c_uint64 * 4)(32, 0, _word(self.address + 24), 0)
         api = _word(self.address + 16)
@@ -80,10 +80,9 @@ class CallFrame:
         return int(words[3])
 
     def error(self, text: str, code: int = INTERNAL) -> int:
-        """Create an XLA error with the message `text` and XLA's error code `code`; return its address, or 0 if XLA
-        gives none.
+        """Create an XLA error and return its address; 0 if XLA creates none.
 
-        A handler that returns this address makes the custom call fail.
+        `text` is its message, `code` XLA's error code. A handler that returns this address makes the custom call fail.
         """
         message = ctypes.create_string_buffer(text.encode())
         words = (ctypes.c_uint64 * 4)(28, 0, ctypes.addressof(message), code)

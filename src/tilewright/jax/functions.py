@@ -74,8 +74,11 @@ class JaxFunction:
     """A compiled kernel as a JAX function, made by `function`."""
 
     def __init__(self, executable: Any, backward: Backward | None, params: Mapping[str, int] | None, batch: str | None):
-        """Check the arguments, which are those of `function`; raise ArgumentError if XLA cannot call the kernel, or if
-        it has no such dimension `batch`."""
+        """Take the arguments of `function`, and check them.
+
+        Raise ArgumentError if XLA cannot call the kernel, if `backward` cannot be called with three arguments, or if
+        the kernel has no dimension `batch` as `function` needs it.
+        """
         if backward is not None and not callable(backward):
             raise ArgumentError(f"backward={written(backward, 80)}: a function of inputs, outputs and cotangents")
         if backward is not None:
@@ -98,7 +101,10 @@ class JaxFunction:
         return f"<function of JAX {self.__name__}({', '.join(a.name for a in self._kernel.arguments)}){derivable}>"
 
     def __call__(self, *args: Any, **named: Any) -> Any:
-        """Return the kernel's outputs, one array or a tuple of them, for its arguments by position or by name."""
+        """Return the kernel's outputs, one array or a tuple of them, for its arguments by position or by name.
+
+        Raise ArgumentError if the arguments do not fit the kernel.
+        """
         given = self._ordered_arguments(args, named)
         form: list[Any] = []
         arrays: list[Any] = []
@@ -113,10 +119,11 @@ class JaxFunction:
         return self._function_of_form(tuple(form))(*with_common_varying_axes(arrays))
 
     def _ordered_arguments(self, args: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
-        """Return a tuple with a call's value for each argument of the kernel, in the kernel's order.
+        """Return a tuple with a value for each argument of the kernel, in the kernel's order; None for an output that
+        is left out.
 
-        `args` are the positional arguments, `named` the keyword arguments. An output that is left out is None. Raise
-        ArgumentError if a required argument is missing or None, or if an argument is unknown or given twice.
+        `args` are the call's positional arguments, `named` its keyword arguments. Raise ArgumentError if a required
+        argument is missing or None, or if an argument is unknown or given twice.
         """
         names = [a.name for a in self._kernel.arguments]
         outputs = [a.name for a in self._kernel.arguments if not a.is_required]
@@ -138,10 +145,10 @@ class JaxFunction:
         """Return the jitted JAX function for calls of one form: it takes the passed arrays and numbers, and returns the
         kernel's outputs.
 
-        `form` has an entry for each argument of the kernel. It is GIVEN for an array or number that the call passes,
-        None for an output that is left out, and the value itself for a number that decides sizes. If the kernel has a
-        batch dimension, the leading dimensions that calls add to it are merged into one. Differentiation calls the
-        author's backward, or raises MissingBackward without one.
+        `form` has an entry for each argument of the kernel: GIVEN for an array or number that the call passes; None for
+        an output that is left out; and the value itself for a number that decides sizes. Under vmap, a kernel with a
+        batch dimension runs once, with the vmap batch merged into it. Differentiation calls the author's backward, or
+        raises MissingBackward without one.
         """
         run: Any = partial(self._trace, form)
         run.__name__ = self.__name__
@@ -152,13 +159,13 @@ class JaxFunction:
         return transformed
 
     def _trace(self, form: Form, *arrays: Any) -> Any:
-        """Return the kernel's outputs for `arrays`, one array or a tuple, while JAX traces: as results of an XLA custom
-        call.
+        """Return the kernel's outputs for `arrays`, one array or a tuple, while JAX traces: the results of an XLA
+        custom call.
 
-        `form` has an entry for each argument of the kernel: None for an output that is left out; `arrays` has all
-        others. The kernel is compiled for the shapes of `arrays` and registered with XLA. If arrays are so empty that
-        nothing is computed, there is no custom call: outputs that were passed are returned unchanged, and the others
-        are zeros.
+        `form` has an entry for each argument of the kernel: None for an output that is left out. `arrays` has the
+        values of all other arguments. The kernel is compiled for the shapes of `arrays` and registered with XLA. If
+        arrays are so empty that nothing is computed, there is no custom call: outputs that were passed are returned
+        unchanged, and the others are zeros. Raise ArgumentError if the arguments do not fit the kernel.
         """
         inputs = tuple(XlaBuffer(tuple(a.shape), np.dtype(a.dtype)) for a in arrays)
         kernel, rest = self._kernel, iter(inputs)
@@ -196,15 +203,16 @@ class JaxFunction:
 def with_derivative(run: Callable[..., Any], name: str, backward: Backward | None) -> Any:
     """Return the JAX function `run` with `backward` as its rule for reverse-mode derivatives.
 
-    If `backward` is None, any derivative raises MissingBackward. `name` is the kernel's name in errors.
+    `backward` is as in `function`. If it is None, any derivative raises MissingBackward. `name` is the kernel's name in
+    errors.
     """
     if backward is None:
         refusing = jax.custom_jvp(run)
 
         def refuse(primals: Any, tangents: Any) -> Any:
-            """Raise MissingBackward, always: this is the derivative rule (jvp) of a kernel without a backward.
+            """Raise MissingBackward: this is the derivative rule (jvp) of a kernel without a backward.
 
-            `primals` and `tangents` are what JAX passes to such a rule; neither is used.
+            JAX passes `primals` and `tangents` to each jvp rule; neither is used.
             """
             raise MissingBackward(
                 f"{name} has no derivative: name one, tilewright.jax.function(executable, backward=...), or pass "
@@ -244,10 +252,10 @@ def with_derivative(run: Callable[..., Any], name: str, backward: Backward | Non
 
 
 def _require_batch(batch: str, arguments: Sequence[XlaArgument], name: str) -> None:
-    """Raise ArgumentError unless some input and all outputs in `arguments` have `batch` as first dimension, with an
+    """Raise ArgumentError unless some input and all outputs have `batch` as the name of the first dimension, with an
     open extent.
 
-    `name` is the kernel's name in the error.
+    `arguments` are the kernel's arguments. `name` is the kernel's name in the error.
     """
     inputs, outputs = ([a for a in arguments if a.is_output is is_output] for is_output in (False, True))
     if not any(a.open_dim == batch for a in inputs) or not all(a.open_dim == batch for a in outputs):
@@ -258,18 +266,20 @@ def _require_batch(batch: str, arguments: Sequence[XlaArgument], name: str) -> N
 
 
 def _with_merged_batch(run: Callable[..., Any], has_dim: Sequence[bool]) -> Any:
-    """Return the JAX function `run` of a kernel with a rule for vmap that merges the batch with the kernel's batch
-    dimension.
+    """Return the JAX function `run` of a kernel with a rule for vmap, which merges the vmap batch with the kernel's
+    batch dimension.
 
-    `has_dim` says which of the arrays of `run` have that dimension, as first one; all results have it. If another array
-    is batched, the rule does not merge: the kernel then runs once for each member of the batch.
+    `has_dim` has a bool for each array that `run` takes: True if the kernel's batch dimension is its first. All results
+    have that dimension. If an array without it has a vmap batch, the rule does not merge: the kernel runs once for each
+    member of the batch.
     """
     mergeable = custom_vmap(run)
 
     def batched(size: int, has_batch: Sequence[bool], *arrays: Any) -> tuple[Any, Any]:
-        """Return (the results with the vmap batch as first dimension, True for each): the rule for vmap.
+        """Return (the results with the vmap batch as first dimension, True for each result): the rule for vmap.
 
-        `size` is the batch's extent, `has_batch` tells which of `arrays` have the batch as first dimension.
+        `size` is the batch's extent. `has_batch` has a bool for each of `arrays`: True if the vmap batch is its first
+        dimension.
         """
         extents = [a.shape[1] for a, dim, has in zip(arrays, has_dim, has_batch, strict=True) if dim and has]
         if any(has and not dim for has, dim in zip(has_batch, has_dim, strict=True)):
@@ -298,9 +308,10 @@ def _with_merged_batch(run: Callable[..., Any], has_dim: Sequence[bool]) -> Any:
 def _number_as_array(value: Any, argument: XlaArgument, where: str) -> Any:
     """Return `value`, which a call passes for a number argument, as an array without dimensions of the argument's type.
 
-    An array that has this form already is returned unchanged, and so is a tracer of JAX; only a weakly typed scalar
-    tracer is converted. Raise TracedArgument for a tracer if sizes depend on the number, and ArgumentError for other
-    values that are no numbers. `where` names the argument in errors.
+    An array without dimensions and of this type is returned unchanged. So is a tracer of JAX, unless it is a weakly
+    typed scalar: that is converted. Raise TracedArgument for a tracer if sizes depend on the number. Raise
+    ArgumentError for any other value that is no number, and for a number that the type cannot hold. `where` names the
+    argument in errors.
     """
     if isinstance(value, jax.core.Tracer):
         if argument.is_size:
@@ -322,9 +333,9 @@ def _number_as_array(value: Any, argument: XlaArgument, where: str) -> Any:
 def _checked_array(array: Any, argument: XlaArgument, where: str) -> Any:
     """Return `array`, the value that a call passes for `argument`, unchanged after checks.
 
-    Raise ArgumentError if it is no array of JAX or numpy, if its element type is not the argument's or is one that JAX
-    stores differently than kernels do, or if it has dimensions and the argument is a number. `where` names the argument
-    in errors.
+    Raise ArgumentError in four cases: it is no array of JAX or numpy; its element type is not the argument's; JAX
+    stores this type differently than kernels do; or it has dimensions and the argument is a number. `where` names the
+    argument in errors.
     """
     buffer = xla_buffer_of(array, where)
     if buffer.dtype != argument.dtype.numpy:
@@ -340,8 +351,8 @@ def _stand_in(argument: XlaArgument, buffer: XlaBuffer, form: Any) -> Any:
     """Return an untraced value in place of an argument that JAX traces, so that the kernel can be compiled for its
     shape.
 
-    For an array it is an uninitialised array with the shape and element type of `buffer`. For a number it is `form`,
-    the number's value, or 0 if `form` is GIVEN (the value may differ in each call).
+    For an array it is an uninitialised numpy array with the shape and element type of `buffer`. For a number it is
+    `form`, the number's value; or 0 if `form` is GIVEN, since the value may then differ in each call.
     """
     if argument.is_number:
         return 0 if form is GIVEN else form

@@ -26,13 +26,20 @@ class GpuExecutor(Protocol):
     """Binds a program to arrays on a GPU: a `HostExecutor`, or `BlockLauncher` for a program without one."""
 
     def near(self, arrays: Sequence[Any], passing: bool = False) -> Memories:
-        """Return the Memories of the GPU that `arrays` are on; `passing`: what they allocate is used in one call."""
+        """Return the Memories of the GPU that `arrays` are on: the object that allocates, copies and fills arrays
+        there.
+
+        With `passing`, the caller promises to use arrays that it allocates only during one call.
+        """
 
     def bind(
         self, arrays: Sequence[Any], params: Mapping[str, int] | None = None, *, passing: bool = False
     ) -> Callable[[], None]:
-        """Return a function that runs the program on `arrays`. `params` has values of sizes that no shape determines;
-        `passing` promises that the function is called once, right away."""
+        """Return a function that runs the program on `arrays`.
+
+        `params` is {name: value} of sizes that no shape determines. With `passing`, the caller promises to call the
+        function once, right away.
+        """
 
 
 @dataclass(frozen=True)
@@ -44,17 +51,21 @@ class BlockLauncher:
     workers: int | None
 
     def near(self, arrays: Sequence[Any], passing: bool = False) -> Memories:
-        """Return the Memories of the GPU that `arrays` are on; `passing`: what they allocate is used in one call."""
+        """Return the Memories of the GPU that `arrays` are on: the object that allocates, copies and fills arrays
+        there.
+
+        With `passing`, the caller promises to use arrays that it allocates only during one call.
+        """
         return self.device.near(arrays, passing)
 
     def bind(
         self, arrays: Sequence[Any], params: Mapping[str, int] | None = None, *, passing: bool = False
     ) -> Callable[[], None]:
-        """Return a function that launches the program on `arrays`. `params` has values of sizes that no shape
-        determines; `passing` promises that the function is called once, right away.
+        """Return a function that launches the program on `arrays`.
 
-        An array that launches cannot use, such as a member of a batch that is not aligned, is copied before the launch,
-        and copied back after it if the program writes it.
+        `params` is {name: value} of sizes that no shape determines. With `passing`, the caller promises to call the
+        function once, right away. An array that launches cannot use, such as a member of a batch that is not aligned,
+        is copied before the launch, and copied back after it if the program writes it.
         """
         memory = self.near(arrays, passing)
         staged = [a if memory.takes(a) else memory.empty(a.shape, a.dtype) for a in arrays]
@@ -66,7 +77,8 @@ class BlockLauncher:
         ]
 
         def run() -> None:
-            """Copy arrays that are staged, launch the program, and copy what it wrote back."""
+            """Copy the arrays that launches cannot use, launch the program, and copy back those of the copies that it
+            wrote."""
             for array, copy, _ in copies:
                 memory.copy(array, copy)
             launch()
@@ -98,9 +110,9 @@ class GpuCalls:
         self.callback = CALLBACK(self._run_at)
 
     def _run_at(self, address: int, ended: int) -> int:
-        """Run the kernel on the call frame at `address`; return the address of an XLA error, or 0 if it succeeds.
+        """Run the kernel on the call frame at `address`. Return 0 if it succeeds, else the address of an XLA error.
 
-        An exception of Tilewright becomes the XLA error. `ended` is the address of a word that is set to 1 in both
+        An exception of Tilewright becomes that error. `ended` is the address of a word, which is set to 1 in both
         cases. Any other exception escapes and leaves the word at 0, so that the handler sees the failure.
         """
         frame, error = CallFrame(address), 0
@@ -114,7 +126,8 @@ class GpuCalls:
     def run(self, frame: CallFrame) -> None:
         """Launch the kernel on the stream and the buffers of `frame`, once for each member of a vmap batch.
 
-        Before a launch, outputs that the kernel may not write in full are filled with zeros.
+        Before a launch, outputs that the kernel may not write in full are filled with zeros. Raise TargetError if the
+        call is not on a GPU.
         """
         arguments, results = frame.buffers()
         stream, device = frame.stream(), frame.device()
@@ -134,7 +147,7 @@ class GpuCalls:
 def _pointers_of_members(
     buffers: Sequence[FrameBuffer], argument_count: int, unbatched: Sequence[XlaBuffer]
 ) -> Iterator[tuple[int, ...]]:
-    """Yield, for each member of a vmap batch, a tuple with the address of its part of each buffer in `buffers`.
+    """Yield, for each member of a vmap batch, a tuple with the address of this member's elements in each of `buffers`.
 
     vmap adds the same number of dimensions in front of each buffer, each of the batch's extent or 1 (broadcast).
     `unbatched` has the buffers without these dimensions. The batch's extents are those of the first result, which

@@ -431,10 +431,10 @@ _ENDED = "tilewright: the call of a kernel on a GPU raised an error of Python, w
 
 
 def handler_text() -> str:
-    """Return the LLVM text of the handler (C function) through which XLA calls a kernel on a CPU, the same for all
-    kernels.
+    """Return the LLVM text of the handler (C function) through which XLA calls a kernel on a CPU.
 
-    The handler finds the kernel's table (see `TABLE`) through its global variable `program`.
+    It is the same for all kernels. The handler finds the kernel's table (see `TABLE`) through its global variable
+    `program`.
     """
     return _fill_placeholders(_FRAME_TEXT + _ENTRY_TEXT)
 
@@ -467,9 +467,10 @@ def _fill_placeholders(text: str) -> str:
 
 @cache
 def spare_workspace() -> np.ndarray[Any, np.dtype[np.uint64]]:
-    """Return the process's array of one word: the address of a workspace that no call is using, or 0 if there is none.
+    """Return an array of one word: the address of a workspace that no call is using, or 0 if there is none.
 
-    The handlers of all programs share it: a call takes the workspace out, and puts it back when it ends.
+    A process has one such array. The handlers of all programs share it: a call takes the workspace out, and puts it
+    back when it ends.
     """
     return np.zeros(1, np.uint64)
 
@@ -517,6 +518,7 @@ def callback_handler(address: int) -> FfiHandler:
 
 @cache
 def refusing_handler(says: str) -> FfiHandler:
-    """Return a handler (C function for XLA) that makes every custom call fail with the message `says`, from a cache."""
+    """Return a handler (C function for XLA) that makes every custom call fail with the message `says`. Handlers are
+    cached by message."""
     message = np.frombuffer(says.encode() + b"\0", np.uint8)
     return FfiHandler(_fill_placeholders(_FRAME_TEXT + _REFUSING_TEXT), message)

@@ -92,12 +92,11 @@ class TileKernel:
         )
 
     def specialise(self, arrays_of_call: tuple[Any, ...]) -> SpecialisedKernel:
-        """Return the kernel compiled for the shapes of a call's arguments, with the shapes and types of all its
-        arguments.
+        """Return the kernel compiled for the shapes of a call's arguments, with the shapes and types of all arguments.
 
         `arrays_of_call` has an entry for each argument of the kernel: an array, of which only shape and type are used,
-        a number, or None for an output that the call leaves out. If arrays are empty, the result has no program. Raise
-        ArgumentError if the arguments do not fit the kernel.
+        a number, or None for an output that the call leaves out. If arrays are so empty that nothing is computed, the
+        result has no program. Raise ArgumentError if the arguments do not fit the kernel.
         """
         executable = self._executable
         bound = Arguments(executable.program, executable.outputs, executable.known, arrays_of_call, executable.lenient)
@@ -118,7 +117,7 @@ class TextKernel:
     """
 
     def __init__(self, executable: TextExecutable, params: Mapping[str, int] | None):
-        """Take a compiled program; `params` has values, by name, of parameters that no shape determines."""
+        """Take a compiled program. `params` is {name: value} of parameters that no shape determines, or None."""
         self._executable, self._params = executable, None if params is None else dict(params)
         self.name = executable.name
         self.arguments = tuple(
@@ -133,7 +132,7 @@ class TextKernel:
         )
 
     def specialise(self, arrays_of_call: tuple[Any, ...]) -> SpecialisedKernel:
-        """Return the program for the shapes of a call's arrays, with the shapes and types of all its arguments.
+        """Return the program for the shapes of a call's arrays, with the shapes and types of all arguments.
 
         `arrays_of_call` has an entry for each argument: an array, of which only shape and type are used, or None for an
         output that the call leaves out. Raise ArgumentError if the arrays do not fit, and TargetError if this CPU
@@ -151,9 +150,10 @@ class TextKernel:
         return SpecialisedKernel(program, f"{key_text_of(member)}{executable.workers}", buffers)
 
     def _specialise_for_gpu(self, device: GpuDevice, arrays_of_call: tuple[Any, ...]) -> SpecialisedKernel:
-        """Return the program for a GPU as `specialise` does. `device` is that of the executable.
+        """Return the program for a GPU, `device`, which is that of the executable. Arguments and result are those of
+        `specialise`.
 
-        Nothing is put on the GPU: arrays on the host stand for the call's. Raise ArgumentError if they do not fit.
+        Nothing is put on the GPU. Raise ArgumentError if the arrays do not fit.
         """
         executable, params = self._executable, self._params
         named = executable.arguments(*arrays_of_call, params=params)
@@ -175,8 +175,8 @@ def xla_program_of(
 ) -> tuple[XlaCpuProgram | XlaGpuProgram, str]:
     """Return (the program that XLA runs for a compiled kernel, a text that differs from that of every other program).
 
-    `arrays` has the shapes and types of all arguments; `params` is {name: value} of sizes that no shape determines, or
-    None. Raise ArgumentError if the shapes do not fit, and TargetError if this machine does not run the code; `name` is
+    `arrays` has the shapes and types of all arguments. `params` is {name: value} of sizes that no shape determines, or
+    None. Raise ArgumentError if the shapes do not fit, and TargetError if this machine does not run the code. `name` is
     the kernel's name in errors.
     """
     stand_ins = [np.broadcast_to(np.zeros((), b.dtype), b.shape) for b in arrays]
@@ -198,11 +198,11 @@ def key_text_of(member: EntryMember) -> str:
 
 
 def kernel_of(executable: Any, params: Mapping[str, int] | None) -> TileKernel | TextKernel:
-    """Return a TileKernel or TextKernel, as JAX needs it, for an executable from `tilewright.compile` or
+    """Return the TileKernel or TextKernel, as JAX needs it, for `executable`, a result of `tilewright.compile` or
     `compile_text`.
 
-    Raise ArgumentError if it is not machine code that XLA can call. A tile kernel has no open parameters: raise
-    ArgumentError if `params`, {name: value} of parameters that no shape determines, is given for one.
+    `params` is {name: value} of parameters that no shape determines, or None. Raise ArgumentError if `executable` is
+    not machine code that XLA can call, or if `params` is given for a tile kernel.
     """
     if not isinstance(executable, Executable | TextExecutable):
         raise ArgumentError(
@@ -222,7 +222,11 @@ def kernel_of(executable: Any, params: Mapping[str, int] | None) -> TileKernel |
 
 
 def _open_dim(extents: Sequence[Any], known: Mapping[Any, Any]) -> str | None:
-    """Return the name of the first of an array's extents if it is a symbol without a value in `known`; else None."""
+    """Return the name of the first extent if it is a symbol without a value in `known`; else None, also if there is no
+    extent.
+
+    `extents` are an array's extents, `known` is {symbol: value}.
+    """
     first = extents[0] if extents else None
     return first.name if isinstance(first, Symbol) and first not in known else None
 
@@ -231,8 +235,9 @@ def _is_fully_written(program: Program, output: Value) -> bool:
     """True if a tile program certainly writes each element of `output` and does not read it: its old values do not
     matter.
 
-    It needs a write outside of loops over all dimensions of `output`, and no operation but writes may use `output`.
-    False for grid programs (their authors wrote the workgroups), and for programs whose numbers are used as sizes.
+    Then only writes use `output`, and one of them, outside of loops, writes a value that has all dimensions of
+    `output`. False also for grid programs (their authors wrote the workgroups), for programs with numbers that are used
+    as sizes, and if the type of `output` declares a layout in memory.
     """
     if is_grid(program) or any(op.name == "set_symbol" for op in program.walk()):
         return False
@@ -244,10 +249,9 @@ def _is_fully_written(program: Program, output: Value) -> bool:
 
 
 def _decides_sizes(program: Program, value: Value) -> bool:
-    """True if `value` is a number argument of a grid program (one whose author wrote the workgroups) that is used as a
-    size.
+    """True if `value` is a number argument of a grid program, and the program uses it as a size.
 
-    Workgroups or loops may then depend on the number.
+    Workgroups or loops may then depend on the number. A grid program is one in which the author states the workgroups.
     """
     if isinstance(value.type, MemoryType) or not is_grid(program):
         return False

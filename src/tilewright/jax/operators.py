@@ -51,11 +51,11 @@ def array_stand_in(value: Any, name: str, ranks: tuple[int, ...] = ()) -> Any:
 
 
 def activation_gradient(name: str | None, compute: Callable[[], Any], gradient: Any) -> Any:
-    """Return the gradient with respect to an activation's input, from `gradient` with respect to its output.
+    """Return the gradient with respect to an activation's input; `gradient` is the one with respect to its output.
 
-    `name` is the activation ("relu", "gelu", "gelu_tanh", "silu"); for None, `gradient` itself is returned. `compute()`
-    returns the activation's input, in the accumulator's type; it is called only if there is an activation. The result
-    has the element type of `gradient`.
+    `name` is the activation ("relu", "gelu", "gelu_tanh", "silu"). If it is None, return `gradient` itself. `compute()`
+    returns the activation's input, in the accumulator's type; it is not called if `name` is None. The result has the
+    element type of `gradient`.
     """
     if name is None:
         return gradient
@@ -67,8 +67,8 @@ def activation_gradient(name: str | None, compute: Callable[[], Any], gradient: 
 def gradient_operand_type(kind: DType, gradient: Any) -> DType:
     """Return the element type to which operands are converted for a contraction that computes an operator's gradients.
 
-    `kind` is the type of the operator's data, `gradient` the gradient with respect to its result. The answer is `kind`
-    if `gradient` has that type, else the accumulator type of `kind`: f16 data with an f32 gradient -> f32.
+    `kind` is the type of the operator's data, `gradient` the gradient with respect to its result. The type is `kind` if
+    `gradient` has it, else the accumulator type of `kind`: f16 data with an f32 gradient -> f32.
     """
     return kind if from_numpy(np.dtype(gradient.dtype)) is kind else kind.accumulator
 
@@ -91,23 +91,25 @@ class OperatorOptions(PlatformKernel):
     @property
     @abstractmethod
     def ranks(self) -> tuple[int, int, int]:
-        """Abstract: the numbers of dimensions of both data arrays and of the bias, without batch dimensions."""
+        """Abstract: return the numbers of dimensions of the two data arrays and of the bias, without batch
+        dimensions."""
 
     @abstractmethod
     def result_shape(self, arrays: Sequence[XlaBuffer]) -> tuple[int, ...]:
-        """Abstract: return the shape of the result for `arrays` without batch dimensions: two data arrays and perhaps a
-        bias."""
+        """Abstract: return the shape of the result. `arrays` has two data arrays and perhaps a bias, without batch
+        dimensions."""
 
     @property
     def merges_first(self) -> bool:
-        """True if a batch of the first data array alone can be merged with this array's first dimension."""
+        """True if a batch dimension of the first data array, if no other array has one, can be merged with this array's
+        first dimension."""
         return True
 
     def call(self, *arrays: Any) -> Any:
         """Return the operator's result for `arrays` (two data arrays and perhaps a bias), from one kernel call.
 
-        Each array may have a batch dimension in front, and the result then has it too. If the result has no elements,
-        no kernel is called.
+        Each array may have a batch dimension in front; if one has it, the result has it too. If the result has no
+        elements, no kernel is called.
         """
         batch, members = self.members_of(arrays)
         result = XlaBuffer((*batch, *self.result_shape(members)), self.out.numpy)
@@ -115,10 +117,10 @@ class OperatorOptions(PlatformKernel):
         return call_on_platform(self, arrays, result) if result.bytes else jnp.zeros(result.shape, result.dtype)
 
     def members_of(self, arrays: Sequence[Any]) -> tuple[tuple[int, ...], list[XlaBuffer]]:
-        """Return (batch, members) of `arrays` (two data arrays and perhaps a bias).
+        """Return (batch, members) of `arrays`, which are two data arrays and perhaps a bias.
 
-        `batch` is (extent of the batch dimension,) if one of `arrays` has it, else (). `members` has the shapes and
-        types without it.
+        `batch` is (extent of the batch dimension,) if one of `arrays` has that dimension, else (). `members` is a list
+        with the shape and type of each array without it.
         """
         batch: tuple[int, ...] = ()
         members = []
@@ -131,9 +133,9 @@ class OperatorOptions(PlatformKernel):
     def call_batched(self, run: Any, size: int, has_batch: Sequence[bool], arrays: Sequence[Any]) -> Any:
         """Return the results for a vmap batch, with the batch as first dimension, by one larger call of the operator.
 
-        `run` is the operator as a JAX function. `arrays` are two data arrays and perhaps a bias; `has_batch` says which
-        of them have the vmap batch as first dimension, of extent `size`. All may have another batch dimension, from an
-        inner vmap, which is merged with the vmap batch.
+        `run` is the operator as a JAX function. `arrays` are two data arrays and perhaps a bias. `has_batch` has a bool
+        for each: True if its first dimension is the vmap batch, of extent `size`. Each array may have another batch
+        dimension, from an inner vmap, which is merged with the vmap batch.
         """
         ranks = self.ranks[: len(arrays)]
         has_inner = [a.ndim - has > rank for a, has, rank in zip(arrays, has_batch, ranks, strict=True)]
@@ -157,8 +159,8 @@ class OperatorOptions(PlatformKernel):
 
     @abstractmethod
     def gradients(self, first: Any, second: Any, sum_gradient: Any) -> tuple[Any, Any]:
-        """Abstract: return (gradient with respect to `first`, gradient with respect to `second`), with the element type
-        `out`.
+        """Abstract: return (gradient with respect to `first`, gradient with respect to `second`), both of the element
+        type `self.out`.
 
         `first` and `second` are the operator's data arrays. `sum_gradient` is the gradient with respect to the
         contraction's result, before the activation.
@@ -167,21 +169,21 @@ class OperatorOptions(PlatformKernel):
 
 @lru_cache(maxsize=256)
 def jitted_operator(options: OperatorOptions) -> Any:
-    """Return the operator with these options as a jitted function of its arrays, from a cache.
+    """Return the operator with these options as a jitted function of its arrays. Functions are cached by options.
 
-    It has the rules for gradients and vmap of `differentiable`.
+    The function has the rules for gradients and vmap of `differentiable`.
     """
     return jax.jit(differentiable(options))
 
 
 @lru_cache(maxsize=256)
 def differentiable(options: OperatorOptions) -> Any:
-    """Return the operator with these options as a function of its arrays, with rules for gradients and vmap, from a
-    cache."""
+    """Return the operator with these options as a function of its arrays, with rules for gradients and vmap. Functions
+    are cached by options."""
     run = jax.custom_vjp(_batchable(options))
 
     def forward(*arrays: Any) -> Any:
-        """Return (the operator's result, `arrays`): the arrays are the residuals that the backward gets."""
+        """Return (the operator's result, `arrays`): JAX passes the second item to the backward."""
         return run(*arrays), arrays
 
     run.defvjp(forward, partial(_all_gradients, options))
@@ -190,16 +192,19 @@ def differentiable(options: OperatorOptions) -> Any:
 
 @lru_cache(maxsize=256)
 def _batchable(options: OperatorOptions) -> Any:
-    """Return the operator with these options as a function of its arrays with a rule for vmap, from a cache.
+    """Return the operator with these options as a function of its arrays with a rule for vmap. Functions are cached by
+    options.
 
-    Under vmap it makes one larger call of the operator.
+    Under vmap the function makes one larger call of the operator.
     """
     run = custom_vmap(options.call)
 
     def batched(size: int, has_batch: list[bool], *arrays: Any) -> tuple[Any, bool]:
-        """Return (results with the batch as first dimension, True, which says so): the rule for vmap.
+        """Return (results with the vmap batch as first dimension, True): the rule for vmap. True tells JAX that they
+        have it.
 
-        `size` is the batch's extent, `has_batch` tells which of `arrays` have the batch as first dimension.
+        `size` is the batch's extent. `has_batch` has a bool for each of `arrays`: True if the vmap batch is its first
+        dimension.
         """
         return options.call_batched(run, size, has_batch, arrays), True
 
@@ -211,7 +216,8 @@ def _all_gradients(options: OperatorOptions, arrays: Sequence[Any], gradient: An
     """Return a tuple with the gradient of each array in `arrays`: two data arrays, and the bias if there is one.
 
     `gradient` is the gradient with respect to the operator's result. If there is an activation, its input is computed
-    again. The bias's gradient is the sum over all dimensions but the last, in the accumulator's type.
+    again. The bias's gradient is the sum over all dimensions but the last. It has the accumulator's type; the others
+    have the type of the data.
     """
     first, second, *bias = arrays
     kind = options.kind

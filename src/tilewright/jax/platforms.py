@@ -34,16 +34,17 @@ class PlatformKernel(ABC):
 
     @abstractmethod
     def compile(self, arrays: Sequence[XlaBuffer], target: str) -> tuple[Compiled, Sequence[str]]:
-        """Abstract: return (the kernel compiled for `target`, the names of its arguments for the arrays).
+        """Abstract: return (the kernel compiled for `target`, the names of its inputs).
 
-        `arrays` has the shapes and types of the inputs of a call. The names are those of the inputs, in this order.
+        `arrays` has the shapes and types of the inputs of a call; the names are in the same order. `target` is one of
+        `TARGETS`.
         """
 
 
 def call_on_platform(kernel: PlatformKernel, arrays: Sequence[Any], result: XlaBuffer) -> Any:
-    """Return the output of `kernel` for the JAX arrays `arrays`, compiled for the platform of the call.
+    """Return the output of `kernel` for the JAX arrays `arrays`. The kernel is compiled for the platform of the call.
 
-    `result` has the output's shape and type. The call has no rule for vmap: the caller has one.
+    `result` has the output's shape and type. The call has no rule for vmap: the caller must have one.
     """
     return _KERNEL_CALL.bind(*arrays, kernel=kernel, result=result)
 
@@ -53,9 +54,10 @@ _KERNEL_CALL = Primitive("tilewright_kernel")
 
 
 def _result_type(*types: Any, kernel: PlatformKernel, result: XlaBuffer) -> Any:
-    """Return JAX's type of a call's result; `types` are those of its arrays. `kernel` is not used.
+    """Return JAX's type of a call's result, with the shape and element type of `result`.
 
-    Inside a shard_map, the result varies over the same mesh axes as the first array.
+    `types` are JAX's types of the call's arrays. Inside a shard_map, the result varies over the same mesh axes as the
+    first array. `kernel` is not used.
     """
     first = types[0]
     sharding = jax.sharding.NamedSharding(first.sharding.mesh, jax.sharding.PartitionSpec())
@@ -63,16 +65,20 @@ def _result_type(*types: Any, kernel: PlatformKernel, result: XlaBuffer) -> Any:
 
 
 def _run(*arrays: Any, **parameters: Any) -> Any:
-    """Return the result of a call outside of any transformation, such as within `jax.disable_jit`; it is jitted."""
+    """Return the result of a kernel call outside of any transformation of JAX, such as within `jax.disable_jit`.
+
+    `arrays` and `parameters` are those of the primitive `_KERNEL_CALL`. The call is jitted here.
+    """
     with jax.disable_jit(False):
         return jax.jit(partial(_KERNEL_CALL.bind, **parameters))(*arrays)
 
 
 def _call_compiled(platform: str, *arrays: Any, kernel: PlatformKernel, result: XlaBuffer) -> list[Any]:
-    """Return [the result of a call], computed by an XLA custom call, while JAX lowers for `platform` ("cpu", "cuda").
+    """Return a list with the result of a kernel call, computed by an XLA custom call.
 
-    The kernel is compiled for the shapes of `arrays`, and registered with XLA. Arrays are reshaped if the kernel
-    declares other shapes than the caller's.
+    This is the primitive's lowering rule for `platform` ("cpu", "cuda"). The kernel is compiled for the shapes of
+    `arrays`, and registered with XLA. Arrays are reshaped if the kernel declares other shapes than the caller's.
+    `result` has the output's shape and type.
     """
     compiled, inputs = kernel.compile([XlaBuffer(a.shape, np.dtype(a.dtype)) for a in arrays], TARGETS[platform])
     arguments = compiled.running.arguments
@@ -93,8 +99,8 @@ def _call_compiled(platform: str, *arrays: Any, kernel: PlatformKernel, result: 
 def _refuse_platform(context: Any, *operands: Any, **parameters: Any) -> NoReturn:
     """Raise TargetError: no kernels are compiled for the platform that JAX lowers for.
 
-    It is the primitive's lowering rule for all other platforms; it uses none of its arguments but the names of the
-    platforms in `context`.
+    This is the primitive's lowering rule for all platforms that are not in `TARGETS`. `context` has the names of the
+    platforms; the other arguments are not used.
     """
     platforms = context.platforms or context.module_context.platforms
     raise TargetError(

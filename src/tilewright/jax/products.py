@@ -35,13 +35,14 @@ def matmul(
     precision: str | None = None,
     accumulate: str | None = None,
 ) -> Any:
-    """Return activation(a[..., m, k] * b[..., k, n] + bias[n]), of a's element type unless `out_dtype` is given.
+    """Return activation(a[..., m, k] * b[..., k, n] + bias[n]), an array [..., m, n].
 
-    It is `tilewright.matmul` as a JAX function, for jit, vmap, shard_map and grad. `activation` is "relu", "gelu",
-    "gelu_tanh", "silu" or None. `precision="tf32"` rounds f32 operands to tf32; `accumulate="f16"` accumulates f16
-    products in f16. Under vmap it is one GEMM or one batched GEMM. Gradients are GEMMs too: their operands
-    have the data's type if the result has it, else the accumulator's. For the gradient of an activation its input is
-    recomputed. Raise ArgumentError if shapes, types or options do not fit.
+    It is `tilewright.matmul` as a JAX function, for jit, vmap, shard_map and grad. `bias` may be None, and `b` may be
+    one matrix. `activation` is "relu", "gelu", "gelu_tanh", "silu" or None. `out_dtype` is the element type of the
+    result; None: that of `a`. `precision="tf32"` rounds f32 operands to tf32; `accumulate="f16"` accumulates f16
+    products in f16. Under vmap it is one GEMM or one batched GEMM. Gradients are GEMMs too: their operands have the
+    data's type if the result has it, else the accumulator's. For the gradient of an activation its input is recomputed.
+    Raise ArgumentError if shapes, types or options do not fit.
 
     >>> import jax, jax.numpy as jnp
     >>> a, b = jnp.array([[1.0, 2.0]]), jnp.array([[3.0], [4.0]])
@@ -89,21 +90,26 @@ class _Product(OperatorOptions):
 
     @property
     def ranks(self) -> tuple[int, int, int]:
-        """The numbers of dimensions of a, b and the bias, without batch dimensions."""
+        """Return (2, 2, 1): the numbers of dimensions of a, b and the bias, without batch dimensions."""
         return 2, 2, 1
 
     @property
     def merges_first(self) -> bool:
-        """True if a is not transposed: the rows of a batch of matrices a are then rows of one matrix."""
+        """True if a is not transposed: the rows of a batch of matrices a are then rows of one matrix, with one b for
+        all."""
         return self.transposes[0] == "n"
 
     def result_shape(self, arrays: Sequence[XlaBuffer]) -> tuple[int, ...]:
-        """Return the shape (m, n) of the result for `arrays` without batch dimensions: a, b and perhaps a bias."""
+        """Return the shape (m, n) of the result. `arrays` has a, b and perhaps a bias, without batch dimensions."""
         a, b, *_ = arrays
         return a.shape[self.transposes[0] == "t"], b.shape[self.transposes[1] == "n"]
 
     def compile(self, arrays: Sequence[XlaBuffer], target: str) -> tuple[Compiled, Sequence[str]]:
-        """Return (the GEMM kernel compiled for `arrays` on `target`, the names of its inputs); see `PlatformKernel`."""
+        """Return (the GEMM kernel compiled for the shapes and types in `arrays` on `target`, the names of its inputs).
+
+        `arrays` has a, b and perhaps a bias, each perhaps with a batch dimension in front. `target` is one of
+        `platforms.TARGETS`. The names are in the order of `arrays`.
+        """
         batch, members = self.members_of(arrays)
         (m, n), k = self.result_shape(members), members[0].shape[self.transposes[0] == "n"]
         sizes, names = {"M": m, "N": n, "K": k}, ("a", "b", "bias")[: len(arrays)]
@@ -141,17 +147,16 @@ class _Product(OperatorOptions):
 def _compiled_product(options: _Product) -> Any:
     """Return a jitted function of a, b and perhaps a bias, which computes activation(a * b + bias) with these options.
 
-    It is taken from a cache. Leading dimensions of a and b are batch dimensions; b may also be a single matrix.
+    Leading dimensions of a and b are batch dimensions; b may also be a single matrix. Functions are cached by options.
     """
     return jax.jit(partial(_multiply_batches, options))
 
 
 def _multiply_batches(options: _Product, a: Any, b: Any, *bias: Any) -> Any:
-    """Return activation(a[..., m, k] * b + bias) with `options`; b is [..., k, n] or [k, n], `bias` is empty or
-    (bias[n],).
+    """Return activation(a[..., m, k] * b + bias) with the options `options`, an array [..., m, n].
 
-    If b is a single matrix, all leading dimensions of a are merged into m, for one GEMM. Otherwise they are merged into
-    one batch dimension.
+    `b` is [..., k, n] or [k, n]; `bias` is () or (an array [n],). If `b` is a single matrix, all leading dimensions of
+    `a` are merged into m, for one GEMM. Otherwise they are merged into one batch dimension.
     """
     *batch, m, k = a.shape
     n = b.shape[-1]

@@ -37,9 +37,10 @@ _ELSEWHERE = {
 def register_program(name: str, text: str, program: XlaCpuProgram | XlaGpuProgram, call: XlaCall) -> str:
     """Register a kernel as an XLA custom call, unless that was done before, and return the custom call's name.
 
-    The name consists of the kernel's `name` and a hash, equal in every process, of `text` (unique to the kernel and its
-    sizes), the buffers in `call` and the number of threads. `program` is the machine code or GPU program that XLA runs.
-    A call on the other platform (GPU instead of CPU, or the reverse) fails with an error message.
+    The name consists of the kernel's `name` and a hash. The hash is equal in every process for equal `text` (unique to
+    the kernel and its sizes), equal buffers in `call`, and equal numbers of threads. `program` is the machine code or
+    GPU program that XLA runs. A call on the other platform (GPU instead of CPU, or the reverse) fails with an error
+    message.
     """
     platform, other = (ON_CPUS, ON_GPUS) if isinstance(program, XlaCpuProgram) else (ON_GPUS, ON_CPUS)
     workers = pool().workers if platform == ON_CPUS else 0
@@ -61,7 +62,8 @@ def register_program(name: str, text: str, program: XlaCpuProgram | XlaGpuProgra
 
 
 def _register(target: str, handler: FfiHandler, platform: str) -> None:
-    """Register the handler's machine code with JAX as the custom call `target` on one platform, "cpu" or "CUDA"."""
+    """Register the machine code of `handler` with JAX as the custom call named `target` on `platform`, "cpu" or
+    "CUDA"."""
     function = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(handler.address)
     jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(function), platform=platform)
 
@@ -87,11 +89,11 @@ def call_registered(target: str, call: XlaCall, aliases: dict[int, int], arrays:
 
 
 def with_common_varying_axes(arrays: Sequence[Any]) -> tuple[Any, ...]:
-    """Return a tuple of `arrays`, all marked as varying over the same mesh axes of a shard_map; outside of one,
-    unchanged.
+    """Return a tuple of `arrays`, all marked as varying over the same mesh axes of a shard_map: the union of their
+    axes.
 
-    An array that is replicated along such an axis keeps its values. JAX differentiates this step itself: the gradient
-    with respect to a replicated array is the sum over the axis.
+    Outside of a shard_map, the arrays are unchanged. An array that is replicated along such an axis keeps its values.
+    JAX differentiates this step itself: the gradient with respect to a replicated array is the sum over the axis.
     """
     axes = [jax.typeof(a).mat.varying for a in arrays]
     varying = frozenset().union(*axes)
@@ -117,8 +119,8 @@ def require_representable(buffer: XlaBuffer, where: str) -> None:
 def xla_buffer_of(array: Any, where: str) -> XlaBuffer:
     """Return the shape and element type of a JAX or numpy array as an `XlaBuffer`.
 
-    Raise ArgumentError, which calls the array `where`, if it is no such array, if it holds random keys of JAX, or if an
-    extent is symbolic.
+    Raise ArgumentError, which calls the array `where`, if `array` is of another type, if it holds random keys of JAX,
+    or if an extent is symbolic.
     """
     if not isinstance(array, jax.Array | np.ndarray):
         raise ArgumentError(

@@ -42,12 +42,14 @@ class Arguments:
         near: Callable[[Sequence[Any]], Any] | None = None,
         whole: Set[Value] = frozenset(),
     ):
-        """Check arguments and allocate outputs.
+        """Check the arguments of a call and allocate outputs. Raise ArgumentError if the arguments do not fit the
+        program.
 
-        `known` has expressions of symbols that are bound already, `given` the arguments of the call, None for an output
-        that is left out. `lenient`: arrays may be larger than the program says, i8 and u8 are the same, violated
-        assumptions only warn. `near` returns the memory of the device that arrays are on; None: the host. `whole` are
-        outputs that the program writes completely, so that they need no zeros first.
+        `outputs` are the arguments that `program` writes. `known` is {symbol: expression} of symbols that are bound
+        already. `given` are the arguments of the call, with None for an output that is left out. With `lenient`, arrays
+        may be larger than the program says, i8 and u8 are the same, and violated assumptions only warn. `near(arrays)`
+        returns the Memories of the GPU that arrays are on; None: all are on the host. `whole` are outputs that the
+        program writes completely, so that they need no zeros first.
         """
         self.program, self.outputs, self.lenient, self.near = program, outputs, lenient, near
         self.whole, self.warned = whole, False
@@ -71,10 +73,11 @@ class Arguments:
         """Inputs that are the same array as an output, with that output."""
 
     def _allocate(self, shape: tuple[int, ...], value: Value) -> Any:
-        """Allocate an array of this shape for the output `value`, and return it.
+        """Allocate an array with the extents `shape` for the output `value`, and return it.
 
-        If an argument is on a GPU, the array is on the device of the first such argument. Otherwise it is on the host,
-        and filled with zeros unless the program writes all of it.
+        If an argument is a DeviceArray, the array is on the GPU of the first such argument, uninitialised. Otherwise it
+        is a numpy array, filled with zeros unless `self.near` is None and `value` is in `self.whole` (the program
+        writes all of it).
         """
         dtype: DType = value.type.dtype
         if self.near is not None:
@@ -90,23 +93,26 @@ class Arguments:
 
     @property
     def without_aliases(self) -> tuple[Any, ...]:
-        """The call's arguments as the caller passed them, in the program's order and None for outputs that were left
-        out, without the inputs that are the same array as an output.
+        """Return the arguments of the call that are not the same array as an output, as the caller passed them.
+
+        The tuple has the program's order, and None for outputs that were left out. Outputs that were passed stay in it.
         """
         return tuple(given for v, given in zip(self.program.args, self.given, strict=True) if v not in self.in_place)
 
     def finish_logs(self, logs: dict[str, Any]) -> None:
-        """Convert the logged numpy arrays `logs[label]["value"]`, in place, to torch tensors if the call's first array
-        is one.
+        """Convert the numpy arrays in `logs`, in place, to torch tensors if the call's first array is a torch tensor.
+
+        `logs` is {label: entry}; only entries that are dictionaries with a numpy array under "value" are changed.
         """
         for entry in logs.values():
             if isinstance(entry, dict) and isinstance(entry.get("value"), np.ndarray):
                 entry["value"] = self.form.of(entry["value"])
 
     def finish(self) -> Any:
-        """Return the outputs that were allocated for the call: one array, a tuple of several, or None without any.
+        """Return the outputs that were allocated for the call: one array, a tuple of several, or None if there are
+        none.
 
-        They are torch tensors if the call's first array is one.
+        They are torch tensors if the call's first array is one; on a GPU, if the first array on a GPU is one.
         """
         outputs = tuple(a.given if isinstance(a, DeviceArray) else self.form.of(a) for a in self.allocated)
         return outputs[0] if len(outputs) == 1 else outputs or None
@@ -114,11 +120,11 @@ class Arguments:
     # -- what was given -------------------------------------------------------------------------------
 
     def _fill_in(self, given: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return a tuple with one item for each argument of the program: the call's arguments `given`, None for an
-        output left out.
+        """Return a tuple with one item for each argument of the program: the call's argument, or None for an output
+        left out.
 
-        A call may pass all arguments, with None for some outputs; or only those that are no outputs. Raise
-        ArgumentError for any other number of arguments, and if an argument that is no output is None.
+        The call's arguments `given` may be all arguments, with None for some outputs; or only those that are no
+        outputs. Raise ArgumentError for any other number of arguments, and if an argument that is no output is None.
         """
         arguments = self.program.args
         if len(given) == len(arguments):
@@ -137,11 +143,13 @@ class Arguments:
         )
 
     def _checked(self, value: Value, argument: Any) -> Any:
-        """Return `argument` as a number (for a scalar), numpy array or DeviceArray of the program's argument `value`.
+        """Return `argument`, which the call passes for the program's argument `value`, as a number, numpy array or
+        DeviceArray.
 
-        Raise ArgumentError if its element type or rank is wrong, or if it is an output and a numpy array that is
-        read-only or has overlapping elements. If `self.lenient` is set, a numpy array of i8 may be given for u8 and
-        vice versa, and one of another rank is reshaped if the argument's extents are all constants (`_laid_out`).
+        It is a number if the type of `value` is a scalar. Raise ArgumentError if element type or rank are wrong, or if
+        `value` is an output and `argument` a numpy array that is read-only or has overlapping elements. If
+        `self.lenient` is set, a numpy array of i8 may be given for u8 and vice versa, and a contiguous one of another
+        rank is reshaped if the declared extents are all constants.
         """
         where = f"{self.program.name}: argument {value.name}"
         if not isinstance(value.type, MemoryType):
@@ -162,7 +170,7 @@ class Arguments:
         return array
 
     def _check_rank(self, array: Any, kind: MemoryType, where: str) -> None:
-        """Raise ArgumentError unless `array` has as many dimensions as `kind`, the argument's type.
+        """Raise ArgumentError unless `array` has as many dimensions as `kind`, the declared type of an argument.
 
         `where` names the argument in the message.
         """
@@ -173,11 +181,11 @@ class Arguments:
             )
 
     def _number(self, argument: Any, wanted: DType, where: str) -> bool | int | float:
-        """Return a scalar argument as a number of the element type `wanted`; an array without dimensions counts as its
+        """Return a scalar argument as a number of the element type `wanted`. An array without dimensions counts as its
         element.
 
-        Raise ArgumentError if it is no number, or a number that the type cannot hold; `where` names the argument in the
-        message.
+        Raise ArgumentError if it is no number, or a number that the type cannot hold, and TracedArgument if torch or
+        JAX traces it. `where` names the argument in the message.
         """
         number = argument
         refuse_traced(argument, where)
@@ -189,9 +197,8 @@ class Arguments:
         return scalar(number, wanted, where)
 
     def _check_dtype(self, array: Any, wanted: DType, where: str) -> None:
-        """Raise ArgumentError unless the elements of `array` have the type `wanted`; `where` names the argument in the
-        message.
-        """
+        """Raise ArgumentError unless the elements of `array` have the type `wanted`. `where` names the argument in the
+        message."""
         if array.dtype != wanted.numpy:
             actual = from_numpy(array.dtype)
             raise ArgumentError(f"{where} holds {actual or array.dtype}; it must hold {wanted}")
@@ -199,11 +206,11 @@ class Arguments:
     # -- sizes ----------------------------------------------------------------------------------------
 
     def _symbols(self, known: Mapping[Symbol, Expr]) -> dict[Symbol, int]:
-        """Return {symbol: value} of the program's symbols.
+        """Return {symbol: value} of the program's symbols, and set `self.derived`.
 
-        `known` has the numbers or expressions to which symbols are bound. Other values are solved from the arrays'
-        extents: a dimension 2*K with 8 elements gives K = 4. Expressions in `known` whose value stays unknown are kept
-        in `self.derived`. Raise ArgumentError for a value out of its symbol's range.
+        `known` is {symbol: number or expression of other symbols}. Other values are solved from the arrays' extents: a
+        dimension 2*K with 8 elements gives K = 4. Entries of `known` that stay without a value become `self.derived`.
+        Raise ArgumentError for a value out of its symbol's range.
         """
         numbers = {s: e.value for s, e in known.items() if isinstance(e, Const)}
         unsolved = {s: e for s, e in known.items() if not isinstance(e, Const)}
@@ -238,7 +245,7 @@ class Arguments:
         return numbers
 
     def _require_in_range(self, s: Symbol, number: int, what: str) -> None:
-        """Raise ArgumentError unless `number`, the value of the symbol `s`, is in its range.
+        """Raise ArgumentError unless `number`, the value of the symbol `s`, is from `s.lo` to `s.hi`.
 
         `what` starts the message, such as "dimension 2*K of x is 7, so K".
         """
@@ -246,12 +253,11 @@ class Arguments:
             raise ArgumentError(f"{self.program.name}: {what} comes out as {number}; it must be at least {s.lo}")
 
     def _free_sizes(self, derived: Set[Symbol]) -> list[tuple[Expr, int, Value]]:
-        """Return [(symbol, extent, argument)] for the dimensions whose symbol takes its value from the extent of an
-        array.
+        """Return [(symbol, extent, argument)] of the dimensions for which the extent of an array is the symbol's value.
 
         These are dimensions for which the argument's memory layout declares no extent, or a constant one. (For other
-        dimensions it declares an expression of symbols, from which these are solved.) Symbols in `derived` get a value
-        elsewhere, and are left out.
+        dimensions it declares an expression of symbols, from which these are solved.) The symbols in `derived` have
+        values already, and are left out.
         """
         return [
             (d, n, value)
@@ -262,10 +268,10 @@ class Arguments:
         ]
 
     def _extent(self, d: Expr | None, value: Value) -> int:
-        """Return the value of `d`, an extent of the argument `value`.
+        """Return the value of `d`, an extent of the argument `value`, for the call's symbols.
 
-        Raise ArgumentError if `d` is None (only an array gives the extent), invalid, or depends on symbols without a
-        value.
+        Raise ArgumentError if `d` is None (only an array gives the extent), if it is invalid for these values, or if it
+        depends on symbols without a value.
         """
         if d is None:
             raise ArgumentError(f"{self.program.name}: the size of {value.name} is free; pass the array")
@@ -281,9 +287,10 @@ class Arguments:
         return image.value
 
     def _check_shapes(self) -> None:
-        """Raise ArgumentError if an extent of an array is not the one that the program says.
+        """Raise ArgumentError if an extent of an array is not the one that the program declares.
 
-        Extents that the program leaves free are not checked. If `self.lenient` is set, larger ones are allowed too.
+        Extents that the program does not declare are not checked. If `self.lenient` is set, larger extents are allowed
+        too.
         """
         for value, array in self.values.items():
             if not isinstance(value.type, MemoryType):
@@ -300,10 +307,10 @@ class Arguments:
                     )
 
     def _check_assumptions(self) -> None:
-        """Raise ArgumentError if the symbols' values violate an `assume` record of the program. A condition on symbols
-        without a value is not checked.
+        """Raise ArgumentError if the symbols' values violate an `assume` record of the program.
 
-        If `self.lenient` is set, warn instead, and set `self.warned`.
+        A condition on symbols without a value is not checked. If `self.lenient` is set, give an IgnoredOptionWarning
+        instead, and set `self.warned`.
         """
         for record in self.program.records:
             if record.name == "assume":
@@ -321,8 +328,8 @@ class Arguments:
     def _aliases(self) -> dict[Value, Value]:
         """Return {argument: output} of the arguments that are the same array as an output.
 
-        Raise ArgumentError if an output shares memory with another argument in any other way, or if the program does
-        not allow it.
+        Raise ArgumentError if an output shares memory with another argument in any other way, or if the program cannot
+        compute this output in place.
         """
         aliases: dict[Value, Value] = {}
         for output in self.outputs:
@@ -340,8 +347,8 @@ class Arguments:
     def _why_not_shared(self, output: Value, other: Value) -> str | None:
         """Return the error text that says why `output` must not share memory with the argument `other`; None if it may.
 
-        It may if both are the same array, and the program writes each element only at the place from which it reads the
-        elements that the new value depends on. A grid program (with workgroups) never may: one workgroup might read
+        It may if both are the same array, and the program writes each element only where it reads the elements of
+        `other` on which the new value depends. A grid program (with workgroups) never may: one workgroup might read
         what another has written.
         """
         if not is_same_array(self.values[output], self.values[other]):
@@ -352,10 +359,10 @@ class Arguments:
 
 
 def _laid_out(array: Any, kind: MemoryType) -> Any:
-    """Return `array` reshaped to the extents of its type `kind`, or unchanged.
+    """Return `array` reshaped to the extents of its declared type `kind`, or unchanged.
 
-    It is reshaped if it has another rank than the type, the extents are all constants and have as many elements, and
-    the array is contiguous.
+    It is reshaped if its rank is not that of the type, the declared extents are all constants with the same number of
+    elements, and `array` is contiguous.
     """
     extents = [e.value for e in kind.sizes if isinstance(e, Const)]
     if array.ndim == len(kind.dims) or len(extents) != len(kind.dims) or prod(extents) != array.size:
@@ -364,10 +371,10 @@ def _laid_out(array: Any, kind: MemoryType) -> Any:
 
 
 def solve(e: Expr, number: int) -> tuple[Symbol, int] | None:
-    """Return (symbol, value) for which `e` == `number`: `2*K + 1` and 7 give (K, 3).
+    """Return (symbol, value) for which `e` equals `number`: `2*K + 1` and 7 give (K, 3).
 
-    `e` must be one symbol, perhaps times or exactly divided by a number, plus a constant. Return None for another form,
-    or if the value would not be an integer.
+    `e` must be a symbol, perhaps multiplied or exactly divided by a number, perhaps plus a constant. Return None for
+    another expression, or if the value would not be an integer.
     """
     if isinstance(e, Symbol):
         return e, number

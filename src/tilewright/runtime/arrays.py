@@ -11,10 +11,11 @@ LINE = 64
 
 
 def empty(shape: tuple[int, ...], dtype: Any) -> Array:
-    """Return an uninitialised array whose first element has an address that is a multiple of 64 bytes.
+    """Return an uninitialised numpy array, of the given shape and numpy type, at an address that is a multiple of 64
+    bytes.
 
-    >>> found = empty((3, 5), np.float32)
-    >>> found.ctypes.data % 64, found.shape, found.dtype.name
+    >>> x = empty((3, 5), np.float32)
+    >>> x.ctypes.data % 64, x.shape, x.dtype.name
     (0, (3, 5), 'float32')
     """
     kind = np.dtype(dtype)
@@ -26,7 +27,8 @@ def empty(shape: tuple[int, ...], dtype: Any) -> Array:
 
 
 def placed(array: Array) -> Array:
-    """Return `array` itself if it is contiguous and starts at a cache line, else a copy that does and is."""
+    """Return `array` itself if it is contiguous and its address is a multiple of 64 bytes; else a copy with both
+    properties."""
     if array.ctypes.data % LINE == 0 and array.flags.c_contiguous:
         return array
     copy = empty(array.shape, array.dtype)

@@ -49,10 +49,10 @@ def key_of(*parts: str) -> str:
 
 
 def load(key: str) -> bytes | None:
-    """Return the content of the cache entry `key`, and update its time of use; None if it cannot be used.
+    """Return the content of the cache entry `key`, and set its time of use to now. Return None if it cannot be used.
 
     It cannot be used in three cases: there is no cache or no such entry; the entry is damaged; or another user may have
-    written it. In the last case a warning is given.
+    written it. A CacheWarning is given in the last case, and if the cache's folder cannot be used.
     """
     folder = _usable(environment.cache_folder(), key)
     if folder is None:
@@ -79,14 +79,16 @@ def load(key: str) -> bytes | None:
 
 
 def _open_no_link(path: str, flags: int) -> int:
-    """Open the file `path` with these flags and return its descriptor; raise OSError if it is a symbolic link."""
+    """Open the file `path` with the flags `flags` of os.open, and return its descriptor. Raise OSError if `path` is a
+    symbolic link, on systems with O_NOFOLLOW."""
     return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0))
 
 
 def store(key: str, payload: bytes) -> None:
     """Write `payload` as the cache entry `key`, and remove old entries if the cache is too large.
 
-    Do nothing if there is no cache or the entry cannot be written; warn if its folder cannot be used.
+    Do nothing if there is no cache or the entry cannot be written. Give a CacheWarning if the cache's folder cannot be
+    used.
     """
     folder = _usable(environment.cache_folder(), key)
     if folder is None:
@@ -109,9 +111,9 @@ def store(key: str, payload: bytes) -> None:
 def why_not_used(folder: Path, key: str = "") -> str | None:
     """Return a text that says why `folder` is not used as the cache; None if it is.
 
-    There are two kinds of reasons. `refusal` gives one: `folder` is no folder, or contains files that the cache did not
-    write and has no marker file. Or another user owns the folder, or may write to it; the same holds for its subfolder
-    with the entry `key`.
+    The text is the one of `refusal` if there is one: `folder` is no folder, or contains files that the cache did not
+    write and has no marker file. Otherwise it says that another user owns the folder or may write to it, or does so for
+    the subfolder with the entry `key`.
     """
     why = refusal(folder)
     for place in (folder, folder / key[:2]):
@@ -122,9 +124,9 @@ def why_not_used(folder: Path, key: str = "") -> str | None:
 
 
 def _usable(folder: Path | None, key: str) -> Path | None:
-    """Return `folder` if it may be used as the cache; otherwise warn and return None. None as `folder` gives None.
+    """Return `folder` if it may be used as the cache; else give a CacheWarning and return None.
 
-    `key` is the entry that is needed.
+    If `folder` is None, return None without a warning. `key` is the entry that is needed.
     """
     why = None if folder is None else why_not_used(folder, key)
     if why is not None:
@@ -134,10 +136,11 @@ def _usable(folder: Path | None, key: str) -> Path | None:
 
 
 def _tidy(folder: Path, size: int) -> None:
-    """Remove old entries of the cache if it has become too large, after an entry of `size` bytes was stored.
+    """Remove old entries of the cache in `folder` if it has become too large, after an entry of `size` bytes was
+    stored.
 
-    Measuring the folder takes time. It is done when a process stores its first entry, and again each time that 1/32 of
-    the allowed bytes were stored since.
+    Measuring the folder takes time. It is done when a process stores its first entry, and again each time that more
+    than 1/32 of the allowed bytes were stored since.
     """
     global _stored
     limit = environment.cache_bytes()
@@ -148,9 +151,10 @@ def _tidy(folder: Path, size: int) -> None:
 
 
 def entries(folder: Path) -> list[tuple[float, int, Path]]:
-    """Return [(time of last use, bytes, path)] of every cache entry in `folder`, unfinished ones too.
+    """Return [(time of last use, bytes, path)] of every cache entry in `folder`, unfinished ones too, in no fixed
+    order.
 
-    Other files are skipped.
+    Times are in seconds since 1970. Other files are skipped.
     """
     states = []
     for file in files(folder):
@@ -161,9 +165,10 @@ def entries(folder: Path) -> list[tuple[float, int, Path]]:
 
 
 def _keep_within(folder: Path, most: int) -> None:
-    """Remove unfinished entries of killed processes; then, if the cache has more than `most` bytes, remove old entries.
+    """Remove entries of the cache in `folder`, until it has at most `most` bytes.
 
-    The least recently used entries go first, until the others have at most 90 % of `most` bytes.
+    First, unfinished entries of killed processes are removed. If more than `most` bytes remain, the least recently used
+    entries follow, until the others have at most 90 % of `most` bytes.
     """
     kept_entries = []
     for entry in entries(folder):
@@ -184,7 +189,7 @@ def _keep_within(folder: Path, most: int) -> None:
 
 
 def clear() -> int:
-    """Remove every cache entry and return how many there were; 0 if there is no cache.
+    """Remove every cache entry and return how many entries there were; 0 if there is no cache.
 
     Raise CacheError if the folder contains files that the cache did not write, and has no marker file.
     """

@@ -28,7 +28,7 @@ _warned: set[str] = set()
 
 
 def is_unfinished(path: Path) -> bool:
-    """True if the file's name is that of a temporary file, `.new-` and eight characters.
+    """True if the name of the file `path` is that of a temporary file, `.new-` and eight characters.
 
     A process that writes a cache entry uses such a file, and leaves it behind if it is killed.
     """
@@ -36,10 +36,9 @@ def is_unfinished(path: Path) -> bool:
 
 
 def files(folder: Path) -> Iterator[os.DirEntry[str]]:
-    """Yield an os.DirEntry for every file of the cache below `folder`: entries, and temporary files not yet renamed to
-    one.
+    """Yield an os.DirEntry for every file of the cache below `folder`: entries, and temporary files.
 
-    Links, and files with other names, are skipped.
+    Links, files with other names, and the marker file are skipped. A folder that cannot be read counts as empty.
     """
     for shelf in _listed(folder):
         if _SHELF.fullmatch(shelf.name) and shelf.is_dir(follow_symlinks=False):
@@ -51,15 +50,15 @@ def files(folder: Path) -> Iterator[os.DirEntry[str]]:
 
 
 def _listed(folder: Path) -> list[os.DirEntry[str]]:
-    """Return the entries of a folder, sorted by name; [] if it cannot be read."""
+    """Return the os.DirEntry of each file and folder in `folder`, sorted by name; [] if it cannot be read."""
     with suppress(OSError), os.scandir(folder) as scan:
         return sorted(scan, key=lambda entry: entry.name)
     return []
 
 
 def _is_own(file: os.DirEntry[str], shelf: str) -> bool:
-    """True if `file`, in the subfolder named `shelf`, is no link and has the name of a cache entry or of a temporary
-    file.
+    """True if `file`, in the subfolder named `shelf`, is a file of the cache: a cache entry or a temporary file, and no
+    link.
 
     The name of an entry is 64 hexadecimal digits, of which the first two are the subfolder's name.
     """
@@ -71,7 +70,7 @@ def _is_own(file: os.DirEntry[str], shelf: str) -> bool:
 
 
 def is_folder(path: Path) -> bool:
-    """True if the path is a folder; False if it does not exist or cannot be examined."""
+    """True if `path` is a folder. False if it does not exist or cannot be examined."""
     try:
         return stat.S_ISDIR(path.stat().st_mode)
     except OSError:
@@ -79,9 +78,9 @@ def is_folder(path: Path) -> bool:
 
 
 def refusal(folder: Path) -> str | None:
-    """Return a text that says why `folder` must not be used as the cache; None if it may be.
+    """Return a text that says why `folder` must not be used as the cache; None if it may be used.
 
-    It may be if it does not exist, has Tilewright's marker file, or contains nothing but cache files.
+    It may be used if it does not exist, has Tilewright's marker file, or contains nothing but cache files.
     """
     if not os.path.lexists(folder):
         return None
@@ -106,7 +105,8 @@ def require(folder: Path) -> None:
 
 
 def _is_marked(folder: Path) -> bool:
-    """True if the folder holds the marker file with which Tilewright marks its cache; False if that cannot be read."""
+    """True if `folder` has the marker file with which Tilewright marks its cache. False also if that file cannot be
+    read."""
     try:
         lines = (folder / MARKER).read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -118,7 +118,7 @@ def _foreign(folder: Path) -> str | None:
     """Return the relative path of the first file or folder in `folder` that the cache did not write; None if there is
     none.
 
-    The marker file counts as not written by the cache: `folder` must not have one.
+    The order is by name. The marker file counts as not written by the cache: `folder` must not have one.
     """
     for entry in _listed(folder):
         if _UNFINISHED.fullmatch(entry.name):
@@ -132,9 +132,10 @@ def _foreign(folder: Path) -> str | None:
 
 
 def claim(folder: Path) -> None:
-    """Make `folder` the cache's: create it if it does not exist, and write the marker file if it lacks one.
+    """Create `folder` if it does not exist, and write the marker file if it has none, so that it counts as the cache.
 
-    A new folder is accessible to this user only. This does not check what the folder contains: call `refusal` first.
+    A new folder is accessible to this user only. The content of `folder` is not checked: call `refusal` first. Raise
+    OSError if it cannot be created or written.
     """
     if not is_folder(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -144,7 +145,10 @@ def claim(folder: Path) -> None:
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Write `data` to the file `path` atomically: to a temporary file in the same folder, which is then renamed."""
+    """Write `data` to the file `path` atomically: to a temporary file in the same folder, which is then renamed.
+
+    Raise OSError if that fails; no temporary file is left then.
+    """
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=_PREFIX)
     try:
         with os.fdopen(handle, "wb") as file:
@@ -159,10 +163,10 @@ def replace_file(path: Path, data: bytes) -> None:
 
 
 def distrust(path: Path, state: os.stat_result) -> str | None:
-    """Return a text that says why machine code is not loaded from `path`; None if it may be.
+    """Return a text that says why machine code is not loaded from `path`; None if it may be loaded.
 
-    It is not loaded from files of other users or that others may write. `state` is the path's stat result. On systems
-    without user numbers (`os.getuid`) every file is trusted.
+    It is not loaded if another user owns the path, or if others (group or world) may write to it. `state` is the stat
+    result of `path`. On systems without user numbers (`os.getuid`) the answer is always None.
     """
     if not hasattr(os, "getuid"):
         return None
@@ -175,7 +179,8 @@ def distrust(path: Path, state: os.stat_result) -> str | None:
 
 
 def warn_once(why: str) -> None:
-    """Warn that the cache is not used, for the reason `why`; each reason is reported once per process."""
+    """Give a CacheWarning that the cache is not used, for the reason `why`. Each reason is reported once in a
+    process."""
     if why not in _warned:
         _warned.add(why)
         warnings.warn(f"the cache of compiled programs is not used: {why}", CacheWarning, stacklevel=2)

@@ -14,13 +14,12 @@ from tilewright.limits import did_you_mean, written
 def arranged(
     name: str, wanted: Sequence[str], outputs: Sequence[str], args: tuple[Any, ...], named: Mapping[str, Any]
 ) -> tuple[Any, ...]:
-    """Return the arguments of one call of `name` in the order of its signature, with None for outputs that are left
-    out.
+    """Return a tuple with the arguments of one call of `name` in the order of its signature; None for outputs left out.
 
     `wanted` are the names in the signature, `outputs` those of its outputs. `args` and `named` are the call's
     positional and keyword arguments. Positional arguments fill the signature from its start, or the signature without
-    outputs. The keyword `out` gives the output, or a tuple of all outputs. Raise ArgumentError if an argument is
-    missing, unknown, or given twice.
+    outputs. The keyword `out` gives the output, or a tuple of all outputs. Raise ArgumentError if an input is missing,
+    or if an argument is unknown or given twice.
 
     >>> arranged("linear", ["x", "w", "y"], ["y"], ("image",), {"out": "result", "w": "weights"})
     ('image', 'weights', 'result')
@@ -55,10 +54,11 @@ def arranged(
 
 
 def signature_of(wanted: Mapping[str, str], outputs: Sequence[str], options: Sequence[str] = ()) -> Signature:
-    """Return the Python signature of an executable; outputs at its end may be left out.
+    """Return the Python signature of an executable. Outputs after the last input have the default None.
 
-    `wanted` maps its arguments' names to their types as text, `outputs` are the names of outputs. `options` are the
-    names of further keyword arguments, beside `out`. A name that is a keyword of Python gets an underscore at its end.
+    `wanted` is {argument name: type as text}, `outputs` are the names of outputs. `options` are the names of further
+    keyword arguments, beside `out`; all have the default None. A name that is a keyword of Python gets an underscore at
+    its end.
 
     >>> print(signature_of({"x": "f32[M, K]", "y": "f32[M]"}, ["y"]))
     (x: 'f32[M, K]', y: 'f32[M]' = None, *, out=None)
@@ -82,7 +82,7 @@ def signature_of(wanted: Mapping[str, str], outputs: Sequence[str], options: Seq
 def known_level(level: object, known: Collection[str], whose: str) -> str:
     """Return `level` if it is one of the level names in `known`, else raise ArgumentError.
 
-    `whose` is the subject of the message, such as "gemm on cpu".
+    `whose` names the program that has the levels, in the message: "gemm on cpu".
 
     >>> known_level("blok", ["plan", "block"], "gemm on cpu")
     Traceback (most recent call last):
@@ -95,10 +95,10 @@ def known_level(level: object, known: Collection[str], whose: str) -> str:
 
 
 def named_values(value: object, what: str, example: str) -> dict[str, Any]:
-    """Return the dictionary `value` with its keys as names: a key may be a text or have a `name`, as symbols do.
+    """Return a new dictionary {name: value} with the items of the dictionary `value`.
 
-    Raise ArgumentError for other keys, or if it is no dictionary. `what` is the argument's name and `example` a valid
-    value, for the message.
+    A key of `value` is a text, or has a text as attribute `name`, as symbols do. Raise ArgumentError for other keys, or
+    if `value` is no dictionary. In the message, `what` is the argument's name and `example` a valid value.
     """
     if not isinstance(value, Mapping):
         raise ArgumentError(f"{what}={written(value, 80)}: a dictionary of names and values, {example}")

@@ -35,9 +35,9 @@ class Helper:
             self._start()
 
     def _start(self) -> None:
-        """Start the helper process, unless this process has one that runs; the caller holds the lock.
+        """Start the helper process and set `self.process` and `self.owner`, unless this process has one that runs.
 
-        Raise CodeGenerationError if it does not start.
+        The caller holds the lock. Raise CodeGenerationError if the helper does not start.
         """
         if self.process is not None and self.owner == os.getpid() and self.process.poll() is None:
             return
@@ -62,10 +62,11 @@ class Helper:
             raise CodeGenerationError("the helper that generates machine code did not start; it says why above")
 
     def ask(self, request: dict[str, Any], text: str) -> bytes:
-        """Send LLVM IR to the helper process and return the code that it generates: object code, or assembly as text.
+        """Send the LLVM IR `text` to the helper process, and return the bytes that it generates: object code or
+        assembly text.
 
-        `request` has the options (see `codegen_server.generate`), `text` is the LLVM IR. Raise CodeGenerationError,
-        with LLVM's message, if that fails.
+        `request` has the options (see `codegen_server.generate`). Raise CodeGenerationError, with LLVM's message, if
+        that fails.
         """
         before = time.perf_counter()
         with self.lock:
@@ -77,10 +78,11 @@ class Helper:
         return payload
 
     def _exchange(self, request: dict[str, Any], data: bytes) -> tuple[dict[str, Any], bytes]:
-        """Send a request to the helper process, and return (header, payload) of its answer; `data` is the LLVM IR.
+        """Send the options `request` and the LLVM IR `data` to the helper process; return (header, payload) of its
+        answer.
 
-        If the helper ended, it is restarted and asked once more. Raise CodeGenerationError if it ends again. The caller
-        holds the lock.
+        If the helper ends meanwhile, it is restarted and asked once more. Raise CodeGenerationError if it ends again.
+        The caller holds the lock.
         """
         for _ in range(2):
             self._start()
@@ -106,7 +108,7 @@ class Helper:
             self._stop()
 
     def _stop(self) -> None:
-        """End the helper process, if there is one; the caller holds the lock.
+        """End the helper process, if there is one, and set `self.process` to None. The caller holds the lock.
 
         A forked process only closes its pipes to the parent's helper.
         """
@@ -123,7 +125,7 @@ class Helper:
             process.returncode = 0  # the process belongs to the parent, which waits for it
 
     def after_fork(self) -> None:
-        """Forget the parent's helper in a forked process, without ending it, and replace the lock."""
+        """Replace the lock in a forked process, and forget the parent's helper without ending it."""
         self.lock = threading.Lock()
         self._stop()
 

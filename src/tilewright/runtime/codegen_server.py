@@ -24,11 +24,11 @@ class PipeStream(Protocol):
     """A binary stream of messages; one call may read or write fewer bytes than it was asked to."""
 
     def read(self, size: int, /) -> bytes | None:
-        """Return at most `size` bytes of the stream; no bytes, or None, at its end."""
+        """Return at most `size` bytes of the stream: b"" or None at its end."""
         ...
 
     def write(self, data: Any, /) -> int | None:
-        """Write `data`, or the first part of it, and return the number of bytes written; None if there were none."""
+        """Write `data`, or only its first bytes, and return the number of bytes written; None if there were none."""
         ...
 
     def flush(self) -> None:
@@ -37,7 +37,8 @@ class PipeStream(Protocol):
 
 
 def write_message(stream: PipeStream, header: dict[str, Any], payload: bytes) -> None:
-    """Write one message to a stream and flush it: the two byte counts, `header` as JSON, and `payload`."""
+    """Write one message to `stream` and flush it: the byte counts of header and payload, `header` as JSON, and
+    `payload`."""
     header_bytes = json.dumps(header).encode()
     unsent = memoryview(struct.pack("<QQ", len(header_bytes), len(payload)) + header_bytes + payload)
     while unsent:
@@ -46,7 +47,8 @@ def write_message(stream: PipeStream, header: dict[str, Any], payload: bytes) ->
 
 
 def read_message(stream: PipeStream) -> tuple[dict[str, Any], bytes] | None:
-    """Read one message from a stream and return (header, payload); None if the stream ends before all of it."""
+    """Read one message from `stream` and return (header, payload). Return None if the stream ends before the message
+    does."""
     sizes = _read(stream, 16)
     if sizes is None:
         return None
@@ -59,7 +61,7 @@ def read_message(stream: PipeStream) -> tuple[dict[str, Any], bytes] | None:
 
 
 def _read(stream: PipeStream, count: int) -> bytes | None:
-    """Read exactly `count` bytes of a stream and return them; None if the stream ends before."""
+    """Read exactly `count` bytes of `stream` and return them; None if the stream ends before."""
     parts = []
     while count:
         part = stream.read(count)
@@ -74,9 +76,9 @@ def generate(request: dict[str, Any], text: str) -> bytes:
     """Compile `text`, an LLVM module, and return its object code; or its assembly text if request["form"] is
     "assembly".
 
-    `request` also has the target triple, the CPU and its features, LLVM's optimisation level, the passes to run, and
-    LLVM's own flags. LLVM keeps flags until its process ends, so each request must set every flag on which it depends.
-    LLVM's errors are raised as RuntimeError.
+    `request` has "cpu", "features" and perhaps "triple" (the target), "level" (of optimisation), "passes" (to run
+    first) and "flags" (of LLVM). LLVM keeps flags until its process ends, so each request must set every flag on which
+    it depends. LLVM's errors are raised as RuntimeError.
     """
     import llvmlite.binding as llvm
 
@@ -121,8 +123,8 @@ class _Child:
     def answer(self, request: dict[str, Any], payload: bytes, out: PipeStream) -> None:
         """Send a request to the child, wait until the child ends, and write its answer to `out` as one message.
 
-        The message has the machine code; or LLVM's error message; or how the child crashed. `payload` is the LLVM
-        module as text.
+        The message has the machine code, LLVM's error message, or a text that says how the child crashed. `request` has
+        the options, `payload` is the LLVM module as text.
         """
         with contextlib.suppress(BrokenPipeError), self.request_out:
             write_message(self.request_out, request, payload)
@@ -143,8 +145,7 @@ def _serve(sample: dict[str, Any], request_in: int, answer_out: int) -> None:
     """Run the forked child: warm LLVM up, answer one request, and exit the process. This never returns.
 
     The request is read from the file descriptor `request_in`. The answer is written to `answer_out`: "+" and the
-    machine code, or "-" and LLVM's error message. `sample` is the previous request, whose options are used for the
-    warm-up.
+    machine code, or "-" and LLVM's error message. `sample` has the options of an earlier request, for the warm-up.
     """
     with contextlib.suppress(RuntimeError):
         generate(sample, _SMALL)
@@ -163,7 +164,7 @@ def _serve(sample: dict[str, Any], request_in: int, answer_out: int) -> None:
 def _answer(request: dict[str, Any], payload: bytes, out: PipeStream) -> None:
     """Generate the machine code for a request in this process, and write it as a message to `out`.
 
-    If LLVM raises an error, the message has its text. `payload` is the LLVM module as text.
+    If LLVM raises an error, the message has its text. `request` has the options, `payload` is the LLVM module as text.
     """
     try:
         write_message(out, {"ok": True}, generate(request, payload.decode()))
@@ -174,8 +175,8 @@ def _answer(request: dict[str, Any], payload: bytes, out: PipeStream) -> None:
 def _detach(errors: int | None) -> None:
     """Prepare a new child process: its standard input and output become /dev/null, and a crash leaves no core file.
 
-    Its error output goes to the file descriptor `errors`; None leaves it. On Linux the child is killed when the helper
-    ends.
+    Its error output goes to the file descriptor `errors`, or is unchanged if that is None. On Linux the child is killed
+    when the helper ends.
     """
     import ctypes
     import resource
@@ -191,9 +192,9 @@ def _detach(errors: int | None) -> None:
 
 
 def _crash_report(errors: int | None, status: int) -> str:
-    """Return a text that says how a child ended, with LLVM's error output if there is any.
+    """Return a text that says how a child ended, with its error output if there is any.
 
-    `status` is the child's wait status; `errors` is the file descriptor of its error output, or None.
+    `status` is the child's wait status. `errors` is the file descriptor of the error output, or None.
     """
     message = "" if errors is None else os.pread(errors, 1 << 16, 0).decode(errors="replace").strip()
     at = message.find("LLVM ERROR:")

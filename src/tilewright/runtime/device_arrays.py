@@ -55,8 +55,10 @@ class DeviceArray:
 
     @property
     def nbytes(self) -> int:
-        """Return the number of bytes from the first element to the end of the last one, gaps included; 0 without
-        elements.
+        """Return the number of bytes from the first element to the end of the last one, gaps included; 0 if there is no
+        element.
+
+        Strides must not be negative.
         """
         last = sum((n - 1) * s for n, s in zip(self.shape, self.strides, strict=True)) if 0 not in self.shape else -1
         return (last + 1) * self.dtype.itemsize
@@ -64,12 +66,12 @@ class DeviceArray:
     def reshape(self, shape: tuple[int, ...]) -> DeviceArray:
         """Return an array with the shape `shape` and contiguous strides on the same memory.
 
-        This array must be contiguous, and the shapes must have equally many elements; neither is checked.
+        This array must be contiguous, and the shapes must have equally many elements. Neither is checked.
         """
         return replace(self, shape=shape, strides=packed_steps(shape))
 
     def strided(self, shape: tuple[int, ...], strides: tuple[int, ...]) -> DeviceArray:
-        """Return an array with this shape and these strides (in elements) on the same memory; nothing is checked."""
+        """Return an array with the given shape and `strides` (in elements) on the same memory. Nothing is checked."""
         return replace(self, shape=shape, strides=strides)
 
     @property
@@ -86,12 +88,12 @@ class DeviceArray:
 
     @property
     def given(self) -> Any:
-        """Return the array as callers get it: the torch tensor that owns the memory, or this object if none does."""
+        """Return `self.owner` if it is a torch tensor, else this object: the array as callers get it."""
         tensor = getattr(sys.modules.get("torch"), "Tensor", None)
         return self.owner if tensor is not None and isinstance(self.owner, tensor) else self
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        """Return DLPack's (kind, number) of the device."""
+        """Return (2, number of the GPU): DLPack's kind and number of the device."""
         return gpu_device(self.device)
 
     def __dlpack__(self, *, stream: Any = None, **_options: Any) -> Any:
@@ -101,7 +103,10 @@ class DeviceArray:
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        """Return the array as CUDA's array interface describes it; only for element types of numpy."""
+        """Return the array's description in CUDA's array interface, after all work on the array is done.
+
+        Raise AttributeError for an element type that numpy lacks.
+        """
         if self.dtype.kind == "V" or self.dtype.num > 23:
             raise AttributeError(f"{self.dtype} has no name in CUDA's array interface; DLPack takes it")
         self._wait()
@@ -140,9 +145,9 @@ class DeviceArray:
 
 
 def followed_stream(arrays: Sequence[Any]) -> int | None:
-    """Return the stream that all work on `arrays` must go to; None if no array demands one.
+    """Return the handle of the stream that all work on `arrays` must go to; None if no array demands one.
 
-    It is the stream of the first DeviceArray that has one and whose `follows_stream` is set.
+    It is the stream of the first DeviceArray that has one and of which `follows_stream` is set. Numpy arrays have none.
 
     >>> followed_stream([DeviceArray(0, (1,), (1,), np.dtype("f4"), None, stream=7, follows_stream=True)])
     7
@@ -152,7 +157,7 @@ def followed_stream(arrays: Sequence[Any]) -> int | None:
 
 
 def packed_steps(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the strides, in elements, of a contiguous array of this shape, last dimension fastest.
+    """Return the strides, in elements, of a contiguous array with the extents `shape`, last dimension fastest.
 
     >>> packed_steps((2, 3, 4))
     (12, 4, 1)
@@ -161,10 +166,11 @@ def packed_steps(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def array_of(argument: Any, where: str) -> Any:
-    """Return a DeviceArray if the argument is in GPU memory, else a numpy array; both share its memory.
+    """Return `argument` as a DeviceArray if it is in GPU memory, else as a numpy array; the memory is shared.
 
     Arguments in GPU memory are torch tensors and objects with CUDA's array interface or DLPack. A DeviceArray is
-    returned itself. Raise ArgumentError for anything that is no plain array; `where` names the argument in the message.
+    returned itself. Raise ArgumentError for anything that is no plain array, and TracedArgument if torch or JAX traces
+    it. `where` names the argument in the message.
     """
     if isinstance(argument, DeviceArray):
         return argument
@@ -189,10 +195,10 @@ def array_of(argument: Any, where: str) -> Any:
 
 
 def _of_torch(tensor: Any, torch: Any, where: str) -> DeviceArray:
-    """Return a torch tensor on a GPU as a DeviceArray on the same memory; `torch` is the module.
+    """Return the torch tensor `tensor`, which is on a GPU, as a DeviceArray on the same memory. `torch` is the module.
 
     A tensor that requires gradients is detached. Raise ArgumentError if `refuse_tensor` refuses it, or if its element
-    type is unknown here; `where` names it in the message.
+    type is unknown here. `where` names the tensor in the message.
     """
     refuse_tensor(tensor, torch, where)
     owner = tensor.detach() if tensor.requires_grad else tensor
@@ -206,10 +212,10 @@ def _of_torch(tensor: Any, torch: Any, where: str) -> DeviceArray:
 
 
 def share_memory(one: Any, other: Any) -> bool:
-    """True if two arrays share memory. For numpy arrays the test is exact; arrays on one GPU are said to share memory
-    if their address ranges overlap.
+    """True if two arrays, of numpy or DeviceArrays, share memory.
 
-    Arrays on different devices, or one on the host and one on a GPU, never do.
+    For numpy arrays, see `overlap.share_memory`. Arrays on one GPU count as sharing memory if their address ranges
+    overlap. Arrays on different devices, or one on the host and one on a GPU, never share memory.
 
     >>> make = lambda pointer: DeviceArray(pointer, (4,), (1,), np.dtype("f4"), None)
     >>> share_memory(make(0), make(16)), share_memory(make(0), make(12))
@@ -224,8 +230,9 @@ def share_memory(one: Any, other: Any) -> bool:
 
 
 def is_same_array(one: Any, other: Any) -> bool:
-    """True if two arrays have the same address, shape, strides and element type; strides along extents of 1 do not
-    count.
+    """True if two arrays have the same device, address, shape, strides and element type.
+
+    Both are numpy arrays or DeviceArrays. Strides along extents of 1 do not count.
 
     >>> x = np.zeros((4, 1, 3))
     >>> is_same_array(x, x[:, ::-1]), is_same_array(x, x[::-1]), is_same_array(x[1:], x[:-1])
@@ -244,7 +251,7 @@ def is_same_array(one: Any, other: Any) -> bool:
 def common_device(name: str, arrays: list[Any]) -> int:
     """Return the number of the GPU that the DeviceArrays in `arrays` are on; 0 if there are none.
 
-    Raise ArgumentError if they are on several GPUs; `name` is the program's, for the message.
+    Raise ArgumentError if they are on several GPUs. `name` is the program's name in the message.
     """
     numbers = sorted({a.device for a in arrays if isinstance(a, DeviceArray)})
     if len(numbers) > 1:
@@ -255,12 +262,11 @@ def common_device(name: str, arrays: list[Any]) -> int:
 def made_like(
     others: list[Any], shape: tuple[int, ...], kind: Any, near: Callable[[Sequence[Any]], Any] | None = None
 ) -> Any:
-    """Allocate an array of this shape and element type on the device of the first DeviceArray in `others`, and return
-    it.
+    """Allocate an array of the given shape and element type `kind`, on the GPU of the first DeviceArray in `others`.
 
-    Without a DeviceArray it is a numpy array of zeros. On a GPU it is uninitialised. If the first DeviceArray is a
-    torch tensor, the new one is a torch tensor too, wrapped as a DeviceArray. Otherwise `near(others)`, the memory of
-    their device, allocates it; without `near` it is a numpy array of zeros.
+    The result is uninitialised. It is a DeviceArray, with a torch tensor as owner if the first DeviceArray has one.
+    Otherwise `near(others)`, the Memories of the GPU, allocates it. The result is a numpy array of zeros if `others`
+    has no DeviceArray, or if `near` is needed and None.
     """
     torch = sys.modules.get("torch")
     first = next((a for a in others if isinstance(a, DeviceArray)), None)

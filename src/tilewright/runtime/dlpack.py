@@ -47,8 +47,8 @@ _pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
 def from_dlpack(argument: Any, where: str) -> Any:
     """Return a numpy array that shares the memory of `argument`, an object with `__dlpack__` in host memory.
 
-    Elements of bf16, which numpy lacks, get the type of ml_dtypes. Raise ArgumentError if it is on another device or
-    cannot be exported; `where` names it in the message.
+    Elements of bf16, which numpy lacks, get the type of ml_dtypes. Raise ArgumentError if `argument` is on another
+    device or cannot be exported. `where` names it in the message.
 
     >>> from_dlpack(np.arange(3), "x")
     array([0, 1, 2])
@@ -69,9 +69,9 @@ def from_dlpack(argument: Any, where: str) -> Any:
 
 
 def _device(argument: Any, where: str) -> tuple[int, int]:
-    """Return (kind, number) of the device that an argument is on, in DLPack's numbers: kind 1 is the CPU, 2 is CUDA.
+    """Return (kind, number) of the device that `argument` is on, in DLPack's numbers: kind 1 is the CPU, 2 is CUDA.
 
-    Raise ArgumentError if its library cannot tell; `where` names the argument in the message.
+    Raise ArgumentError if its library cannot tell. `where` names the argument in the message.
     """
     try:
         kind, number = argument.__dlpack_device__()
@@ -83,11 +83,12 @@ def _device(argument: Any, where: str) -> tuple[int, int]:
 
 
 def on_a_gpu(argument: Any, where: str) -> tuple[int, int, tuple[int, ...], tuple[int, ...], Any, Any] | None:
-    """Return (device number, pointer, shape, strides in elements, element type, capsule) of an array in CUDA memory.
+    """Return (device number, pointer, shape, strides in elements, numpy element type, capsule) of an array in CUDA
+    memory.
 
-    None if the array is elsewhere. The memory stays valid as long as the capsule is kept. Work on it that its library
-    has queued is done before later work on the default stream. Raise ArgumentError if it cannot be exported; `where`
-    names the argument in the message.
+    Return None if the array is elsewhere. The memory stays valid as long as the capsule is kept. Work on the array that
+    its library has queued is done before later work on the default stream. Raise ArgumentError if it cannot be
+    exported. `where` names the argument in the message.
     """
     kind, number = _device(argument, where)
     if kind != _CUDA:
@@ -106,7 +107,8 @@ def on_a_gpu(argument: Any, where: str) -> tuple[int, int, tuple[int, ...], tupl
 
 
 def form_of(dtype: np.dtype[Any], ndim: int) -> int:
-    """Return 64 bits of a DLTensor as an integer: its rank in the low half, its element type in the high half.
+    """Return the 64 bits of a DLTensor with rank and element type as an integer: the rank `ndim` in the low half, the
+    element type in the high half.
 
     The element type is (code, bits, lanes), as `element_word` returns it. Types that DLPack lacks have the code for
     opaque elements.
@@ -119,8 +121,10 @@ def form_of(dtype: np.dtype[Any], ndim: int) -> int:
 
 
 def element_word(dtype: np.dtype[Any]) -> int | None:
-    """Return the 32 bits of a DLTensor that hold an element type (code, bits, lanes) as an integer; None if DLPack
-    lacks it.
+    """Return the 32 bits of a DLTensor with the element type (code, bits, lanes) as an integer; None if DLPack lacks
+    the type.
+
+    The code is in the lowest byte, the bits are in the next one, and the lanes, always 1, in the high half.
 
     >>> hex(element_word(np.dtype("float32"))), element_word(np.dtype("datetime64[s]"))
     ('0x12002', None)
@@ -134,7 +138,7 @@ def element_word(dtype: np.dtype[Any]) -> int | None:
 
 
 def _element(tensor: _Tensor, where: str) -> Any:
-    """Return the numpy element type of a DLTensor; raise ArgumentError if there is none.
+    """Return the numpy element type of the DLTensor `tensor`. Raise ArgumentError if there is none.
 
     `where` names the argument in the message.
     """
@@ -151,9 +155,11 @@ def _element(tensor: _Tensor, where: str) -> Any:
 
 
 def _bfloats(argument: Any, where: str) -> Any:
-    """Return a numpy array of bf16 that shares the memory of `argument`; None if it is not bf16 on the CPU.
+    """Return a numpy array of bf16 that shares the memory of `argument`; None if it does not hold bf16 or is not on the
+    CPU.
 
-    It is also None if the argument cannot be exported through DLPack. `where` names the argument in errors.
+    The result is None too if `argument` cannot be exported through DLPack. Raise ArgumentError if its library cannot
+    tell the device. `where` names the argument in the message.
     """
     import ml_dtypes
 
@@ -231,8 +237,9 @@ def gpu_capsule(
 ) -> Any:
     """Return a DLPack capsule that describes an array in the memory of GPU `number`.
 
-    `pointer` is its address; `strides` are in elements. `owner` is kept alive until the library that takes the capsule
-    releases it, or until the capsule is deleted untaken.
+    `pointer` is the array's address; `strides` are in elements. `owner` is kept alive until the library that takes the
+    capsule releases it, or until the capsule is deleted untaken. Raise KeyError if DLPack lacks the element type
+    `dtype`.
 
     >>> capsule = gpu_capsule("somebody", 4096, (2, 3), (3, 1), np.dtype("f2"), 1)
     >>> taken = _Tensor.from_address(_pointer(capsule, _NAME))

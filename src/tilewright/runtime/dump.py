@@ -24,8 +24,10 @@ class Dump:
 
     @classmethod
     def of(cls, name: str) -> Dump:
-        """Return a Dump for the program `name`: it writes to the folder in TILEWRIGHT_DUMP, or nothing if that is not
-        set.
+        """Return a Dump for the program `name`, which writes to the folder in TILEWRIGHT_DUMP; it writes nothing if
+        that is not set.
+
+        Raise ArgumentError if the variable names no folder that can be written.
         """
         return cls(environment.dump_folder(), name)
 
@@ -37,8 +39,8 @@ class Dump:
     def write(self, step: str, level: str, text: Callable[[], str]) -> None:
         """Log the pass `step`, and write the program's text after it to a numbered file if a folder is set.
 
-        `level` is the IR level of the text ("tile", "block") and becomes the file's suffix. `text` is a function that
-        returns the text; it is called only if a file is written. Raise ArgumentError if the file cannot be written.
+        `level` is the IR level of the text ("tile", "block") and becomes the file's suffix. `text()` returns the text;
+        it is called only if a file is written. Raise ArgumentError if the file cannot be written.
         """
         _LOG.debug("%s: %s, %s", self.name, step, level)
         if self.folder is None:

@@ -14,7 +14,7 @@ _WHY = "Tilewright's kernels are machine code, which torch.compile does not see 
 
 
 def eager(function: Callable[P, R]) -> Callable[P, R]:
-    """Return the function, wrapped so that torch.compile neither traces nor compiles it or its callees.
+    """Return `function`, wrapped so that torch.compile neither traces nor compiles it or its callees.
 
     torch.compile is told only if the program has loaded it; otherwise a call costs one lookup in `sys.modules`.
 
@@ -25,7 +25,7 @@ def eager(function: Callable[P, R]) -> Callable[P, R]:
 
     @wraps(function)
     def call(*args: P.args, **options: P.kwargs) -> R:
-        """Call the function, as disabled by torch.compile if that is loaded."""
+        """Return the result of `function`, which is called as disabled for torch.compile if that is loaded."""
         try:  # torch.compile cannot break a graph inside `try`, so it never compiles this frame
             if _DYNAMO in modules:
                 return (disabled[0] if disabled else _disabled(function, disabled))(*args, **options)
@@ -37,10 +37,10 @@ def eager(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def _disabled(function: Callable[P, R], disabled: list[Callable[P, R]]) -> Callable[P, R]:
-    """Return the function wrapped by torch._dynamo.disable, and append it to the list `disabled`.
+    """Return `function` wrapped by torch._dynamo.disable, and append the wrapped function to the list `disabled`.
 
-    The caller passes the list and finds the wrapped function there at the next call. While torch.compile is not fully
-    imported, the function itself is returned, and nothing is appended.
+    The caller keeps the list, for its next call. While torch.compile is not fully imported, `function` itself is
+    returned, and nothing is appended.
     """
     try:
         disable = getattr(modules.get(_DYNAMO), "disable", None)  # absent while it is being imported
@@ -53,7 +53,8 @@ def _disabled(function: Callable[P, R], disabled: list[Callable[P, R]]) -> Calla
 
 
 def _marked(function: Callable[P, R]) -> Callable[P, R]:
-    """Set torch's attributes on a function so that torch.compile breaks its graph at calls of it, and return it."""
+    """Set torch's attributes on `function`, so that torch.compile breaks its graph at calls of it, and return
+    `function`."""
     marks: Any = function
     marks._torchdynamo_disable, marks._torchdynamo_disable_msg = True, _WHY
     return function

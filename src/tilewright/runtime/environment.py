@@ -30,8 +30,7 @@ class Variable:
         return os.environ.get(self.name)
 
     def value(self) -> Any:
-        """Return the environment variable's value, parsed by this variable's function `self.read`; None if it is not
-        set or empty.
+        """Return the environment variable's value, parsed by `self.read`; None if it is not set or empty.
 
         Raise ArgumentError if the text cannot be parsed.
         """
@@ -68,7 +67,7 @@ def _folder(text: str) -> Path | None:
 def _writable(text: str) -> Path | None:
     """Return the folder that `text` names, with "~" expanded; None for "off".
 
-    Raise ValueError unless it is an existing folder, or could be created.
+    Raise ValueError unless it is an existing folder, or could be created. Nothing is created here.
     """
     folder = _folder(text)
     if folder is None:
@@ -105,7 +104,11 @@ VARIABLES = (CACHE_DIR, CACHE_MB, DUMP, THREADS)
 
 
 def cache_folder() -> Path | None:
-    """Return the folder of compiled programs; None if TILEWRIGHT_CACHE_DIR is "off" or the user has no home folder."""
+    """Return the folder of compiled programs; None if TILEWRIGHT_CACHE_DIR is "off", or if it is not set and the user
+    has no home folder.
+
+    Raise ArgumentError if the variable names the home folder of an unknown user.
+    """
     if os.environ.get(CACHE_DIR.name) == "off":
         return None
     folder: Path | None = CACHE_DIR.value()
@@ -127,19 +130,27 @@ def _usual_cache_folder() -> Path | None:
 
 
 def cache_bytes() -> int:
-    """Return the most bytes that compiled programs may take on disk: TILEWRIGHT_CACHE_MB, or 512 MB."""
+    """Return the most bytes that compiled programs may take on disk: TILEWRIGHT_CACHE_MB, or 512 MB if that is not set.
+
+    Raise ArgumentError if the variable is not a number from 1 on.
+    """
     return int(CACHE_MB.value() or 512) << 20
 
 
 def dump_folder() -> Path | None:
-    """Return the folder that TILEWRIGHT_DUMP names for program texts; None if none are written."""
+    """Return the folder that TILEWRIGHT_DUMP names for program texts; None if it is not set or "off".
+
+    Raise ArgumentError if it is no folder and cannot be created.
+    """
     folder: Path | None = DUMP.value()
     return folder
 
 
 def threads() -> int:
     """Return the number of workers of a program on a CPU: TILEWRIGHT_THREADS, or one for each core that this process
-    may use (at most 1024).
+    may use, at most `WORKERS.most`.
+
+    Raise ArgumentError if the variable is not a number from 1 to `WORKERS.most`.
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return int(THREADS.value() or min(cores or 1, WORKERS.most))

@@ -45,7 +45,7 @@ class Exchange:
 def exchange_of(kind: Any) -> Exchange | None:
     """Return the addresses of the DLPack exchange functions of `kind`, an array class such as torch.Tensor.
 
-    None if its library has none, or none of this version of DLPack.
+    Return None if the class has none, or none of this major version of DLPack.
 
     >>> exchange_of(int) is None
     True

@@ -48,14 +48,17 @@ class HostDevice(Protocol):
     """The most elements of a workspace."""
 
     def prepare(self, program: Program, params: Mapping[str, int]) -> Launchable:
-        """Compile `program` for the values `params` of its parameters, and return it ready to be bound to arrays."""
+        """Compile `program` and return it as a Launchable, which can be bound to arrays.
+
+        `params` is {name: value} of the program's parameters that are compiled into it.
+        """
 
     def near(self, arrays: Sequence[Any], passing: bool = False) -> Memories:
         """Return the Memories of the device that `arrays` are on: the object that allocates, copies and fills tensors
         there.
 
-        With `passing`, the caller promises to use tensors that it allocates only during one call, so that their memory
-        may be reused.
+        With `passing`, the caller promises to use tensors that it allocates only during one call, so that the device
+        may reuse their memory.
         """
 
 
@@ -79,15 +82,16 @@ class _ScriptWriter:
         self._check_written(len(program.args))
 
     def number(self, e: Any) -> int:
-        """Return the value of the integer expression `e` for these sizes."""
+        """Return the value of the integer expression `e` for the sizes of this script."""
         return int(evaluated(e, self.values))
 
     def _block(self, block: Block, once: bool) -> None:
-        """Append the steps of a block's operations to the script.
+        """Append the steps of the operations in `block` to the script.
 
-        With `once`, they are steps that run once (the block is inside the host program's `bind` block), else steps of
-        each launch. Of an `if`, only the branch that is taken adds steps; a `return` ends the script. Workspaces and
-        views add no steps, but slots (numbered tensors).
+        With `once`, they become steps that run once (the block is inside the host program's `bind` block), else steps
+        of each launch. Of an `if`, only the branch that is taken adds steps. A `return` ends the script. Workspaces and
+        views add slots (numbered tensors) instead of steps. Raise ExecutionError if an operation is not valid for these
+        sizes.
         """
         for op in block.ops:
             if self.ended:
@@ -121,7 +125,7 @@ class _ScriptWriter:
                     self._uses.append((once, op, self._used(op)))
 
     def _extents(self, op: Op, shape: Sequence[Any]) -> tuple[int, ...]:
-        """Return `shape`, extents of a tensor as expressions, as integers.
+        """Return the values of `shape`, extents of a tensor as expressions, for the sizes of this script.
 
         Raise ExecutionError, which names `op`, if one is negative or the tensor has more elements than the device
         allows.
@@ -132,10 +136,11 @@ class _ScriptWriter:
         return extents
 
     def _restride(self, op: Op, once: bool) -> None:
-        """Add a slot (numbered tensor) for the result of a `restride`: a view of its operand with other strides.
+        """Add a slot (numbered tensor) for the result of the `restride` operation `op`: a view of its operand with
+        other strides.
 
-        Raise ExecutionError if the view goes past the end of the operand. `once` is True inside the host program's
-        `bind` block.
+        `once` is True inside the host program's `bind` block. Raise ExecutionError if the view goes past the end of the
+        operand.
         """
         kind, source_type = op.results[0].type, op.operands[0].type
         shape, strides = self._extents(op, kind.shape), tuple(map(self.number, kind.strides))
@@ -153,11 +158,12 @@ class _ScriptWriter:
         once: bool,
         strides: tuple[int, ...] | None = None,
     ) -> None:
-        """Add a slot (numbered tensor) to the script for the result of `op`: a workspace, or a view of the slot
-        `source`.
+        """Add a slot (numbered tensor) to the script for the result of `op`: a workspace if `source` is None, else a
+        view.
 
-        A view has the extents `shape` and, unless None, these strides in elements. `once` is True inside the host
-        program's `bind` block. Raise ExecutionError for a workspace whose type has strides.
+        `source` is the slot of the tensor that is viewed. `shape` has the extents. `strides`, in elements, are those of
+        a view; None: a view is a reshape. `once` is True inside the host program's `bind` block. Raise ExecutionError
+        for a workspace with a type that has strides.
         """
         kind = op.results[0].type
         if kind.strides is not None and source is None:
@@ -170,7 +176,8 @@ class _ScriptWriter:
             self.script.held.add(slot)
 
     def _launch(self, op: Op) -> Step:
-        """Return the step of the `launch` operation `op`, whose program is compiled here for the launch's settings.
+        """Return the step of the `launch` operation `op`. The launched program is compiled here for the launch's
+        settings.
 
         Raise ExecutionError unless the number of workers is at least 1 and within the limit.
         """
@@ -188,16 +195,16 @@ class _ScriptWriter:
         return Filled(self.slots[op.operands[0]], op.attrs["value"])
 
     def _check(self, op: Op) -> Step:
-        """Return the step of the `check` operation `op`: it raises an error if one element of a tensor is not 0.
+        """Return the step of the `check` operation `op`: it raises ExecutionError if one element of a tensor is not 0.
 
-        `op` names the tensor, the element and the error's text.
+        `op` has the tensor, the index of the element and the error's text.
         """
         return Checked(self.slots[op.operands[0]], ((op.attrs["place"], op.attrs["says"], op.loc),))
 
     def _table(self, op: Op) -> Step:
         """Return the step of the `table` operation `op`: it copies a table of numbers to a tensor.
 
-        The numbers are computed here, from an expression of each element's indices. Raise ExecutionError if one does
+        The numbers are computed here, from an expression of the indices of an element. Raise ExecutionError if one does
         not fit the tensor's element type.
         """
         kind = op.operands[0].type
@@ -211,7 +218,10 @@ class _ScriptWriter:
         return Tabled(self.slots[op.operands[0]], values.astype(kind.dtype.numpy))
 
     def _used(self, op: Op) -> list[tuple[Value, bool, bool]]:
-        """Return [(tensor, is read, is written)] for the operands of `op`: a `launch`, `fill`, `table` or `check`."""
+        """Return [(tensor, True if it is read, True if it is written)] for the operands of `op`.
+
+        `op` is a `launch`, `fill`, `table` or `check`.
+        """
         if op.name == "launch":
             roles = [a.type.role for a in self.executor.module.programs[op.attrs["program"]].args]
             return [(v, r in ("in", "inout"), r != "in") for v, r in zip(op.operands, roles, strict=True)]
@@ -220,9 +230,9 @@ class _ScriptWriter:
     def _check_written(self, arguments: int) -> None:
         """Raise UninitialisedFault if a step reads a workspace that no earlier step has written.
 
-        Also record three facts about the steps of the `bind` block in the script: which arguments they use (`fixed`),
-        which tensors they write (`held`), and whether they write workspaces only (`lasting`). `arguments` is the number
-        of the host program's arguments: these have the slots (numbers of tensors) from 0 on.
+        Set three facts about the steps of the `bind` block in the script: `fixed` (the arguments that they use), `held`
+        (the tensors that they write), and `lasting` (True if they write workspaces only). `arguments` is the number of
+        the host program's arguments, which have the first slots.
         """
         unwritten = {root for root in self.roots if root >= arguments}
         for once, op, uses in sorted(self._uses, key=lambda use: not use[0]):
@@ -291,27 +301,29 @@ class HostExecutor(ScriptExecutor):
         self._scripts: Callable[..., Script] = lru_cache(SCRIPTS)(self._written)
 
     def prepare(self) -> None:
-        """Compile the programs of all launches whose settings are constants.
+        """Compile the programs of all launches that do not depend on sizes.
 
-        Programs of other launches are compiled when arrays are bound. Settings that are passed at each launch need not
-        be constants.
+        A program that depends on them is compiled when arrays are bound. Settings that are passed at each launch, not
+        compiled into the program, may depend on sizes.
         """
         for op in self.module.host.walk():
             if op.name == "launch" and not any(e.symbols for _, e in self._closed(op)):
                 self.prepared(op.attrs["program"], {name: int(e) for name, e in self._closed(op)})
 
     def _closed(self, op: Op) -> list[tuple[str, Any]]:
-        """Return [(name, expression)] of the settings of a `launch` that are compiled into its program.
+        """Return [(name, expression)] of the settings of the `launch` operation `op` that are compiled into its
+        program.
 
-        The other settings give open parameters of the program, and are passed at each launch.
+        The other settings are values of the program's open parameters, which are passed at each launch.
         """
         passed = {s.name for s in open_parameters(self.module.programs[op.attrs["program"]])}
         return [(name, e) for name, e in op.attrs.get("settings", ()) if name not in passed]
 
     def prepared(self, name: str, settings: Mapping[str, int]) -> tuple[Launchable, dict[str, int]]:
-        """Return (the program `name` compiled for these settings, {name: value} of the settings passed at each launch).
+        """Return (the program `name` compiled for `settings`, {name: value} of the settings that are passed at each
+        launch).
 
-        Settings of the program's open parameters (known only at the call) are passed at each launch. All others are
+        `settings` is {name: value}. Those of the program's open parameters are passed at each launch. All others are
         compiled into the program: it is compiled at the first call with their values, and then reused.
         """
         program = self.module.programs[name]
@@ -324,15 +336,15 @@ class HostExecutor(ScriptExecutor):
         return launchable, {n: v for n, v in settings.items() if n in passed}
 
     def _written(self, values: tuple[tuple[str, int], ...]) -> Script:
-        """Return the script (list of steps) for `values`, which are the (name, value) pairs of the open sizes."""
+        """Return a new script (list of steps) for `values`, which are (name, value) pairs of the open sizes."""
         return _ScriptWriter(self, dict(values)).script
 
     def sizes(self, arrays: Sequence[Array], params: Mapping[str, int] | None = None) -> tuple[tuple[str, int], ...]:
-        """Return a tuple of (name, value) pairs: the open sizes (known only at the call) for `arrays`, a call's
-        arguments.
+        """Return ((name, value), ...) of the open sizes (known only at the call) for a call with the arguments
+        `arrays`.
 
-        It is () for a program without open sizes. `params` is {name: value} of sizes that no shape determines. Raise
-        ArgumentError if the arrays do not fit the program.
+        The result is () for a program without open sizes. `params` is {name: value} of sizes that no shape determines.
+        Raise ArgumentError if the arrays do not fit the program.
         """
         self.require(arrays)
         if not self._open:
@@ -342,7 +354,7 @@ class HostExecutor(ScriptExecutor):
         return tuple(sizes_of(host, named, params).items())
 
     def script(self, arrays: Sequence[Array], params: Mapping[str, int] | None = None) -> Script:
-        """Return the script (list of steps) for the sizes of `arrays`, a call's arguments; scripts are cached by sizes.
+        """Return the script (list of steps) for a call with the arguments `arrays`. Scripts are cached by sizes.
 
         `params` is {name: value} of sizes that no shape determines. Raise ArgumentError if the arrays do not fit the
         program.
@@ -350,9 +362,8 @@ class HostExecutor(ScriptExecutor):
         return self._scripts(self.sizes(arrays, params))
 
     def script_of(self, sizes: tuple[tuple[str, int], ...]) -> Script:
-        """Return the script (list of steps) for `sizes`, the (name, value) pairs of the open sizes; scripts are cached
-        by sizes.
-        """
+        """Return the script (list of steps) for `sizes`, (name, value) pairs of the open sizes. Scripts are cached by
+        sizes."""
         return self._scripts(sizes)
 
     def near(self, arrays: Sequence[Any], passing: bool = False) -> Memories:

@@ -34,7 +34,8 @@ LARGE_PAGE = 2 << 20
 def private_pages(count: int) -> mmap.mmap:
     """Map zeroed memory of at least `count` bytes and return it: page-aligned, and copied on write after a fork.
 
-    Memory of 256 KB or more uses huge pages if the system has them.
+    Memory of 256 KB or more uses huge pages if the system has them. On Windows the memory is not private: no process is
+    forked there.
     """
     if not hasattr(mmap, "MAP_PRIVATE"):  # as on Windows, where no process is forked
         return mmap.mmap(-1, count)
@@ -49,9 +50,9 @@ def private_pages(count: int) -> mmap.mmap:
 
 def most_kept() -> int:
     """Return the most bytes that the pool keeps for later outputs: a 64th of the machine's memory, but at least 64 MB.
-    64 MB also if the system does not tell its memory.
 
-    A network of convolutions may have a dozen sizes of outputs, 100 MB in all, and needs each again in its next run.
+    It is 64 MB also if the system does not tell its memory. A network of convolutions may have a dozen sizes of
+    outputs, 100 MB in all, and needs each again in its next run.
     """
     least = 64 << 20
     if "SC_PHYS_PAGES" not in getattr(os, "sysconf_names", {}):
@@ -71,13 +72,14 @@ class _Block:
 
 @cache
 def _lease(size: int) -> Any:
-    """Return the class of leases for blocks of `size` bytes; cached.
+    """Return the class of leases for blocks of `size` bytes; classes are cached.
 
-    A lease is the base object of an output array: a buffer on a block, whose destructor returns the block to its pool.
+    A lease is the base object of an output array: a ctypes buffer at a block's address. Its attribute `block` is set by
+    the caller. Its destructor returns the block to the pool.
     """
 
     def end(self: Any) -> None:
-        """Return the block to its pool."""
+        """Return the block of the lease `self` to the block's pool."""
         self.block.pool.take_back(self.block)
 
     return type(f"Lease{size}", (ctypes.c_char * size,), {"__del__": end, "__slots__": ("block",)})
@@ -108,8 +110,8 @@ class OutputPool:
         """Return a function that allocates: each call returns a new, uninitialised, page-aligned array of this shape
         and type.
 
-        Its memory is an unused block of the pool, or a new one from the system if the pool has none of the size. The
-        block returns to the pool when the array and all its views are deleted.
+        The array is on an unused block of the pool, or on new memory from the system if the pool has no block of this
+        size. The block returns to the pool when the array and all its views are deleted.
         """
         size = size_class(prod(shape) * dtype.itemsize)
         with self.lock:
@@ -117,7 +119,7 @@ class OutputPool:
         lease_of = _lease(size).from_address
 
         def make() -> Array:
-            """Return an array on a block of the pool, or on a new block."""
+            """Return a new array on an unused block of the pool, or on a new block if there is none of the size."""
             block = None
             with self.lock:
                 if free:
@@ -132,11 +134,11 @@ class OutputPool:
         return make
 
     def take_back(self, block: _Block) -> None:
-        """Keep the block of a deleted array for a later array.
+        """Keep `block`, the memory of a deleted array, for a later array.
 
-        If the pool would exceed its limit, other unused blocks are unmapped. The block itself is unmapped if it is
-        larger than the limit, or if another call holds the lock. (Destructors call this at any moment, perhaps while
-        this thread holds the lock.)
+        If the pool would exceed its limit, other unused blocks are unmapped. `block` itself is unmapped if it is larger
+        than the limit, or if another call holds the lock. (Destructors call this at any moment, perhaps while this
+        thread holds the lock.)
         """
         if block.size > self.most or not self.lock.acquire(blocking=False):
             return
@@ -149,7 +151,10 @@ class OutputPool:
             self.lock.release()
 
     def _make_room(self, size: int) -> None:
-        """Unmap unused blocks until `size` more bytes are within the pool's limit; blocks of another size go first."""
+        """Unmap unused blocks until `size` more bytes are within the pool's limit. Blocks of another size go first.
+
+        The caller holds the lock.
+        """
         for other, free in sorted(self._free.items(), key=lambda item: item[0] == size):
             while free and self.kept + size > self.most:
                 free.pop()
@@ -161,9 +166,10 @@ class OutputPool:
 
 
 def size_class(count: int) -> int:
-    """Return `count` bytes rounded up to the size of a pool block.
+    """Return `count` bytes rounded up to the size of a block of the pool.
 
-    Sizes are the powers of two, with three sizes between two of them, and multiples of a page.
+    Up to four pages, the sizes are the multiples of a page. Above, they are the powers of two, with three sizes between
+    each two of them.
 
     >>> [size_class(n) for n in (16 << 10, (16 << 10) + 1, 3 << 20, 2**22 - 1)]
     [16384, 20480, 3145728, 4194304]
@@ -178,10 +184,10 @@ if hasattr(os, "register_at_fork"):
 
 
 def maker(shape: tuple[int, ...], dtype: np.dtype[Any], zeroed: bool = False) -> Callable[[], Array]:
-    """Return a function that allocates: each call returns a new array of this shape and type, for an output.
+    """Return a function that allocates: each call returns a new array of the given shape and type, for an output.
 
-    It is uninitialised; with `zeroed` it is filled with zeros. Arrays of 4 KB and more come from the pool, smaller ones
-    from numpy.
+    The array is uninitialised; with `zeroed` it is filled with zeros. Arrays of 4 KB and more come from the pool,
+    smaller ones from numpy.
 
     >>> maker((2, 2), np.dtype(np.int8), zeroed=True)()
     array([[0, 0],

@@ -15,7 +15,8 @@ _WORK: Any = 1_000_000
 
 
 def share_memory(a: Array, b: Array) -> bool:
-    """True if two arrays share memory. It is also True if an exact answer would take too long.
+    """True if two numpy arrays have an element in common, wholly or in part. True also if an exact answer would take
+    too long.
 
     >>> x = np.zeros(8)
     >>> share_memory(x[::2], x[1::2]), share_memory(x[::2], x[1::3])
@@ -31,6 +32,8 @@ def share_memory(a: Array, b: Array) -> bool:
 
 def overlaps_itself(array: Array) -> bool:
     """True if two elements of `array` share memory, wholly or in part, as in a broadcast view.
+
+    True also if an exact answer would take too long.
 
     >>> from numpy.lib.stride_tricks import as_strided
     >>> x = np.zeros(8, np.float32)
@@ -72,8 +75,8 @@ def require_own_memory(array: Array, where: str) -> None:
 def require_no_overlap(name: str, args: Sequence[tuple[str, str | None]], arrays: Sequence[Array]) -> None:
     """Raise ArgumentError if the address range of an array that is written overlaps that of another array.
 
-    `args` has a pair (name, role) for each of `arrays`; arrays of any role but "in" are written. `name` is the
-    program's, for the message.
+    `args` has a pair (name, role) for each of `arrays`; an array of any role but "in" is written. `name` is the
+    program's name in the message.
     """
     for place, (written, role) in enumerate(args):
         for other in range(len(arrays)):

@@ -21,9 +21,10 @@ _iinfo: Any = ml_dtypes.iinfo
 
 
 def scalar(value: bool | float, wanted: DType, where: str) -> bool | int | float:
-    """Return `value`, a scalar argument, as the element type `wanted` holds it; raise ArgumentError if it cannot.
+    """Return the number that is stored if `value`, a scalar argument, is converted to the element type `wanted`.
 
-    Floats are rounded to nearest; integers and bool must be exact. `where` names the argument in the message.
+    Floats are rounded to nearest; integers and bool must be exact. Raise ArgumentError if the type cannot hold `value`.
+    `where` names the argument in the message.
 
     >>> from tilewright.ir import dtypes
     >>> scalar(3.0, dtypes.i32, "n"), scalar(0.1, dtypes.f32, "x"), scalar(1, dtypes.bool_, "on")
@@ -56,7 +57,10 @@ def _allowed(wanted: DType) -> str:
 
 
 def _exact(value: bool | float, wanted: DType) -> bool | int | None:
-    """Return `value` as an int, or as a bool for type bool; None if it is not integral or out of the type's range."""
+    """Return `value` as an int, or as a bool for type bool; None if it is not integral or out of the range of `wanted`.
+
+    `wanted` is an integer type or bool. An infinity or NaN gives None.
+    """
     if isinstance(value, float) and not value.is_integer():
         return None
     lo, hi = _limits(wanted)

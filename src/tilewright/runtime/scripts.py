@@ -29,8 +29,8 @@ class Launchable(Protocol):
     def launch(self, arrays: list[Array], workers: int | None, params: Mapping[str, int] | None) -> Call:
         """Return a function that runs the program on `arrays` when it is called.
 
-        `workers` is the number of threads or workgroups that share the program's tasks; None: the device's choice.
-        `params` is {name: value} of its open parameters (known only at the call).
+        `workers` is the number of threads or workgroups that share the program's tasks; None: the device chooses it.
+        `params` is {name: value} of the program's open parameters (known only at the call).
         """
 
 
@@ -38,15 +38,15 @@ class Memories(Protocol):
     """Allocates, copies and fills a device's tensors; host arrays are numpy's, others are of the device's own type."""
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
-        """Allocate an uninitialised tensor of this shape and element type that the device's programs can use, and
-        return it.
-        """
+        """Allocate an uninitialised tensor of the given shape and element type, which the device's programs can use,
+        and return it."""
 
     def takes(self, array: Any) -> bool:
-        """True if programs can use `array` without a copy: it is contiguous and aligned as their loads need."""
+        """True if the device's programs can use `array` without a copy: it is contiguous, and aligned as their loads
+        need."""
 
     def copy(self, source: Any, goal: Any) -> None:
-        """Copy the elements of `source` to `goal`; either may be on the host."""
+        """Copy the elements of `source` to `goal`, which has the same shape. Either may be on the host."""
 
     def fill(self, array: Any, value: Any) -> None:
         """Set all elements of `array` to the number `value`."""
@@ -58,8 +58,9 @@ class Memories(Protocol):
         """Wait until all work that the device was given is done."""
 
     def hold(self, arrays: Sequence[Any]) -> None:
-        """Keep `arrays`, which a launch reads, alive as long as the CUDA graph that is being captured; do nothing if
-        none is.
+        """Keep `arrays`, which a launch reads, alive as long as the CUDA graph that is being captured.
+
+        Do nothing if no graph is being captured.
         """
 
 
@@ -67,11 +68,12 @@ class HostMemory:
     """Allocates, copies and fills numpy arrays, for devices that run programs on the host's memory."""
 
     def near(self, arrays: Sequence[Any], passing: bool = False) -> Memories:
-        """Return this object itself: all arrays are in the host's memory, and `arrays` and `passing` have no effect."""
+        """Return this object itself: all arrays are in the host's memory. `arrays` and `passing` have no effect."""
         return self
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
-        """Return an uninitialised numpy array whose first element is at the start of a cache line."""
+        """Return an uninitialised numpy array of the given shape and type, at an address that is a multiple of 64
+        bytes."""
         return empty(shape, dtype)
 
     def takes(self, array: Any) -> bool:
@@ -114,9 +116,9 @@ class SlotMemory:
     strides: tuple[int, ...] | None = None
 
     def seen(self, memory: Any) -> Any:
-        """Return a view of `memory`, the tensor of the slot that this one shares, with this slot's shape and strides.
+        """Return a view of `memory`, the tensor of the slot `self.source`, with the shape and strides of this slot.
 
-        Without strides `memory` is reshaped. With strides, a view of a numpy array is read-only.
+        Without strides, `memory` is reshaped. With strides, a view of a numpy array is read-only.
         """
         if self.strides is None:
             return memory.reshape(self.shape)
@@ -140,7 +142,7 @@ class Launched:
     def on(self, memory: Sequence[Any], _: Memories) -> Call:
         """Return a function that launches the step's program on its arguments.
 
-        `memory` has all tensors of the script by slot number; the second argument is not used.
+        `memory` has all tensors of the script by slot number. The second argument is not used.
         """
         return self.program.launch([memory[n] for n in self.slots], self.workers, dict(self.params))
 
@@ -155,7 +157,7 @@ class Filled:
     def on(self, memory: Sequence[Any], where: Memories) -> Call:
         """Return a function that fills the step's tensor with its number.
 
-        `memory` has all tensors of the script by slot number; `where` is the device's memory, which does the filling.
+        `memory` has all tensors of the script by slot number. `where` is the device's memory, which fills it.
         """
         return partial(where.fill, memory[self.slot], self.value)
 
@@ -170,7 +172,7 @@ class Tabled:
     def on(self, memory: Sequence[Any], where: Memories) -> Call:
         """Return a function that copies the step's values to its tensor.
 
-        `memory` has all tensors of the script by slot number; `where` is the device's memory, which does the copying.
+        `memory` has all tensors of the script by slot number. `where` is the device's memory, which copies them.
         """
         return partial(where.copy, self.values, memory[self.slot])
 
@@ -186,16 +188,17 @@ class Checked:
     faults: tuple[tuple[int, str, Any], ...]
 
     def on(self, memory: Sequence[Any], where: Memories) -> Call:
-        """Return a function that raises ExecutionError if one of the step's elements is not 0, with the first one's
-        message.
+        """Return a function that raises ExecutionError if one of the checked elements is not 0, with the message for
+        the first one.
 
-        `memory` has all tensors of the script by slot number; `where` is the device's memory, which copies them to the
-        host.
+        `memory` has all tensors of the script by slot number. `where` is the device's memory, which copies the tensor
+        to the host.
         """
         faults, slot = self.faults, memory[self.slot]
 
         def check() -> None:
-            """Raise the error of the first checked element that is not 0."""
+            """Raise ExecutionError with the message and location of the first checked element that is not 0, if there
+            is one."""
             elements = where.numpy(slot)
             if elements.any():
                 for place, says, loc in faults:
@@ -227,10 +230,9 @@ class Script:
     """The arguments that steps inside `bind` read or write."""
 
     def places(self, arguments: int) -> list[tuple[int, ...]] | None:
-        """Return a list of tuples, one for each launch: the slot numbers of the launch's arrays, such as [(0, 3), (3,
-        1)].
+        """Return a list with a tuple for each launch: the slot numbers of its arrays, such as [(0, 3), (3, 1)].
 
-        A slot is the number of a tensor; `arguments` is the number of the program's arguments, which have the first
+        A slot is the number of a tensor. `arguments` is the number of the program's arguments, which have the first
         slots. In place of a view, the list has the slot of the tensor that is viewed. Steps that run once (in `bind`)
         are left out. Return None if any other step is no launch.
         """
@@ -257,10 +259,11 @@ class Kept:
     """Arguments that launches read besides, and that must not be changed by others."""
 
     def fits(self, script: Script) -> bool:
-        """True if `script` can use this result, perhaps of a script for other sizes.
+        """True if `script`, perhaps one for other sizes, can use the workspaces of this Kept.
 
-        Two conditions must hold. The `bind` block of `script` has the same steps and workspaces. And these steps write
-        workspaces only (`script.lasting`), so that their result does not belong to one set of arguments.
+        Two conditions must hold. The `bind` block of `script` has the same steps and workspaces as those of this Kept.
+        And these steps write workspaces only (`script.lasting`), so that their result does not depend on one set of
+        arguments.
         """
         if not script.lasting or self.steps != tuple(script.once):
             return False
@@ -294,7 +297,7 @@ class ScriptExecutor:
     arguments: tuple[HostArgument, ...]
 
     def script(self, arrays: Sequence[Array], params: Mapping[str, int] | None = None) -> Script:
-        """Return the script (list of steps) for the shapes of `arrays`, a call's arguments. Subclasses implement this.
+        """Return the script (list of steps) for a call with the arguments `arrays`. Subclasses implement this.
 
         They raise ArgumentError if the arrays do not fit. `params` is {name: value} of sizes that no shape determines.
         """
@@ -310,7 +313,8 @@ class ScriptExecutor:
         raise NotImplementedError
 
     def require(self, arrays: Sequence[Array]) -> None:
-        """Raise ArgumentError unless there is one array for each argument, of its element type and shape.
+        """Raise ArgumentError unless `arrays` has one array for each argument, of the argument's element type and
+        shape.
 
         Only the rank is compared if the extents differ from call to call.
         """
@@ -322,19 +326,21 @@ class ScriptExecutor:
                 raise ArgumentError(f"{arg.name} is {array.dtype} of shape {array.shape}; {self.name} takes {arg.kind}")
 
     def keep(self, arrays: Sequence[Array], params: Mapping[str, int] | None = None) -> Kept:
-        """Do the work that later calls need not repeat, such as packing weights, and return its results as a Kept.
+        """Run the steps of the program's `bind` block, such as packing weights, and return the workspaces that they
+        wrote as a Kept.
 
-        This runs the steps of the program's `bind` block on `arrays`. The Kept has the workspaces that these steps
-        wrote; later calls of `bind` take it. `params` is {name: value} of sizes that no shape determines.
+        `bind` and `bind_whole` take the Kept, and do not repeat these steps. `arrays` are the arguments of a call.
+        `params` is {name: value} of sizes that no shape determines. Raise ArgumentError if the arrays do not fit.
         """
         script, where = self.script(arrays, params), self.near(arrays)
         staged, _ = self._staged(arrays, where)
         return self._keep(script, self._memory(script, staged, None, where), where)
 
     def _keep(self, script: Script, memory: list[Any], where: Memories) -> Kept:
-        """Run the steps of the script's `bind` block, and return a Kept with the workspaces that they wrote.
+        """Run the steps of the script's `bind` block, wait for them, and return a Kept with the workspaces that they
+        wrote.
 
-        `memory` has all tensors of the script by slot number; `where` is the device's memory.
+        `memory` has all tensors of the script by slot number. `where` is the device's memory.
         """
         for step in script.once:
             step.on(memory, where)()
@@ -353,10 +359,11 @@ class ScriptExecutor:
     ) -> Call:
         """Return a function that runs the program on `arrays`, with the contents that they have at each call.
 
-        Steps of the program's `bind` block run now, unless `kept` has their result. Arrays that programs cannot use as
-        they are stored are copied before each launch; those that are written are copied back after it. `params` is
-        {name: value} of sizes that no shape determines. `passing` promises that the function is called exactly once,
-        right away, so that its workspaces may be reused. Several threads may call the function.
+        Steps of the program's `bind` block run now, unless `kept`, a result of `keep`, has their workspaces; it is
+        ignored if it does not fit this script. Arrays that programs cannot use as they are stored are copied before
+        each launch; those that are written are copied back after it. `params` is {name: value} of sizes that no shape
+        determines. With `passing`, the caller promises to call the function exactly once, right away, so that its
+        workspaces may be reused. Several threads may call the function. Raise ArgumentError if the arrays do not fit.
         """
         return self.bind_whole(arrays, params, kept, passing=passing)[0]
 
@@ -368,12 +375,10 @@ class ScriptExecutor:
         *,
         passing: bool = False,
     ) -> tuple[Call, Whole | None]:
-        """Return (call, whole): a function that runs the program on `arrays`, and a Whole that describes its launches.
+        """Return (the function that `bind` returns for the same arguments, a Whole or None).
 
-        `whole` is None if the function does more than copies of arguments and launches, or if nothing is launched.
-        Steps of the program's `bind` block run now, unless `kept`, a result of `keep`, has their results; it is ignored
-        if it does not fit this script. `params` is {name: value} of sizes that no shape determines. `passing` promises
-        that the function is called exactly once, right away, so that its workspaces may be reused.
+        The Whole describes the launches of the function. It is None if the function does more than copies of arguments
+        and launches, or if nothing is launched. Raise ArgumentError if the arrays do not fit.
         """
         script, where = self.script(arrays, params), self.near(arrays, passing)
         staged, copies = self._staged(arrays, where)
@@ -404,11 +409,11 @@ class ScriptExecutor:
         return Bound(calls, None if script.once else whole), whole
 
     def _staged(self, arrays: Sequence[Any], where: Memories) -> tuple[list[Any], list[tuple[Any, Any, bool]]]:
-        """Return (arrays, copies): the arguments in a form that programs can use, and the copies that were made for
-        this.
+        """Return (tensors, copies): the arguments `arrays` as programs can use them, and a list of the copies that were
+        made.
 
-        `where` makes a copy of each array that programs cannot use as it is stored. `copies` lists (array, its copy,
-        True if the program writes it). Raise ArgumentError if an array cannot be copied.
+        `where`, the device's memory, copies each array that programs cannot use as it is stored. `copies` has (array,
+        its copy, True if the program writes it). Raise ArgumentError if an array cannot be copied.
         """
         memory, copies = list(arrays), []
         for place, (arg, array) in enumerate(zip(self.arguments, arrays, strict=True)):
@@ -422,10 +427,11 @@ class ScriptExecutor:
         return memory, copies
 
     def _memory(self, script: Script, staged: list[Any], kept: Kept | None, where: Memories) -> list[Any]:
-        """Return the tensors of all slots of the script, by slot number: the arguments, then the views and workspaces.
+        """Return the list of the tensors of all slots of the script, by slot number: arguments, then views and
+        workspaces.
 
-        `staged` is the list of arguments, to which the others are appended. A workspace is taken from `kept` if that
-        has its slot; otherwise `where`, the device's memory, allocates it.
+        It is `staged`, the list of arguments, to which the others are appended. A workspace is taken from `kept` if
+        that has its slot; otherwise `where`, the device's memory, allocates it.
         """
         memory = staged
         for slot_memory in script.memory:
@@ -468,7 +474,7 @@ class Bound:
         self._calls, self._lock, self.whole = tuple(calls), Lock(), whole
 
     def __call__(self) -> None:
-        """Make all calls, under a lock, since they share workspaces."""
+        """Make all calls in order, under a lock, since they share workspaces."""
         with self._lock:
             for call in self._calls:
                 call()

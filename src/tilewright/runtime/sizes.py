@@ -30,11 +30,11 @@ def sizes_of(
 
     A value comes from one of three sources: an extent of an array, if the declared extent is the parameter itself; a
     stride of a device array, if the declared stride is the parameter and the dimension has several elements; or
-    `given`. `arrays` is {argument name: array}; arguments without an array are not checked.
+    `given`, {name: value}. `arrays` is {argument name: array}; arguments without an array are not checked. `conditions`
+    are further conditions on the sizes, on which copy atoms depend.
 
-    Raise ArgumentError if a parameter gets no value or two different ones, if a value is out of its range, or if an
-    extent is not the declared one. Raise it too if a `require` of the program does not hold, or one of `conditions`, on
-    which copy atoms depend.
+    Raise ArgumentError if a parameter gets no value or two different ones, if a value is out of its range, if an extent
+    is not the declared one, or if one of `conditions` or a `require` of the program does not hold.
 
     >>> from tilewright.ir.block import parse_block
     >>> program = parse_block('''block f(%x: in global f32 (M, 2*K), %y: out global f32 (M))
@@ -81,10 +81,10 @@ def sizes_of(
 
 
 def _extents_and_strides(kind: Any, array: Any) -> list[tuple[str, Any, int]]:
-    """Return [(description, expression, value)] of the extents of `array`, and of its strides if it is a device array.
+    """Return [(description, expression, value)] of the extents of `array`, then of its strides if it is a DeviceArray.
 
     `kind` is the argument's type, which has the expressions. A description is "dimension 0" or "the stride of dimension
-    0". Strides along dimensions of one element are left out.
+    0". Strides are left out if the type has none, and along dimensions of one element.
     """
     items = [(f"dimension {dim}", e, n) for dim, (e, n) in enumerate(zip(kind.shape, array.shape, strict=True))]
     if kind.strides is not None and isinstance(array, DeviceArray):
@@ -94,10 +94,10 @@ def _extents_and_strides(kind: Any, array: Any) -> list[tuple[str, Any, int]]:
 
 
 def _given(program: Program, parameters: tuple[Symbol, ...], given: Mapping[str, int]) -> dict[str, int]:
-    """Return `given`, the values of parameters that a call passes by name, as {name: int}.
+    """Return `given`, {name: value} of parameters that a call passes by name, with each value as an int.
 
-    `parameters` are the program's open parameters. Raise ArgumentError for any other name, and for a value that is no
-    integer or out of range.
+    `parameters` are the open parameters of `program`. Raise ArgumentError for any other name, and for a value that is
+    no integer or out of range.
     """
     by_name = {s.name: s for s in parameters}
     for name, value in given.items():
@@ -110,7 +110,7 @@ def _given(program: Program, parameters: tuple[Symbol, ...], given: Mapping[str,
 
 
 def _has_declared_rank(program: Program, name: str, array: Array, shape: tuple[Any, ...]) -> bool:
-    """True if `array` has as many dimensions as `shape`, the declared shape of the argument `name`.
+    """True if `array` has as many dimensions as `shape`, the declared shape of the argument `name` of `program`.
 
     If not, return False for a program of the loop level, where memory is flat; raise ArgumentError for any other
     program.
@@ -126,11 +126,12 @@ def _has_declared_rank(program: Program, name: str, array: Array, shape: tuple[A
 
 
 def _check_extents(program: Program, arrays: Mapping[str, Array], values: Mapping[str, int]) -> None:
-    """Raise ArgumentError if an extent of an array is not the declared one of its argument.
+    """Raise ArgumentError if an extent of an array is not the one that `program` declares, or if a declared extent is
+    negative.
 
-    `arrays` is {argument name: array}; `values` are the parameters' values, from which the declared extents follow.
-    Arguments without an array, and arrays of another rank, are skipped. At the loop level, where memory is flat,
-    differing extents are allowed.
+    `arrays` is {argument name: array}. `values` is {name: value} of the parameters, from which the declared extents
+    follow. Arguments without an array, and arrays of another rank, are skipped. At the loop level, where memory is
+    flat, differing extents are allowed.
     """
     for arg in program.args:
         array = arrays.get(arg.name or "")
@@ -144,9 +145,9 @@ def _check_extents(program: Program, arrays: Mapping[str, Array], values: Mappin
 
 
 def extent(e: Any, values: Mapping[str, int], name: str, dim: int) -> int:
-    """Evaluate `e`, an extent, for `values` of the parameters and return it as an int.
+    """Return the value of `e`, an extent as an expression of parameters. `values` is {name: value} of the parameters.
 
-    Raise ArgumentError if it has no value or is negative. `name` and `dim`, the argument and its dimension, are for the
+    Raise ArgumentError if `e` has no value or is negative. `name` and `dim` are the argument and its dimension in the
     message.
     """
     try:
@@ -159,7 +160,7 @@ def extent(e: Any, values: Mapping[str, int], name: str, dim: int) -> int:
 
 
 def _check_requirements(program: Program, values: Mapping[str, int]) -> None:
-    """Raise ArgumentError if `values` of the parameters violate a `require` record of the program."""
+    """Raise ArgumentError if `values`, {name: value} of the parameters, violate a `require` record of `program`."""
     for record in program.records:
         if record.name == "require" and not evaluated(record.attrs["that"], values):
             current = ", ".join(f"{name} = {n}" for name, n in values.items())
@@ -167,5 +168,5 @@ def _check_requirements(program: Program, values: Mapping[str, int]) -> None:
 
 
 def _text(parameter: Symbol) -> str:
-    """Return a parameter with its range as text, such as "M in 1..100"."""
+    """Return `parameter` with its range as text: "M in 1..100"."""
     return attr_text("parameters", ((parameter, None),))

@@ -30,11 +30,12 @@ _BY_BITS = {
 
 
 def as_array(argument: Any, where: str) -> Any:
-    """Return a numpy array that shares the memory of `argument`: an array of numpy, a torch tensor on the CPU, or an
-    object with DLPack.
+    """Return a numpy array that shares the memory of `argument`: a numpy array, a torch tensor on the CPU, or an object
+    with DLPack.
 
     A numpy array is returned itself. Raise ArgumentError for anything else, for masked arrays, and for tensors that are
-    traced or not plain memory. `where` names the argument in the message.
+    not plain memory. Raise TracedArgument for a tensor that torch or JAX traces. `where` names the argument in the
+    message.
 
     >>> as_array(np.ma.masked_array([1.0, 2.0], [False, True]), "x")
     Traceback (most recent call last):
@@ -65,7 +66,7 @@ def _name(where: str) -> str:
 
 
 def torch_of(argument: Any) -> Any:
-    """Return the module torch if the argument is one of its tensors, else None; torch is never imported here."""
+    """Return the module torch if `argument` is one of its tensors, else None. torch is never imported here."""
     torch = sys.modules.get("torch")
     tensor = getattr(torch, "Tensor", None)  # absent while torch is still being imported
     return torch if tensor is not None and isinstance(argument, tensor) else None
@@ -75,11 +76,11 @@ def torch_of(argument: Any) -> Any:
 
 
 def from_torch(tensor: Any, torch: Any, where: str) -> Any:
-    """Return a numpy array that shares the memory of a torch tensor; `torch` is the module.
+    """Return a numpy array that shares the memory of the torch tensor `tensor`. `torch` is the module.
 
     A tensor that requires gradients is detached. Types that numpy lacks (bf16, f8) become ml_dtypes' types. Raise
     ArgumentError if the tensor is not on the CPU, if `refuse_tensor` refuses it, or if numpy cannot read it. `where`
-    names it in the message.
+    names the tensor in the message.
     """
     device_type = tensor.device.type
     if device_type != "cpu":
@@ -99,17 +100,17 @@ def from_torch(tensor: Any, torch: Any, where: str) -> Any:
 
 
 def refuse_tensor(tensor: Any, torch: Any, where: str) -> None:
-    """Raise ArgumentError if a torch tensor cannot be passed to a kernel; return nothing otherwise.
+    """Raise ArgumentError if the torch tensor `tensor` cannot be passed to a kernel.
 
-    It cannot if its memory does not hold its values (sparse tensors, negated views), or if torch records gradients for
-    it now. `where` names the tensor in the message; `torch` is the module.
+    It cannot if its memory does not hold its values (see `refuse_form`), or if torch records gradients for it now.
+    `where` names the tensor in the message; `torch` is the module.
     """
     refuse_gradients(tensor, torch, where)
     refuse_form(tensor, torch, where)
 
 
 def refuse_form(tensor: Any, torch: Any, where: str) -> None:
-    """Raise ArgumentError if a torch tensor's memory does not hold its values; return nothing otherwise.
+    """Raise ArgumentError if the memory of the torch tensor `tensor` does not hold its values.
 
     This is so for sparse, nested and quantised tensors, and for conjugated and negated views. `where` names the tensor
     in the message; `torch` is the module.
@@ -121,8 +122,7 @@ def refuse_form(tensor: Any, torch: Any, where: str) -> None:
 
 
 def refuse_gradients(tensor: Any, torch: Any, where: str) -> None:
-    """Raise ArgumentError if a torch tensor requires gradients and torch records gradients now; return nothing
-    otherwise.
+    """Raise ArgumentError if the torch tensor `tensor` requires gradients and torch records gradients now.
 
     `where` names the tensor in the message; `torch` is the module.
     """
@@ -134,10 +134,10 @@ def refuse_gradients(tensor: Any, torch: Any, where: str) -> None:
 
 
 def _refusal(tensor: Any, torch: Any) -> tuple[str, str] | None:
-    """Return (problem, method call) if a torch tensor's memory does not hold its values; None if it does.
+    """Return (problem, remedy) if the memory of the torch tensor `tensor` does not hold its values; None if it does.
 
-    `problem` is a text such as "is a nested tensor". `method call` is the text of a call that returns a plain tensor,
-    such as ".to_dense()".
+    `problem` is a text such as "is a nested tensor". `remedy` is a method call that gives a plain tensor, such as
+    ".to_dense()". `torch` is the module.
     """
     if tensor.layout is not torch.strided:
         return f"is sparse or packed (its layout is {tensor.layout})", ".to_dense()"
@@ -156,8 +156,8 @@ def _refusal(tensor: Any, torch: Any) -> tuple[str, str] | None:
 
 
 def version_of(tensor: Any) -> tuple[int, int] | None:
-    """Return (write counter, address) of a torch tensor; None for an inference tensor, whose writes torch does not
-    count.
+    """Return (write counter, address) of the torch tensor `tensor`; None for an inference tensor, of which torch counts
+    no writes.
 
     The pair changes with each write that torch counts, and if the tensor gets other memory.
     """
@@ -165,10 +165,10 @@ def version_of(tensor: Any) -> tuple[int, int] | None:
 
 
 def count_writes(written: Iterable[Any]) -> None:
-    """Increment torch's write counter of each torch tensor in `written`, since a kernel wrote to it, so that autograd
-    and `version_of` notice the write.
+    """Increment torch's write counter of each torch tensor in `written`, the arguments that a kernel wrote.
 
-    Arrays of other libraries are skipped. Nothing is done if this version of torch has no function for it.
+    Autograd and `version_of` notice the write then. Arrays of other libraries are skipped. Nothing is done if this
+    version of torch has no function for it.
     """
     for argument in written:
         torch = torch_of(argument)
@@ -191,7 +191,7 @@ class Form:
         self._torch = None if first is None else torch_of(first)
 
     def require(self, kind: DType, where: str) -> None:
-        """Raise ArgumentError if results are torch tensors, and torch has no element type for `kind`.
+        """Raise ArgumentError if results are torch tensors, and torch has no dtype for the element type `kind`.
 
         `where` names the result in the message.
         """
@@ -199,7 +199,7 @@ class Form:
             raise ArgumentError(f"{where} holds {kind}, for which torch has no type; pass numpy arrays")
 
     def of(self, array: Any) -> Any:
-        """Return `array`, a result, as an array of the results' library (the library of the first array argument).
+        """Return the result `array`, a numpy array, as an array of the library of the first array argument.
 
         If that is torch, this is a tensor that shares the memory. Otherwise, or if torch lacks the element type, it is
         `array` itself.
@@ -208,10 +208,11 @@ class Form:
         return array if finish is None else finish(array)
 
     def finisher(self, dtype: np.dtype[Any]) -> Callable[[Any], Any] | None:
-        """Return a function that converts results (numpy arrays of type `dtype`) to torch tensors that share their
+        """Return a function that converts a result, a numpy array of type `dtype`, to a torch tensor that shares its
         memory.
 
-        None if results stay numpy arrays: the first array argument is no torch tensor, or torch lacks the element type.
+        Return None if results stay numpy arrays: the first array argument is no torch tensor, or torch lacks the
+        element type.
         """
         kind = from_numpy(dtype)
         if self._torch is None or kind is None or torch_dtype(self._torch, kind) is None:
@@ -225,17 +226,15 @@ class Form:
 
 
 def torch_dtype_of(torch: Any, dtype: np.dtype[Any]) -> Any:
-    """Return torch's element type for numpy's `dtype`, such as torch.float32; None if torch has none. `torch` is the
-    module.
-    """
+    """Return torch's dtype for the numpy type `dtype`, such as torch.float32; None if torch has none. `torch` is the
+    module."""
     kind = from_numpy(dtype)
     return None if kind is None else torch_dtype(torch, kind)
 
 
 def torch_dtype(torch: Any, kind: DType) -> Any:
-    """Return torch's element type for `kind`, such as torch.bfloat16 for bf16; None if torch has none. `torch` is the
-    module.
-    """
+    """Return torch's dtype for the element type `kind`: bf16 -> torch.bfloat16. Return None if torch has none. `torch`
+    is the module."""
     if kind.name in _BY_BITS:
         return getattr(torch, _BY_BITS[kind.name][0], None)
     return getattr(torch, kind.numpy.name, None) if kind.numpy.kind in "fiub" else None

@@ -17,13 +17,13 @@ ROUNDS = 20
 
 
 def benchmark(launch: Callable[[], None], seconds: float = 0.2) -> dict[str, float]:
-    """Time calls of `launch` for about `seconds`, after one untimed call.
+    """Time calls of `launch` for about `seconds` seconds, after one untimed call.
 
-    Return {"shortest": seconds of the fastest call, "median": seconds, "calls": how many were timed}; at least one is.
-    Raise ArgumentError if `seconds` is no number of 0 or more.
+    Return {"shortest": seconds of the fastest call, "median": seconds, "calls": how many were timed}. At least one call
+    is timed. Raise ArgumentError unless `seconds` is a finite number of 0 or more.
 
-    >>> found = benchmark(lambda: None, seconds=0.001)
-    >>> 0 < found["shortest"] <= found["median"], found["calls"] >= 1
+    >>> times = benchmark(lambda: None, seconds=0.001)
+    >>> 0 < times["shortest"] <= times["median"], times["calls"] >= 1
     (True, True)
     """
     is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
@@ -40,7 +40,8 @@ def benchmark(launch: Callable[[], None], seconds: float = 0.2) -> dict[str, flo
 
 
 def interleaved_medians(samplers: Sequence[Callable[[], float]], rounds: int = ROUNDS) -> list[float]:
-    """Return the median sample of each sampler, a function that runs something once and returns its seconds.
+    """Return a list with the median sample of each sampler, a function that runs something once and returns its
+    seconds.
 
     Each of `rounds` rounds takes one sample of every sampler, in a new random order, so that none always follows the
     same one. Medians are times under load: a busy GPU lowers its clock.

@@ -15,7 +15,7 @@ from tilewright.runtime import cache as cache_of_programs
 
 @cache
 def toolchain() -> str:
-    """Return one text of all versions that machine code depends on, for cache keys; computed once.
+    """Return one text with all versions that machine code depends on, for cache keys; computed once in a process.
 
     It has the compiler's version and the hash of its files, and the versions of llvmlite and LLVM.
 
@@ -31,11 +31,11 @@ def toolchain() -> str:
 
 
 def content_of(folder: Path) -> str:
-    """Return a hash of the names and contents of all Python files below `folder`, independent of the folder's path.
+    """Return a hash, 32 hexadecimal digits, of the names and contents of all Python files below `folder`.
 
-    The hash is stored in the disk cache, under a key of the folder's path and the files' names, sizes and times of
-    change. It is not stored if a file was changed in the last 3 seconds, since a further change might get the same
-    time.
+    It does not depend on the folder's path. The hash is stored in the disk cache, under a key of the folder's path and
+    the files' names, sizes and times of change. It is not stored if a file was changed in the last 3 seconds, since a
+    further change might get the same time.
     """
     states = sorted(_states(str(folder), ""))
     key = cache_of_programs.key_of("content", str(folder), f"{states}")
@@ -59,8 +59,8 @@ _JUST_NOW = 3_000_000_000
 def _states(folder: str, inside: str) -> Iterator[tuple[str, int, int, int]]:
     """Yield (name, bytes, time of writing, time of any change) of every Python file in `folder` and its subfolders.
 
-    Times are in nanoseconds. Names begin with `inside`, the path of `folder` below the top one. Programs that copy
-    files can set the time of writing, but mostly not the time of any change.
+    Times are in nanoseconds since 1970. A name is `inside`, a slash and the path relative to `folder`. Programs that
+    copy files can set the time of writing, but mostly not the time of any change.
     """
     with os.scandir(folder) as entries:
         for entry in entries:

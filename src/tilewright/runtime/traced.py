@@ -22,7 +22,7 @@ _OPERATOR = (
 
 
 def refuse_traced(argument: Any, where: str) -> None:
-    """Raise TracedArgument if torch or JAX traces the argument, so that it has no values; return nothing otherwise.
+    """Raise TracedArgument if torch or JAX traces `argument`, so that it has no values or calls on it are recorded.
 
     `where` names the argument in the message.
 
@@ -40,8 +40,8 @@ def refuse_traced(argument: Any, where: str) -> None:
 
 
 def is_transforming(torch: Any) -> bool:
-    """True if torch now records or transforms calls: by a trace, a dispatch mode (FakeTensorMode), or vmap, grad and
-    the like.
+    """True if torch now records or transforms calls: by a trace, a dispatch mode (FakeTensorMode), or a transform such
+    as vmap or grad.
 
     `torch` is the module.
     """
@@ -49,8 +49,9 @@ def is_transforming(torch: Any) -> bool:
 
 
 def following_of(torch: Any) -> Callable[[], bool]:
-    """Return a function without arguments that returns what `is_transforming(torch)` returns. It is faster, since it
-    looks the module's state up only once, here. `torch` is the module.
+    """Return a function without arguments that returns what `is_transforming(torch)` returns. `torch` is the module.
+
+    It is faster than `is_transforming`, since it looks the module's state up only once, here.
     """
     return _torch_state(torch).is_transforming
 
@@ -59,9 +60,8 @@ def following_of(torch: Any) -> Callable[[], bool]:
 
 
 def _traced_by_jax(argument: Any, jax: Any) -> str | None:
-    """Return the error text that says why an argument is refused, if it is a tracer of JAX; else None. `jax` is the
-    module.
-    """
+    """Return the error text that says why `argument` is refused, if it is a tracer of JAX; else None. `jax` is the
+    module."""
     tracer = getattr(getattr(jax, "core", None), "Tracer", None)
     if tracer is None or not isinstance(argument, tracer):
         return None
@@ -76,7 +76,8 @@ def _traced_by_jax(argument: Any, jax: Any) -> str | None:
 
 
 def _proxy_of_torch(argument: Any) -> str | None:
-    """Return the error text that says why an argument is refused, if it is a proxy of torch.fx; else None."""
+    """Return the error text that says why `argument` is refused, if it is a proxy of torch.fx (a stand-in without
+    values); else None."""
     proxy = getattr(sys.modules.get("torch.fx"), "Proxy", None)
     if proxy is None or not isinstance(argument, proxy):
         return None
@@ -87,9 +88,10 @@ def _proxy_of_torch(argument: Any) -> str | None:
 
 
 def _traced_by_torch(argument: Any, torch: Any, tensor: Any) -> str | None:
-    """Return the error text that says why a torch tensor is refused, with a way out; None if it is accepted.
+    """Return the error text that says why the torch tensor `argument` is refused, with a remedy; None if it is
+    accepted.
 
-    A tensor is refused in four cases: its class overrides torch's operations; a function transform (vmap, grad) is at
+    A tensor is refused in four cases: its class overrides torch's dispatch; a function transform (vmap, grad) is at
     work; a trace records calls; or it has a forward-mode tangent. `torch` is the module, `tensor` the class
     torch.Tensor.
     """
@@ -114,10 +116,11 @@ def _traced_by_torch(argument: Any, torch: Any, tensor: Any) -> str | None:
 
 
 def _own_dispatch(argument: Any, tensor: Any) -> str | None:
-    """Return the error text that says why a tensor is refused if its class overrides `__torch_dispatch__`; else None.
+    """Return the error text that says why `argument` is refused, if its class overrides `__torch_dispatch__`; else
+    None.
 
-    The memory of a tensor with its own `__torch_dispatch__`, such as a FakeTensor, does not hold its values. `tensor`
-    is the class torch.Tensor.
+    The memory of these tensors, for example of a FakeTensor, does not hold their values. `tensor` is the class
+    torch.Tensor.
     """
     kind = type(argument)
     if kind.__torch_dispatch__ is tensor.__torch_dispatch__:
@@ -128,9 +131,9 @@ def _own_dispatch(argument: Any, tensor: Any) -> str | None:
 
 
 def _transformed(argument: Any, ask: _TorchState) -> str:
-    """Return the error text that says why a tensor under a function transform is refused, with a way out.
+    """Return the error text that says why `argument`, a tensor under a function transform, is refused, with a remedy.
 
-    `ask` tells which transform it is: vmap; grad, vjp or jvp; or functionalize.
+    `ask` is the state of the torch module; it tells which transform it is: vmap; grad, vjp or jvp; or functionalize.
     """
     if ask.is_batched(argument):
         return (
@@ -148,7 +151,7 @@ def _transformed(argument: Any, ask: _TorchState) -> str:
 def _recorder(ask: _TorchState) -> str | None:
     """Return the name of the torch tracer that records calls now, such as "torch.jit.trace"; None if there is none.
 
-    `ask` is the torch module's state.
+    `ask` is the state of the torch module.
     """
     if ask.is_jit_tracing():
         return "torch.jit.trace"
@@ -171,7 +174,8 @@ class _TorchState:
 
     def __init__(self, torch: Any):
         def function(path: str, otherwise: Any = False) -> Callable[..., Any]:
-            """Return the function of torch at a dotted path, or one that returns `otherwise` if it is missing."""
+            """Return torch's function at the dotted path `path`; if it is missing, a function that returns
+            `otherwise`."""
             question = reduce(lambda part, name: getattr(part, name, None), path.split("."), torch)
             return (lambda *_: otherwise) if question is None else question
 
@@ -199,14 +203,14 @@ class _TorchState:
         """Return a function without arguments: True if a trace, a dispatch mode or a function transform is active in
         torch now.
 
-        Every plain call uses it, so it is short. `key` is torch's dispatch key for modes before dispatch;
+        Every plain call uses that function, so it is short. `key` is torch's dispatch key for modes before dispatch;
         `is_included(key)` is True while one is active.
         """
         is_jit_tracing, count_modes, current_transform = self.is_jit_tracing, self.count_modes, self.current_transform
         forward: Any = self._forward if hasattr(self._forward, "_current_level") else _NoLevel
 
         def is_transforming() -> bool:
-            """True if a trace, mode or transform follows calls now."""
+            """True if a trace, a dispatch mode or a function transform is active in torch now."""
             return bool(
                 is_jit_tracing()
                 or count_modes()
@@ -228,5 +232,5 @@ class _TorchState:
 
 @lru_cache(maxsize=4)
 def _torch_state(torch: Any) -> _TorchState:
-    """Return the _TorchState of a torch module, created at the first call."""
+    """Return the _TorchState of the module `torch`; it is created at the first call and cached."""
     return _TorchState(torch)

@@ -23,25 +23,25 @@ _GRADIENTS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def apply_activation(name: str | None, x: Any) -> Any:
-    """Return torch's activation `name` ("relu", "gelu", "gelu_tanh", "silu") of the tensor `x`; for None, `x`
-    itself."""
+    """Return torch's activation `name` ("relu", "gelu", "gelu_tanh", "silu") of the tensor `x`; if `name` is None,
+    return `x` itself. Raise KeyError for any other name."""
     return x if name is None else _FUNCTIONS[name](x)
 
 
 def activation_gradient(name: str | None, gradient: Any, compute: Callable[[], Any]) -> Any:
-    """Return the gradient with respect to an activation's input, from `gradient` with respect to its output.
+    """Return the gradient with respect to an activation's input; `gradient` is the one with respect to its output.
 
-    `name` is the activation ("relu", "gelu", "gelu_tanh", "silu"); for None, `gradient` itself is returned. `compute()`
-    returns the activation's input; it is called only if there is an activation.
+    `name` is the activation ("relu", "gelu", "gelu_tanh", "silu"). If it is None, return `gradient` itself. `compute()`
+    returns the activation's input; it is not called if `name` is None. Raise KeyError for any other name.
     """
     return gradient if name is None else _GRADIENTS[name](gradient, compute())
 
 
 def _silu_gradient(gradient: Any, x: Any) -> Any:
-    """Return the gradient with respect to the input `x` of silu, from `gradient` with respect to its output.
+    """Return the gradient with respect to the input `x` of silu; `gradient` is the one with respect to silu's output.
 
-    It is computed in f32 (f64 for f64 data) and has the dtype of `x`. Each function used has a gradient itself, so that
-    second derivatives exist; aten's silu_backward has none.
+    The result has the dtype of `x`. It is computed in f32, or in f64 if `x` is f64. Autograd can differentiate it
+    again, for second derivatives.
     """
     wide = x if x.dtype is torch.float64 else x.float()
     sigmoid = torch.sigmoid(wide)

@@ -22,20 +22,22 @@ TILE = 64
 
 @lru_cache(maxsize=256)
 def _kernel(kind: str, causal: bool, bias: bool, scale: float | None, target: str) -> Any:
-    """Return the compiled attention kernel for element type `kind` ("f16", ...) and device type `target`, from a cache.
+    """Return the compiled attention kernel for element type `kind` ("f16", ...) and device type `target` ("cpu"), from
+    a cache.
 
-    With `causal` it applies the causal mask; with `bias` it takes another argument, which is added to the scores.
-    `scale` multiplies the scores; None stands for 1/sqrt(head size).
+    With `causal`, the kernel applies the causal mask. With `bias`, it takes a fourth tensor, which is added to the
+    scores. `scale` multiplies the scores; None stands for 1/sqrt(head size).
     """
     kernel = attention_kernel(TILE, kind, causal=causal, bias=bias, scale=scale)
     return compile(kernel, strict=True, target=target)
 
 
 def check(q: Any, k: Any, v: Any, bias: Any, is_causal: bool, scale: float | None) -> Result:
-    """Return the shape, dtype and device, as a `Result`, of the attention of `q`, `k`, `v` [batch, heads, rows, size].
+    """Return the shape [b, h, m, e], dtype and device of an attention's result, as a `Result`.
 
-    `bias` [batch, heads, queries, keys], or None, is added to the scores. Raise ArgumentError if devices, types or
-    shapes do not fit, or if the bias does not have the accumulator's type. `is_causal` and `scale` are not checked.
+    The tensors are `q` [b, h, m, d], `k` [b, h, n, d] and `v` [b, h, n, e]: batch, heads, rows, size. `bias` [b, h, m,
+    n], or None, is added to the scores. Raise ArgumentError if devices, dtypes or shapes do not fit, or if the bias
+    does not have the accumulator's dtype. `is_causal` and `scale` are not used.
     """
     tensors = {"q": q, "k": k, "v": v}
     require_same_device({**tensors, "bias": bias})
@@ -61,11 +63,11 @@ def check(q: Any, k: Any, v: Any, bias: Any, is_causal: bool, scale: float | Non
 
 
 def _run(expected: Result, q: Any, k: Any, v: Any, bias: Any, is_causal: bool, scale: float | None) -> Any:
-    """Return the attention of the real tensors `q`, `k`, `v` [batch, heads, rows, size], by one kernel.
+    """Return the attention of the real tensors `q` [b, h, m, d], `k` [b, h, n, d] and `v` [b, h, n, e], by one kernel.
 
-    `expected` is the result's shape and dtype. `bias` [batch, heads, queries, keys], or None, is added to the scores.
-    `is_causal` applies the causal mask; `scale` multiplies the scores (None: 1/sqrt(size)). No kernel is called if the
-    result is empty; without keys the result is zeros.
+    `expected` is the `Result` of `check`. `bias` [b, h, m, n], or None, is added to the scores. `is_causal` applies the
+    causal mask. `scale` multiplies the scores; None stands for 1/sqrt(d). Two cases need no kernel: an empty result,
+    and no keys (n = 0), which gives zeros.
     """
     result = expected.empty()
     if not result.numel():
@@ -79,22 +81,25 @@ def _run(expected: Result, q: Any, k: Any, v: Any, bias: Any, is_causal: bool, s
 
 
 def kernel_scale(q: Any, scale: float | None) -> float | None:
-    """Return the option `scale` of attention's kernels for the queries `q` [batch, heads, rows, size].
+    """Return the option `scale` for attention's kernels: `scale` itself, except 1.0 if `scale` is None and d = 0.
 
-    It is `scale`, but 1 instead of None, the inverse root of the size, if the size is 0: scores are sums of nothing
-    then, and so are their multiples.
+    `q` [b, h, m, d] has the queries. Kernels replace None by 1/sqrt(d), which does not exist for d = 0. All scores are
+    0 then, so that any number would do.
     """
     return 1.0 if scale is None and not q.shape[3] else scale
 
 
 def batch_rule(name: str) -> Callable[..., tuple[Any, Any]]:
-    """Return the rule for torch.vmap of the operator `name`, whose tensors all have a batch as first dimension."""
+    """Return the rule for torch.vmap of the operator `name`. Every tensor argument of the operator must have a batch as
+    its first dimension."""
 
     def rule(info: Any, in_dims: Sequence[int | None], *args: Any) -> tuple[Any, Any]:
-        """Return (results with the vmap dimension first, 0), by one call; both are tuples if there are several results.
+        """Return (result with the vmap dimension first, 0), by one call. If there are several results, both items are
+        tuples.
 
-        The vmap dimension of each tensor is merged with its batch dimension; a tensor without a vmap dimension is
-        broadcast first. `in_dims` has the vmap dimension of each argument or None, `info` its extent.
+        `args` are all arguments of the operator. `in_dims` has the vmap dimension of each argument, or None.
+        `info.batch_size` is the extent of the vmap dimension. The vmap dimension of each tensor is merged with its
+        batch dimension; a tensor without a vmap dimension is broadcast first.
         """
         size = info.batch_size
         merged = [
@@ -110,11 +115,11 @@ def batch_rule(name: str) -> Callable[..., tuple[Any, Any]]:
 
 
 def _gradients(gradient: Any, inputs: tuple[Any, ...], output: Any, needed: Sequence[bool]) -> Sequence[Any]:
-    """Return (dq, dk, dv, None, None, None), the gradients of all arguments of the operator `attention`.
+    """Return (dq, dk, dv, None, None, None): a gradient or None for each argument of the operator `attention`.
 
-    `inputs` are the arguments, `output` is the result, and `gradient` is with respect to it. `needed` says which need a
-    gradient; the others get None. The log-sum-exp of each row of scores is computed again. Raise MissingBackward if the
-    bias needs a gradient: it has the size of all scores, which the kernels never store.
+    `inputs` are the six arguments, `output` is the result, and `gradient` is with respect to `output`. `needed` has a
+    bool for each argument; arguments that need no gradient get None. Raise MissingBackward if the bias needs a
+    gradient: it would have the size of all scores, which the kernels never store.
     """
     q, k, v, bias, is_causal, scale = inputs
     if needed[3]:

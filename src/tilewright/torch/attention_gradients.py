@@ -27,10 +27,10 @@ _TENSORS = f"Tensor q, Tensor k, Tensor v, Tensor dout, Tensor logs, Tensor alon
 
 @lru_cache(maxsize=512)
 def _kernel(make: Callable[..., Any], options: tuple[Any, ...], target: str) -> Any:
-    """Return the compiled kernel that `make`, a function of `tilewright.kernels.attention_gradients`, makes; from a
-    cache.
+    """Return the compiled kernel that `make` describes, from a cache.
 
-    `options` are (element type, True for the causal mask, True if there is a bias, scale); `target` is a device type.
+    `make` is a function of `tilewright.kernels.attention_gradients`. `options` are (element type, True for the causal
+    mask, True if there is a bias, scale or None); `target` is a device type ("cpu").
     """
     kind, causal, bias, scale = options
     return compile(make(TILE, kind, causal=causal, bias=bias, scale=scale), strict=True, target=target)
@@ -39,9 +39,10 @@ def _kernel(make: Callable[..., Any], options: tuple[Any, ...], target: str) -> 
 def _call_kernel(
     make: Callable[..., Any], inputs: tuple[Any, ...], outputs: tuple[Any, ...], options: tuple[Any, ...]
 ) -> None:
-    """Write to the tensors `outputs`, by the kernel that `make` makes.
+    """Call the kernel that `make` describes, which writes to the tensors `outputs`. Nothing is returned.
 
-    `inputs` are its tensors without the bias, queries first; `options` are (bias or None, is_causal, scale).
+    `make` is a function of `tilewright.kernels.attention_gradients`. `inputs` are the kernel's input tensors without
+    the bias; the queries come first. `options` are (bias or None, is_causal, scale).
     """
     q, (bias, is_causal, scale) = inputs[0], options
     key = (require_float(q, "q").name, is_causal, bias is not None, kernel_scale(q, scale))
@@ -53,9 +54,11 @@ def _call_kernel(
 
 
 def _check_sums(q: Any, k: Any, bias: Any, is_causal: bool, scale: float | None) -> Result:
-    """Return the form of the log-sum-exp of each row of scores as a `Result`: [batch, heads, queries], f32 or f64.
+    """Return the shape [b, h, m], dtype (f32 or f64) and device of the log-sum-exp of each row of scores, as a
+    `Result`.
 
-    The arguments are those of the operator `attention` without the values. Raise ArgumentError if they do not fit.
+    `q` is [b, h, m, d], `k` is [b, h, n, d], and `bias` is [b, h, m, n] or None. Raise ArgumentError if they do not
+    fit. `is_causal` and `scale` are not used.
     """
     check(q, k, k, bias, is_causal, scale)
     return Result(tuple(q.shape[:3]), torch_dtype_of(require_float(q, "q").accumulator), q.device)
@@ -64,8 +67,8 @@ def _check_sums(q: Any, k: Any, bias: Any, is_causal: bool, scale: float | None)
 def _run_sums(expected: Result, q: Any, k: Any, *options: Any) -> Any:
     """Return the log-sum-exp of each row of scores of the real tensors `q` and `k`, by one kernel.
 
-    `options` are bias, is_causal and scale; `expected` has the result's form. Without queries no kernel is called;
-    without keys the result is -inf.
+    `expected` is the `Result` of `_check_sums`. `options` are bias, is_causal and scale. Two cases need no kernel: an
+    empty result, and no keys, which gives -inf.
     """
     logs = expected.empty()
     if not logs.numel():
@@ -93,10 +96,11 @@ ATTENTION_SUMS = define(
 def _check_tensors(
     q: Any, k: Any, v: Any, dout: Any, logs: Any, along: Any, bias: Any, is_causal: bool, scale: float | None
 ) -> None:
-    """Raise ArgumentError unless the arguments of a gradient of the operator `attention` fit.
+    """Raise ArgumentError unless the arguments of an operator that computes a gradient of `attention` fit.
 
-    `q`, `k`, `v`, `bias`, `is_causal` and `scale` are the operator's; `dout` has the shape and dtype of its result.
-    `logs` and `along` are [batch, heads, queries], f32 or f64 as the accumulator.
+    `q`, `k`, `v`, `bias`, `is_causal` and `scale` are the arguments of `attention`. `dout` has the shape and dtype of
+    its result. `logs` (log-sum-exp) and `along` (sum of output * dout) have a number for each query: [b, h, m], in the
+    accumulator's type, f32 or f64.
     """
     output = check(q, k, v, bias, is_causal, scale)
     tensors = {"dout": dout, "logs": logs, "along": along}
@@ -113,9 +117,10 @@ def _check_tensors(
 
 
 def _check_query_gradient(*args: Any) -> Result:
-    """Return the shape, dtype and device of the queries as a `Result`: those of the gradient by them.
+    """Return the shape, dtype and device of the gradient with respect to the queries, as a `Result`: those of the
+    queries.
 
-    `args` are those of `_check_tensors`. Raise ArgumentError if they do not fit.
+    `args` are the arguments of `_check_tensors`. Raise ArgumentError if they do not fit.
     """
     _check_tensors(*args)
     q = args[0]
@@ -123,9 +128,10 @@ def _check_query_gradient(*args: Any) -> Result:
 
 
 def _run_query_gradient(expected: Result, *args: Any) -> Any:
-    """Return the gradient of attention by the queries, by one kernel; zeros without a kernel if a tensor is empty.
+    """Return the gradient of attention with respect to the queries, by one kernel.
 
-    `args` are those of `_check_tensors`, with real tensors; `expected` has the result's form.
+    `args` are the arguments of `_check_tensors`; the tensors are real. `expected` is the `Result` of
+    `_check_query_gradient`. If one of the first six tensors is empty, return zeros without a kernel.
     """
     tensors, options = args[:6], args[6:]
     dq = expected.empty()
@@ -147,9 +153,11 @@ ATTENTION_QUERY_GRADIENT = define(
 
 
 def _check_key_gradient(*args: Any) -> tuple[Result, Result]:
-    """Return the shapes, dtypes and devices of the keys and values, two `Result`s: those of the gradients by them.
+    """Return two `Result`s with the shapes, dtypes and devices of the gradients with respect to keys and values, in
+    this order.
 
-    `args` are those of `_check_tensors`. Raise ArgumentError if they do not fit.
+    They are those of the keys and of the values. `args` are the arguments of `_check_tensors`. Raise ArgumentError if
+    they do not fit.
     """
     _check_tensors(*args)
     _, k, v, *_ = args
@@ -157,10 +165,10 @@ def _check_key_gradient(*args: Any) -> tuple[Result, Result]:
 
 
 def _run_key_gradient(expected: tuple[Result, Result], *args: Any) -> tuple[Any, Any]:
-    """Return the gradients of attention by the keys and by the values, by one kernel.
+    """Return (gradient of attention with respect to the keys, gradient with respect to the values), by one kernel.
 
-    `args` are those of `_check_tensors`, with real tensors; `expected` has the forms of both results. They are zeros,
-    without a kernel, if there is no query, key or value.
+    `args` are the arguments of `_check_tensors`; the tensors are real. `expected` has the `Result` of each gradient. If
+    `v` or `dout` is empty, return zeros without a kernel.
     """
     tensors, options = args[:6], args[6:]
     dk, dv = (form.empty() for form in expected)

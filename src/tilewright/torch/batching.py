@@ -17,28 +17,27 @@ def batch_first(value: Any, dim: int | None) -> Any:
 
 
 def expand_batch(value: Any, dim: int | None, size: int) -> Any:
-    """Return the tensor `value` with a vmap dimension of extent `size` in front.
+    """Return the tensor `value` with the vmap dimension, of extent `size`, in front.
 
-    The tensor's dimension `dim`, which has this extent, is moved there. If `dim` is None, a new dimension is added,
-    along which the tensor is broadcast without a copy.
+    `dim` is the vmap dimension of `value`; it is moved to the front. If `dim` is None, a new dimension is added, along
+    which the tensor is broadcast without a copy.
     """
     return value.unsqueeze(0).expand(size, *value.shape) if dim is None else value.movedim(dim, 0)
 
 
 def loop_rule(name: str, operator: Any) -> Callable[..., tuple[Any, Any]]:
-    """Return a rule for torch.vmap that calls `operator` once for each element of the batch, and warns
-    (BatchLoopWarning).
+    """Return a rule for torch.vmap that calls `operator` once for each element of the batch, and gives a
+    BatchLoopWarning.
 
     `name` is the operator's name in warnings and errors.
     """
 
     def rule(info: Any, in_dims: Sequence[int | None], *args: Any) -> tuple[Any, Any]:
-        """Return (result, its vmap dimension 0): the results of one call of the operator for each element of the vmap
-        batch, stacked along dimension 0.
+        """Return (results of one call for each element of the vmap batch, stacked along dimension 0; 0).
 
         If the operator has several results, both items are tuples with an entry for each. `in_dims` has the vmap
-        dimension of each argument in `args`, or None; `info` has the batch's extent. Raise ArgumentError if the batch
-        is empty.
+        dimension of each argument in `args`, or None. `info.batch_size` is the batch's extent. Raise ArgumentError if
+        the batch is empty.
         """
         count = info.batch_size
         if not count:

@@ -19,7 +19,7 @@ _KINDS = {dtype: kind for kind in ALL.values() if (dtype := torch_dtype(torch, k
 
 
 def require_tensor(tensor: Any, name: str) -> None:
-    """Raise ArgumentError if `tensor` is None; return nothing otherwise. `name` names it in the error.
+    """Raise ArgumentError, which calls the argument `name`, if `tensor` is None. Any other value passes.
 
     torch passes None even for an argument that the operator's schema says is a tensor.
     """
@@ -40,16 +40,16 @@ def element_type_of(tensor: Any, name: str) -> DType:
 
 
 def torch_dtype_of(kind: DType) -> torch.dtype:
-    """Return torch's dtype for Tilewright's element type `kind`: f16 -> torch.float16. `kind` must be a type that torch
-    has."""
+    """Return torch's dtype for Tilewright's element type `kind`: f16 -> torch.float16. The result is None for a type
+    that torch does not have; callers pass none."""
     dtype: torch.dtype = torch_dtype(torch, kind)
     return dtype
 
 
 def require_float(tensor: Any, name: str) -> DType:
-    """Return Tilewright's element type of `tensor`, which must be f16, bf16, f32 or f64.
+    """Return Tilewright's element type of `tensor`: f16, bf16, f32 or f64.
 
-    Raise ArgumentError, which calls the tensor `name`, for other types.
+    Raise ArgumentError, which calls the tensor `name`, for None and for any other dtype.
     """
     kind = element_type_of(tensor, name)
     if kind.name not in ("f16", "bf16", "f32", "f64"):
@@ -58,10 +58,10 @@ def require_float(tensor: Any, name: str) -> DType:
 
 
 def require_rank(tensor: Any, name: str, *ranks: int, least: int | None = None) -> None:
-    """Raise ArgumentError unless the number of dimensions of `tensor` is one of `ranks`, or at least `least` (if not
-    None).
+    """Raise ArgumentError unless the number of dimensions of `tensor` is one of `ranks`, or is at least `least`.
 
-    Raise it too if `tensor` is None. `name` names the tensor in the error.
+    `ranks` may be empty; `least` None sets no lower bound. Raise ArgumentError also if `tensor` is None. `name` names
+    the tensor in the error.
     """
     require_tensor(tensor, name)
     if tensor.dim() in ranks or (least is not None and tensor.dim() >= least):
@@ -73,8 +73,8 @@ def require_rank(tensor: Any, name: str, *ranks: int, least: int | None = None) 
 def require_same_device(tensors: Mapping[str, Any]) -> None:
     """Raise ArgumentError unless all tensors are strided and on the same device, of type "cpu", "cuda" or "meta".
 
-    `tensors` is {argument name: tensor or None}. None is skipped, but not all may be None. Tensors of another layout
-    than torch.strided (such as sparse ones) are refused. PyTorch's quantised tensors are strided, so they pass.
+    `tensors` is {argument name: tensor or None}. None is skipped; ArgumentError is raised if all are None. A layout
+    other than torch.strided, such as a sparse one, is refused. PyTorch's quantised tensors are strided, so they pass.
     """
     present = {name: tensor for name, tensor in tensors.items() if tensor is not None}
     if not present:
@@ -95,7 +95,7 @@ def require_same_device(tensors: Mapping[str, Any]) -> None:
 def require_same_dtype(tensors: Mapping[str, Any]) -> None:
     """Raise ArgumentError unless all tensors have the same dtype.
 
-    `tensors` is {argument name: tensor or None}; None is skipped, but at least one must be a tensor.
+    `tensors` is {argument name: tensor or None}. None is skipped. At least one entry must be a tensor.
     """
     present = {name: tensor for name, tensor in tensors.items() if tensor is not None}
     first, *others = present
@@ -116,8 +116,8 @@ def require_shape(tensor: Any, name: str, wanted: tuple[Any, ...], why: str) -> 
 def require_bias(bias: Any, name: str, kind: DType, wanted: tuple[Any, ...], why: str) -> None:
     """Raise ArgumentError unless `bias` is None, or has the shape `wanted` and an allowed element type.
 
-    Allowed are `kind`, the element type of the data, and the type of its accumulator. The error names the bias `name`;
-    if the shape is wrong, it ends with `why`, the reason for the shape ("one for each filter").
+    Allowed are `kind`, the element type of the data, and the type of its accumulator (f16 -> f32). The error calls the
+    bias `name`. If the shape is wrong, the error ends with `why`, the reason for the shape ("one for each filter").
     """
     if bias is None:
         return

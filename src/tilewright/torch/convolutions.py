@@ -36,10 +36,10 @@ Numbers = Sequence[int]
 
 
 def _padding_pairs(padding: Numbers, rank: int) -> tuple[tuple[int, int], ...]:
-    """Return ((before, after), ...) of the padding of each of `rank` axes, from `padding` with one or two numbers for
-    each axis.
+    """Return ((before, after), ...) with the padding of each of `rank` axes. `padding` has one or two numbers for each
+    axis.
 
-    For two axes, (1, 2) -> ((1, 1), (2, 2)), and (1, 2, 3, 4) -> ((1, 2), (3, 4)).
+    For rank 2, (1, 2) -> ((1, 1), (2, 2)), and (1, 2, 3, 4) -> ((1, 2), (3, 4)).
     """
     if len(padding) == rank:
         return tuple((n, n) for n in padding)
@@ -49,8 +49,8 @@ def _padding_pairs(padding: Numbers, rank: int) -> tuple[tuple[int, int], ...]:
 def _check_options(rank: int, stride: Numbers, padding: Numbers, dilation: Numbers, groups: int) -> None:
     """Raise ArgumentError unless a convolution's options fit an image with `rank` spatial axes.
 
-    `stride` and `dilation` have a number of at least 1 for each axis. `padding` has one or two numbers (before, after)
-    of at least 0 for each axis. `groups` is at least 1.
+    `stride` and `dilation` must have an integer of at least 1 for each axis. `padding` must have one integer, or two
+    (before, after), of at least 0 for each axis. `groups` must be at least 1.
     """
     for name, value in (("stride", stride), ("dilation", dilation)):
         if len(value) != rank or any(n < 1 for n in value):
@@ -71,11 +71,13 @@ def output_sizes(
     dilation: Numbers,
     what: str = "filter",
 ) -> list[Any]:
-    """Return the spatial sizes of a convolution's output: [5] with taps [3] and stride [2] gives [2] without padding.
+    """Return the list of the spatial sizes of a convolution's output: image [5], taps [3] and stride [2] give [2]
+    without padding.
 
     `image` and `taps` are the spatial sizes of the image and of the filter. `stride`, `padding` and `dilation` have a
-    number for each axis; padding may have two, before and after. Raise ArgumentError if the filter, which the error
-    calls `what`, does not fit into the padded image.
+    number for each axis; `padding` may have two for each axis, before and after. Raise ArgumentError if an output size
+    is below 1, which means that the filter does not fit into the padded image. `what` is the word for the filter in the
+    error.
     """
     axes = zip(image, taps, stride, _padding_pairs(padding, len(taps)), dilation, strict=True)
     sizes = [(size + sum(pair) - spread * (extent - 1) - 1) // step + 1 for size, extent, step, pair, spread in axes]
@@ -102,7 +104,7 @@ class Options(NamedTuple):
 
     @property
     def geometry(self) -> tuple[Any, ...]:
-        """Return (stride, padding, dilation, groups), the options that the operators for gradients take too."""
+        """Return (stride, padding, dilation, groups): the options that the operators for the gradients have too."""
         return self[:4]
 
 
@@ -136,8 +138,8 @@ def _check(rank: int, x: Any, weight: Any, bias: Any, *option_values: Any) -> Re
 def _run(rank: int, expected: Result, x: Any, weight: Any, bias: Any, *option_values: Any) -> Any:
     """Return activation(convolution + bias + residual) of real tensors with `rank` spatial axes, by one kernel.
 
-    `expected` is the result's shape and memory format. `option_values` are the fields of `Options`, in order. If the
-    image or the weight has no elements, torch computes the result, with a convolution of 0.
+    `expected` is the `Result` of `_check`. `option_values` are the fields of `Options`, in order. If `x` or `weight`
+    has no elements, no kernel is called: torch computes the result, with 0 for the convolution.
     """
     options = Options(*option_values)
     residual = None if options.residual is None else options.residual.detach()
@@ -153,18 +155,19 @@ def _run(rank: int, expected: Result, x: Any, weight: Any, bias: Any, *option_va
 
 
 def _layer_key(rank: int, options: Options) -> tuple[Any, ...]:
-    """Return a hashable key of the options on which a convolution layer over `rank` axes depends.
+    """Return ("conv", stride, padding pairs, dilation, groups, activation): a hashable key of a convolution layer over
+    `rank` axes.
 
-    It is ("conv", stride, padding pairs, dilation, groups, activation).
+    It has all `options` on which the layer depends; keep_packed and the residual are not among them.
     """
     stride, padding, dilation, groups = options.geometry
     return "conv", tuple(stride), _padding_pairs(padding, rank), tuple(dilation), groups, options.activation
 
 
 def _make_layer(key: tuple[Any, ...], weight: Any, bias: Any) -> Conv:
-    """Return a convolution layer of `tilewright.Conv` with the weight [f, ..., c] and the bias (or None).
+    """Return a layer `tilewright.Conv` with `weight` [f, ..., c] and `bias` [f] or None.
 
-    `key` has the layer's options; it is a result of `_layer_key`.
+    `key` is a result of `_layer_key`, which has the layer's options.
     """
     names = ("stride", "padding", "dilation", "groups", "activation")
     return Conv(weight, bias, **dict(zip(names, key[1:], strict=True)))
@@ -176,19 +179,21 @@ def channels_innermost(tensor: Any) -> Any:
 
 
 def as_output(result: Any, channels_last: bool) -> Any:
-    """Return a kernel's result [n, ..., c] in torch's order of dimensions, [n, c, ...]: as a view if `channels_last`,
-    else contiguous, by a copy if needed.
+    """Return a kernel's result [n, ..., c] in torch's order of dimensions, [n, c, ...].
+
+    With `channels_last` the result is a view. Otherwise it is contiguous, by a copy if needed.
     """
     image = result.movedim(-1, 1)
     return image if channels_last else as_contiguous(image)
 
 
 def _conv_gradients(name: str, gradient: Any, inputs: tuple[Any, ...], _: Any, needed: Sequence[bool]) -> Sequence[Any]:
-    """Return the gradients of all arguments of a convolution operator, in their order; None for an argument that needs
-    no gradient or is no tensor.
+    """Return a tuple with a gradient or None for each argument of a convolution operator, in the order of the
+    arguments.
 
-    `name` is the operator ("conv2d"), `gradient` is with respect to its result, `inputs` are all its arguments.
-    `needed` says for each argument whether it needs a gradient. If there is an activation, its input is computed again.
+    `name` is the operator ("conv2d"). `gradient` is with respect to its result. `inputs` are all its arguments.
+    `needed` has a bool for each argument; arguments that need no gradient, and options, get None. If there is an
+    activation, its input is computed again.
     """
     x, weight, bias, *option_values = inputs
     options = Options(*option_values)
@@ -207,12 +212,12 @@ def _conv_gradients(name: str, gradient: Any, inputs: tuple[Any, ...], _: Any, n
 def _vmap_rule(
     name: str, info: Any, in_dims: Sequence[int | None], x: Any, weight: Any, bias: Any, *option_values: Any
 ) -> tuple[Any, Any]:
-    """Return (result, its vmap dimension) of the convolution operator `name` on a batch under torch.vmap, by one call.
+    """Return (result, its vmap dimension) of the convolution operator `name` under torch.vmap, by one call.
 
-    If neither weight nor bias is batched, the vmap dimension is merged with the dimension of images, and the result's
-    vmap dimension is 0. Otherwise it is merged with the channels, as more groups, and the result's vmap dimension is 1.
-    `in_dims` has the vmap dimension of each argument or None, `info` its extent. `option_values` are the fields of
-    `Options`, in order.
+    If neither weight nor bias has a vmap dimension, it is merged with the dimension n of images, and the result's vmap
+    dimension is 0. Otherwise it is merged with the channels, as more groups, and the result's vmap dimension is 1.
+    `in_dims` has the vmap dimension of each argument that the call passes, or None. `info.batch_size` is the vmap
+    extent. `option_values` are the fields of `Options`, in order; the last ones may be missing.
     """
     options = Options(*option_values)
     x_dim, weight_dim, bias_dim = in_dims[:3]
@@ -257,11 +262,11 @@ CONV = {
 def _check_image_gradient(
     dy: Any, weight: Any, sizes: Sequence[Any], stride: Numbers, padding: Numbers, dilation: Numbers, groups: int
 ) -> Result:
-    """Return the shape, dtype, device and memory format of the gradient with respect to a convolution's image, as a
-    `Result`.
+    """Return the shape, dtype, device and memory format, as a `Result`, of the gradient with respect to a convolution's
+    image.
 
-    `dy` is the gradient with respect to the convolution's output, `sizes` are the image's spatial sizes; the others are
-    the convolution's arguments. Raise ArgumentError if they do not fit.
+    `dy` [n, f, ...] is the gradient with respect to the convolution's output, and `sizes` are the image's spatial
+    sizes. The other parameters are the convolution's arguments. Raise ArgumentError if they do not fit.
     """
     rank = len(sizes)
     require_same_device({"dy": dy, "weight": weight})
@@ -277,11 +282,12 @@ def _check_image_gradient(
 
 
 def _run_image_gradient(expected: Result, dy: Any, weight: Any, sizes: Sequence[int], *options: Any) -> Any:
-    """Return the gradient with respect to a convolution's image, by one kernel; zeros without a kernel if an input is
-    empty.
+    """Return the gradient with respect to a convolution's image, by one kernel; zeros without a kernel if `dy` or
+    `weight` is empty.
 
-    `expected` is its shape and memory format, and `sizes` are its spatial sizes. `dy` is the gradient with respect to
-    the convolution's output. `options` are stride, padding, dilation and groups.
+    `expected` is the `Result` of `_check_image_gradient`. `dy` is the gradient with respect to the convolution's
+    output. `sizes`, the image's spatial sizes, is not used: `expected` has them. `options` are stride, padding,
+    dilation and groups.
     """
     n, c, *image = expected.shape
     if not dy.numel() or not weight.numel():
@@ -293,11 +299,11 @@ def _run_image_gradient(expected: Result, dy: Any, weight: Any, sizes: Sequence[
 
 
 def _image_gradient_gradients(gradient: Any, inputs: tuple[Any, ...], _: Any, needed: Sequence[bool]) -> Sequence[Any]:
-    """Return (gradient of `dy`, gradient of `weight`, None, ...): those of all arguments of the operator
+    """Return (gradient of `dy`, gradient of `weight`, None, ...): one entry for each argument of the operator
     conv_image_gradient.
 
-    `inputs` are the operator's arguments, `gradient` is with respect to its result. `needed` says which arguments need
-    a gradient; the others get None.
+    `inputs` are the operator's arguments, `gradient` is with respect to its result. `needed` has a bool for each
+    argument; arguments that need no gradient get None.
     """
     dy, weight, sizes, *options = inputs
     conv = getattr(torch.ops.tilewright, f"conv{len(sizes)}d")
@@ -310,12 +316,12 @@ def _image_gradient_gradients(gradient: Any, inputs: tuple[Any, ...], _: Any, ne
 def _image_gradient_vmap_rule(
     info: Any, in_dims: Sequence[int | None], dy: Any, weight: Any, sizes: Sequence[int], *options: Any
 ) -> tuple[Any, Any]:
-    """Return (result, its vmap dimension) of the operator conv_image_gradient on a batch under torch.vmap, by one call.
+    """Return (result, its vmap dimension) of the operator conv_image_gradient under torch.vmap, by one call.
 
-    If only `dy` is batched, the vmap dimension is merged with the dimension of images, and the result's vmap dimension
-    is 0. If `weight` is batched, the vmap dimension is merged with the channels, as more groups, and the result's is 1.
-    `in_dims` has the vmap dimension of each argument or None, `info` its extent. `sizes` are the image's spatial sizes,
-    `options` are stride, padding, dilation and groups.
+    If only `dy` has a vmap dimension, it is merged with the dimension n of images, and the result's vmap dimension is
+    0. If `weight` has one, it is merged with the channels, as more groups, and the result's vmap dimension is 1.
+    `in_dims` has the vmap dimension of each argument, or None; `info.batch_size` is its extent. `sizes` are the image's
+    spatial sizes, `options` are stride, padding, dilation and groups.
     """
     *geometry, groups = options
     operator = torch.ops.tilewright.conv_image_gradient
@@ -349,8 +355,8 @@ def _check_filter_gradient(
     """Return the shape, dtype, device and memory format, as a `Result`, of the gradient with respect to a convolution's
     filters.
 
-    `x` is the convolution's image, `dy` the gradient with respect to its output, `taps` are the filter's spatial sizes.
-    Raise ArgumentError if the arguments do not fit.
+    `x` [n, c, ...] is the convolution's image, `dy` [n, f, ...] the gradient with respect to its output. `taps` are the
+    filter's spatial sizes. Raise ArgumentError if the arguments do not fit.
     """
     rank = len(taps)
     require_same_device({"x": x, "dy": dy})
@@ -371,11 +377,11 @@ def _check_filter_gradient(
 
 
 def _run_filter_gradient(expected: Result, x: Any, dy: Any, taps: Sequence[int], *options: Any) -> Any:
-    """Return the gradient with respect to a convolution's filters, by one kernel; zeros without a kernel if an input is
-    empty.
+    """Return the gradient with respect to a convolution's filters, by one kernel; zeros without a kernel if `x` or `dy`
+    is empty.
 
-    `expected` is its shape and memory format, and `taps` are its spatial sizes. `x` is the image, `dy` the gradient
-    with respect to the convolution's output. `options` are stride, padding, dilation and groups.
+    `expected` is the `Result` of `_check_filter_gradient`. `x` is the image, `dy` the gradient with respect to the
+    convolution's output. `taps` are the filter's spatial sizes. `options` are stride, padding, dilation and groups.
     """
     f, c, *_ = expected.shape
     if not x.numel() or not dy.numel():
@@ -387,11 +393,11 @@ def _run_filter_gradient(expected: Result, x: Any, dy: Any, taps: Sequence[int],
 
 
 def _filter_gradient_gradients(gradient: Any, inputs: tuple[Any, ...], _: Any, needed: Sequence[bool]) -> Sequence[Any]:
-    """Return (gradient of `x`, gradient of `dy`, None, ...): those of all arguments of the operator
+    """Return (gradient of `x`, gradient of `dy`, None, ...): one entry for each argument of the operator
     conv_filter_gradient.
 
-    `inputs` are the operator's arguments, `gradient` is with respect to its result. `needed` says which arguments need
-    a gradient; the others get None.
+    `inputs` are the operator's arguments, `gradient` is with respect to its result. `needed` has a bool for each
+    argument; arguments that need no gradient get None.
     """
     x, dy, taps, *options = inputs
     conv = getattr(torch.ops.tilewright, f"conv{len(taps)}d")
@@ -404,11 +410,10 @@ def _filter_gradient_gradients(gradient: Any, inputs: tuple[Any, ...], _: Any, n
 def _filter_gradient_vmap_rule(
     info: Any, in_dims: Sequence[int | None], x: Any, dy: Any, taps: Sequence[int], *options: Any
 ) -> tuple[Any, Any]:
-    """Return (result, its vmap dimension 0) of the operator conv_filter_gradient on a batch under torch.vmap, by one
-    call.
+    """Return (result, its vmap dimension 0) of the operator conv_filter_gradient under torch.vmap, by one call.
 
-    The vmap dimensions of `x` and `dy` become more groups. If only one of the two tensors is batched, the other is
-    broadcast. `in_dims` has the vmap dimension of each argument or None, `info` its extent. `taps` are the filter's
+    The vmap dimension becomes more groups of channels. A tensor, `x` or `dy`, without a vmap dimension is broadcast.
+    `in_dims` has the vmap dimension of each argument, or None; `info.batch_size` is its extent. `taps` are the filter's
     spatial sizes, `options` are stride, padding, dilation and groups.
     """
     *geometry, groups = options
@@ -434,10 +439,10 @@ FILTER_GRADIENT = define(
 
 
 def _gradient_key(tensor: Any, options: Sequence[Any]) -> tuple[Any, ...]:
-    """Return a gradient kernel's options as a hashable tuple (element type, stride, padding, dilation, groups).
+    """Return the hashable tuple (element type, stride, padding pairs, dilation, groups) of a gradient kernel.
 
-    The element type is that of `tensor`; the padding has a pair (before, after) for each axis. `options` are stride,
-    padding, dilation and groups, as operators take them.
+    The element type is the name for the dtype of `tensor` ("f16"). A padding pair is (before, after). `options` are
+    stride, padding, dilation and groups, as operators take them.
     """
     stride, padding, dilation, groups = options
     kind = element_type_of(tensor, "x").name
@@ -446,10 +451,10 @@ def _gradient_key(tensor: Any, options: Sequence[Any]) -> tuple[Any, ...]:
 
 @lru_cache(maxsize=512)
 def _gradient_kernel(make: Any, taps: tuple[int, ...], options: tuple[Any, ...], target: str) -> Any:
-    """Return the compiled kernel for a convolution's gradient on the device type `target`, from a cache.
+    """Return the compiled kernel for a convolution's gradient on the device type `target` ("cpu"), from a cache.
 
-    `make` is conv_image_gradient or conv_filter_gradient of `tilewright.kernels`. `taps` are the filter's spatial
-    sizes, `options` is a result of `_gradient_key`.
+    `make` is conv_image_gradient or conv_filter_gradient of `tilewright.kernels.conv_gradients`. `taps` are the
+    filter's spatial sizes. `options` is a result of `_gradient_key`.
     """
     kind, stride, padding, dilation, groups = options
     kernel = make(taps, kind, stride=stride, padding=padding, dilation=dilation, groups=groups)

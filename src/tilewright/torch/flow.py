@@ -26,7 +26,8 @@ class _Proxy(torch.fx.Proxy):
 def _in_place_method(name: str) -> Callable[[Any, Any], Any]:
     """Return a method (self, other) for torch.fx's proxies (stand-ins for tensors) that records an in-place operator.
 
-    A call adds a node `operator.NAME(self, other)` to the graph and returns its proxy; `name` is such as "__iadd__".
+    `name` is such as "__iadd__". A call of the method adds the node `operator.__iadd__(self, other)` to the graph and
+    returns the node's proxy.
     """
     function = getattr(operator, name)
     return lambda self, other: self.tracer.create_proxy("call_function", function, (self, other), {})
@@ -43,15 +44,15 @@ class FlowTracer(torch.fx.Tracer):
     """Traces a model's code; modules of torch, and their counterparts in `tilewright.torch.nn`, are single nodes."""
 
     def proxy(self, node: Any) -> Any:
-        """Return a proxy (stand-in for a tensor) for the result of the graph node `node`; it records `x += y` as a
-        write to x."""
+        """Return a proxy (stand-in for a tensor) for the result of the graph node `node`. For this proxy, `x += y` is
+        recorded as a write to x."""
         return _Proxy(node, self)
 
     def is_leaf_module(self, m: Any, module_qualified_name: str) -> bool:
         """True if the module `m` becomes one node of the graph, so that its code is not traced.
 
-        These are torch's modules, except Sequential, and those of `tilewright.torch.nn`. The path
-        `module_qualified_name` is only passed on to torch.
+        Leaf modules are torch's modules, except Sequential, and those of `tilewright.torch.nn`.
+        `module_qualified_name`, the path of `m`, is passed on to torch's rule.
         """
         return type(m) in _OURS or super().is_leaf_module(m, module_qualified_name)
 
@@ -60,7 +61,8 @@ _OURS = frozenset(nn.SWAPS.values())
 
 
 def has_hooks(module: Any) -> bool:
-    """True if a module has hooks: functions that torch calls before or after its forward or backward."""
+    """True if `module` itself has hooks: functions that torch calls before or after its forward or backward. Hooks of
+    its children do not count."""
     names = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
     return any(getattr(module, name, None) for name in names)
 
@@ -68,8 +70,8 @@ def has_hooks(module: Any) -> bool:
 def trace_module(module: Any) -> tuple[Any, str]:
     """Return (torch.fx graph of the code of `module`, ""), or (None, the reason) if torch.fx cannot follow that code.
 
-    Code that writes to attributes of the module or its submodules counts as not followed. All these attributes are
-    restored, since tracing may leave proxies of torch.fx in them.
+    Code that writes to attributes of the module or of its submodules counts as code that cannot be followed. The
+    attributes of all these modules are restored, since tracing may leave proxies of torch.fx in them.
     """
     attributes = [(m, dict(m.__dict__)) for m in module.modules()]
     try:
@@ -108,8 +110,8 @@ class Flow:
     def _follow(self, module: Any, path: str) -> None:
         """Record the module calls that torch.fx finds in the code of `module`, whose path in the model is `path`.
 
-        If torch.fx cannot follow that code, set `why` to the reason (unless it has one), and follow instead the code of
-        each child module that has children itself.
+        If torch.fx cannot follow that code, set `self.why` to the reason, unless it is set, and follow the code of each
+        child module that has children itself.
         """
         graph, why = trace_module(module)
         if graph is not None:
@@ -124,11 +126,12 @@ class Flow:
         `path`.
 
         If a call's result is used only as the single argument of one other module call, that module is recorded as its
-        consumer.
+        consumer. In the graph of a submodule (`path` not ""), a module that the model has under k paths counts as
+        called k times.
         """
 
         def path_of(target: str) -> str:
-            """Return the path in the whole model of `target`, a module's path within the graph's module."""
+            """Return the path in the whole model of a module; `target` is its path relative to the graph's module."""
             return f"{path}.{target}".lstrip(".")
 
         for node in graph.nodes:
@@ -144,10 +147,11 @@ class Flow:
                 self._next[path_of(node.target)] = path_of(users[0].target)
 
     def only_consumer(self, path: str) -> str | None:
-        """Return the path of the module whose call is the only use of the result of the module at `path`; None if there
-        is none.
+        """Return the path of the module that alone takes the result of the module at `path`; None if there is no such
+        module.
 
-        None also if either module is called more than once, or if other code reads its parameters.
+        The result is None too if either module is not called exactly once, or if other code reads a parameter of
+        either.
         """
         consumer = self._next.get(path)
         if consumer is None or consumer not in self._modules or self._calls[path] != 1 or self._calls[consumer] != 1:
@@ -158,8 +162,8 @@ class Flow:
 def _containers(module: Any) -> Iterator[tuple[str, Any]]:
     """Yield (path, child) for each child of `module` that has children itself; the path is relative to `module`.
 
-    In place of a Sequential, ModuleList or ModuleDict, those of its children that have children are yielded, by the
-    same rule, with paths such as "layers.0".
+    A child that is a Sequential, ModuleList or ModuleDict is not yielded. Its own children are treated by the same rule
+    instead, with paths such as "layers.0".
     """
     for name, child in module.named_children():
         if isinstance(child, torch.nn.Sequential | torch.nn.ModuleList | torch.nn.ModuleDict):

@@ -24,9 +24,10 @@ PerAxis = int | Sequence[int]
 
 
 def _require_tensors(**tensors: Any) -> None:
-    """Raise ArgumentError unless all arguments are tensors of torch, or its proxies (stand-ins while torch.fx traces).
+    """Raise ArgumentError unless every argument is a tensor of torch, or one of torch.fx's proxies (stand-ins for
+    tensors).
 
-    Each keyword is the name of a parameter, for the error.
+    Each keyword is the name of a parameter, for the error. The test is that the value has an attribute `dim`.
     """
     for name, tensor in tensors.items():
         if not hasattr(tensor, "dim"):
@@ -34,10 +35,11 @@ def _require_tensors(**tensors: Any) -> None:
 
 
 def _common_batch(**tensors: Any) -> Sequence[Any]:
-    """Return the dimensions before the last two to which those of all tensors are broadcast.
+    """Return the leading dimensions, all but the last two, of the given tensors after broadcasting: [3, 1, m, k] and
+    [4, k, n] give (3, 4).
 
-    Each keyword is the name of a parameter. Raise ArgumentError, which names them, unless the extents of each dimension
-    are equal, 1 or missing.
+    Each keyword is the name of a parameter, for the error. Raise ArgumentError unless, in each leading dimension, all
+    extents are equal, 1 or missing.
     """
     try:
         batch: Sequence[Any] = torch.broadcast_shapes(*(t.shape[:-2] for t in tensors.values()))
@@ -60,9 +62,10 @@ def linear(
 ) -> Any:
     """Return activation(input[..., k] * weight[n, k] + bias[n] + residual[..., n]), as `torch.nn.functional.linear`.
 
-    A weight [k] gives a result without the dimension n. A residual whose shape or dtype is not the result's is added
-    after the GEMM's result is rounded. `keep_packed` keeps the packed weight for later calls, until torch counts a
-    write to it; it has no effect for a weight [k].
+    A weight [k] gives a result without the dimension n. A residual with another shape or dtype than the result is added
+    after the GEMM's result is rounded, and the activation is applied after it. `keep_packed` keeps the packed weight
+    for later calls, until torch counts a write to it; it has no effect for a weight [k]. Raise ArgumentError if the
+    tensors do not fit.
 
     >>> x, weight = torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 4.0], [-1.0, 0.0]])
     >>> linear(x, weight, torch.tensor([0.5, 0.0]), activation="relu")
@@ -81,22 +84,21 @@ def linear(
 
 
 def _unsqueeze_tensor(residual: Any, axis: int) -> Any:
-    """Return the tensor `residual` with a new dimension of extent 1 at `axis`. Anything but a tensor, such as a number
-    or None, is returned unchanged.
-    """
+    """Return the tensor `residual` with a new dimension of extent 1 at `axis`. Return anything but a tensor, such as a
+    number or None, unchanged."""
     return residual.unsqueeze(axis) if isinstance(residual, torch.Tensor) else residual
 
 
 def _has_shape_and_dtype(residual: Any, shape: Sequence[Any], x: Any) -> bool:
-    """True if `residual` is a tensor with the given shape, that of a result, and the dtype of the input tensor `x`."""
+    """True if `residual` is a tensor with the given `shape` and the dtype of the tensor `x`."""
     return isinstance(residual, torch.Tensor) and tuple(residual.shape) == tuple(shape) and residual.dtype is x.dtype
 
 
 def matmul(a: Any, b: Any, bias: Any = None, *, activation: str | None = None) -> Any:
     """Return activation(a[..., m, k] * b[..., k, n] + bias[n]), as `torch.matmul`.
 
-    Batch dimensions are broadcast. `a` may be a vector [k], without m in the result; `b` may be a vector [k], without
-    n.
+    Leading dimensions are broadcast. `a` may be a vector [k]: the result then has no m. `b` may be a vector [k]: the
+    result then has no n. Raise ArgumentError if the tensors do not fit.
 
     >>> matmul(torch.ones(2, 3, 4), torch.ones(4, 5)).shape, matmul(torch.ones(4), torch.ones(7, 4, 5)).shape
     (torch.Size([2, 3, 5]), torch.Size([7, 5]))
@@ -113,7 +115,8 @@ def matmul(a: Any, b: Any, bias: Any = None, *, activation: str | None = None) -
 
 
 def bmm(a: Any, b: Any) -> Any:
-    """Return the batched product of a[i, m, k] and b[i, k, n], a tensor [i, m, n], as `torch.bmm`.
+    """Return the batched product of a[i, m, k] and b[i, k, n], a tensor [i, m, n], as `torch.bmm`. Raise ArgumentError
+    if the tensors do not fit.
 
     >>> bmm(torch.ones(2, 3, 4), torch.ones(2, 4, 5))[1, 2, 3]
     tensor(4.)
@@ -138,8 +141,8 @@ def conv1d(
 ) -> Any:
     """Return activation(convolution of `input` with `weight` + bias + residual), as `torch.nn.functional.conv1d`.
 
-    `input` is [n, c, w] or [c, w], `weight` is [f, c / groups, s]. `epilogue` takes activation, residual and
-    keep_packed.
+    `input` is [n, c, w] or [c, w], `weight` is [f, c / groups, s]. `epilogue` may have `activation`, `residual` and
+    `keep_packed`, as in `linear`. Raise ArgumentError if the arguments do not fit.
 
     >>> conv1d(torch.ones(1, 2, 4), torch.ones(1, 2, 3), padding="same")
     tensor([[[4., 6., 6., 4.]]])
@@ -159,8 +162,8 @@ def conv2d(
 ) -> Any:
     """Return activation(convolution of `input` with `weight` + bias + residual), as `torch.nn.functional.conv2d`.
 
-    `input` is [n, c, h, w] or [c, h, w], `weight` is [f, c / groups, r, s]. `epilogue` takes activation, residual and
-    keep_packed.
+    `input` is [n, c, h, w] or [c, h, w], `weight` is [f, c / groups, r, s]. `epilogue` may have `activation`,
+    `residual` and `keep_packed`, as in `linear`. Raise ArgumentError if the arguments do not fit.
 
     >>> conv2d(torch.ones(1, 3, 2, 2), torch.ones(1, 3, 2, 2), padding=(1, 0)).ravel()
     tensor([ 6., 12.,  6.])
@@ -180,8 +183,8 @@ def conv3d(
 ) -> Any:
     """Return activation(convolution of `input` with `weight` + bias + residual), as `torch.nn.functional.conv3d`.
 
-    `input` is [n, c, d, h, w] or [c, d, h, w], `weight` is [f, c / groups, t, r, s]. `epilogue` takes activation,
-    residual and keep_packed.
+    `input` is [n, c, d, h, w] or [c, d, h, w], `weight` is [f, c / groups, t, r, s]. `epilogue` may have `activation`,
+    `residual` and `keep_packed`, as in `linear`. Raise ArgumentError if the arguments do not fit.
 
     >>> conv3d(torch.ones(1, 2, 2, 2, 2), torch.ones(1, 2, 2, 1, 1), stride=(1, 2, 1)).ravel()
     tensor([4., 4.])
@@ -202,10 +205,10 @@ def _conv(
 ) -> Any:
     """Return activation(convolution of `x` with `weight` + bias + residual) over `rank` spatial axes.
 
-    `x` is [n, c, ...], or one image [c, ...] for a result without n. `geometry` is (stride, padding, dilation, groups)
-    as torch's functions take them; padding may be "same" or "valid". A residual whose shape or dtype is not the
-    result's is added after the convolution is rounded, with the activation after it. `keep_packed` keeps the packed
-    weight for later calls.
+    `x` is [n, c, ...], or one image [c, ...], which gives a result without n. `geometry` is (stride, padding, dilation,
+    groups) as torch's functions take them; padding may be "same" or "valid". A residual with another shape or dtype
+    than the result is added after the convolution is rounded, and the activation is applied after it. `keep_packed`
+    keeps the packed weight for later calls. Raise ArgumentError if the arguments do not fit.
     """
     _require_tensors(input=x, weight=weight)
     if x.dim() == rank + 1:  # a single image: the result lacks the batch dimension
@@ -257,10 +260,10 @@ def max_pool1d(
     ceil_mode: bool = False,
     return_indices: bool = False,
 ) -> Any:
-    """Return the largest element of each window of `input`, [n, c, w] or [c, w].
+    """Return the largest element of each window of `input`, [n, c, w] or [c, w], as `torch.nn.functional.max_pool1d`.
 
-    As `torch.nn.functional.max_pool1d`, but it has no gradient, and `ceil_mode` and `return_indices` must be False.
-    `stride` None stands for `kernel_size`.
+    It has no gradient. `stride` None stands for `kernel_size`. Raise ArgumentError if `ceil_mode` or `return_indices`
+    is true, or if the arguments do not fit.
 
     >>> max_pool1d(torch.tensor([[[1.0, 5.0, 2.0, 7.0]]]), 2)
     tensor([[[5., 7.]]])
@@ -277,10 +280,11 @@ def max_pool2d(
     ceil_mode: bool = False,
     return_indices: bool = False,
 ) -> Any:
-    """Return the largest element of each window of `input`, [n, c, h, w] or [c, h, w].
+    """Return the largest element of each window of `input`, [n, c, h, w] or [c, h, w], as
+    `torch.nn.functional.max_pool2d`.
 
-    As `torch.nn.functional.max_pool2d`, but it has no gradient, and `ceil_mode` and `return_indices` must be False.
-    `stride` None stands for `kernel_size`.
+    It has no gradient. `stride` None stands for `kernel_size`. Raise ArgumentError if `ceil_mode` or `return_indices`
+    is true, or if the arguments do not fit.
 
     >>> max_pool2d(torch.arange(12.0).view(1, 1, 3, 4), (2, 3), stride=1, padding=(0, 1))
     tensor([[[[ 5.,  6.,  7.,  7.],
@@ -298,10 +302,11 @@ def max_pool3d(
     ceil_mode: bool = False,
     return_indices: bool = False,
 ) -> Any:
-    """Return the largest element of each window of `input`, [n, c, d, h, w] or [c, d, h, w].
+    """Return the largest element of each window of `input`, [n, c, d, h, w] or [c, d, h, w], as
+    `torch.nn.functional.max_pool3d`.
 
-    As `torch.nn.functional.max_pool3d`, but it has no gradient, and `ceil_mode` and `return_indices` must be False.
-    `stride` None stands for `kernel_size`.
+    It has no gradient. `stride` None stands for `kernel_size`. Raise ArgumentError if `ceil_mode` or `return_indices`
+    is true, or if the arguments do not fit.
 
     >>> max_pool3d(torch.arange(8.0).view(1, 1, 2, 2, 2), (1, 2, 2)).ravel()
     tensor([3., 7.])
@@ -319,8 +324,9 @@ def _max_pool(
 ) -> Any:
     """Return the largest element of each window of `x` over `rank` spatial axes.
 
-    `x` is [n, c, ...], or one image [c, ...] for a result without n. `geometry` is (stride, padding, dilation) as
-    torch's functions take them. Raise ArgumentError for a true `ceil_mode` or `return_indices`.
+    `x` is [n, c, ...], or one image [c, ...], which gives a result without n. `kernel_size` has the window's extents.
+    `geometry` is (stride, padding, dilation) as torch's functions take them; stride None stands for `kernel_size`.
+    Raise ArgumentError if `ceil_mode` or `return_indices` is true, or if the arguments do not fit.
     """
     _require_tensors(input=x)
     why = why_no_max_pool(ceil_mode, return_indices)
@@ -337,9 +343,9 @@ def _max_pool(
 
 
 def adaptive_avg_pool1d(input: Any, output_size: Any) -> Any:
-    """Return the mean of each channel of `input`, [n, c, w] or [c, w].
+    """Return the mean of each channel of `input`, [n, c, w] or [c, w], as `torch.nn.functional.adaptive_avg_pool1d`.
 
-    As `torch.nn.functional.adaptive_avg_pool1d`, but `output_size` must be 1 along each axis.
+    Raise ArgumentError unless `output_size` is 1.
 
     >>> adaptive_avg_pool1d(torch.tensor([[[1.0, 5.0, 3.0]]]), 1)
     tensor([[[3.]]])
@@ -348,9 +354,10 @@ def adaptive_avg_pool1d(input: Any, output_size: Any) -> Any:
 
 
 def adaptive_avg_pool2d(input: Any, output_size: Any) -> Any:
-    """Return the mean of each channel of `input`, [n, c, h, w] or [c, h, w].
+    """Return the mean of each channel of `input`, [n, c, h, w] or [c, h, w], as
+    `torch.nn.functional.adaptive_avg_pool2d`.
 
-    As `torch.nn.functional.adaptive_avg_pool2d`, but `output_size` must be 1 along each axis.
+    Raise ArgumentError unless `output_size` is 1 along each axis.
 
     >>> adaptive_avg_pool2d(torch.arange(12.0).view(1, 2, 2, 3), (1, 1)).ravel()
     tensor([2.5000, 8.5000])
@@ -359,9 +366,10 @@ def adaptive_avg_pool2d(input: Any, output_size: Any) -> Any:
 
 
 def adaptive_avg_pool3d(input: Any, output_size: Any) -> Any:
-    """Return the mean of each channel of `input`, [n, c, d, h, w] or [c, d, h, w].
+    """Return the mean of each channel of `input`, [n, c, d, h, w] or [c, d, h, w], as
+    `torch.nn.functional.adaptive_avg_pool3d`.
 
-    As `torch.nn.functional.adaptive_avg_pool3d`, but `output_size` must be 1 along each axis.
+    Raise ArgumentError unless `output_size` is 1 along each axis.
 
     >>> adaptive_avg_pool3d(torch.arange(8.0).view(1, 1, 2, 2, 2), 1).shape
     torch.Size([1, 1, 1, 1, 1])
@@ -372,8 +380,8 @@ def adaptive_avg_pool3d(input: Any, output_size: Any) -> Any:
 def _average_pool(rank: int, x: Any, output_size: Any) -> Any:
     """Return the mean of each channel of `x` over its `rank` spatial axes, whose extents are 1 in the result.
 
-    `x` is [n, c, ...], or one image [c, ...] for a result without n. Raise ArgumentError unless `output_size` is 1, or
-    a 1 for each axis.
+    `x` is [n, c, ...], or one image [c, ...], which gives a result without n. Raise ArgumentError unless `output_size`
+    is 1, or a sequence with a 1 for each axis.
     """
     _require_tensors(input=x)
     why = why_no_average_pool(output_size)
@@ -396,9 +404,11 @@ def layer_norm(
     bias: Any = None,
     eps: float = 1e-5,
 ) -> Any:
-    """Return `input` normalised over its last dimensions, whose extents are `normalized_shape`.
+    """Return `input` normalised over its last dimensions, of extents `normalized_shape`, as
+    `torch.nn.functional.layer_norm`.
 
-    As `torch.nn.functional.layer_norm`. `weight` and `bias` scale and shift the result.
+    `weight` and `bias` scale and shift the result; `eps` is added to the variance. Raise ArgumentError if the tensors
+    do not fit.
 
     >>> layer_norm(torch.tensor([[1.0, 3.0]]), (2,), eps=0.0)
     tensor([[-1.,  1.]])
@@ -413,9 +423,10 @@ def rms_norm(
     weight: Any = None,
     eps: float | None = None,
 ) -> Any:
-    """Return `input` divided by its root mean square over its last dimensions, whose extents are `normalized_shape`.
+    """Return `input` divided by its root mean square over its last dimensions, as `torch.nn.functional.rms_norm`.
 
-    As `torch.nn.functional.rms_norm`. `weight` scales the result. `eps` None stands for `torch.finfo(input.dtype).eps`.
+    `normalized_shape` has the extents of these dimensions. `weight` scales the result. `eps` is added to the mean
+    square; None stands for `torch.finfo(input.dtype).eps`. Raise ArgumentError if the tensors do not fit.
 
     >>> rms_norm(torch.tensor([[1.0, 7.0]]), (2,), torch.tensor([5.0, 5.0]), eps=0.0)
     tensor([[1., 7.]])
@@ -432,9 +443,10 @@ def group_norm(
     bias: Any = None,
     eps: float = 1e-5,
 ) -> Any:
-    """Return `input` [n, c, ...] normalised over each of `num_groups` groups of channels, for each image alone.
+    """Return `input` [n, c, ...] with each image normalised over each of `num_groups` groups of channels.
 
-    As `torch.nn.functional.group_norm`. `weight` and `bias` scale and shift each channel.
+    It is `torch.nn.functional.group_norm`. `weight` and `bias` scale and shift each channel; `eps` is added to the
+    variance. Raise ArgumentError if the tensors do not fit.
 
     >>> group_norm(torch.tensor([[[1.0, 1.0], [3.0, 3.0]]]), 1, eps=0.0)
     tensor([[[-1., -1.],
@@ -447,7 +459,8 @@ def group_norm(
 def softmax(input: Any, dim: int, dtype: Any = None) -> Any:
     """Return the softmax of `input` along dimension `dim`, as `torch.nn.functional.softmax`.
 
-    If `dtype` is not None, the input is converted to it first, and the result has it.
+    If `dtype` is not None, the input is converted to it first, and the result has it. Raise ArgumentError if there is
+    no dimension `dim`, or if the input does not hold floats.
 
     >>> softmax(torch.zeros(1, 4), dim=-1)
     tensor([[0.2500, 0.2500, 0.2500, 0.2500]])
@@ -470,11 +483,14 @@ def scaled_dot_product_attention(
 ) -> Any:
     """Return the attention of `query` [..., m, d], `key` [..., n, d] and `value` [..., n, e]: a tensor [..., m, e].
 
-    As `torch.nn.functional.scaled_dot_product_attention`. The leading dimensions are broadcast. With `enable_gqa`, the
-    heads (dimension -3) of `key` and `value` are repeated to the number of the query's heads. A query whose keys are
-    all masked gets 0. With `dropout_p`, all weights are computed in memory; torch's own dropout, which follows torch's
-    seed, drops some of them before the product with the values. All weights are in memory too if a gradient of the mask
-    may be asked for. Raise ArgumentError if the arguments do not fit, or for a mask with `is_causal`.
+    It is `torch.nn.functional.scaled_dot_product_attention`. Leading dimensions are broadcast. With `enable_gqa`, the
+    heads (dimension -3) of `key` and `value` are repeated to the number of the query's heads. `attn_mask` is True for
+    visible keys, or is added to the scores; `is_causal` applies the causal mask instead. A query with no visible key
+    gets 0. `scale` multiplies the scores; None stands for 1/sqrt(d).
+
+    `dropout_p` is the probability to drop a weight, by torch's own dropout, which follows torch's seed. All weights are
+    in memory then, and also if a gradient of the mask may be asked for. Raise ArgumentError if the arguments do not
+    fit, or for a mask with `is_causal`.
 
     >>> q = k = torch.zeros(1, 1, 2, 4)
     >>> v = torch.tensor([[1.0], [3.0]]).expand(1, 1, 2, 1)
@@ -504,9 +520,11 @@ def scaled_dot_product_attention(
 
 
 def _with_heads_of_query(query: Any, tensor: Any, name: str) -> Any:
-    """Return the keys or values `tensor` [..., h, n, d] with each head repeated, so that it has the heads of `query`.
+    """Return the keys or values `tensor` [..., h, n, d] with each head repeated, so that there are as many heads as in
+    `query`.
 
-    `name` is the parameter, for errors. Raise ArgumentError unless both have heads, and h divides those of `query`.
+    Equal numbers of heads give `tensor` itself. `name` is the parameter's name in errors. Raise ArgumentError unless
+    both tensors have at least 3 dimensions, and h divides the number of heads of `query`.
     """
     for parameter, of_heads in (("query", query), (name, tensor)):
         if of_heads.dim() < 3:
@@ -524,10 +542,10 @@ def _with_heads_of_query(query: Any, tensor: Any, name: str) -> Any:
 
 
 def _as_four_dimensions(tensor: Any, batch: Sequence[int]) -> Any:
-    """Return a tensor [..., m, d], broadcast to the leading dimensions `batch`, as [batch, heads, m, d].
+    """Return `tensor` [..., m, d], broadcast to the leading dimensions `batch`, as [batch, heads, m, d].
 
-    If `batch` has more than two extents, all but the last are merged; missing ones are 1. `batch` (2, 3, 8) gives [6,
-    8, m, d], and (8,) gives [1, 8, m, d].
+    The last extent in `batch` is the number of heads; the extents before it are merged into one. `batch` (2, 3, 8)
+    gives [6, 8, m, d], (8,) gives [1, 8, m, d], and () gives [1, 1, m, d].
     """
     expanded = tensor.expand(*batch, *tensor.shape[-2:])
     if len(batch) < 2:
@@ -536,14 +554,16 @@ def _as_four_dimensions(tensor: Any, batch: Sequence[int]) -> Any:
 
 
 def mask_as_bias(attn_mask: Any, q: Any, k: Any, batch: Sequence[int]) -> tuple[Any, Any]:
-    """Return (bias, visible): `attn_mask` as a tensor [b, h, m, n] to add to the scores, and a bool tensor [b, h, m, 1]
-    that is True for each query with a visible key.
+    """Return (bias, visible) for the mask `attn_mask`; (None, None) if it is None.
 
-    Without a mask, both are None. `q` and `k` are [b, h, m, d] and [b, h, n, d]; the mask is broadcast to the leading
-    dimensions `batch` first. A bool mask is True for visible keys, as in torch's function. The bias is f32, or f64 for
-    f64 queries. If gradients may be recorded, a query without a visible key gets 0 added instead of -inf, because its
-    weights would be NaN, and so would the gradients of all keys and values; the caller replaces its result. Raise
-    ArgumentError for a mask that cannot be broadcast, and for a float64 mask with other queries than float64.
+    `bias` [b, h, m, n] is added to the scores: f32, or f64 for f64 queries. `visible` is a bool tensor that is True for
+    each query with a visible key; it has the shape of `attn_mask` with a last extent of 1.
+
+    `q` and `k` are [b, h, m, d] and [b, h, n, d]. The mask is broadcast to the leading dimensions `batch` first. A bool
+    mask is True for visible keys, as in torch's function; other masks are added as they are. If gradients may be
+    recorded, the bias of a query without a visible key is 0 instead of -inf. Otherwise its weights would be NaN, and so
+    would the gradients of all keys and values. The caller must replace the results of such queries. Raise ArgumentError
+    for a mask that cannot be broadcast, and for a float64 mask unless the queries are float64.
     """
     if attn_mask is None:
         return None, None

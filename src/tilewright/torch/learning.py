@@ -18,10 +18,11 @@ from tilewright.targets.cpu.operator_cache import OperatorCache
 
 
 def as_kernel_argument(tensor: Any) -> Any:
-    """Return `tensor` detached from autograd, as kernels take it: with its strides on the host, contiguous on a GPU.
+    """Return `tensor` detached from autograd, as kernels take it: with its strides if it is on the CPU, else
+    contiguous.
 
-    On the host, a learnt call (a recorded kernel launch that later calls repeat) remembers the strides, and copies if
-    it must. On a GPU, launches that need copies are not learnt.
+    On a GPU, the result is a copy if `tensor` is not contiguous; a call with such a copy is not learnt (recorded, to be
+    repeated by later calls).
     """
     plain = tensor.detach()
     return plain if plain.is_cpu else plain.contiguous()
@@ -30,7 +31,8 @@ def as_kernel_argument(tensor: Any) -> Any:
 def as_reshaped_argument(tensor: Any, shape: tuple[int, ...]) -> Any:
     """Return `tensor` detached and reshaped to `shape`, as a kernel's argument: a view if possible, else a copy.
 
-    A copy is reported to the observer of the operator's call, so that later calls that repeat the launch copy too.
+    `shape` may contain -1, as in torch's reshape. A copy that the reshape makes is reported to the observer of the
+    operator's call, so that later calls that repeat the launch copy too.
     """
     plain = as_kernel_argument(tensor)
     reshaped_tensor = plain.reshape(shape)
@@ -40,7 +42,7 @@ def as_reshaped_argument(tensor: Any, shape: tuple[int, ...]) -> Any:
 
 
 def as_contiguous(tensor: Any) -> Any:
-    """Return `tensor` detached from autograd and contiguous: itself if it is, else a copy.
+    """Return `tensor` detached from autograd and contiguous: a view of it if it is contiguous, else a copy.
 
     A copy is reported to the observer of the operator's call, so that later calls that repeat the launch copy too.
     """
@@ -52,18 +54,18 @@ def as_contiguous(tensor: Any) -> Any:
 
 
 def _record_copy(copy: Any, tensor: Any) -> None:
-    """Report to the observer of the operator's call in this thread that `copy` is a copy of `tensor`; do nothing
-    without one."""
+    """Report to the observer of this thread's operator call that `copy` is a copy of `tensor`. Do nothing if there is
+    no observer."""
     events = observer()
     if events is not None:
         events.copies.append((copy, tensor))
 
 
 def constant(like: Any, shape: tuple[int, ...], value: float) -> Any:
-    """Return a tensor of the given shape filled with `value`, with the device and dtype of the tensor `like`. It stands
-    for an argument that the call leaves out.
+    """Return a tensor of the given `shape` filled with `value`, with the device and dtype of the tensor `like`.
 
-    The observer of the operator's call, if there is one, is told that the tensor is a constant.
+    It stands for an argument that the call leaves out, such as a weight of ones. The observer of this thread's operator
+    call, if there is one, is told that the tensor is a constant.
     """
     tensor = like.new_full(shape, value)
     events = observer()
@@ -88,11 +90,11 @@ class OperatorCalls(OperatorCache):
         self._unlearnable: set[Any] = set()
 
     def run(self, key: Any, compute: Callable[..., Any], args: Sequence[Any]) -> Any:
-        """Return `compute(*args)`, the operator's result, and record its kernel launch for later calls like it, if
-        possible.
+        """Return `compute(*args)`, the operator's result, and record its kernel launch for later calls, if possible.
 
-        `args` were checked. `key` is `argument_key(args)`; a key whose call could not be recorded is only computed from
-        then on. While a call is recorded, `compute` may get copies of tensors that begin at the same address.
+        `key` is `argument_key(args)`. If a call cannot be recorded, its key is remembered, and later calls with this
+        key are only computed. While a call is recorded, `compute` gets copies of tensors that begin at the address of a
+        later argument. The caller has checked `args`.
         """
         if not self._is_learnable(key, args):
             return compute(*args)
@@ -106,10 +108,11 @@ class OperatorCalls(OperatorCache):
         return result
 
     def _is_learnable(self, key: Any, args: Sequence[Any]) -> bool:
-        """True if recording a call with these arguments is worth a try.
+        """True if it makes sense to try to record a call with the arguments `args`, of which `key` is the
+        `argument_key`.
 
         Four conditions must hold: all tensors are on the host; the launch table can describe all arguments; no call
-        with this `key` (see `run`) failed to be recorded before; and the constructor's option `learns` is set.
+        with this key failed to be recorded before; and the constructor got `learns=True`.
         """
         if not self._learns or key in self._unlearnable:
             return False
@@ -118,11 +121,10 @@ class OperatorCalls(OperatorCache):
 
 
 def _without_shared_addresses(args: Sequence[Any]) -> list[Any]:
-    """Return a list of the arguments, in which a tensor that begins at the address of a later one is replaced by a
-    copy.
+    """Return a list of `args`, in which a tensor that begins at the address of a later tensor is replaced by a copy.
 
-    A kernel's arrays are then matched to arguments by address without doubt. The earlier tensor is the one copied,
-    because weights, which are recognised by identity, come later. Copies have the same strides.
+    Copies have the same values and strides. Then an array of a kernel has the address of one argument only. The earlier
+    tensor is the one copied, because weights, which are recognised by identity, come later.
     """
     addresses: set[int] = set()
     separate = list(args)

@@ -47,7 +47,7 @@ class Result:
 
 
 def is_channels_last(x: Any) -> bool:
-    """True if dimension 1 of the tensor `x` is innermost in memory (channels last), in memory without gaps.
+    """True if dimension 1 of the tensor `x` is innermost in memory (channels last), and the elements have no gaps.
 
     False if `x` has less than 3 dimensions, or is also contiguous in the usual order.
     """
@@ -98,7 +98,11 @@ class CheckedForms:
         self._known: dict[Any, Result | tuple[Result, ...]] = {}
 
     def __call__(self, key: Any, args: Sequence[Any]) -> Result | tuple[Result, ...]:
-        """Return the shape, dtype and device of the result of `args`; raise if they do not fit. `key` is their key."""
+        """Return the `Result` of a call with the arguments `args`, a tuple for several results. `key` is
+        `argument_key(args)`.
+
+        Raise the error of the operator's check if the arguments do not fit.
+        """
         expected = self._known.get(key)
         if expected is None:
             expected = self._check(*args)
@@ -109,16 +113,18 @@ class CheckedForms:
 
 
 def argument_key(args: Sequence[Any]) -> tuple[Any, ...]:
-    """Return a hashable key of an operator's arguments, equal for calls that a check cannot tell apart.
+    """Return a hashable key of an operator's arguments: equal keys mean that a check gives equal results.
 
-    It has the shape, strides, dtype and device of each tensor, and the type and value of each other argument.
+    It is a tuple with an entry for each argument: (shape, strides, dtype, device) of a tensor, else type and value.
     """
     return tuple([_value_key(a) for a in args])
 
 
 def _value_key(value: Any) -> Any:
-    """Return a hashable key of one argument: (shape, strides, dtype, device) for a tensor, else the value with its
-    type."""
+    """Return a hashable key of one argument.
+
+    It is (shape, strides, dtype, device) for a tensor, (list, *elements) for a list or tuple, and else (type, value).
+    """
     if isinstance(value, torch.Tensor):
         return value.shape, value.stride(), value.dtype, value.device
     return (list, *value) if isinstance(value, list | tuple) else (type(value), value)
@@ -127,8 +133,8 @@ def _value_key(value: Any) -> Any:
 def define(definition: Definition) -> Any:
     """Register the operator `torch.ops.tilewright.NAME` that `definition` describes, and return it.
 
-    It is registered with its functions for real and fake tensors, and rules for autograd, vmap and, if `definition` has
-    one, autocast. Raise ArgumentError if the name is used already or is no identifier.
+    The operator gets functions for real and for fake tensors, rules for autograd and vmap, and a rule for autocast if
+    `definition.autocast` is not None. Raise ArgumentError if the name is no identifier, or is used already.
     """
     name = _require_unused_name(definition.name)
     qualified = f"{NAMESPACE}::{name}"
@@ -138,10 +144,10 @@ def define(definition: Definition) -> Any:
     calls, checked = OperatorCalls(definition.learns), CheckedForms(definition.check)
 
     def run(*args: Any) -> Any:
-        """Return the operator's result on real tensors, `args` being all its arguments.
+        """Return the operator's result on real tensors; `args` are all arguments of the call.
 
-        If a recorded launch fits the call, it is repeated. Otherwise the arguments are checked, unless like ones were
-        before, and `definition.run` computes the result.
+        If a recorded launch fits the call, the launch is repeated. Otherwise the arguments are checked, unless
+        arguments with the same `argument_key` were, and `definition.run` computes the result.
         """
         result = calls.call_below(*args)
         if result is not UNLIKE:
@@ -153,9 +159,11 @@ def define(definition: Definition) -> Any:
             return calls.run(key, partial(definition.run, expected), args)
 
     def fake(*args: Any) -> Any:
-        """Return uninitialised tensors of the shapes and dtypes of the operator's results: one, or a tuple.
+        """Return an uninitialised tensor of the shape and dtype of the operator's result; a tuple of them for several
+        results.
 
-        `args` are checked; they may be fake tensors or meta tensors, which have no values.
+        `args`, which may be fake tensors or meta tensors without values, are checked first. The operator is also
+        registered in Inductor, if that is imported.
         """
         _register_in_inductor(packet.default)
         expected = definition.check(*args)
@@ -173,8 +181,8 @@ def define(definition: Definition) -> Any:
 
 
 def _require_unused_name(name: Any) -> str:
-    """Return `name` unchanged; raise ArgumentError unless it is an identifier that no operator of the library has
-    yet."""
+    """Return `name` unchanged. Raise ArgumentError unless it is an identifier (letters, digits, `_`) that names no
+    operator of the library yet."""
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_]\w*", name):
         raise ArgumentError(f"name={name!r}: an operator's name is letters, digits and _, as in name='row_sums'")
     if hasattr(getattr(torch.ops, NAMESPACE), name):
@@ -183,21 +191,22 @@ def _require_unused_name(name: Any) -> str:
 
 
 def _tags() -> tuple[Any, ...]:
-    """Return torch's tags for all operators, a tuple of torch.Tag.
+    """Return the two torch.Tag that all operators have, as a tuple.
 
-    One says that they comply with torch.compile, the other that compilers must keep the strides of the traced tensors.
+    The first says that the operator complies with torch.compile. The second says that compilers must keep the strides
+    of the traced tensors.
     """
     exact = getattr(torch.Tag, "needs_exact_strides", None) or torch.Tag.needs_fixed_stride_order
     return (torch.Tag.pt2_compliant_tag, exact)
 
 
 def _register_in_inductor(operator: Any) -> None:
-    """Register in Inductor, if it is imported, that generated code calls the operator itself, with the strides of the
-    traced tensors.
+    """Register `operator` in Inductor, so that generated code calls the operator itself, with the strides of the traced
+    tensors.
 
-    Inductor would register that itself when it first meets the operator. But torch 2.11 first formats the operator's
-    arguments for a log message, and each argument contains the whole expression that computes it. In networks with
-    residuals that text grows exponentially.
+    Do nothing if Inductor is not imported or has the operator already. Inductor would register it when it first meets
+    it. But torch 2.11 first formats the operator's arguments for a log message, and each argument contains the whole
+    expression that computes it: in networks with residuals that text grows exponentially.
     """
     lowering = sys.modules.get("torch._inductor.lowering")
     constraint_of_tag = getattr(lowering, "tag_to_layout_constraint", None)
@@ -209,21 +218,21 @@ def _register_in_inductor(operator: Any) -> None:
 
 
 def _autograd_kernel(definition: Definition, operator: Any, calls: OperatorCalls) -> Callable[..., Any]:
-    """Return the operator's function for the dispatch key Autograd: it takes the operator's arguments and returns its
+    """Return the operator's function for the dispatch key Autograd: it takes the operator's arguments and returns the
     result.
 
     It records the call for autograd if an argument requires a gradient. `definition` has the backward, `calls` has the
-    recorded launches, and `operator` is called below autograd.
+    recorded launches, and `operator` computes the result below autograd.
 
-    torch.library.register_autograd would do, but torch.func.grad and similar transforms reject operators registered
-    with it. They call this kernel once for each of their levels, and each call records one level.
+    torch.library.register_autograd is not used: torch.func.grad and similar transforms reject operators registered with
+    it. They call this function once for each of their levels, and each call records one level.
     """
 
     def forward(*args: Any) -> Any:
-        """Return the operator's result, computed below autograd: nothing is recorded in it.
+        """Return the operator's result for `args`, computed below autograd: this level of autograd records nothing.
 
-        torch disables both modes of differentiation in this function; outer levels of torch.func's transforms, which
-        call the operator again, need them.
+        Both modes of differentiation, which torch disables in this function, are enabled again: outer levels of
+        torch.func's transforms, which call the operator again, need them.
         """
         with torch.enable_grad(), forward_ad._set_fwd_grad_enabled(True), torch._C._AutoDispatchBelowAutograd():
             return operator(*args)
@@ -242,10 +251,11 @@ def _autograd_kernel(definition: Definition, operator: Any, calls: OperatorCalls
     count_modes, current_transform = torch._C._len_torch_dispatch_stack, torch._C._functorch.peek_interpreter_stack
 
     def call(*args: Any) -> Any:
-        """Return the operator's result; record the call for the backward if an argument requires a gradient.
+        """Return the operator's result for `args`, and record the call for the backward if an argument requires a
+        gradient.
 
-        If nothing is recorded, traced or transformed, a recorded launch that fits the call is repeated directly. Raise
-        MissingBackward if an argument carries a forward-mode derivative.
+        If nothing is recorded, traced or transformed, a recorded launch that fits the call is repeated without torch's
+        dispatcher. Raise MissingBackward if an argument carries a forward-mode derivative.
         """
         if forward_ad._current_level >= 0:
             _refuse_forward_mode(definition.name, args)
@@ -263,9 +273,10 @@ def _autograd_kernel(definition: Definition, operator: Any, calls: OperatorCalls
 
 
 def _refuse_forward_mode(name: str, args: Sequence[Any]) -> None:
-    """Raise MissingBackward if an argument carries a forward-mode derivative (jvp), which the operator would drop.
+    """Raise MissingBackward if one of `args` carries a forward-mode derivative (jvp), which the operator would drop.
 
-    `name` is the operator's name in the error, `args` are all arguments of the call.
+    `args` are all arguments of the call, `name` is the operator's name in the error. Nothing is raised where torch has
+    disabled forward mode.
     """
     if not torch._C._is_fwd_grad_enabled():
         return
@@ -277,16 +288,17 @@ def _refuse_forward_mode(name: str, args: Sequence[Any]) -> None:
 
 
 def _context_setup(definition: Definition) -> Callable[..., None]:
-    """Return the function `setup_context` of a torch.autograd.Function for the operator of `definition`.
+    """Return the function `setup_context` of a torch.autograd.Function for the operator that `definition` describes.
 
-    The function saves a call's arguments, and its output if the backward reads it.
+    The function saves a call's arguments, and its output if the backward reads that.
     """
 
     def setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        """Save in `ctx` the arguments of a call, for the backward; also the output, if the backward reads it.
+        """Set attributes of `ctx` that the backward needs: the arguments of the call, and the output if
+        `definition.keeps_output`.
 
-        `inputs` are all arguments, tensors and others; `output` is a tensor or a tuple. Tensors are saved only if there
-        is a backward.
+        `inputs` are all arguments, tensors and others; `output` is a tensor or a tuple. Tensors are saved only if the
+        definition has a backward.
         """
         tensors = [a for a in inputs if isinstance(a, torch.Tensor)]
         outputs = output if isinstance(output, tuple) else (output,)
@@ -300,17 +312,18 @@ def _context_setup(definition: Definition) -> Callable[..., None]:
 
 
 def _backward_function(definition: Definition) -> Callable[..., Any]:
-    """Return the function `backward` of a torch.autograd.Function for the operator of `definition`.
+    """Return the function `backward` of a torch.autograd.Function for the operator that `definition` describes.
 
-    It takes (context, *gradients of the outputs) and returns a gradient or None for each argument of the call, computed
-    by `definition.backward`. It raises MissingBackward if there is none.
+    It takes (context, *gradients of the outputs) and returns a tuple with a gradient or None for each argument of the
+    call, computed by `definition.backward`. It raises MissingBackward if that is None.
     """
     arguments = torch._C.parse_schema(f"{NAMESPACE}::{definition.name}{definition.schema}").arguments
 
     def backward(ctx: Any, *gradients: Any) -> Any:
-        """Return a tuple with a gradient or None for each argument that the call passed, from `definition.backward`.
+        """Return a tuple with a gradient or None for each argument that the call passed, computed by
+        `definition.backward`.
 
-        `gradients` are with respect to the outputs. `ctx` has the saved arguments; arguments that the call left out get
+        `gradients` are with respect to the outputs. `ctx` has what `setup` saved. Arguments that the call left out have
         their defaults. Raise MissingBackward if the definition has no backward.
         """
         if definition.backward is None:
@@ -337,16 +350,17 @@ def _backward_function(definition: Definition) -> Callable[..., Any]:
 def _autocast_kernel(operator: Any, device: str, key: str, definition: Definition) -> Callable[..., Any]:
     """Return the function that replaces `operator` under autocast: it casts the tensors, then calls the operator.
 
-    `device` is the type of device ("cpu") whose tensors are cast; `key` is its dispatch key ("AutocastCPU"), which is
-    switched off during the call. `definition` says to which dtype, and which arguments are left unchanged.
+    `device` is the type of device ("cpu") whose tensors are cast. `key` ("AutocastCPU") is its dispatch key, which is
+    switched off during the call. `definition` names the dtype, and the arguments that are not cast.
     """
     excluded = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))
     uncast = {n for n, a in enumerate(operator._schema.arguments) if a.name in definition.uncast}
 
     def call(*args: Any) -> Any:
-        """Return the operator's result on `args`, whose float tensors are cast to autocast's dtype, or to float32.
+        """Return the operator's result on `args`, after casting their float tensors: to float32 if
+        `definition.autocast` is "f32", else to autocast's dtype.
 
-        `definition.autocast` selects the dtype; the arguments named in `definition.uncast` are passed unchanged.
+        float64 tensors and arguments named in `definition.uncast` are not cast.
         """
         dtype = torch.float32 if definition.autocast == "f32" else torch.get_autocast_dtype(device)
         with torch._C._ExcludeDispatchKeyGuard(excluded):
@@ -372,12 +386,12 @@ class _Untraced:
     """A context in which torch.jit.trace records nothing."""
 
     def __enter__(self) -> None:
-        """Clear the tracing state of torch.jit.trace, if a trace is running."""
+        """Clear the tracing state of torch.jit.trace, if a trace is running, and keep it for `__exit__`."""
         self._state = torch._C._get_tracing_state()
         if self._state is not None:
             torch._C._set_tracing_state(None)
 
     def __exit__(self, *_: object) -> None:
-        """Restore the tracing state."""
+        """Restore the tracing state that `__enter__` has cleared."""
         if self._state is not None:
             torch._C._set_tracing_state(self._state)

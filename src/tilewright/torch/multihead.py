@@ -26,8 +26,7 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
     """
 
     def extra_repr(self) -> str:
-        """Return the module's sizes and options, as its printed form shows them: "embed_dim=8, num_heads=2,
-        batch_first=True"."""
+        """Return the module's sizes and options for its printed form: "embed_dim=8, num_heads=2, batch_first=True"."""
         first = ", batch_first=True" if self.batch_first else ""
         return f"embed_dim={self.embed_dim}, num_heads={self.num_heads}{first}"
 
@@ -42,11 +41,12 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[Any, Any]:
-        """Return (attention output, weights of attention), with the parameters of torch.nn.MultiheadAttention.
+        """Return (attention output, weights of attention or None), with the parameters of torch.nn.MultiheadAttention.
 
-        The weights are None without `need_weights`; with `average_attn_weights` they are averaged over heads. Sequences
-        may lack the batch dimension; outputs then lack it too. `is_causal` has no effect if there is an `attn_mask`;
-        without one it raises ArgumentError.
+        Without `need_weights`, the weights are None. They are [batch, queries, keys], averaged over heads; without
+        `average_attn_weights` they are [batch, heads, queries, keys]. If the inputs have no batch dimension, the
+        outputs have none either. `is_causal` has no effect if there is an `attn_mask`, and raises ArgumentError without
+        one. Raise ArgumentError too if inputs or masks do not fit.
         """
         _require_inputs(query, key, value)
         if is_causal and attn_mask is None:
@@ -68,10 +68,10 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
     def _attend_batch(
         self, query: Any, key: Any, value: Any, key_padding_mask: Any, need_weights: bool, attn_mask: Any
     ) -> tuple[Any, Any]:
-        """Return (attention output, weights [batch, heads, queries, keys]) of sequences with a batch dimension.
+        """Return (attention output, weights [batch, heads, queries, keys] or None) of sequences with a batch dimension.
 
         `query`, `key` and `value` are the module's inputs, before their projections; the output is after the output
-        projection. The weights are None without `need_weights`. Both masks are as in `forward`, or None.
+        projection. Without `need_weights`, the weights are None. The masks are those of `forward`; each may be None.
         """
         q, k, v = self._project_inputs(query, key, value)
         if not self.batch_first:
@@ -101,8 +101,8 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
     def _project_inputs(self, query: Any, key: Any, value: Any) -> tuple[Any, Any, Any]:
         """Return (queries, keys, values): each input times its projection weight, plus its bias.
 
-        The dimension order is that of the inputs, and all heads are in the last dimension. One GEMM computes all three
-        if the inputs are one tensor and their weights are stored as one.
+        The order of dimensions is that of the inputs; the last dimension has all heads. One GEMM computes all three if
+        `query`, `key` and `value` are the same tensor and the module stores one joint weight.
         """
         inputs = (query, key, value)
         if self.in_proj_weight is None:
@@ -121,9 +121,9 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
         """Return the sum of both masks as a tensor to add to the scores, -inf for hidden keys; None if both masks are
         None.
 
-        `q` and `k` are [batch, heads, rows, size]; `k` includes the extra keys of `bias_k` and `add_zero_attn`, which
-        no mask hides. The tensor is float32, or float64 for float64 queries. Raise ArgumentError if a mask does not
-        fit.
+        The result can be broadcast to [batch, heads, queries, keys]. It is float32, or float64 if `q` is. `q` and `k`
+        are [batch, heads, rows, size]. The last rows of `k` may be the extra keys of `bias_k` and `add_zero_attn`,
+        which no mask hides. Raise ArgumentError if a mask does not fit.
         """
         batch, heads, queries, _ = q.shape
         dtype = torch.float64 if q.dtype is torch.float64 else torch.float32
@@ -142,9 +142,9 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
 def _mask_as_bias(mask: Any, name: str, score_type: Any, extra_keys: int, *shapes: tuple[int, ...]) -> Any:
     """Return `mask` as a tensor of dtype `score_type` to add to the scores: -inf for hidden keys.
 
-    True in a bool mask hides a key, as in torch's modules (in torch's function it shows one); a float mask is added as
-    it is. The last dimension is extended by 0 for `extra_keys` more keys. Raise ArgumentError, which calls the mask
-    `name`, unless it has one of `shapes`, and bool or float elements.
+    True in a bool mask hides a key, as in torch's modules; in torch's function it shows one. A float mask is only
+    converted. The last dimension is extended by `extra_keys` zeros. Raise ArgumentError, which calls the mask `name`,
+    unless its shape is one of `shapes` and it holds bool or floats.
     """
     if tuple(mask.shape) not in shapes:
         wanted = " or ".join(map(str, shapes))
@@ -159,7 +159,7 @@ def _mask_as_bias(mask: Any, name: str, score_type: Any, extra_keys: int, *shape
 
 
 def _require_inputs(query: Any, key: Any, value: Any) -> None:
-    """Raise ArgumentError unless query, key and value are tensors that all have 3 dimensions, or all have 2."""
+    """Raise ArgumentError unless `query`, `key` and `value` are tensors that all have 3 dimensions, or all have 2."""
     tensors = {"query": query, "key": key, "value": value}
     for name, tensor in tensors.items():
         if not hasattr(tensor, "dim"):

@@ -29,18 +29,18 @@ class Activated:
     activation: str | None = None
 
     def _epilogue(self: Any, residual: Any, activation: str | None) -> dict[str, Any]:
-        """Return the keyword arguments {activation, residual, keep_packed} for a call of `functional.linear` or
+        """Return {"activation": ..., "residual": ..., "keep_packed": ...}, keyword arguments for `functional.linear` or
         `conv1d` to `conv3d`.
 
-        `residual` is passed on. `activation` None stands for the module's own. The packed weights are kept if no
-        gradient of them can be asked for now.
+        `residual` is passed on. `activation` None stands for the module's own activation. keep_packed is True if no
+        gradient of the module's weight can be asked for now.
         """
         applied = self.activation if activation is None else activation
         return {"activation": applied, "residual": residual, "keep_packed": may_keep_packed(self.weight)}
 
     def _with_activation(self, description: str) -> str:
-        """Return the text `description` with the module's activation added: "3, 8, activation='silu'"; unchanged if it
-        has none."""
+        """Return the text `description` with the module's activation appended: "3, 8" -> "3, 8, activation='silu'". It
+        is unchanged if the module has no activation."""
         return description if self.activation is None else f"{description}, activation={self.activation!r}"
 
 
@@ -59,12 +59,14 @@ class Linear(Activated, torch.nn.Linear):
     def forward(self, input: Any, residual: Any = None, activation: str | None = None) -> Any:
         """Return activation(input[..., k] * weight[n, k] + bias[n] + residual[..., n]).
 
-        `activation` None stands for the module's own; `residual` None adds nothing.
+        `activation` None stands for the module's own activation; `residual` None adds nothing. Raise ArgumentError if
+        the tensors do not fit.
         """
         return functional.linear(input, self.weight, self.bias, **self._epilogue(residual, activation))
 
     def extra_repr(self) -> str:
-        """Return the module's sizes and options, with the activation, as its printed form shows them."""
+        """Return the module's sizes and options for its printed form: "in_features=3, out_features=2, bias=True,
+        activation='relu'"."""
         return self._with_activation(super().extra_repr())
 
 
@@ -79,8 +81,8 @@ class _Convolution(Activated):
     def forward(self: Any, input: Any, residual: Any = None, activation: str | None = None) -> Any:
         """Return activation(convolution of `input` with the module's weight + bias + residual).
 
-        `activation` None stands for the module's own; `residual` None adds nothing. For another padding mode than
-        "zeros", torch pads the input first.
+        `activation` None stands for the module's own activation; `residual` None adds nothing. If the module's padding
+        mode is not "zeros", torch pads the input first. Raise ArgumentError if the tensors do not fit.
         """
         padding = self.padding
         if self.padding_mode != "zeros":
@@ -98,7 +100,8 @@ class _Convolution(Activated):
         )
 
     def extra_repr(self: Any) -> str:
-        """Return the module's sizes and options, with the activation, as its printed form shows them."""
+        """Return the module's sizes and options for its printed form: "3, 8, kernel_size=(3, 3), stride=(1, 1),
+        activation='silu'"."""
         return str(self._with_activation(torch.nn.modules.conv._ConvNd.extra_repr(self)))
 
 
@@ -122,7 +125,8 @@ class LayerNorm(torch.nn.LayerNorm):
     """`torch.nn.LayerNorm`."""
 
     def forward(self, input: Any) -> Any:
-        """Return `input` normalised over its last dimensions, whose extents are the module's `normalized_shape`."""
+        """Return `input` normalised over its last dimensions, of extents `normalized_shape`, times the weight, plus the
+        bias."""
         return functional.layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
 
 
@@ -139,7 +143,8 @@ class GroupNorm(torch.nn.GroupNorm):
     """`torch.nn.GroupNorm`."""
 
     def forward(self, input: Any) -> Any:
-        """Return `input` [n, c, ...] normalised over each of the module's `num_groups` groups of channels."""
+        """Return `input` [n, c, ...] with each image normalised over each of `num_groups` groups of channels, times the
+        weight, plus the bias."""
         return functional.group_norm(input, self.num_groups, self.weight, self.bias, self.eps)
 
 
@@ -147,7 +152,8 @@ class Softmax(torch.nn.Softmax):
     """`torch.nn.Softmax`; `dim` must be given."""
 
     def forward(self, input: Any) -> Any:
-        """Return the softmax of `input` along the module's `dim`; if that is None, torch computes it and warns."""
+        """Return the softmax of `input` along the module's `dim`. If `dim` is None, torch chooses a dimension, computes
+        the softmax and warns."""
         if self.dim is None:
             return super().forward(input)  # torch chooses a dimension, and warns
         return functional.softmax(input, self.dim)
@@ -164,7 +170,8 @@ class MaxPool:
             raise ArgumentError(why)
 
     def forward(self: Any, input: Any) -> Any:
-        """Return the largest element of each window of `input`, with the windows that the module's options describe."""
+        """Return the largest element of each window of `input`, [n, c, ...] or [c, ...]. The module's options describe
+        the windows."""
         return self._function(
             input, self.kernel_size, self.stride, self.padding, self.dilation, self.ceil_mode, self.return_indices
         )
@@ -203,7 +210,8 @@ class AdaptiveAvgPool:
             raise ArgumentError(why)
 
     def forward(self: Any, input: Any) -> Any:
-        """Return the mean of each channel of `input` over its spatial axes, which have the extent 1 in the result."""
+        """Return the mean of each channel of `input`, [n, c, ...] or [c, ...], over the spatial axes, whose extents are
+        1 in the result."""
         return self._function(input, self.output_size)
 
 

@@ -84,9 +84,9 @@ class _Executables:
         self.signature = Signature(self.on_host)
 
     def _executable_for(self, device: str) -> Any:
-        """Return the executable for a type of device ("cpu", "cuda"), compiled at its first use.
+        """Return the executable for a type of device ("cpu", "cuda"); the kernel is compiled for it at the first use.
 
-        If an executable was passed instead of a kernel, return that for every device.
+        If the constructor got an executable instead of a kernel, return that for every device.
         """
         if self._compiled is not None:
             return self._compiled
@@ -95,9 +95,11 @@ class _Executables:
         return self._by_device[device]
 
     def run(self, _: Result | tuple[Result, ...], *args: Any) -> Any:
-        """Return the kernel's outputs for `args`: tensors and numbers in the order of the kernel's inputs.
+        """Return the kernel's outputs for `args`, the tensors and numbers that the kernel takes, in the order of its
+        inputs.
 
-        The first parameter, the outputs' shapes and dtypes, is not used: the executable allocates the outputs.
+        They are one tensor or a tuple, allocated by the executable. The first parameter, the outputs' shapes and
+        dtypes, is not used. The device of the first tensor selects the executable.
         """
         tensors = [a for a in args if isinstance(a, torch.Tensor)]
         inputs = iter(a.detach() if isinstance(a, torch.Tensor) else a for a in args)
@@ -106,11 +108,10 @@ class _Executables:
 
 
 def _check(signature: Signature, args: Sequence[Any]) -> Result | tuple[Result, ...]:
-    """Return the shape, dtype and device of the outputs for a call with `args`: one `Result`, or a tuple for several
-    outputs.
+    """Return the shape, dtype and device of the outputs of a call with `args`: one `Result`, or a tuple of several.
 
-    `signature` has the kernel's inputs and outputs. Raise ArgumentError if devices, ranks, types or shapes do not fit
-    it.
+    `signature` has the kernel's inputs and outputs; `args` has a value for each input. Raise ArgumentError if devices,
+    ranks, types or shapes do not fit.
     """
     named = list(zip(signature.inputs, args, strict=True))
     tensors = {a.name: value for a, value in named if a.is_tensor}
@@ -133,11 +134,11 @@ def _check(signature: Signature, args: Sequence[Any]) -> Result | tuple[Result, 
 def _normalise_backward(
     signature: Signature, name: str, backward: Callable[..., Any] | Mapping[str, Any] | None
 ) -> tuple[Backward | None, bool]:
-    """Return (`backward` as a `Backward` function for the library, True if it reads the operator's output).
+    """Return (`backward` as a `Backward` function, True if it reads the operator's output); (None, False) for None.
 
-    `backward` is a function, {name of an input: kernel}, or None, as `operator` takes it; None gives (None, False).
-    `signature` has the operator's inputs and outputs, `name` is its name. Raise ArgumentError for other values, and for
-    a function that does not take (gradient, *inputs).
+    `backward` is a function, {name of an input: kernel}, or None, as `operator` takes it. A function reads the output
+    if it has a parameter named `output`. `signature` has the operator's inputs and outputs, `name` is the operator's
+    name. Raise ArgumentError for other values, and for a function that cannot be called with (gradient, *inputs).
     """
     if backward is None:
         return None, False
@@ -156,10 +157,11 @@ def _normalise_backward(
         ) from None
 
     def by_function(gradient: Any, inputs: tuple[Any, ...], output: Any, needed: Sequence[bool]) -> Sequence[Any]:
-        """Return a tuple with a gradient or None for each of `inputs`, from the author's function.
+        """Return a tuple with a gradient or None for each of `inputs`, as the author's function gives them.
 
         `gradient` is with respect to `output`; both are tuples if there are several outputs. The function gets `output`
-        only if it has such a parameter. `needed` is not used. Raise ArgumentError if the number of gradients is wrong.
+        only if it has a parameter of this name. `needed` is not used. Raise ArgumentError if the function does not
+        return one gradient for each input.
         """
         result = backward(gradient, *inputs, output=output) if keeps_output else backward(gradient, *inputs)
         gradients = tuple(result) if isinstance(result, tuple | list) else (result,)
@@ -171,11 +173,11 @@ def _normalise_backward(
 
 
 def _backward_by_kernels(signature: Signature, called: str, kernels: Mapping[str, Any]) -> tuple[Backward, bool]:
-    """Return (a `Backward` function that calls `kernels`, True if one of them reads an output).
+    """Return (a `Backward` function that calls `kernels`, True if one of them reads an output of the operator).
 
-    `kernels` is {name of an input: kernel of its gradient}; each kernel is registered as an operator of its own.
-    `signature` has the inputs and outputs of the operator named `called`. Raise ArgumentError for unknown names of
-    inputs or arguments.
+    `kernels` is {name of an input: kernel of its gradient}. Each kernel is registered as the operator
+    `{called}_d{input}`. `signature` has the inputs and outputs of the operator named `called`. Raise ArgumentError for
+    a key that names no input, and for a kernel with an argument that is no input, no output y and no gradient dy.
     """
     names = [a.name for a in signature.inputs]
     outputs = [a.name for a in signature.outputs]
@@ -193,10 +195,11 @@ def _backward_by_kernels(signature: Signature, called: str, kernels: Mapping[str
         operators[name] = operator(kernel, f"{called}_d{name}"), argument_names
 
     def call_kernels(gradient: Any, inputs: tuple[Any, ...], output: Any, needed: Sequence[bool]) -> Sequence[Any]:
-        """Return a list with the gradient of each of `inputs`, computed by its kernel; None for inputs that need none.
+        """Return a list with a gradient for each of `inputs`, computed by its kernel, or None for inputs that need
+        none.
 
-        `gradient` is with respect to `output`; both are tuples if there are several outputs. `needed` says which inputs
-        need a gradient. Raise ArgumentError if one of these has no kernel.
+        `gradient` is with respect to `output`; both are tuples if there are several outputs. `needed` has a bool for
+        each input. Raise ArgumentError if an input that needs a gradient has no kernel.
         """
         output_gradients, results = ((v if isinstance(v, tuple) else (v,)) for v in (gradient, output))
         values = dict(zip(names, inputs, strict=True))
@@ -217,26 +220,26 @@ def _backward_by_kernels(signature: Signature, called: str, kernels: Mapping[str
 
 
 def _batch_rule(signature: Signature, called: str, batch: str) -> Callable[..., tuple[Any, Any]]:
-    """Return the vmap rule of the operator named `called`, whose kernel has a batch dimension named `batch`.
+    """Return the vmap rule of the operator named `called`. `batch` is the name of the kernel's batch dimension.
 
-    The rule merges the vmap dimension with that dimension, for one call. If an input without the dimension is batched,
-    it calls the operator once for each element. `signature` has the operator's inputs and outputs. Raise ArgumentError
-    if no input, or not every output, has the dimension first.
+    The rule merges the vmap dimension with the batch dimension, for one call. If an input without the batch dimension
+    has a vmap dimension, the rule calls the operator once for each element of the vmap batch, with a BatchLoopWarning.
+    `signature` has the operator's inputs and outputs. Raise ArgumentError unless some input and all outputs have the
+    batch dimension first.
     """
 
     def has_batch(a: KernelArgument) -> bool:
-        """True if the kernel's argument `a` is a tensor whose first dimension is the one named `batch`."""
+        """True if the kernel's argument `a` is a tensor and the name of its first dimension is `batch`."""
         return bool(a.extents) and str((a.extents or (None,))[0]) == batch
 
     if not any(map(has_batch, signature.inputs)) or not all(map(has_batch, signature.outputs)):
         raise ArgumentError(f"batch={batch!r}: no input, or not every output of {called} has it as first dimension")
 
     def rule(info: Any, in_dims: Sequence[int | None], *args: Any) -> tuple[Any, Any]:
-        """Return (outputs with the vmap dimension first, 0) of a batch under torch.vmap; both are tuples for several
-        outputs.
+        """Return (output with the vmap dimension first, 0) under torch.vmap; for several outputs both items are tuples.
 
-        `args` are the operator's arguments, `in_dims` has the vmap dimension of each or None, and `info` has its
-        extent.
+        `args` are the operator's arguments. `in_dims` has the vmap dimension of each argument, or None.
+        `info.batch_size` is its extent.
         """
         call = getattr(torch.ops.tilewright, called).default
         if any(d is not None and not has_batch(a) for a, d in zip(signature.inputs, in_dims, strict=True)):

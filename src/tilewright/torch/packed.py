@@ -23,10 +23,10 @@ View = Callable[[Any], Any]
 
 
 def may_keep_packed(weight: Any) -> bool:
-    """True if the packed copy of the tensor `weight` is worth keeping: no gradient with respect to it can be asked for
-    now.
+    """True if the packed copy of the tensor `weight` is worth keeping between calls.
 
-    While weights are trained, an optimizer changes them between calls.
+    It is False if a gradient with respect to `weight` can be asked for now: while weights are trained, an optimizer
+    changes them between calls.
     """
     return not (torch.is_grad_enabled() and weight.requires_grad)
 
@@ -46,16 +46,18 @@ class _KeptLayer:
         self.layer = _make_outside_graphs(make, *views) if weight.is_cuda else make(*views)
 
     def is_current(self, weight: Any, bias: Any) -> bool:
-        """True if the packed weights are still valid: `weight` and `bias` (or None) have the same memory, shape,
-        strides, dtype and device as when the layer was made, and torch has counted no write since.
+        """True if the packed weights are still valid for `weight` and `bias` (or None).
+
+        Then both have the same write count, address, shape, strides, dtype and device as when the layer was made. A
+        write that torch does not count, such as one through `tensor.data`, goes unnoticed.
         """
         return self._states == [_state(weight), _state(bias)]
 
     def packed_weights(self, weight: Any, bias: Any) -> KeptWeights:
-        """Return a record of `weight` and `bias` (if not None) for recorded launches: tensors, write counts and
-        addresses.
+        """Return a record for recorded launches: (tensor, write count, address) of `weight` and of `bias` (if not
+        None), and this layer's lifetime.
 
-        The counts and addresses are those of the time of packing. The record also has the lifetime of this layer.
+        The counts and addresses are those of the time of packing.
         """
         tensors = [(t, *state[0]) for t, state in zip((weight, bias), self._states, strict=True) if t is not None]
         return KeptWeights(tuple(tensors), self.life)
@@ -64,9 +66,9 @@ class _KeptLayer:
 def _make_outside_graphs(make: Make, weight: Any, bias: Any) -> Layer:
     """Return the layer `make(weight, bias)` on a GPU, made in another thread so that no CUDA graph owns its memory.
 
-    Before torch.compile (mode "reduce-overhead") captures a graph, it runs the code once; memory that this thread and
-    stream allocate then belongs to the graph. Another thread, on the default stream, gets memory that may be kept.
-    Raise TargetError if a graph is being captured now.
+    torch.compile (mode "reduce-overhead") runs the code once before it captures a graph. Memory that this thread and
+    stream allocate then belongs to the graph; memory that another thread allocates on the default stream does not.
+    Return after the GPU has packed the weights. Raise TargetError if a graph is being captured now.
     """
     if torch.cuda.is_current_stream_capturing():
         raise TargetError(
@@ -75,8 +77,8 @@ def _make_outside_graphs(make: Make, weight: Any, bias: Any) -> Layer:
         )
 
     def make_layer() -> Layer:
-        """Return the layer `make(weight, bias)`, after waiting for this thread's current GPU stream, which packs the
-        weights."""
+        """Return the layer `make(weight, bias)`, after the GPU has packed the weights on this thread's current
+        stream."""
         layer = make(weight, bias)
         torch.cuda.current_stream(weight.device).synchronize()
         return layer
@@ -95,10 +97,11 @@ def layer_of(
 ) -> Callable[[Any, Any], Any]:
     """Return a function of (x, residual or None) that applies the layer with the weights `weight` and `bias` (or None).
 
-    `make(view(weight), bias)` makes the layer; `options` is a key of everything else on which the layer depends. With
+    `make(view(weight), bias)` makes the layer. `options` is a key of everything else on which the layer depends. With
     `keep`, the layer is kept with its packed weights, and reused until torch counts a write to the tensors. torch
-    counts no writes through `tensor.data`: these go unnoticed. It counts none to inference tensors, whose layers are
-    never kept. A layer that is not kept is made for each call, unless the call repeats a recorded launch.
+    counts no writes through `tensor.data`, which go unnoticed, and none to inference tensors, whose layers are never
+    kept. A layer that is not kept is made for each call, unless the call repeats a recorded launch. If the layer is
+    kept, the packed weights are reported to the observer of this thread's operator call.
     """
     if not _is_kept(weight, bias, keep):
         matrix, added = view(weight.detach()), None if bias is None else bias.detach()
@@ -119,7 +122,7 @@ def layer_of(
 
 
 def _is_kept(weight: Any, bias: Any, keep: bool) -> bool:
-    """True if the caller wants the layer of `weight` and `bias` kept (`keep`), and torch counts writes to both tensors.
+    """True if `keep` is True and torch counts the writes to `weight` and to `bias`, so that their layer can be kept.
 
     `bias` may be None. torch counts no writes to inference tensors.
     """
@@ -134,9 +137,11 @@ call has its bias."""
 
 
 def _state(tensor: Any) -> Any:
-    """Return a value that changes when `tensor` is written to, or its memory, shape, strides, dtype or device changes.
+    """Return ((write count, address), shape, strides, dtype, device) of `tensor`: a value that changes with each write
+    that torch counts.
 
-    For None, a bias that was left out, return None.
+    Instead of the first pair there is None for an inference tensor, whose writes torch does not count. Return None if
+    `tensor` is None, which stands for a missing bias.
     """
     if tensor is None:
         return None

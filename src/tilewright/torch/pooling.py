@@ -37,7 +37,7 @@ def why_no_average_pool(output_size: Any) -> str | None:
     """Return the reason why there is no operator for an adaptive average pooling to `output_size`; None if there is
     one.
 
-    `output_size` is a number or None, or a sequence of these with one for each axis; all must be 1.
+    There is one if `output_size` is 1, or a sequence of ones. The length of the sequence is not checked.
     """
     sizes = output_size if isinstance(output_size, Sequence) else (output_size,)
     if all(n == 1 for n in sizes):
@@ -52,8 +52,8 @@ def why_no_average_pool(output_size: Any) -> str | None:
 def _max_kernel(window: Numbers, options: tuple[Numbers, ...], kind: str, target: str) -> Any:
     """Return the compiled kernel of a max pooling for the device type `target` ("cpu"), from a cache.
 
-    `window` has its extents, `options` are (stride, padding, dilation), each with a number for each axis. `kind` is the
-    element type ("f16", ...).
+    `window` has the window's extents. `options` are (stride, padding, dilation), each with a number for each axis.
+    `kind` is the element type ("f16", ...).
     """
     stride, padding, dilation = options
     kernel = pooling("max", window, kind, stride=stride, padding=padding, dilation=dilation)
@@ -63,8 +63,8 @@ def _max_kernel(window: Numbers, options: tuple[Numbers, ...], kind: str, target
 def _check_window(rank: int, kernel_size: Numbers, stride: Numbers, padding: Numbers, dilation: Numbers) -> None:
     """Raise ArgumentError unless the options of a max pooling fit an image with `rank` spatial axes.
 
-    All have a number for each axis: `padding` of at least 0 and at most half of the window, as torch allows, the others
-    of at least 1.
+    Each option must have an integer for each axis: of at least 1, but for `padding` from 0 to half of the window's
+    extent, rounded down.
     """
     for name, value in (("kernel_size", kernel_size), ("stride", stride), ("dilation", dilation)):
         if len(value) != rank or any(n < 1 for n in value):
@@ -94,8 +94,8 @@ def _check_max_pool(
 def _run_max_pool(expected: Result, x: Any, kernel_size: Numbers, *options: Numbers) -> Any:
     """Return the largest element of each window of the real tensor x[n, c, ...], by one kernel.
 
-    `kernel_size` has the window's extents, `options` are stride, padding and dilation. `expected` has the result's
-    shape and memory format. If the result is empty, no kernel is called.
+    `expected` is the `Result` of `_check_max_pool`. `kernel_size` has the window's extents; `options` are stride,
+    padding and dilation. If there is no image or no channel, return an empty tensor without a kernel.
     """
     n, channels, *sizes = expected.shape
     if not n or not channels:
@@ -108,10 +108,10 @@ def _run_max_pool(expected: Result, x: Any, kernel_size: Numbers, *options: Numb
 
 
 def _pool_vmap_rule(name: str, info: Any, in_dims: Sequence[int | None], x: Any, *options: Any) -> tuple[Any, Any]:
-    """Return (result with the vmap dimension first, 0) of the pooling operator `name` on a batch under torch.vmap.
+    """Return (result with the vmap dimension first, 0) of the pooling operator `name` under torch.vmap, by one call.
 
-    It is one call with more images. `x` has the vmap dimension `in_dims[0]`; `options` are the other arguments. `info`
-    is not used.
+    The vmap dimension of `x`, `in_dims[0]`, is merged with the dimension n of images. `options` are the operator's
+    other arguments. `info` is not used.
     """
     images = batch_first(x, in_dims[0])
     result = getattr(torch.ops.tilewright, name)(images.flatten(0, 1), *options)
@@ -145,9 +145,9 @@ def _mean_kernel(kind: str, layout: str, target: str) -> Any:
 
 
 def _check_average_pool(rank: int, x: Any, output_size: Numbers) -> Result:
-    """Return the shape, dtype, device and memory format of the mean of images, as a `Result`.
+    """Return the shape [n, c, 1, ...], dtype, device and memory format of the mean of images, as a `Result`.
 
-    `x` [n, c, ...] has `rank` spatial axes, none of them of extent 0. `output_size` has a 1 for each axis. Raise
+    `x` [n, c, ...] must have `rank` spatial axes, none of extent 0. `output_size` must have a 1 for each axis. Raise
     ArgumentError if the arguments do not fit.
     """
     require_same_device({"x": x})
@@ -165,8 +165,8 @@ def _check_average_pool(rank: int, x: Any, output_size: Numbers) -> Result:
 def _run_average_pool(expected: Result, x: Any, output_size: Numbers) -> Any:
     """Return the mean of each channel of each image of the real tensor x[n, c, ...], by one kernel.
 
-    `expected` has the result's shape and memory format. `output_size` is not used: it has a 1 for each axis. If the
-    result is empty, no kernel is called.
+    `expected` is the `Result` of `_check_average_pool`. `output_size` is not used: it has a 1 for each axis. If there
+    is no image or no channel, return an empty tensor without a kernel.
     """
     result = expected.empty()
     n, channels = expected.shape[:2]
@@ -181,9 +181,10 @@ def _run_average_pool(expected: Result, x: Any, output_size: Numbers) -> Any:
 
 
 def _average_pool_gradients(gradient: Any, inputs: tuple[Any, ...], _: Any, __: Sequence[bool]) -> Sequence[Any]:
-    """Return (dx, None), the gradients of the arguments of the mean of images, `inputs`: each pixel has the same one.
+    """Return (dx, None), the gradients of the arguments `inputs` of the mean of images. All pixels of a channel have
+    the same gradient.
 
-    `gradient` is with respect to the result. torch computes it, so that it has gradients itself.
+    `gradient` is with respect to the result. torch computes dx, so that it can be differentiated again.
     """
     x = inputs[0]
     return (gradient / prod(x.shape[2:])).expand(x.shape), None

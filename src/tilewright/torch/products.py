@@ -60,8 +60,8 @@ def _check_linear(x: Any, weight: Any, bias: Any = None, *option_values: Any) ->
 def _run_linear(expected: Result, x: Any, weight: Any, bias: Any = None, *option_values: Any) -> Any:
     """Return activation(x * weight transposed + bias + residual) of the real tensors x[..., k] and weight[n, k].
 
-    `expected` has the result's shape; `bias` may be None. `option_values` are the fields of `LinearOptions`, in order.
-    If `x` or `weight` has no elements, no kernel is called.
+    `expected` is the `Result` of `_check_linear`; `bias` may be None. `option_values` are the fields of
+    `LinearOptions`, in order. If `x` or `weight` has no elements, no kernel is called.
     """
     activation, keep_packed, residual = LinearOptions(*option_values)
     if not weight.numel() or not x.numel():  # an empty result, or a sum over no elements
@@ -72,10 +72,10 @@ def _run_linear(expected: Result, x: Any, weight: Any, bias: Any = None, *option
 
 
 def _empty_product(zeros: Any, bias: Any, activation: str | None, residual: Any = None) -> Any:
-    """Return the result of a GEMM without products, because K or the result is empty: activation(zeros + bias +
-    residual), computed by torch.
+    """Return activation(zeros + bias + residual), computed by torch: a GEMM's result if K or the result is empty.
 
-    `zeros` are zeros with the shape of the result; `bias`, `residual` and `activation` may be None.
+    `zeros` are zeros with the shape and dtype of the result. `bias`, `residual` and `activation` may be None. Autograd
+    records nothing.
     """
     with torch.no_grad():
         for added in (bias, residual):
@@ -84,11 +84,11 @@ def _empty_product(zeros: Any, bias: Any, activation: str | None, residual: Any 
 
 
 def _linear_gradients(gradient: Any, inputs: tuple[Any, ...], _: Any, needed: Sequence[bool]) -> Sequence[Any]:
-    """Return (dx, dweight, dbias, None, None, dresidual), the gradients of all arguments of the operator `linear`, by
+    """Return (dx, dweight, dbias, None, None, dresidual): the gradients of all arguments of the operator `linear`, by
     GEMMs.
 
-    `gradient` is with respect to the result, `inputs` are all arguments. `needed` says which need a gradient; the
-    others get None. If there is an activation, its input is computed again.
+    `gradient` is with respect to the result, `inputs` are all arguments. `needed` has a bool for each argument;
+    arguments that need no gradient get None. If there is an activation, its input is computed again.
     """
     x, weight, bias, activation, _keep, residual = inputs
     g = activation_gradient(
@@ -102,21 +102,19 @@ def _linear_gradients(gradient: Any, inputs: tuple[Any, ...], _: Any, needed: Se
 
 
 def _as_rows(x: Any) -> Any:
-    """Return the tensor x[..., k] as a matrix [rows, k]; a vector [k] becomes one row. Tensors without elements are
-    allowed.
-    """
+    """Return the tensor x[..., k] as a matrix [rows, k]; a vector [k] becomes one row. `x` may have no elements."""
     return x[None] if x.dim() == 1 else x.flatten(0, -2)
 
 
 def _linear_vmap_rule(
     info: Any, in_dims: Sequence[int | None], x: Any, weight: Any, bias: Any = None, *option_values: Any
 ) -> tuple[Any, Any]:
-    """Return (result, its vmap dimension 0) of the operator `linear` on a batch under torch.vmap.
+    """Return (result, its vmap dimension 0) of the operator `linear` under torch.vmap.
 
-    One call of an operator computes the whole batch, with two exceptions: if the bias is batched, or if the weight is
-    batched and there is a residual, `linear` is called once for each element of the batch, with a warning. `in_dims`
-    has the vmap dimension of each argument or None, `info` its extent. `option_values` are the fields of
-    `LinearOptions`, in order.
+    One call of an operator computes the whole batch, with two exceptions: if the bias has a vmap dimension, or if the
+    weight has one and there is a residual, `linear` is called once for each element of the batch, with a
+    BatchLoopWarning. `in_dims` has the vmap dimension of each argument that the call passes, or None; `info.batch_size`
+    is its extent. `option_values` are the fields of `LinearOptions`, in order; the last ones may be missing.
     """
     options = LinearOptions(*option_values)
     dims = [*in_dims, *[None] * (6 - len(in_dims))]
@@ -157,7 +155,8 @@ LINEAR = define(
 def _check_matmul(a: Any, b: Any, bias: Any = None, activation: str | None = None) -> Result:
     """Return the shape, dtype and device, as a `Result`, of the product of a[..., m, k] and b[..., k, n] or b[k, n].
 
-    `bias` [n] may be None. Raise ArgumentError if the arguments do not fit; batch dimensions are not broadcast.
+    `bias` [n] may be None. Raise ArgumentError if the arguments do not fit. Leading dimensions are not broadcast: they
+    must be equal, unless `b` is one matrix.
     """
     known_activation(activation)
     require_same_device({"a": a, "b": b, "bias": bias})
@@ -177,7 +176,8 @@ def _check_matmul(a: Any, b: Any, bias: Any = None, activation: str | None = Non
 def _run_matmul(expected: Result, a: Any, b: Any, bias: Any = None, activation: str | None = None) -> Any:
     """Return activation(a * b + bias) of the real tensors a[..., m, k] and b[..., k, n] or b[k, n].
 
-    `expected` has the result's shape; `bias` may be None. If `a` or `b` has no elements, no kernel is called.
+    `expected` is the `Result` of `_check_matmul`; `bias` may be None. If `a` or `b` has no elements, no kernel is
+    called.
     """
     if not a.numel() or not b.numel():
         return _empty_product(a.new_zeros(expected.shape), bias, activation)
@@ -186,10 +186,10 @@ def _run_matmul(expected: Result, a: Any, b: Any, bias: Any = None, activation: 
 
 
 def _matmul_gradients(gradient: Any, inputs: tuple[Any, ...], _: Any, needed: Sequence[bool]) -> Sequence[Any]:
-    """Return (da, db, dbias, None), the gradients of all arguments of the operator `matmul`, by GEMMs.
+    """Return (da, db, dbias, None): the gradients of all arguments of the operator `matmul`, by GEMMs.
 
-    `gradient` is with respect to the result, `inputs` are (a, b, bias, activation). `needed` says which need a
-    gradient; the others get None. If there is an activation, its input is computed again.
+    `gradient` is with respect to the result, `inputs` are (a, b, bias, activation). `needed` has a bool for each
+    argument; arguments that need no gradient get None. If there is an activation, its input is computed again.
     """
     a, b, bias, activation = inputs
     g = activation_gradient(activation, gradient, lambda: torch.ops.tilewright.matmul(a, b, bias))
@@ -205,10 +205,11 @@ def _matmul_gradients(gradient: Any, inputs: tuple[Any, ...], _: Any, needed: Se
 def _matmul_vmap_rule(
     info: Any, in_dims: Sequence[int | None], a: Any, b: Any, bias: Any = None, activation: str | None = None
 ) -> tuple[Any, Any]:
-    """Return (result, its vmap dimension 0) of the operator `matmul` on a batch under torch.vmap.
+    """Return (result, its vmap dimension 0) of the operator `matmul` under torch.vmap.
 
-    One call of `matmul` computes the whole batch. If the bias is batched, there is one call for each element of the
-    batch instead, with a warning. `in_dims` has the vmap dimension of each argument or None, `info` its extent.
+    One call of `matmul` computes the whole batch. If the bias has a vmap dimension, there is one call for each element
+    of the batch instead, with a BatchLoopWarning. `in_dims` has the vmap dimension of each argument, or None;
+    `info.batch_size` is its extent.
     """
     a_dim, b_dim, bias_dim = (*in_dims, None)[:3]
     if bias_dim is not None:
@@ -252,8 +253,8 @@ def _check_bmm(a: Any, b: Any) -> Result:
 def _bmm_gradients(gradient: Any, inputs: tuple[Any, ...], _: Any, needed: Sequence[bool]) -> Sequence[Any]:
     """Return (da, db), the gradients of both arguments of the operator `bmm`, by batched GEMMs.
 
-    `gradient` is with respect to the result, `inputs` are (a, b). `needed` says which need a gradient; the others get
-    None.
+    `gradient` is with respect to the result, `inputs` are (a, b). `needed` has a bool for each of them; an argument
+    that needs no gradient gets None.
     """
     a, b = inputs
     da = torch.ops.tilewright.bmm(gradient, b.mT) if needed[0] else None
@@ -261,10 +262,9 @@ def _bmm_gradients(gradient: Any, inputs: tuple[Any, ...], _: Any, needed: Seque
 
 
 def _bmm_vmap_rule(info: Any, in_dims: Sequence[int | None], a: Any, b: Any) -> tuple[Any, Any]:
-    """Return (result with the vmap dimension first, 0) of the operator `bmm` on a batch under torch.vmap, by one
-    `matmul`.
+    """Return (result with the vmap dimension first, 0) of the operator `bmm` under torch.vmap, by one call of `matmul`.
 
-    `in_dims` has the vmap dimension of `a` and `b` or None, `info` its extent.
+    `in_dims` has the vmap dimension of `a` and of `b`, or None; `info.batch_size` is its extent.
     """
     return _matmul_vmap_rule(info, in_dims, a, b)
 

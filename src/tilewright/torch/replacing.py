@@ -113,11 +113,11 @@ def replace(model: Any, *, inplace: bool = False) -> Report:
 
 
 def _rewrite_code(report: Report) -> set[str]:
-    """Fuse additions and activations in the code of the modules of the report's model, in order of decreasing depth in
-    the model.
+    """Fuse additions and activations in the code of the modules of the report's model, the most deeply nested modules
+    first.
 
     Rewritten modules replace the old ones in `report.model`, and the fused operations are added to `report.fused`.
-    Return the paths of submodules that are called no longer.
+    Return the set of paths of submodules that are called no longer.
     """
     uncalled: set[str] = set()
     for path in sorted(dict(report.model.named_modules()), key=lambda path: -len(path.split(".")) if path else 0):
@@ -135,10 +135,10 @@ def _rewrite_code(report: Report) -> set[str]:
 
 
 def _why_unsupported(module: Any) -> str | None:
-    """Return the reason why `module`, whose class is in `nn.SWAPS`, cannot be swapped; None if it can.
+    """Return the reason why `module` cannot be swapped; None if it can. The class of `module` must be in `nn.SWAPS`.
 
-    Reasons are training mode if its counterpart has no backward, options that it lacks, and a parameter's dtype or
-    device.
+    Reasons are training mode if the replacement has no backward, an option that the replacement lacks, and a
+    parameter's dtype or device.
     """
     replacement = nn.SWAPS[type(module)]
     if replacement in nn.WITHOUT_BACKWARD and module.training:
@@ -155,9 +155,10 @@ def _why_unsupported(module: Any) -> str | None:
 
 
 def _why_unsupported_options(module: Any, replacement: type) -> str | None:
-    """Return the reason why the class `replacement` of `nn` lacks an option of `module`; None if it has them all.
+    """Return the reason why the class `replacement` of `tilewright.torch.nn` lacks an option of `module`; None if it
+    lacks none.
 
-    Reasons are a softmax without `dim`, and options of poolings.
+    Reasons are a softmax with `dim` None, and options of poolings.
     """
     if issubclass(replacement, nn.Softmax) and module.dim is None:
         return "its dim is None: say which dimension"
@@ -167,10 +168,10 @@ def _why_unsupported_options(module: Any, replacement: type) -> str | None:
 
 
 def _why_bypassed(path: str, modules: dict[str, Any]) -> str | None:
-    """Return the reason why the module at `path` might not be called after a swap; None if it would be.
+    """Return the reason why the module at `path` might not be called after a swap; None if it would be called.
 
-    The reason is a parent of a torch class that computes with its children's weights itself, such as
-    TransformerEncoderLayer. `modules` is {path: module}.
+    The reason is a parent of a class in `_BYPASSING`, such as TransformerEncoderLayer, which may compute with its
+    children's weights itself. `modules` is {path: module}.
     """
     parent = modules.get(path.rpartition(".")[0]) if path else None
     if not isinstance(parent, _BYPASSING):
@@ -179,9 +180,10 @@ def _why_bypassed(path: str, modules: dict[str, Any]) -> str | None:
 
 
 def _why_no_operator(module: Any, flow: Flow) -> str:
-    """Return the reason, for the report, why torch still computes a module that was neither swapped, folded nor fused.
+    """Return the reason, for the report, why torch still computes `module`, which was neither swapped, folded nor
+    fused.
 
-    The module's class itself is not in `nn.SWAPS`. For activations and batch norms in eval mode, the reason is
+    The class of `module` is not in `nn.SWAPS`. For activations, and for batch norms in eval mode, the reason is
     `flow.why` if torch.fx could not follow the model.
     """
     for torch_class in nn.SWAPS:
@@ -205,8 +207,9 @@ def _is_foldable(module: Any, norm: Any) -> bool:
     """True if `norm` is a batch norm that can be folded into the weights of the convolution `module`, whose result it
     takes.
 
-    It must be in eval mode with running statistics, so that it only scales and shifts each channel by constants. Its
-    class and channels must fit `module`, and neither may have hooks. False for other modules than convolutions.
+    `norm` must be in eval mode with running statistics, so that it only scales and shifts each channel by constants.
+    Its class and number of channels must fit `module`, and neither module may have hooks. False if `module` is no
+    convolution.
     """
     norm_class = _NORMS.get(type(module))
     if norm_class is None or type(norm) is not norm_class or has_hooks(norm) or has_hooks(module):
@@ -216,11 +219,10 @@ def _is_foldable(module: Any, norm: Any) -> bool:
 
 
 def _fold_norm(module: Any, norm: Any) -> None:
-    """Replace weight and bias of the convolution `module`, in place, so that it computes what `norm` returned for its
-    result before.
+    """Set weight and bias of the convolution `module`, so that it computes what `norm` computed from its result before.
 
     `norm` is a batch norm in eval mode; the caller must remove it from the model. A convolution without a bias gets
-    one.
+    one. The new values are computed in float64 and rounded to the weight's dtype.
     """
     with torch.no_grad():
         scale = torch.rsqrt(norm.running_var.double() + norm.eps)
@@ -239,10 +241,10 @@ def _fold_norm(module: Any, norm: Any) -> None:
 
 def _fusable_activation(module: Any, following: Any) -> str | None:
     """Return the name ("relu", ...) of the activation `following` if it can be fused into `module`, whose result it
-    takes; else None.
+    takes.
 
-    The class of `module` must be in `nn.SWAPS`. None if it is no Linear or convolution, if `following` is no known
-    activation, or if either module has hooks.
+    None if `module` is no Linear or convolution, if `following` is no activation that kernels have, or if either module
+    has hooks. Raise KeyError if the class of `module` is not in `nn.SWAPS`.
     """
     if not issubclass(nn.SWAPS[type(module)], nn.Activated) or has_hooks(module) or has_hooks(following):
         return None
@@ -253,10 +255,10 @@ def _fusable_activation(module: Any, following: Any) -> str | None:
 
 
 def _counterpart(module: Any, activation: str | None) -> Any:
-    """Return a module of `tilewright.torch.nn` with the parameters, buffers, hooks and mode of torch's `module`, whose
-    class must be in `nn.SWAPS`.
+    """Return a module of `tilewright.torch.nn` with the parameters, buffers, hooks and mode of torch's `module`.
 
-    `activation` is the name of an activation to apply to the result; None adds none. Parameters are shared, not copied.
+    Parameters and buffers are shared, not copied. `activation` is the name of an activation to apply to the result;
+    None adds none. Raise KeyError if the class of `module` is not in `nn.SWAPS`.
     """
     replacement = copy.copy(module)
     replacement.__class__ = nn.SWAPS[type(module)]
@@ -267,9 +269,9 @@ def _counterpart(module: Any, activation: str | None) -> Any:
 
 
 def _set_module(report: Report, path: str, module: Any) -> None:
-    """Replace the module at `path` of the report's model by `module`, under all paths at which the model has it.
+    """Replace the module at `path` of `report.model` by `module`, in place, under all paths at which the model has it.
 
-    For the path "", replace the model itself: `report.model`.
+    For the path "", which is the model itself, set `report.model` to `module`.
     """
     if not path:
         report.model = module

@@ -38,10 +38,9 @@ _INSPECTING = {"isinstance", "issubclass", "type", "hasattr", "callable", "is_gr
 
 
 def activation_of_module(module: Any) -> str | None:
-    """Return the name that kernels have for a torch module that is an activation: "relu", "silu", "gelu" or
-    "gelu_tanh".
+    """Return the name that kernels have for an activation module of torch: "relu", "silu", "gelu" or "gelu_tanh".
 
-    None for all other modules, including subclasses of torch's.
+    None for all other modules, including instances of subclasses of torch's activations.
     """
     if type(module) is torch.nn.GELU:
         return "gelu" if module.approximate == "none" else "gelu_tanh"
@@ -63,8 +62,8 @@ class RewrittenModule:
 def rewrite_module(module: Any) -> RewrittenModule | None:
     """Return `module` rewritten, with additions and activations fused into the calls of submodules before them.
 
-    None if it is in training mode, if there is nothing to fuse, or if torch.fx cannot follow its code reliably.
-    `module` itself is not changed; the new one has the same submodules and parameters.
+    None if `module` is in training mode, if there is nothing to fuse, or if torch.fx cannot follow its code reliably.
+    `module` is not changed; the new module has the same submodules and parameters.
 
     >>> class Block(torch.nn.Module):
     ...     def __init__(self):
@@ -89,7 +88,7 @@ def rewrite_module(module: Any) -> RewrittenModule | None:
     called = _called_modules(graph)
     fused = {}
     for node in reversed(list(graph.nodes)):
-        chain = _find_chain(graph, node, module)
+        chain = _find_chain(node, module)
         if chain is not None:
             fused[", ".join(each.name for each in chain.nodes)] = node.target
             chain.fuse(graph)
@@ -108,7 +107,7 @@ def rewrite_module(module: Any) -> RewrittenModule | None:
 
 
 def _called_modules(graph: Any) -> set[str]:
-    """Return the set of paths of the submodules that a torch.fx graph calls."""
+    """Return the set of paths of the submodules that the torch.fx graph `graph` calls."""
     return {node.target for node in graph.nodes if node.op == "call_module"}
 
 
@@ -120,8 +119,8 @@ def _is_followable(module: Any) -> bool:
     argument.
 
     Three conditions must hold. The module has submodules, and its class is not torch's. Its `forward` takes exactly one
-    argument, without a default. And no module whose code is traced has hooks, or methods that test types or attributes
-    of values.
+    positional argument, without a default. No module whose code is traced has hooks, or methods that test types or
+    attributes of values.
     """
     if type(module).__module__.partition(".")[0] == "torch" or next(module.children(), None) is None:
         return False
@@ -135,10 +134,10 @@ def _is_followable(module: Any) -> bool:
 
 
 def _inspects_values(kind: type) -> bool:
-    """True if a method of the module class `kind` calls `isinstance`, `hasattr` or others of `_INSPECTING`.
+    """True if a method of the module class `kind` uses a name of `_INSPECTING`, such as `isinstance` or `hasattr`.
 
-    torch.fx would fix the result of such a test when it traces. `__init__` and methods that torch's own classes define
-    do not count.
+    torch.fx would fix the result of such a test when it traces. Inherited methods count too, but not `__init__`, and
+    not methods that torch's own classes define.
     """
     for each in kind.__mro__[: kind.__mro__.index(torch.nn.Module)]:
         for name, function in vars(each).items():
@@ -173,13 +172,14 @@ class _Chain:
 
     @property
     def nodes(self) -> tuple[Any, ...]:
-        """Return the nodes that are fused into the call: the addition, the activation, or both, in this order."""
+        """Return the nodes that are fused into the call: (addition, activation), or the one of them that is not
+        None."""
         return tuple(node for node in (self.addition, self.activation) if node is not None)
 
     def fuse(self, graph: Any) -> None:
         """Replace all nodes of the chain in `graph`, in place, by one call with the options residual and activation.
 
-        The new call is at the position of the chain's last node.
+        The new call has the position of the chain's last node. An option that is None is left out.
         """
         last = self.nodes[-1]
         options = {"residual": self.residual, "activation": self.name}
@@ -192,14 +192,14 @@ class _Chain:
             graph.erase_node(node)
 
 
-def _find_chain(graph: Any, call: Any, root: Any) -> _Chain | None:
-    """Return the chain that begins at the graph node `call`: a call of a Linear or convolution, and the nodes that can
-    be fused into it.
+def _find_chain(call: Any, root: Any) -> _Chain | None:
+    """Return the chain that begins at the graph node `call`; None if there is none. `root` is the module with the
+    graph's submodules.
 
-    The fused nodes are an addition of another node to the call's result, then an activation; either may be missing.
-    Calls of Identity before them belong to the chain. Return None if `call` is no call of a Linear or convolution, if
-    this module has an activation or hooks already, if nothing can be fused, or if a node in between may write to
-    tensors. `root` is the module with the graph's submodules; `graph` is not used.
+    The chain is a call of a Linear or convolution, then calls of Identity, then an addition of another node to the
+    result, then an activation. Addition or activation may be missing. Return None if `call` is no call of a Linear or
+    convolution, if this module has an activation or hooks already, if nothing can be fused, or if a node in between may
+    write to tensors.
     """
     if call.op != "call_module" or len(call.args) != 1 or call.kwargs:
         return None
@@ -230,7 +230,7 @@ def _only_user(node: Any) -> Any | None:
 
 
 def _is_identity(node: Any, root: Any) -> bool:
-    """True if a graph node calls a torch.nn.Identity without hooks. `root` is the module with the graph's
+    """True if the graph node `node` calls a torch.nn.Identity without hooks. `root` is the module with the graph's
     submodules."""
     if node.op != "call_module":
         return False
@@ -239,9 +239,10 @@ def _is_identity(node: Any, root: Any) -> bool:
 
 
 def _added_term(node: Any, term: Any) -> Any | None:
-    """Return the other term of an addition: the node y if the graph node `node` computes `term` + y or y + `term`.
+    """Return the node y if the graph node `node` computes `term` + y or y + `term`; else None.
 
-    None if `node` is no addition of two different nodes, or an in-place addition that does not write to `term`.
+    None also if both terms are the same node, if the addition has options such as `alpha`, or if it is an in-place
+    addition that does not write to `term`.
     """
     if node.op not in ("call_function", "call_method") or node.target not in _ADDITIONS or node.kwargs:
         return None
@@ -256,8 +257,8 @@ def _added_term(node: Any, term: Any) -> Any | None:
 def _activation_name(node: Any, x: Any, root: Any) -> str | None:
     """Return the name ("relu", "gelu_tanh", ...) of the activation that the graph node `node` applies to the node `x`.
 
-    None if `node` does anything else, or has options that kernels lack. `root` is the module with the graph's
-    submodules.
+    None if `node` does anything else, has options that kernels lack, or calls a module with hooks. `root` is the module
+    with the graph's submodules.
     """
     if node.args[:1] != (x,):
         return None
@@ -284,11 +285,11 @@ def _between(first: Any, last: Any) -> Iterator[Any]:
 
 
 def _may_write(node: Any, root: Any) -> bool:
-    """True if a graph node may write to a tensor that another node computed.
+    """True if the graph node `node` may write to a tensor that another node computed.
 
-    Nodes that may write are calls of in-place modules, of modules with hooks, of methods and functions such as `add_`,
-    of Python's in-place operators, of functions with `out=` or `inplace=True`, and of all functions that are not
-    torch's or Python's own. `root` is the module with the graph's submodules.
+    These calls may write: in-place modules and modules with hooks; methods and functions with names such as `add_`;
+    Python's in-place operators, `setitem` and `delitem`; functions with `out=` or `inplace=True`; and all functions
+    that are neither torch's nor Python's. `root` is the module with the graph's submodules.
     """
     if node.op == "call_module":
         module = root.get_submodule(node.target)

@@ -28,10 +28,8 @@ VmapRule = Callable[..., tuple[Any, Any]]
 
 
 def _check_output_gradient(dy: Any, like: Any, name: str) -> None:
-    """Raise ArgumentError unless `dy` has the shape, dtype and device of the tensor `like`.
-
-    `name` names that tensor in the error.
-    """
+    """Raise ArgumentError unless `dy` has the shape, dtype and device of the tensor `like`, which the error calls
+    `name`."""
     require_tensor(dy, "dy")
     require_same_device({name: like, "dy": dy})
     require_same_dtype({name: like, "dy": dy})
@@ -39,22 +37,26 @@ def _check_output_gradient(dy: Any, like: Any, name: str) -> None:
 
 
 def _weight_result(shape: Sequence[Any], x: Any) -> Result:
-    """Return the form of a gradient of a norm's weight or bias as a `Result`: of `shape`, in the accumulator's type.
+    """Return the shape, dtype and device, as a `Result`, of the gradient with respect to a norm's weight or bias.
 
-    `x` is the norm's input: f16 and bf16 have gradients in f32, so that the operator that calls rounds them.
+    It has the given `shape` and the device of the norm's input `x`. Its dtype is that of the accumulator: f32 for f16,
+    bf16 and f32, f64 for f64. The caller rounds it to the weight's dtype.
     """
     return Result(tuple(shape), torch_dtype_of(require_float(x, "x").accumulator), x.device)
 
 
 def _zeros(expected: Sequence[Result]) -> tuple[Any, ...]:
-    """Return a tensor of zeros for each of `expected`: gradients of weights that nothing was multiplied with."""
+    """Return a tuple with a tensor of zeros for each `Result` in `expected`: gradients of weights if there is no input
+    element."""
     return tuple(form.empty().zero_() for form in expected)
 
 
 def _loop_rule(name: str) -> VmapRule:
-    """Return the vmap rule of the operator `name` that calls it for each element of the batch, and warns.
+    """Return the vmap rule of the operator `name` that calls it once for each element of the batch, with a
+    BatchLoopWarning.
 
-    Each element has sums over rows of its own, but a kernel sums over all of its rows.
+    These operators have no batch dimension: a kernel sums over all rows of its input, and each element of the batch
+    needs sums over its rows alone.
     """
     return lambda *args: loop_rule(name, getattr(torch.ops.tilewright, name).default)(*args)
 
@@ -63,11 +65,11 @@ def _loop_rule(name: str) -> VmapRule:
 
 
 def _check_rows_gradient(x: Any, weight: Any, dy: Any, normalized_shape: Sequence[Any], eps: float) -> Result:
-    """Return the shape, dtype and device of `x` as a `Result`: those of the gradient of its layer norm or RMS norm by
-    it.
+    """Return the shape, dtype and device, as a `Result`, of the gradient with respect to the input `x` of a layer norm
+    or RMS norm.
 
-    `weight` has the shape `normalized_shape`, or is None; `dy` has the shape of `x`. Raise ArgumentError if the
-    arguments do not fit. `eps` is not checked.
+    They are those of `x`. `weight` has the shape `normalized_shape`, or is None; `dy` has the shape of `x`. Raise
+    ArgumentError if the arguments do not fit. `eps` is not used.
     """
     expected = check_rows(x, normalized_shape, {"weight": weight})
     _check_output_gradient(dy, x, "x")
@@ -77,10 +79,11 @@ def _check_rows_gradient(x: Any, weight: Any, dy: Any, normalized_shape: Sequenc
 def _run_rows_gradient(
     make: Callable[..., Any], expected: Result, x: Any, weight: Any, dy: Any, shape: Sequence[int], eps: float
 ) -> Any:
-    """Return the gradient of a layer norm or RMS norm by its real input `x`, by the kernel that `make` makes.
+    """Return the gradient of a layer norm or RMS norm with respect to its real input `x`, by one kernel.
 
-    `weight` may be None; `dy` is with respect to the norm's result; `shape` has the normalised extents. `expected` has
-    the result's shape and dtype. If `x` is empty, no kernel is called.
+    `make` is the function of `tilewright.kernels.norm_gradients` that describes the kernel. `expected` is the `Result`
+    of `_check_rows_gradient`. `weight` may be None; `dy` is with respect to the norm's result; `shape` has the
+    normalised extents; `eps` is that of the norm. If `x` is empty, no kernel is called.
     """
     if not x.numel():
         return expected.empty()
@@ -91,14 +94,18 @@ def _run_rows_gradient(
 
 
 def _rows_gradient_rule(name: str) -> VmapRule:
-    """Return the vmap rule of the operator `name`, the gradient of a layer norm or RMS norm by its input.
+    """Return the vmap rule of the operator `name`, the gradient of a layer norm or RMS norm with respect to its input.
 
-    It makes one call; only if the weight is batched, one for each element of the batch, with a warning.
+    The rule makes one call. Only if the weight has a vmap dimension, it makes one call for each element of the batch,
+    with a BatchLoopWarning.
     """
 
     def rule(info: Any, in_dims: Sequence[int | None], x: Any, weight: Any, dy: Any, *options: Any) -> tuple[Any, Any]:
-        """Return (result with the vmap dimension first, 0). `in_dims` has the vmap dimension of each argument or None,
-        `info` its extent."""
+        """Return (result with the vmap dimension first, 0).
+
+        `in_dims` has the vmap dimension of each argument, or None; `info.batch_size` is its extent. `options` are the
+        normalised extents and eps.
+        """
         if in_dims[1] is not None:
             return _loop_rule(name)(info, in_dims, x, weight, dy, *options)
         rows, slopes = (expand_batch(t, d, info.batch_size) for t, d in ((x, in_dims[0]), (dy, in_dims[2])))
@@ -124,10 +131,11 @@ ROWS_GRADIENT = {
 def _check_layer_norm_weight_gradient(
     x: Any, dy: Any, normalized_shape: Sequence[Any], eps: float
 ) -> tuple[Result, Result]:
-    """Return the forms of the gradients of a layer norm by its weight and by its bias: both of `normalized_shape`.
+    """Return the `Result`s of the gradients with respect to a layer norm's weight and bias: two equal ones of shape
+    `normalized_shape`.
 
-    `x` is the norm's input, and `dy` has its shape. Raise ArgumentError if the arguments do not fit. `eps` is not
-    checked.
+    Their dtype is the accumulator's. `x` is the norm's input, and `dy` has its shape. Raise ArgumentError if the
+    arguments do not fit. `eps` is not used.
     """
     form = _check_rms_norm_weight_gradient(x, dy, normalized_shape, eps)
     return form, form
@@ -136,10 +144,11 @@ def _check_layer_norm_weight_gradient(
 def _run_layer_norm_weight_gradient(
     expected: tuple[Result, Result], x: Any, dy: Any, shape: Sequence[int], eps: float
 ) -> tuple[Any, ...]:
-    """Return the gradients of a layer norm by its weight and by its bias, by one kernel; zeros if `x` is empty.
+    """Return the gradients with respect to a layer norm's weight and bias, a pair, by one kernel; zeros if `x` is
+    empty.
 
-    `x` is the norm's real input, `dy` is with respect to its result, `shape` has the normalised extents. `expected` has
-    the forms of both gradients.
+    `expected` has the `Result` of each gradient. `x` is the norm's real input, `dy` is with respect to its result,
+    `shape` has the normalised extents, and `eps` is that of the norm.
     """
     if not x.numel():
         return _zeros(expected)
@@ -160,10 +169,10 @@ LAYER_NORM_WEIGHT_GRADIENT = define(
 
 
 def _check_rms_norm_weight_gradient(x: Any, dy: Any, normalized_shape: Sequence[Any], eps: float) -> Result:
-    """Return the form of the gradient of an RMS norm by its weight, of `normalized_shape`, as a `Result`.
+    """Return the `Result` of the gradient with respect to an RMS norm's weight: of shape `normalized_shape`, in the
+    accumulator's dtype.
 
-    `x` is the norm's input, and `dy` has its shape. Raise ArgumentError if the arguments do not fit. `eps` is not
-    checked.
+    `x` is the norm's input, and `dy` has its shape. Raise ArgumentError if the arguments do not fit. `eps` is not used.
     """
     check_rows(x, normalized_shape, {})
     _check_output_gradient(dy, x, "x")
@@ -171,10 +180,10 @@ def _check_rms_norm_weight_gradient(x: Any, dy: Any, normalized_shape: Sequence[
 
 
 def _run_rms_norm_weight_gradient(expected: Result, x: Any, dy: Any, shape: Sequence[int], eps: float) -> Any:
-    """Return the gradient of an RMS norm by its weight, by one kernel; zeros if `x` is empty.
+    """Return the gradient with respect to an RMS norm's weight, by one kernel; zeros if `x` is empty.
 
-    `x` is the norm's real input, `dy` is with respect to its result, `shape` has the normalised extents. `expected` has
-    the gradient's form.
+    `expected` is the `Result` of `_check_rms_norm_weight_gradient`. `x` is the norm's real input, `dy` is with respect
+    to its result, `shape` has the normalised extents, and `eps` is that of the norm.
     """
     if not x.numel():
         return expected.empty().zero_()
@@ -198,11 +207,11 @@ RMS_NORM_WEIGHT_GRADIENT = define(
 
 
 def _check_group_norm_gradient(x: Any, weight: Any, dy: Any, num_groups: int, eps: float) -> Result:
-    """Return the shape, dtype, device and memory format of x[n, c, ...] as a `Result`: those of the gradient of its
-    group norm by it.
+    """Return the shape, dtype, device and memory format, as a `Result`, of the gradient with respect to the input of a
+    group norm.
 
-    `weight` [c] may be None; `dy` has the shape of `x`. Raise ArgumentError if the arguments do not fit. `eps` is not
-    checked.
+    They are those of the input `x` [n, c, ...]. `weight` [c] may be None; `dy` has the shape of `x`. Raise
+    ArgumentError if the arguments do not fit. `eps` is not used.
     """
     expected = check_group_norm(x, num_groups, weight, None, eps)
     _check_output_gradient(dy, x, "x")
@@ -210,10 +219,11 @@ def _check_group_norm_gradient(x: Any, weight: Any, dy: Any, num_groups: int, ep
 
 
 def _run_group_norm_gradient(expected: Result, x: Any, weight: Any, dy: Any, num_groups: int, eps: float) -> Any:
-    """Return the gradient of a group norm by its real input x[n, c, ...], by one kernel; no kernel if `x` is empty.
+    """Return the gradient of a group norm with respect to its real input x[n, c, ...], by one kernel; no kernel if `x`
+    is empty.
 
-    `weight` [c] may be None; `dy` is with respect to the norm's result. `expected` has the result's shape and memory
-    format.
+    `expected` is the `Result` of `_check_group_norm_gradient`. `weight` [c] may be None; `dy` is with respect to the
+    norm's result; `eps` is that of the norm.
     """
     result = expected.empty()
     if not x.numel():
@@ -226,7 +236,7 @@ def _run_group_norm_gradient(expected: Result, x: Any, weight: Any, dy: Any, num
 
 
 def _grouped_shape(x: Any, num_groups: int) -> tuple[int, ...]:
-    """Return (images, groups, channels of a group, pixels) of the tensor x[n, c, ...], which is not empty."""
+    """Return (images, groups, channels of a group, pixels) of the tensor x[n, c, ...], which must not be empty."""
     n, channels = x.shape[:2]
     return n, num_groups, channels // num_groups, x.numel() // (n * channels)
 
@@ -234,10 +244,11 @@ def _grouped_shape(x: Any, num_groups: int) -> tuple[int, ...]:
 def _group_norm_gradient_rule(
     info: Any, in_dims: Sequence[int | None], x: Any, weight: Any, dy: Any, *options: Any
 ) -> tuple[Any, Any]:
-    """Return (result with the vmap dimension first, 0) of the operator group_norm_gradient on a batch under torch.vmap.
+    """Return (result with the vmap dimension first, 0) of the operator group_norm_gradient under torch.vmap.
 
-    It is one call with more images. Only if the weight is batched, it is one call for each element of the batch, with a
-    warning. `in_dims` has the vmap dimension of each argument or None, `info` its extent.
+    It is one call: the vmap dimension is merged with the dimension n of images. Only if the weight has a vmap
+    dimension, it is one call for each element of the batch, with a BatchLoopWarning. `in_dims` has the vmap dimension
+    of each argument, or None; `info.batch_size` is its extent. `options` are num_groups and eps.
     """
     if in_dims[1] is not None:
         return _loop_rule("group_norm_gradient")(info, in_dims, x, weight, dy, *options)
@@ -258,10 +269,11 @@ GROUP_NORM_GRADIENT = define(
 
 
 def _check_group_norm_weight_gradient(x: Any, dy: Any, num_groups: int, eps: float) -> tuple[Result, Result]:
-    """Return the forms of the gradients of a group norm by its weight and by its bias: one number for each channel.
+    """Return the `Result`s of the gradients with respect to a group norm's weight and bias: two equal ones of shape
+    [c].
 
-    x[n, c, ...] is the norm's input, and `dy` has its shape. Raise ArgumentError if the arguments do not fit. `eps` is
-    not checked.
+    Their dtype is the accumulator's. `x` [n, c, ...] is the norm's input, and `dy` has its shape. Raise ArgumentError
+    if the arguments do not fit. `eps` is not used.
     """
     _check_group_norm_gradient(x, None, dy, num_groups, eps)
     form = _weight_result((x.shape[1],), x)
@@ -271,10 +283,11 @@ def _check_group_norm_weight_gradient(x: Any, dy: Any, num_groups: int, eps: flo
 def _run_group_norm_weight_gradient(
     expected: tuple[Result, Result], x: Any, dy: Any, num_groups: int, eps: float
 ) -> tuple[Any, ...]:
-    """Return the gradients of a group norm by its weight and by its bias, by one kernel; zeros if `x` is empty.
+    """Return the gradients with respect to a group norm's weight and bias, a pair, by one kernel; zeros if `x` is
+    empty.
 
-    x[n, c, ...] is the norm's real input, `dy` is with respect to its result. `expected` has the forms of both
-    gradients.
+    `expected` has the `Result` of each gradient. `x` [n, c, ...] is the norm's real input, `dy` is with respect to its
+    result, and `eps` is that of the norm.
     """
     if not x.numel():
         return _zeros(expected)
@@ -299,16 +312,17 @@ GROUP_NORM_WEIGHT_GRADIENT = define(
 
 @lru_cache(maxsize=64)
 def _softmax_gradient_kernel(kind: str, target: str) -> Any:
-    """Return the compiled kernel of softmax's gradient for the element type `kind` ("f16", ...) and device type
-    `target`, from a cache."""
+    """Return the compiled kernel of softmax's gradient, from a cache. `kind` is the element type ("f16", ...), `target`
+    the device type ("cpu")."""
     return compile(kernels.softmax_gradient(kind), strict=True, target=target)
 
 
 def _check_softmax_gradient(y: Any, dy: Any, dim: int) -> Result:
-    """Return the shape, dtype and device of `y`, the result of a softmax along `dim`, as a `Result`.
+    """Return the shape, dtype and device, as a `Result`, of the gradient with respect to the input of a softmax along
+    `dim`.
 
-    They are those of the gradient by the softmax's input; `dy` has them too. Raise ArgumentError if the arguments do
-    not fit.
+    They are those of the softmax's result `y`; `dy` must have them too. Raise ArgumentError if the arguments do not
+    fit.
     """
     require_tensor(y, "y")
     _check_output_gradient(dy, y, "y")
@@ -316,10 +330,10 @@ def _check_softmax_gradient(y: Any, dy: Any, dim: int) -> Result:
 
 
 def _run_softmax_gradient(expected: Result, y: Any, dy: Any, dim: int) -> Any:
-    """Return the gradient of a softmax along `dim` by its input, as a contiguous tensor, by one kernel.
+    """Return the gradient of a softmax along `dim` with respect to its input, as a contiguous tensor, by one kernel.
 
-    `y` is the softmax's result, `dy` is with respect to it. `expected` has the gradient's shape and dtype. If `y` is
-    empty, no kernel is called.
+    `expected` is the `Result` of `_check_softmax_gradient`. `y` is the softmax's result, `dy` is with respect to `y`.
+    If `y` is empty, no kernel is called.
     """
     if not y.numel():
         return expected.empty()
@@ -332,10 +346,10 @@ def _run_softmax_gradient(expected: Result, y: Any, dy: Any, dim: int) -> Any:
 def _softmax_gradient_gradients(
     gradient: Any, inputs: tuple[Any, ...], _: Any, needed: Sequence[bool]
 ) -> Sequence[Any]:
-    """Return (gradient of `y`, gradient of `dy`, None): those of all arguments of the operator softmax_gradient.
+    """Return (gradient of `y`, gradient of `dy`, None): one entry for each argument of the operator softmax_gradient.
 
-    `inputs` are its arguments, `gradient` is with respect to its result. `needed` says which arguments need a gradient;
-    the others get None.
+    `inputs` are its arguments, `gradient` is with respect to its result. `needed` has a bool for each argument;
+    arguments that need no gradient get None.
     """
     y, dy, dim = inputs
     of_y = None
@@ -345,10 +359,10 @@ def _softmax_gradient_gradients(
 
 
 def _softmax_gradient_rule(info: Any, in_dims: Sequence[int | None], y: Any, dy: Any, dim: int) -> tuple[Any, Any]:
-    """Return (result with the vmap dimension first, 0) of the operator softmax_gradient on a batch under torch.vmap, by
-    one call.
+    """Return (result with the vmap dimension first, 0) of the operator softmax_gradient under torch.vmap, by one call.
 
-    `in_dims` has the vmap dimension of each argument or None, `info` its extent; `dim` is a dimension of an element.
+    `in_dims` has the vmap dimension of each argument, or None; `info.batch_size` is its extent. `dim` counts the
+    dimensions without the vmap dimension.
     """
     rows, slopes = (expand_batch(t, d, info.batch_size) for t, d in ((y, in_dims[0]), (dy, in_dims[1])))
     return torch.ops.tilewright.softmax_gradient(rows, slopes, dim if dim < 0 else dim + 1), 0

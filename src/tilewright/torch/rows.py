@@ -20,9 +20,9 @@ from tilewright.torch.library import Backward, Definition, Result, define, is_ch
 
 @lru_cache(maxsize=512)
 def norm_kernel(make: Callable[..., Any], kind: str, epsilon: float, target: str) -> Any:
-    """Return the compiled kernel of a norm for the device type `target` ("cpu"), from a cache.
+    """Return the compiled kernel of a norm, or of its gradient, for the device type `target` ("cpu"), from a cache.
 
-    `make` is a function of `tilewright.kernels.norm` or `norm_gradients`. `kind` is the element type ("f16", ...), and
+    `make` is a function of `tilewright.kernels.norm` or `norm_gradients`. `kind` is the element type ("f16", ...).
     `epsilon` is added to the variance or mean square.
     """
     return compile(make(kind, epsilon), strict=True, target=target)
@@ -30,16 +30,16 @@ def norm_kernel(make: Callable[..., Any], kind: str, epsilon: float, target: str
 
 @lru_cache(maxsize=64)
 def _softmax_kernel(kind: str, target: str) -> Any:
-    """Return the compiled softmax kernel for the element type `kind` ("f16", ...) and device type `target`, from a
-    cache."""
+    """Return the compiled softmax kernel, from a cache. `kind` is the element type ("f16", ...), `target` the device
+    type ("cpu")."""
     return compile(softmax_kernel(kind), strict=True, target=target)
 
 
 def reshaped_or_constant(tensor: Any, like: Any, shape: tuple[int, ...], value: float) -> Any:
-    """Return the weight or bias `tensor` reshaped to `shape`; if it is None, a new tensor of that shape filled with
-    `value`.
+    """Return the weight or bias `tensor` reshaped to `shape`, for a kernel.
 
-    The new tensor has the dtype and device of `like`.
+    If it is None, return a new tensor of that shape filled with `value`, with the dtype and device of the tensor
+    `like`.
     """
     return constant(like, shape, value) if tensor is None else as_reshaped_argument(tensor, shape)
 
@@ -48,10 +48,10 @@ def reshaped_or_constant(tensor: Any, like: Any, shape: tuple[int, ...], value: 
 
 
 def check_rows(x: Any, normalized_shape: Sequence[Any], tensors: dict[str, Any]) -> Result:
-    """Return the shape, dtype and device of `x` as a `Result`: those of its layer norm or RMS norm.
+    """Return the shape, dtype and device, as a `Result`, of the layer norm or RMS norm of `x`: those of `x`.
 
-    `normalized_shape` has the last extents of `x`, one or more. `tensors` is {argument name: weight, bias or None};
-    they have the shape `normalized_shape` and the dtype of `x`. Raise ArgumentError if one of these does not hold.
+    `normalized_shape` must be the last extents of `x`, one or more. `tensors` is {argument name: weight, bias or None}.
+    Each must have the shape `normalized_shape`, and the dtype and device of `x`. Raise ArgumentError otherwise.
     """
     require_same_device({"x": x, **tensors})
     require_float(x, "x")
@@ -67,8 +67,8 @@ def check_rows(x: Any, normalized_shape: Sequence[Any], tensors: dict[str, Any])
 def _check_layer_norm(x: Any, normalized_shape: Sequence[Any], weight: Any, bias: Any, eps: float) -> Result:
     """Return the shape, dtype and device, as a `Result`, of the layer norm of `x` over its last dimensions.
 
-    `normalized_shape` has their extents; `weight` and `bias` of that shape may be None. Raise ArgumentError if the
-    arguments do not fit. `eps` is not checked.
+    `normalized_shape` has the extents of these dimensions. `weight` and `bias` have this shape, or are None. Raise
+    ArgumentError if the arguments do not fit. `eps` is not used.
     """
     return check_rows(x, normalized_shape, {"weight": weight, "bias": bias})
 
@@ -76,10 +76,11 @@ def _check_layer_norm(x: Any, normalized_shape: Sequence[Any], weight: Any, bias
 def _run_layer_norm(
     expected: Result, x: Any, normalized_shape: Sequence[int], weight: Any, bias: Any, eps: float
 ) -> Any:
-    """Return the layer norm of the real tensor `x` over its last dimensions, `normalized_shape`, by one kernel.
+    """Return the layer norm of the real tensor `x` over its last dimensions, of extents `normalized_shape`, by one
+    kernel.
 
-    `weight` and `bias` may be None; `eps` is added to the variance. `expected` has the result's shape and dtype. If `x`
-    is empty, no kernel is called.
+    `expected` is the `Result` of `_check_layer_norm`. `weight` and `bias` may be None; `eps` is added to the variance.
+    If `x` is empty, no kernel is called.
     """
     if not x.numel():
         return expected.empty()
@@ -92,10 +93,11 @@ def _run_layer_norm(
 def _layer_norm_vmap_rule(
     info: Any, in_dims: Sequence[int | None], x: Any, shape: Sequence[int], weight: Any, bias: Any, eps: float
 ) -> tuple[Any, Any]:
-    """Return (result with the vmap dimension first, 0) of the operator `layer_norm` on a batch under torch.vmap.
+    """Return (result with the vmap dimension first, 0) of the operator `layer_norm` under torch.vmap.
 
-    It is one call. Only if `weight` or `bias` is batched, it is one call for each element of the batch, with a warning.
-    `in_dims` has the vmap dimension of each argument or None, `info` its extent. `shape` has the normalised extents.
+    It is one call. Only if `weight` or `bias` has a vmap dimension, it is one call for each element of the batch, with
+    a BatchLoopWarning. `in_dims` has the vmap dimension of each argument, or None; `info.batch_size` is its extent.
+    `shape` has the normalised extents.
     """
     if in_dims[2] is not None or in_dims[3] is not None:
         return loop_rule("layer_norm", torch.ops.tilewright.layer_norm.default)(
@@ -105,16 +107,16 @@ def _layer_norm_vmap_rule(
 
 
 def _norm_gradients(name: str) -> Backward:
-    """Return the backward of the norm operator `name`, whose arguments are (x, what to normalise, weight, bias, eps).
+    """Return the backward of the operator `name`, "layer_norm" or "group_norm".
 
-    One kernel computes the gradient of x, another one those of both the weight and the bias.
+    One kernel computes the gradient of the input, and another one those of weight and bias.
     """
 
     def gradients(gradient: Any, inputs: tuple[Any, ...], _: Any, needed: Sequence[bool]) -> Sequence[Any]:
-        """Return (dx, None, dweight, dbias, None), the gradients of all arguments.
+        """Return (dx, None, dweight, dbias, None): a gradient or None for each argument of the operator.
 
-        `gradient` is with respect to the result, `inputs` are all arguments. `needed` says which need a gradient; the
-        others get None.
+        `inputs` are its arguments (x, normalized_shape or num_groups, weight, bias, eps). `gradient` is with respect to
+        the result. `needed` has a bool for each argument; arguments that need no gradient get None.
         """
         x, normalised, weight, bias, eps = inputs
         operators = torch.ops.tilewright
@@ -129,9 +131,10 @@ def _norm_gradients(name: str) -> Backward:
 
 
 def _gradients_of_weights(sums: Sequence[Any], weights: Sequence[Any], needed: Sequence[bool]) -> list[Any]:
-    """Return the gradient of each of `weights`, rounded to its dtype: the tensors `sums` have that of accumulators.
+    """Return a list with the gradient of each of `weights`, converted to the weight's dtype, or None if none is needed.
 
-    `needed` says which weights need a gradient; the others, which may be None, get None.
+    `sums` has a gradient in the accumulator's dtype for each weight. `needed` has a bool for each weight. A weight that
+    is None needs no gradient.
     """
     return [t.to(w.dtype) if is_needed else None for t, w, is_needed in zip(sums, weights, needed, strict=True)]
 
@@ -152,16 +155,17 @@ LAYER_NORM = define(
 def _check_rms_norm(x: Any, normalized_shape: Sequence[Any], weight: Any, eps: float) -> Result:
     """Return the shape, dtype and device, as a `Result`, of the RMS norm of `x` over its last dimensions.
 
-    `normalized_shape` has their extents; a `weight` of that shape may be None. Raise ArgumentError if the arguments do
-    not fit. `eps` is not checked.
+    `normalized_shape` has the extents of these dimensions. `weight` has this shape, or is None. Raise ArgumentError if
+    the arguments do not fit. `eps` is not used.
     """
     return check_rows(x, normalized_shape, {"weight": weight})
 
 
 def _run_rms_norm(expected: Result, x: Any, normalized_shape: Sequence[int], weight: Any, eps: float) -> Any:
-    """Return the RMS norm of the real tensor `x` over its last dimensions, `normalized_shape`, by one kernel.
+    """Return the RMS norm of the real tensor `x` over its last dimensions, of extents `normalized_shape`, by one
+    kernel.
 
-    `weight` may be None; `eps` is added to the mean square. `expected` has the result's shape and dtype. If `x` is
+    `expected` is the `Result` of `_check_rms_norm`. `weight` may be None; `eps` is added to the mean square. If `x` is
     empty, no kernel is called.
     """
     if not x.numel():
@@ -174,10 +178,11 @@ def _run_rms_norm(expected: Result, x: Any, normalized_shape: Sequence[int], wei
 def _rms_norm_vmap_rule(
     info: Any, in_dims: Sequence[int | None], x: Any, shape: Sequence[int], weight: Any, eps: float
 ) -> tuple[Any, Any]:
-    """Return (result with the vmap dimension first, 0) of the operator `rms_norm` on a batch under torch.vmap.
+    """Return (result with the vmap dimension first, 0) of the operator `rms_norm` under torch.vmap.
 
-    It is one call. Only if `weight` is batched, it is one call for each element of the batch, with a warning. `in_dims`
-    has the vmap dimension of each argument or None, `info` its extent. `shape` has the normalised extents.
+    It is one call. Only if `weight` has a vmap dimension, it is one call for each element of the batch, with a
+    BatchLoopWarning. `in_dims` has the vmap dimension of each argument, or None; `info.batch_size` is its extent.
+    `shape` has the normalised extents.
     """
     if in_dims[2] is not None:
         return loop_rule("rms_norm", torch.ops.tilewright.rms_norm.default)(info, in_dims, x, shape, weight, eps)
@@ -185,10 +190,11 @@ def _rms_norm_vmap_rule(
 
 
 def _rms_norm_gradients(gradient: Any, inputs: tuple[Any, ...], _: Any, needed: Sequence[bool]) -> Sequence[Any]:
-    """Return (dx, None, dweight, None), the gradients of all arguments of the operator `rms_norm`, each by one kernel.
+    """Return (dx, None, dweight, None): a gradient or None for each argument of the operator `rms_norm`, each by one
+    kernel.
 
-    `gradient` is with respect to the result, `inputs` are all arguments. `needed` says which need a gradient; the
-    others get None.
+    `gradient` is with respect to the result, `inputs` are all arguments. `needed` has a bool for each argument;
+    arguments that need no gradient get None.
     """
     x, shape, weight, eps = inputs
     operators = torch.ops.tilewright
@@ -214,10 +220,11 @@ RMS_NORM = define(
 
 
 def check_group_norm(x: Any, num_groups: int, weight: Any, bias: Any, eps: float) -> Result:
-    """Return the shape, dtype, device and memory format, as a `Result`, of the group norm of x[n, c, ...].
+    """Return the shape, dtype, device and memory format, as a `Result`, of the group norm of x[n, c, ...]: those of
+    `x`.
 
-    `num_groups` divides the number of channels c. `weight` [c] and `bias` [c] may be None. Raise ArgumentError if the
-    arguments do not fit. `eps` is not checked.
+    `num_groups` must divide the number of channels c. `weight` [c] and `bias` [c] may be None. Raise ArgumentError if
+    the arguments do not fit. `eps` is not used.
     """
     require_same_device({"x": x, "weight": weight, "bias": bias})
     require_float(x, "x")
@@ -234,8 +241,8 @@ def check_group_norm(x: Any, num_groups: int, weight: Any, bias: Any, eps: float
 def _run_group_norm(expected: Result, x: Any, num_groups: int, weight: Any, bias: Any, eps: float) -> Any:
     """Return the real tensor x[n, c, ...] normalised over each of `num_groups` groups of channels, by one kernel.
 
-    `weight` [c] and `bias` [c] may be None; `eps` is added to the variance. `expected` has the result's shape and
-    memory format. If `x` is empty, no kernel is called.
+    `expected` is the `Result` of `check_group_norm`. `weight` [c] and `bias` [c] may be None; `eps` is added to the
+    variance. If `x` is empty, no kernel is called.
     """
     result = expected.empty()
     if not x.numel():
@@ -254,10 +261,11 @@ def _run_group_norm(expected: Result, x: Any, num_groups: int, weight: Any, bias
 def _group_norm_vmap_rule(
     info: Any, in_dims: Sequence[int | None], x: Any, num_groups: int, weight: Any, bias: Any, eps: float
 ) -> tuple[Any, Any]:
-    """Return (result with the vmap dimension first, 0) of the operator `group_norm` on a batch under torch.vmap.
+    """Return (result with the vmap dimension first, 0) of the operator `group_norm` under torch.vmap.
 
-    It is one call with more images. Only if `weight` or `bias` is batched, it is one call for each element of the
-    batch, with a warning. `in_dims` has the vmap dimension of each argument or None, `info` its extent.
+    It is one call: the vmap dimension is merged with the dimension n of images. Only if `weight` or `bias` has a vmap
+    dimension, it is one call for each element of the batch, with a BatchLoopWarning. `in_dims` has the vmap dimension
+    of each argument, or None; `info.batch_size` is its extent.
     """
     if in_dims[2] is not None or in_dims[3] is not None:
         return loop_rule("group_norm", torch.ops.tilewright.group_norm.default)(
@@ -285,9 +293,9 @@ GROUP_NORM = define(
 
 
 def check_softmax(x: Any, dim: int, name: str = "x") -> Result:
-    """Return the shape, dtype and device of `x`, as a `Result`: those of its softmax along `dim`.
+    """Return the shape, dtype and device, as a `Result`, of the softmax of `x` along `dim`: those of `x`.
 
-    Raise ArgumentError, which calls the tensor `name`, if it has no such dimension, or no float type.
+    Raise ArgumentError, which calls the tensor `name`, if it has no dimension `dim`, or does not hold floats.
     """
     require_same_device({name: x})
     require_float(x, name)
@@ -300,7 +308,7 @@ def check_softmax(x: Any, dim: int, name: str = "x") -> Result:
 def _run_softmax(expected: Result, x: Any, dim: int) -> Any:
     """Return the softmax of the real tensor `x` along the dimension `dim`, as a contiguous tensor, by one kernel.
 
-    `expected` has its shape and dtype. If `x` is empty, no kernel is called.
+    `expected` is the `Result` of `check_softmax`. If `x` is empty, no kernel is called.
     """
     if not x.numel():
         return expected.empty()
@@ -311,15 +319,16 @@ def _run_softmax(expected: Result, x: Any, dim: int) -> Any:
 
 
 def _softmax_vmap_rule(info: Any, in_dims: Sequence[int | None], x: Any, dim: int) -> tuple[Any, Any]:
-    """Return (softmax with the vmap dimension first, 0) of a batch under torch.vmap, by one call.
+    """Return (softmax with the vmap dimension first, 0) under torch.vmap, by one call.
 
-    `x` has the vmap dimension `in_dims[0]`; `dim` is a dimension of its elements, without that one. `info` is not used.
+    `in_dims[0]` is the vmap dimension of `x`. `dim` counts the dimensions without the vmap dimension. `info` is not
+    used.
     """
     return torch.ops.tilewright.softmax(batch_first(x, in_dims[0]), dim if dim < 0 else dim + 1), 0
 
 
 def _softmax_gradients(gradient: Any, inputs: tuple[Any, ...], output: Any, _: Sequence[bool]) -> Sequence[Any]:
-    """Return (dx, None), the gradients of the arguments of the operator `softmax`, `inputs`, by one kernel.
+    """Return (dx, None), the gradients of the arguments `inputs`, (x, dim), of the operator `softmax`, by one kernel.
 
     `output` is the operator's result, and `gradient` is with respect to it.
     """

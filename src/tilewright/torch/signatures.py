@@ -85,7 +85,7 @@ class Signature:
         return f"({inputs}) -> {outputs[0] if len(outputs) == 1 else '(' + ', '.join(outputs) + ')'}"
 
     def shapes(self, values: Sequence[Any]) -> list[tuple[Any, ...]]:
-        """Return a list with the shape of each output for a call whose inputs, tensors and numbers, are `values`.
+        """Return a list with the shape of each output of a call. `values` has the tensor or number for each input.
 
         Raise ArgumentError if the shapes of the inputs do not fit the kernel, or do not determine an output's shape.
         """
@@ -105,7 +105,7 @@ class Signature:
     def _symbol_values(self, extents: list[tuple[Expr, Any]]) -> dict[Symbol, Any]:
         """Return {symbol: value} for the symbols that the kernel fixes, and for those that follow from `extents`.
 
-        `extents` is a list of (expression of an extent, its value): (N + 1, 5) gives N = 4. Symbols that no extent
+        `extents` is a list of (expression of an extent, its value): [(N + 1, 5)] gives {N: 4}. Symbols that no extent
         determines are left out.
         """
         numbers: dict[Symbol, Any] = {s: e.value for s, e in self._known.items() if isinstance(e, Const)}
@@ -122,9 +122,9 @@ class Signature:
         return numbers
 
     def _extent(self, d: Expr | None, numbers: Mapping[Symbol, Any], a: KernelArgument) -> Any:
-        """Return the value of `d`, an extent of the argument `a`; `numbers` is {symbol: value}.
+        """Return the value of the expression `d`, an extent of the argument `a`. `numbers` is {symbol: value}.
 
-        Raise ArgumentError if `d` is None (the extent is not determined), or if a symbol in it has no value.
+        Raise ArgumentError if `d` is None (nothing determines the extent), or if a symbol in it has no value.
         """
         if d is None:
             raise ArgumentError(f"{self.name}: the size of {a.name} is free: an operator cannot make it")

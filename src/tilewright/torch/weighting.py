@@ -17,12 +17,14 @@ from tilewright.torch.attention import check
 def attention_with_weights(
     q: Any, k: Any, v: Any, bias: Any, is_causal: bool, scale: float | None, dropout_p: float
 ) -> tuple[Any, Any]:
-    """Return (attention of `q`, `k`, `v` [b, h, rows, size], its weights [b, h, m, n] after dropout).
+    """Return (attention of `q` [b, h, m, d], `k` [b, h, n, d] and `v` [b, h, n, e]; its weights [b, h, m, n] after
+    dropout).
 
-    `bias` or None is added to the scores, `is_causal` applies the causal mask, `scale` multiplies the scores (None:
-    1/sqrt(size)). `dropout_p` is the probability to drop a weight. Scores and weights are f32, or f64 for f64 tensors;
-    the result has the dtype of `q` and is rounded once. Gradients flow to all tensors, `bias` too. Rows whose scores
-    are all -inf become NaN. Raise ArgumentError if the tensors do not fit.
+    `bias` [b, h, m, n], or None, is added to the scores. `is_causal` applies the causal mask. `scale` multiplies the
+    scores; None stands for 1/sqrt(d). `dropout_p` is the probability to drop a weight. Scores and weights are f32, or
+    f64 for f64 tensors. The result has the dtype of `q` and is rounded once. Under autocast, the tensors are cast
+    first, unless they are f64. Gradients flow to all tensors, also to `bias`. Rows whose scores are all -inf become
+    NaN. Raise ArgumentError if the tensors do not fit.
 
     >>> q, k, v = torch.zeros(1, 1, 2, 4), torch.zeros(1, 1, 64, 4), torch.ones(1, 1, 64, 1)
     >>> means, weights = attention_with_weights(q, k, v, None, False, None, 0.5)
