@@ -18,19 +18,19 @@ DEPTH = 4
 """The most facts that one proof may use."""
 
 
-def shown(e: Expr, facts: Iterable[Expr] = ()) -> bool:
+def is_proved(e: Expr, facts: Iterable[Expr] = ()) -> bool:
     """True if e >= 0 can be proved from the ranges of its symbols and from `facts`, expressions known to be >= 0.
 
     >>> from tilewright.algebra.expr import index, symbol
     >>> rows = symbol("M", 1, 99)
     >>> block, i = index("block", rows // 9), index("i", 9)
-    >>> shown(rows - 1 - (9 * block + i)), shown(rows - 2 - (9 * block + i))
+    >>> is_proved(rows - 1 - (9 * block + i)), is_proved(rows - 2 - (9 * block + i))
     (True, False)
     >>> from tilewright.algebra.expr_rules import minimum
     >>> last = index("last", (rows + 8) // 9)
-    >>> shown(minimum(9, rows - 9 * last) - 1)
+    >>> is_proved(minimum(9, rows - 9 * last) - 1)
     True
-    >>> shown(9 * ((rows + 8) // 9) - 1 - (9 * (rows // 9) + i), facts=[rows % 9 - 1])
+    >>> is_proved(9 * ((rows + 8) // 9) - 1 - (9 * (rows // 9) + i), facts=[rows % 9 - 1])
     True
     """
     known = [form for fact in facts for form in dict.fromkeys((fact, _mod_to_quotient(fact)))]
@@ -103,20 +103,20 @@ def _has_open_ends(s: Symbol) -> bool:
     return any(limit is not None and not limit.is_constant for limit in (s.lower, s.upper, s.definition))
 
 
-def holds(condition: Expr) -> list[Expr]:
+def facts_if_true(condition: Expr) -> list[Expr]:
     """Return expressions that are >= 0 where `condition` is true; [] if it gives none.
 
     A conjunction gives those of all its parts. Conditions other than comparisons by `>=`, `<` and `==` give none.
 
     >>> from tilewright.algebra.expr import index
     >>> i = index("i", 9)
-    >>> holds((i >= 2) & (i < 5))
+    >>> facts_if_true((i >= 2) & (i < 5))
     [<i - 2>, <-i + 4>]
-    >>> holds((i >= 2) * (i < 5))
+    >>> facts_if_true((i >= 2) * (i < 5))
     [<i - 2>, <-i + 4>]
     """
     if isinstance(condition, And | Product):
-        return [fact for part in condition.parts for fact in holds(part)]
+        return [fact for part in condition.parts for fact in facts_if_true(part)]
     if isinstance(condition, AtLeastZero):
         return [condition.operand]
     if isinstance(condition, IsZero):
@@ -124,12 +124,12 @@ def holds(condition: Expr) -> list[Expr]:
     return []
 
 
-def fails(condition: Expr) -> list[Expr]:
+def facts_if_false(condition: Expr) -> list[Expr]:
     """Return a list of expressions, all >= 0 wherever `condition` is false; for i < 5 it is [i - 5].
 
     It is [] if no such expression is found.
     """
-    return holds(negate(condition))
+    return facts_if_true(negate(condition))
 
 
 def _mod_to_quotient(e: Expr) -> Expr:

@@ -29,7 +29,7 @@ import numpy as np
 from tilewright.algebra.expr import Const, Expr, Symbol, as_expr, index
 from tilewright.algebra.expr_use import Substitution, linear_form
 from tilewright.analysis.needless_barriers import needless
-from tilewright.analysis.shifted import Seen, Shifted, composed, shifted_of
+from tilewright.analysis.shifted import Seen, Shifted, composed_access, shifted_of
 from tilewright.analysis.views import Places
 from tilewright.ir.core import Block, Op, Program, Value
 from tilewright.ir.tensors import RegisterType, TensorType, numbers
@@ -64,7 +64,7 @@ class Dim:
         """
         return self.extent % (self.width * self.threads) != 0
 
-    def part(self, wave: Expr, lane: Expr, lanes: int) -> Expr:
+    def thread_index(self, wave: Expr, lane: Expr, lanes: int) -> Expr:
         """Return the index, as an expression, of one lane among the threads of this dimension: 0 to `self.threads` - 1.
 
         `wave` is the number of its wave, `lane` its number in the wave; `lanes` is the number of lanes of a wave.
@@ -95,7 +95,7 @@ def digits(dims: Dims) -> list[tuple[Dim, bool, int]]:
     return [*((d, False, d.vectors) for d in dims), *((d, True, d.width) for d in dims if d.width > 1)]
 
 
-def columns(dims: Dims, of: Dims) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def matching_values(dims: Dims, of: Dims) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """Return an int array with an entry for each of a lane's values over `dims`: which value over `of` it corresponds
     to.
 
@@ -103,7 +103,7 @@ def columns(dims: Dims, of: Dims) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     how a value over `of` is broadcast.
 
     >>> rows, neighbours = Dim(2, 1, 1, 1), Dim(8, 2, 1, 1)
-    >>> columns((rows, neighbours), (rows,)).tolist()
+    >>> matching_values((rows, neighbours), (rows,)).tolist()
     [0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1]
     """
     outer = digits(dims)
@@ -223,19 +223,19 @@ class Frames:
             for tensor in dropped:
                 candidates.pop(tensor, None)
 
-    def _can_hold_operand(self, op: Op, place: int) -> bool:
+    def _can_hold_operand(self, op: Op, number: int) -> bool:
         """True if lanes can hold operand number `place` of `op` in registers.
 
         They can if `op` accesses it element by element. They can also if `op` is a map or copy that only reads it at
         shifted coordinates, such as x[i + 1], and if these involve all axes of `op`.
         """
-        through = self.through(op.operands[place])
+        through = self.through(op.operands[number])
         if not is_framed(op) or through is None:
             return False
         shifts = [seen for seen in through if isinstance(seen, Shifted)]
         if not shifts:
             return True
-        if op.name not in ("map", "copy") or place == target_place(op):
+        if op.name not in ("map", "copy") or number == target_number(op):
             return False
         axes = [seen for seen in through if isinstance(seen, int)] + [axis for seen in shifts for axis, _ in seen.steps]
         single = [i for i, e in enumerate(box(op)) if e is as_expr(1)]
@@ -248,7 +248,7 @@ class Frames:
         If a block has two or more such reductions, each has the barrier of another one between two of its own runs.
         Blocks within `block` are visited too.
         """
-        reductions = [op for op in block.ops if op.name == "reduce" and self.waves_between(op) > 1]
+        reductions = [op for op in block.ops if op.name == "reduce" and self.waves_per_row(op) > 1]
         self.followed |= set(reductions) if len(reductions) > 1 else set()
         for op in block.ops:
             for inner in op.blocks:
@@ -269,14 +269,14 @@ class Frames:
         for user in ops:
             if user is op or result not in {self._chain.root(v) for v in user.operands}:
                 continue
-            target = self._chain.root(user.operands[target_place(user)])
+            target = self._chain.root(user.operands[target_number(user)])
             if user.name not in ("map", "copy") or user not in self.axes or target in self.tensors:
                 return False
             if {d for d in self.axes[user] if d is not None} != result_dims:
                 return False
         return True
 
-    def waves_between(self, op: Op) -> int:
+    def waves_per_row(self, op: Op) -> int:
         """Return the number of waves that share a row which the reduction `op` reduces; 1 if each wave has whole rows.
 
         1 also if `op` does not work on registers.
@@ -292,10 +292,10 @@ class Frames:
         (LEAST) elements. If there are several such operands, it is the first one.
         """
         axes = tuple(index(f"axis{i}", int(e)) for i, e in enumerate(box(op)))
-        target_number = target_place(op)
-        target = self.neighbours(op.operands[target_number], axes)
+        written_operand = target_number(op)
+        target = self.contiguous_axis(op.operands[written_operand], axes)
         for i, value in enumerate(op.operands):
-            source = self.neighbours(value, axes) if i != target_number else None
+            source = self.contiguous_axis(value, axes) if i != written_operand else None
             if source is None or target is None or source == target:
                 continue
             if min(int(axes[source].hi), int(axes[target].hi)) + 1 >= LEAST:
@@ -368,9 +368,9 @@ class Frames:
                 seen.append(shift)
             else:
                 return None
-        return tuple(composed(x, seen) for x in below)
+        return tuple(composed_access(x, seen) for x in below)
 
-    def neighbours(self, value: Value, axes: Sequence[Symbol], *, shared: bool = False) -> int | None:
+    def contiguous_axis(self, value: Value, axes: Sequence[Symbol], *, shared: bool = False) -> int | None:
         """Return the index in `axes` of the axis along which `value` is contiguous in memory; None if there is none.
 
         `axes` has a symbol for each dimension of `value`, which must be an argument or a view of one: for another
@@ -403,14 +403,16 @@ class Frames:
         coordinates, _ = self._coordinates(value, axes, True)
         return {s for e in coordinates for s in e.symbols if s in axes}
 
-    def alignment(self, value: Value, axes: Sequence[Symbol], side: int) -> int:
+    def alignment(self, value: Value, axes: Sequence[Symbol], row_axis: int) -> int:
         """Return the number of elements that divides the memory offset of each row of `value`; 1 if none is known.
 
         Rows run along axis number `side`. It is the greatest such number that is known: rows at 0, 24 and 48 -> 24.
         `axes` has a symbol for each dimension of `value`.
         """
         coordinates, tensor = self._coordinates(value, axes, True)
-        return 1 if tensor is None else Substitution({axes[side]: as_expr(0)})(_offset(coordinates, tensor)).multiple
+        return (
+            1 if tensor is None else Substitution({axes[row_axis]: as_expr(0)})(_offset(coordinates, tensor)).multiple
+        )
 
     def _coordinates(self, value: Value, axes: Sequence[Symbol], shared: bool) -> tuple[tuple[Expr, ...], Value | None]:
         """Return (coordinates, tensor) of the element at `axes` of `value`, a view of a view ... of a tensor: its
@@ -488,18 +490,18 @@ def box(op: Op) -> tuple[Expr, ...]:
     return shape
 
 
-def target_place(op: Op) -> int:
+def target_number(op: Op) -> int:
     """Return the index of the operand that `op`, a map, a copy or a fill, writes: 1 for a copy, else 0."""
     return 1 if op.name == "copy" else 0
 
 
-def operand_axes(op: Op, place: int) -> tuple[int, ...]:
+def operand_axes(op: Op, number: int) -> tuple[int, ...]:
     """Return a tuple of axis numbers: which axis of `op` each dimension of its operand number `place` is.
 
     The result of a reduction lacks the reduced axis: a reduction of (M, N, K) along axis 1 gives (0, 2) for its result.
     """
     axes = range(len(box(op)))
-    return tuple(i for i in axes if not (op.name == "reduce" and place == 1 and i == op.attrs["along"]))
+    return tuple(i for i in axes if not (op.name == "reduce" and number == 1 and i == op.attrs["along"]))
 
 
 def is_framed(op: Op) -> bool:
@@ -640,7 +642,7 @@ class _Classes:
         for op in self._ops:
             for number, value in enumerate(op.operands):
                 axes = tuple(index(f"axis{i}", int(e)) for i, e in enumerate(value.type.shape))
-                contiguous, steps = self._frames.neighbours(value, axes), self._frames.steps(value, axes)
+                contiguous, steps = self._frames.contiguous_axis(value, axes), self._frames.steps(value, axes)
                 other_strides = [n for i, n in enumerate(steps) if i != contiguous and n and int(axes[i].hi) > 0]
                 if contiguous is not None and other_strides:
                     c = self.find((op, operand_axes(op, number)[contiguous]))
@@ -690,7 +692,9 @@ class _Classes:
         for op in self._ops:
             for number, value in enumerate(op.operands):
                 axes = tuple(index(f"axis{i}", int(e)) for i, e in enumerate(value.type.shape))
-                contiguous = self._frames.neighbours(value, axes, shared=self._frames.root(value) not in self._inside)
+                contiguous = self._frames.contiguous_axis(
+                    value, axes, shared=self._frames.root(value) not in self._inside
+                )
                 if contiguous is None:
                     continue
                 read = self._frames.axes_of(value, axes)
@@ -700,7 +704,7 @@ class _Classes:
                 bytes_read = size * prod(int(e) for e, axis in zip(value.type.shape, axes, strict=True) if axis in read)
                 is_argument = self._frames.is_argument(value)
                 moved, shared = moved + bytes_read * is_argument, shared + bytes_read * (not is_argument)
-                if op.name in ("map", "copy", "fill") and number == target_place(op):
+                if op.name in ("map", "copy", "fill") and number == target_number(op):
                     alignment = gcd(alignment, self._frames.alignment(value, axes, contiguous))
                 votes[node] = _Vote(moved, shared, min(least, size), alignment)
         return votes

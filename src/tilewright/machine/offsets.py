@@ -179,7 +179,7 @@ class Offsets:
         if self.view.ends:
             raise Refused(f"a view of {self.view.name} ends where {self.view.ends[0]} is below 0: {reason}")
 
-    def keeps_runs(self, count: int) -> None:
+    def require_whole_runs(self, count: int) -> None:
         """Raise Refused if the view's swizzle tears apart runs of `count` contiguous elements that begin at multiples
         of `count`.
         """

@@ -133,7 +133,7 @@ def out_type(given: DTypeLike | None, kind: DType) -> DType:
         raise ArgumentError(fault.what) from None
 
 
-def by(extents: Any) -> str:
+def extents_text(extents: Any) -> str:
     """Return the numbers `extents` as text for an error: (3, 4) -> "3x4"."""
     return "x".join(map(str, extents))
 

@@ -16,8 +16,8 @@ from tilewright.kernels.elementwise import known_activation
 from tilewright.kernels.sums import known_accumulate
 from tilewright.ops.arrays import (
     array,
-    by,
     dtype_of,
+    extents_text,
     known_precision,
     learnt_of,
 )
@@ -136,7 +136,8 @@ class Conv(Layer):
         ]
         if min(sizes) < 0:
             raise ArgumentError(
-                f"x is {by(extents)}: a filter of {by(taps)} does not fit, with this padding and dilation"
+                f"x is {extents_text(extents)}: a filter of {extents_text(taps)} does not fit, with this padding and "
+                "dilation"
             )
         return sizes
 

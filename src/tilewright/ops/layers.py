@@ -15,8 +15,8 @@ from tilewright.limits import written
 from tilewright.ops.arrays import (
     Learnt,
     array,
-    by,
     dtype_of,
+    extents_text,
     in_place,
     is_on_gpu,
     known_target,
@@ -121,8 +121,8 @@ class Layer:
         weight, bias = self._source.read(self.ranks, self.rows)
         if weight.shape != self.weight.shape or weight.dtype != self.weight.dtype:
             raise ArgumentError(
-                f"weight is {by(weight.shape)} of {weight.dtype} now; the layer was made of {by(self.weight.shape)} of "
-                f"{self.weight.dtype}: make a new layer"
+                f"weight is {extents_text(weight.shape)} of {weight.dtype} now; the layer was made of "
+                f"{extents_text(self.weight.shape)} of {self.weight.dtype}: make a new layer"
             )
         self.weight, self.bias = weight, bias
         self._drop_packed()
@@ -259,8 +259,8 @@ class Layer:
         checked = array(residual, "residual", (len(shape),))
         if checked.shape != shape or dtype_of(checked, "residual") is not self.out:
             raise ArgumentError(
-                f"residual is {by(checked.shape)} of {checked.dtype}; it must be as the result, "
-                f"{by(shape)} of {self.out}"
+                f"residual is {extents_text(checked.shape)} of {checked.dtype}; it must be as the result, "
+                f"{extents_text(shape)} of {self.out}"
             )
         if isinstance(checked, DeviceArray) and not is_gpu(target):
             raise ArgumentError(
@@ -294,7 +294,9 @@ class Layer:
             require_own_memory(output, "out")
         shape = self._shape(input_array)
         if output.shape != shape or output.dtype != self.out.numpy:
-            raise ArgumentError(f"out is {by(output.shape)} of {output.dtype}; it must be {by(shape)} of {self.out}")
+            raise ArgumentError(
+                f"out is {extents_text(output.shape)} of {output.dtype}; it must be {extents_text(shape)} of {self.out}"
+            )
         if share_memory(output, input_array):
             raise ArgumentError("out shares memory with x; give them memory of their own")
         target = target_for(self.target, {"x": input_array, "out": output})

@@ -17,8 +17,8 @@ from tilewright.ops.arrays import (
     Learnt,
     array,
     bias_of,
-    by,
     dtype_of,
+    extents_text,
     is_on_gpu,
     known_precision,
     known_target,
@@ -193,7 +193,7 @@ class Linear(Layer):
         """
         n, k = self.weight.shape
         if x.shape[-1] != k:
-            raise ArgumentError(f"x is {by(x.shape)}, the weights {n}x{k}: they do not fit")
+            raise ArgumentError(f"x is {extents_text(x.shape)}, the weights {n}x{k}: they do not fit")
         if dtype_of(x, "x") is not dtype_of(self.weight, "weight"):
             raise ArgumentError(f"x holds {x.dtype}, the weights {self.weight.dtype}: convert one")
         return (*x.shape[:-1], n)
@@ -217,7 +217,7 @@ def require_fit(left: Any, right: Any) -> DType:
     Raise `ArgumentError` unless a's columns are as many as b's rows, the batch dimensions are equal or b is one matrix,
     and the element types are equal.
     """
-    kind, shapes = dtype_of(left, "a"), f"a is {by(left.shape)}, b {by(right.shape)}"
+    kind, shapes = dtype_of(left, "a"), f"a is {extents_text(left.shape)}, b {extents_text(right.shape)}"
     if right.shape[-2] != left.shape[-1]:
         raise ArgumentError(f"{shapes}: they do not fit")
     if right.ndim > 2 and right.shape[:-2] != left.shape[:-2]:
