@@ -39,7 +39,8 @@ def _is_int(x: Any) -> bool:
 def is_nested(x: Any, leaf: Callable[[Any], bool] = _is_leaf, within: tuple[type, ...] = (tuple, list)) -> bool:
     """Return True if leaf(v) is True for each value v in `x`, which may be nested in containers of the types `within`.
 
-    Without containers, `x` itself is the only value. Too many values, or too deep a nesting, give False.
+    If `x` is no such container, only `x` itself is tested. More than 256 values, or a nesting deeper than 64, give
+    False.
     """
     values, count, depth = [x], 0, 0
     while values:
