@@ -165,8 +165,9 @@ class Access:
     def at(self, values: Mapping[Any, Any]) -> tuple[Any, Any, Any]:
         """Return (offset, in_domain, in_bounds) at one point of the iteration space; the last two are 0 or 1.
 
-        The offset is the one after the swizzle. `values` maps axes (or their names) and sizes that are still symbols to
-        ints, or to numpy arrays for many points at once.
+        The offset is in elements, after the swizzle. `values` maps axes (or their names) and sizes that are still
+        symbols to ints, or to numpy arrays for many points at once. Raise ExpressionError if a symbol has no value, and
+        OutOfRange for a value outside an axis.
 
         >>> from tilewright.algebra import index
         >>> i = index("i", 4)
@@ -242,10 +243,11 @@ class Access:
         return access_cut.phases(self)
 
     def layout(self) -> Layout | ComposedLayout:
-        """Normalise the access and return it as a layout, with one mode for each index that it was written with.
+        """Normalise the access and return it as a layout, with one mode for each index that the access was written
+        with.
 
-        Raise AccessError if a size is not a number, if a bound or domain condition is left, or if the offset is not
-        linear.
+        The result is a ComposedLayout if there is a swizzle or a constant offset. Raise AccessError if a size is not a
+        number, if a bound or domain condition remains, or if the offset is not linear in the axes.
         """
         return access_normal.layout_of(self)
 

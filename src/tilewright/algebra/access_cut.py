@@ -228,8 +228,8 @@ def _cut_table(access: Access, digits: list[Symbol], size: Expr) -> Access:
     """Return the access with fused axes replaced by an outer and an inner axis: flat = size*outer + inner.
 
     `digits` are the fused axes, slowest first; `flat` is their flat index. Terms of the offset and of conditions that
-    depend on the fused axes become table columns: symbols that are computed once a task, and whose definitions contain
-    the divisions of `flat`. So the coordinates get no new division. The result accesses a tensor of one dimension. If
+    depend on the fused axes become table columns: symbols that are computed once a task, with the divisions of `flat`
+    in their definitions. So the coordinates get no new division. The result accesses a tensor of one dimension. If
     `size` does not divide the fused extent, the domain gets the condition flat < extent. Raise AccessError if a term
     depends on the fused axes and on another axis too, or if a condition on the fused axes is neither a comparison nor a
     congruence.
@@ -416,7 +416,7 @@ def _linear_congruence(access: Access, bound: Expr) -> tuple[dict[Symbol, int], 
 def _select_residue(access: Access, axis: Symbol, step: int, residue: int) -> Access:
     """Return the access restricted to points with axis == step*outer + residue; the new axis `outer` replaces `axis`.
 
-    If there is only one such point along the axis, it has no new axis. If there is none, the access gets the domain
+    If only one value of `axis` has this residue, the access gets no new axis. If none has, the access gets the domain
     (0), which is never true.
     """
     extent = _extent(axis)

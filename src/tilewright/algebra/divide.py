@@ -148,12 +148,12 @@ def _unzip(
 
 @inside_composed
 def logical_product(block: Any, tiler: Any) -> Any:
-    """Return the layout (block, offsets of its copies): one copy of the block for each element of the tiler, in its
-    order.
+    """Return the layout (block, offsets of the copies): one copy of the block for each element of the tiler, in the
+    tiler's order.
 
     `tiler` is a layout, an int (that many copies), None (the block is returned unchanged) or a tuple of tilers, one for
-    each mode. If the values of the block are coordinates, so must be those of the tiler (else LayoutError): they count
-    copies along each axis.
+    each mode. If the values of the block are coordinates, the values of the tiler must be coordinates too, which count
+    copies along each axis; otherwise raise LayoutError.
 
     Post-condition, for the result R, the block A and a tiler that is a layout B: R[0] == A, compatible(B, R[1]), and
     the copies for different values of B are disjoint.
@@ -252,8 +252,8 @@ def blocked_product(block: Any, tiler: Any) -> Any:
     """Return the block repeated mode by mode, with copies kept together: mode i is (block mode i, layout of the copies
     along i).
 
-    `tiler` is a layout, an int or a shape; its mode i counts the copies along mode i, and modes that one of both lacks
-    have one element.
+    `tiler` is a layout, an int or a shape; its mode i counts the copies along mode i of the block. If block and tiler
+    differ in rank, missing modes have one element.
 
     Post-condition, for the result R and the block A: R[i] == (A[i], copies along i), so the elements of a block stay
     neighbours.

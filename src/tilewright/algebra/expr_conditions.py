@@ -103,7 +103,7 @@ def negate(condition: Expr) -> Expr:
 
 
 def require_condition(e: Expr) -> None:
-    """Raise ExpressionError unless the range of `e` is within 0 and 1, as that of a condition is."""
+    """Raise ExpressionError unless all values of `e` are known to be 0 or 1, as those of a condition are."""
     if e.lo < 0 or e.hi > 1:
         raise ExpressionError(f"{e} is not a condition: it takes values from {e.lo} to {e.hi}")
 

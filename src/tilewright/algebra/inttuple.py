@@ -76,8 +76,8 @@ def is_tuple(x: object) -> bool:
 
 
 def has_none(x: object) -> bool:
-    """Return True if the coordinate `x` is None or contains None at any depth. Such a coordinate stands for a slice,
-    not for an element.
+    """Return True if the coordinate `x` is None or contains None at any depth, so that it stands for a slice, not for
+    an element.
     """
     if isinstance(x, tuple):
         return any(e is None or (isinstance(e, tuple) and has_none(e)) for e in x)

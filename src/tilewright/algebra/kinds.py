@@ -23,8 +23,10 @@ _LEAVES = (Layout, ComposedLayout, Swizzle, ScaledBasis, Displacement, Expr)
 
 
 def _is_leaf(x: Any) -> bool:
-    """Return True if `x` may be a leaf of an argument: None, an integer, an expression, a layout or an array of
-    integers.
+    """Return True if `x` may be a leaf of an argument of any type that the algebra has.
+
+    That is None, an integer, an array of integers, an expression, a layout, a swizzle, or a value that is a coordinate
+    (basis stride, sum of basis strides).
     """
     if isinstance(x, np.ndarray):
         return bool(x.dtype.kind in "iu")

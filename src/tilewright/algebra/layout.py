@@ -349,7 +349,8 @@ def _mode_count_text(count: int) -> str:
 
 
 def _mode_at(x: Any, mode: tuple[int, ...]) -> Any:
-    """Return the mode of the int tuple `x` at the path `mode`, outermost index first; an int is its own only mode.
+    """Return the mode of the int tuple `x` at the path `mode`, outermost index first; an int has one mode, the int
+    itself.
 
     Raise ModeError if there is no such mode.
     """
@@ -362,9 +363,9 @@ def _mode_at(x: Any, mode: tuple[int, ...]) -> Any:
 
 
 def shape(x: Any, *mode: int) -> Any:
-    """Return the shape of a layout (also composed), or of its mode at the path `mode`; an int tuple is its own shape.
+    """Return the shape of a layout (also composed), or of its mode at the path `mode`: mode numbers, outermost first.
 
-    A path is mode numbers, outermost first. Raise ModeError if there is no such mode.
+    The shape of an int tuple is the tuple itself. Raise ModeError if there is no such mode.
 
     >>> shape(Layout((4, (2, 4))), 1)
     (2, 4)

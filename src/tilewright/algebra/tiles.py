@@ -16,9 +16,9 @@ def local_tile(layout: Any, tiler: Any, coord: Any, proj: tuple[Any, ...] | None
     """Return one tile of a layout, as a ComposedLayout with the offset at which the tile starts.
 
     `tiler` is the shape of a tile, or tilers as for `zipped_divide`. `coord` is the number of the tile, or a tuple with
-    one entry for each mode; an entry None keeps all tiles of that mode as a further mode. Where `proj` has None, the
-    entries of tiler and coordinate are dropped, so that one (M, N, K) tiler serves A, B and C. Raise LayoutError if
-    there is no such tile, or if `proj` has another length.
+    one entry for each mode; an entry None keeps all tiles of that mode as a further mode. Entries of tiler and
+    coordinate are dropped if `proj` has None at their position, so that one (M, N, K) tiler serves A, B and C. Raise
+    LayoutError if there is no such tile, or if `proj`, `tiler` and `coord` differ in length.
 
     Post-condition, for the result R: R(i, j, ..., r) == zipped_divide(layout, tiler)((i, j, ...), coord with r for
     None).

@@ -292,7 +292,7 @@ class Frames:
         """Return the Turn (operand number, its contiguous axis, the target's contiguous axis) of a transposing map or
         copy `op`.
 
-        It is for the first operand that is contiguous along another axis than the target, if both axes have at least 8
+        The operand is the first one that is contiguous along another axis than the target, if both axes have at least 8
         (LEAST) elements. Return None if there is no such operand.
         """
         axes = tuple(index(f"axis{i}", int(e)) for i, e in enumerate(box(op)))
@@ -442,7 +442,7 @@ class Frames:
 
 
 def _offset(at: tuple[Expr, ...], argument: Value) -> Expr:
-    """Return the flat row-major index of the coordinates `at` in the packed tensor `argument`.
+    """Return the flat row-major index of the coordinates `at` in the packed tensor `argument`, as an expression.
 
     In a tensor with 8 columns, (i, j) gives 8*i + j.
     """
@@ -517,7 +517,7 @@ def is_framed(op: Op) -> bool:
     """Return True if `op` can work on registers: an elementwise operation, a reduction or a scan with constant extents
     above 0.
 
-    Return False if the operation names an atom, has several sources to reduce, or has an operand that is a register
+    Return False if the operation names an atom, reduces several sources at once, or has an operand that is a register
     tensor already.
     """
     if op.name not in ("map", "copy", "fill", "reduce", "scan") or "by" in op.attrs:
@@ -580,7 +580,8 @@ class _Classes:
         """The classes that are not distributed: every lane has all their elements."""
 
     def find(self, node: Node) -> Node:
-        """Return the representative of the class of `node`: two nodes of one class have the same one.
+        """Return the representative of the class of `node`: two nodes are in one class if and only if they have the
+        same one.
 
         A node is an (operation, axis) or a (tensor, dimension). Nodes of one class are distributed over lanes equally.
         """
@@ -605,9 +606,9 @@ class _Classes:
         return [self.find((op, i)) for i, e in enumerate(box(op)) if e is not as_expr(1)]
 
     def conflict(self) -> Op | None:
-        """Return the first operation with two axes in one class; None if there is none.
+        """Return the first operation with two axes (of extents other than 1) in one class; None if there is none.
 
-        Its axes would have to be distributed equally, which is impossible.
+        Axes of one class are distributed over the same threads, which is impossible for two axes of one operation.
         """
         return next((op for op in self._ops if len(set(self._classes_of(op))) < len(self._classes_of(op))), None)
 
@@ -665,7 +666,10 @@ class _Classes:
         return distances
 
     def _extents(self) -> dict[Node, int]:
-        """Return {class of equally distributed axes: its extent}; classes of extent 1 are left out."""
+        """Return {class: extent} for the axes of all operations; classes of extent 1 are left out.
+
+        Axes of one class are distributed over lanes equally, and have the same extent.
+        """
         sizes = ((self.find((op, i)), int(e)) for op in self._ops for i, e in enumerate(box(op)))
         return {c: n for c, n in sizes if n != 1}
 
@@ -845,9 +849,10 @@ def _threads_per_slot(threads: int, vectors: list[int], combined: bool, line: in
 
 
 def _components(nodes: Iterable[Node], neighbours_of: Mapping[Node, set[Node]]) -> list[list[Node]]:
-    """Return the connected components of a graph, as lists of nodes in the order of `nodes`.
+    """Return the connected components of a graph, as lists of nodes; nodes in a list, and lists by their first node,
+    are in the order of `nodes`.
 
-    `neighbours_of` is {node: its neighbours}.
+    `nodes` is iterated several times. `neighbours_of` is {node: its neighbours}.
     """
     components: list[list[Node]] = []
     visited: set[Node] = set()

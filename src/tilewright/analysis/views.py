@@ -182,7 +182,8 @@ class Places:
         """Return `e` with the names that `let` defines replaced by their values, and loop variables by expressions of
         the iteration.
 
-        The variable of a loop from lo with a step s other than 1 becomes lo + s * iteration; other loop variables stay.
+        The variable of a loop from lo with a step s other than 1 becomes lo + s * iteration, where `iteration` is a
+        symbol with the variable's name; variables of other loops stay.
         """
         images: dict[Symbol, Expr] = {}
         for s in e.symbols:

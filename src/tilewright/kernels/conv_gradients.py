@@ -161,14 +161,18 @@ class _Window:
             self.symbols |= {G: groups, FG: F // groups, C: groups * CG}
 
     def filter_of(self, at: dict[Any, Any]) -> Any:
-        """Return the expression for a filter's index among all groups. `at` is {tile dimension: coordinate
-        expression}.
+        """Return the expression for a filter's index among the filters of all groups.
+
+        `at` is {tile dimension: coordinate expression}; with groups, its entries G (group) and FG (filter of the group)
+        are used, otherwise F.
         """
         return at[G] * FG + at[FG] if self.kept else at[F]
 
     def channel_of(self, at: dict[Any, Any]) -> Any:
-        """Return the expression for an input channel's index among all groups. `at` is {tile dimension: coordinate
-        expression}.
+        """Return the expression for an input channel's index among the channels of all groups.
+
+        `at` is {tile dimension: coordinate expression}; with groups, its entries G (group) and CG (channel of the
+        group) are used, otherwise C.
         """
         return at[G] * CG + at[CG] if self.kept else at[C]
 

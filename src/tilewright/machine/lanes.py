@@ -29,10 +29,11 @@ from tilewright.machine.request import CopyRequest
 def lane_load(
     name: str, source: str, width: int, wave: int, features: tuple[str, ...] = (), hint: Hint = "keep"
 ) -> CopyAtom:
-    """Return a copy atom `name` in which each lane loads `width` bytes from its own address; inactive lanes get zeros.
+    """Return a copy atom `name` in which each lane loads `width` bytes from its own address.
 
-    `source` is the memory space, `wave` the number of lanes, `features` those the machine must have, `hint` the
-    treatment of caches (keep, stream or bypass).
+    A lane may be inactive, because its elements are out of bounds; it then gets zeros. `source` is the memory space,
+    `wave` the number of lanes of a wave, `features` those the machine must have, `hint` the treatment of caches (keep,
+    stream or bypass).
     """
     return CopyAtom(
         name,
@@ -51,10 +52,11 @@ def lane_load(
 def lane_store(
     name: str, target: str, width: int, wave: int, features: tuple[str, ...] = (), hint: Hint = "keep"
 ) -> CopyAtom:
-    """Return a copy atom `name` in which each active lane stores `width` bytes to its own address.
+    """Return a copy atom `name` in which each lane stores `width` bytes to its own address.
 
-    `target` is the memory space, `wave` the number of lanes, `features` those the machine must have, `hint` the
-    treatment of caches (keep, stream or bypass).
+    A lane may be inactive, because its elements are out of bounds; it then stores nothing. `target` is the memory
+    space, `wave` the number of lanes of a wave, `features` those the machine must have, `hint` the treatment of caches
+    (keep, stream or bypass).
     """
     return CopyAtom(
         name,
@@ -75,9 +77,9 @@ def lane_transfer(
 ) -> CopyAtom:
     """Return a copy atom `name` in which each lane copies up to `width` bytes from global to shared memory.
 
-    If a lane copies fewer bytes, the rest of its `width` bytes become zero. `wave` is the number of lanes, `features`
-    those the machine must have, `completes` what makes an asynchronous copy visible (None: it is synchronous), `hint`
-    the treatment of caches (keep, stream or bypass).
+    If a lane copies fewer bytes, because the others are out of bounds, the rest of its `width` bytes become zero.
+    `wave` is the number of lanes of a wave, `features` those the machine must have, `completes` what makes an
+    asynchronous copy visible (None: the copy is synchronous), `hint` the treatment of caches (keep, stream or bypass).
     """
     return CopyAtom(
         name,
@@ -97,8 +99,8 @@ def lane_transfer(
 def _layout(wave: int, width: int, size: int) -> Layout:
     """Return the layout (lane, value) -> element of one wave: lane i holds the i-th run of `width` contiguous bytes.
 
-    `wave` is the number of lanes, `size` the bytes of an element. For instance 16 bytes of 4-byte elements: (wave,
-    4):(4, 1).
+    `wave` is the number of lanes of a wave, `size` the bytes of an element; a run has at least one element. 16 bytes of
+    4-byte elements: (wave, 4):(4, 1).
     """
     count = max(width // size, 1)
     return Layout((wave, count), (count, 1))

@@ -85,11 +85,11 @@ class MultiplyAtom:
         return (np.ascontiguousarray(operand, np.float32).view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
 
     def run(self, a: Array, b: Array, c: Array) -> Array:
-        """Execute the atom: return C += A * B as the registers of C, an array indexed [lane, value]; `c` is not
-        changed.
+        """Execute the atom: return C + A * B as the registers of C, an array indexed [lane, value]; `c` is not changed.
 
         `a`, `b` and `c` hold the matrices as their operands' layouts say: registers indexed [lane, value], or flat
-        memory. The sum is rounded to C's type; integers wrap.
+        memory. A and B are rounded first as the instruction rounds them. The sum is computed in float64 (int64 for
+        integers) and rounded once to C's type; integers wrap.
         """
         wide = np.float64 if self.c.dtype.is_float else np.int64
         product = self.rounded(self.a.load(a)).astype(wide) @ self.rounded(self.b.load(b)).astype(wide)

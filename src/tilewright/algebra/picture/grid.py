@@ -169,8 +169,9 @@ def _cells_by_value(panels: _Values) -> list[list[list[Cell]]]:
 def _positions(values: Sequence[Any]) -> dict[Any, float]:
     """Return {value: position on the colour ramp, from 0 to 1}.
 
-    Numbers lie in proportion between the smallest and the largest. If a value is a tuple (coordinates), all are evenly
-    spaced in colexicographic order, in which the first entry varies fastest: (0, 0), (1, 0), (0, 1), (1, 1).
+    The position of a number is proportional to its distance from the smallest number; the largest has 1. If a value is
+    a tuple (coordinates), all values are evenly spaced in colexicographic order, in which the first entry varies
+    fastest: (0, 0), (1, 0), (0, 1), (1, 1).
     """
     if any(isinstance(value, tuple) for value in values):
         ordered = sorted(set(values), key=lambda value: leaves(value)[::-1])
