@@ -65,7 +65,8 @@ def conv(
     The accumulator is f32 (f64 for f64, i32 for integers of up to 32 bits). The bias has the accumulator's type, in
     which the activation is computed too. `precision="tf32"` rounds f32 operands to tf32 first. `accumulate="f16"`
     accumulates f16 products in f16; bias and activation stay in f32. `activation` is relu, gelu, gelu_tanh, silu or
-    None. Sizes come with the arguments. Raise `ArgumentError` for options that are not valid.
+    None. Sizes come with the arguments. Raise `ArgumentError` for options that are not valid; `activation` and
+    `precision` are only checked when the kernel is compiled.
 
     >>> import numpy as np, tilewright
     >>> kernel = conv((3,), "f32", padding=((2, 0),), bias=True)
@@ -189,7 +190,7 @@ def conv2d(
 ) -> tkw.Kernel:
     """Return the kernel of `conv` over two axes, height and width; `options` are those of `conv`.
 
-    Raise `ArgumentError` unless `filter_size` has two integers, and for options that are not valid.
+    Raise `ArgumentError` unless `filter_size` has two integers, and for options that `conv` refuses.
 
     >>> import numpy as np, tilewright
     >>> kernel = conv2d((1, 3), "f32", padding=(0, 1))
