@@ -135,7 +135,7 @@ def test_a_call_like_one_before_is_not_bound_again(monkeypatch: pytest.MonkeyPat
 
     for kind in kinds:
         call(kind, 0)
-    for name in ("tilewright.ops.layers.Layer._run_at_length", "tilewright.compiler.native.NativeExecutable._run"):
+    for name in ("tilewright.ops.layers.Layer._run_unremembered", "tilewright.compiler.native.NativeExecutable._run"):
         monkeypatch.setattr(name, lambda *_: pytest.fail("it was bound again"))
     for kind in kinds:
         call(kind, 1)

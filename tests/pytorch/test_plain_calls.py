@@ -254,6 +254,6 @@ def test_calls_with_residuals_are_checked_at_length_once(
         assert torch.equal(result, torch.nn.functional.conv2d(images, filters, bias, padding=1) + more)
 
     check(0)
-    monkeypatch.setattr("tilewright.ops.layers.Layer._run_at_length", lambda *_: pytest.fail("checked at length again"))
+    monkeypatch.setattr("tilewright.ops.layers.Layer._run_unremembered", lambda *_: pytest.fail("checked again"))
     monkeypatch.setattr("tilewright.torch.library.CheckedForms.__call__", lambda *_: pytest.fail("checked again"))
     check(1)

@@ -299,10 +299,11 @@ _EXPRESSIONS = (
 
 
 def _checked(name: str, value: Any) -> Any:
-    """Return the public object `name` of this package, whose unchecked `value` is given.
+    """Return the object that the package exports as `name`: `value`, or a wrapper of it that checks arguments if
+    `value` is a function.
 
-    A function becomes a wrapper that checks its arguments: it raises ExpressionError in functions on expressions, else
-    LayoutError. Any other value is returned unchanged.
+    The wrapper raises ExpressionError in functions on expressions and LayoutError in others, for arguments of wrong
+    types.
     """
     if not isinstance(value, FunctionType):
         return value

@@ -74,13 +74,14 @@ class Access:
         conditions: Iterable[Expr] = (),
         digit_names: Mapping[str, access_normal.Names] | None = None,
     ) -> Access:
-        """Return the access to the element at `coordinates` of a tensor, written as expressions of the `axes` (loop
-        indices).
+        """Return the access to the tensor element at `coordinates`, one expression of the `axes` for each tensor
+        dimension.
 
-        `shape` holds the tensor's extents. `strides` count in elements; without them the tensor is packed, last
-        dimension fastest. `conditions` are further conditions for being in bounds, beside 0 <= coordinate < extent.
-        `digit_names` is {axis name: names of its digits (mixed-radix parts), slowest first}, for `normalise`. Raise
-        AccessError if the ranks differ, or if an axis does not run from 0 to an upper limit.
+        `axes` are the loop indices, each from 0 to an upper limit. `shape` holds the tensor's extents. `strides` count
+        in elements; without them the tensor is packed, last dimension fastest. The element is in bounds where 0 <=
+        coordinate < extent in each dimension and all `conditions` hold. `digit_names` is {axis name: names of the
+        digits (mixed-radix parts) of the axis, slowest first}, for `normalise`. Raise AccessError if `coordinates`,
+        `shape` and `strides` differ in length, or if an axis does not run from 0 to an upper limit.
         """
         axes = tuple(axes)
         exprs = tuple(as_expr(c) for c in coordinates)
@@ -104,8 +105,8 @@ class Access:
     def from_layout(cls, layout: Layout, axes: Iterable[Symbol]) -> Access:
         """Return the access to the elements of a layout in memory, with one of `axes` for each mode.
 
-        Its only coordinate is the layout's offset. Raise AccessError unless there is one axis for each mode, and each
-        axis runs over the size of its mode.
+        The accessed tensor has one dimension: its coordinate is the layout's offset. Raise AccessError unless there is
+        one axis for each mode, and the extent of each axis is the size of its mode.
 
         >>> from tilewright.algebra import index
         >>> print(Access.from_layout(Layout((4, (2, 4)), (2, (1, 8))), [index("i", 4), index("j", 8)]).offset)
@@ -144,17 +145,17 @@ class Access:
 
     @cached_property
     def divisions(self) -> tuple[Expr, ...]:
-        """Return the coordinates and conditions that divide an axis by // or %. While there are any, the access is not
-        in normal form.
+        """Return the coordinates and conditions in which // or % divides an expression that contains an axis.
 
-        A congruence of a sum, such as (h - r) % 2 == 0, does not count.
+        A congruence x % s == 0 of a sum x, such as (h - r) % 2 == 0, does not count. The access is not in normal form
+        while the result is not empty.
         """
         counted = [c for c in self.conditions if c not in self.congruences or _divides_an_axis(c)]
         return tuple(e for e in (*self.coordinates, *counted) if has_division(e, self.axes))
 
     def axis(self, name: str | Symbol) -> Symbol:
-        """Return the axis symbol with this name; `name` may be the symbol itself. Raise AccessError if
-        there is none.
+        """Return the axis symbol called `name`; `name` may also be the symbol itself. Raise AccessError if no axis has
+        this name.
         """
         for axis in self.axes:
             if axis is name or axis.name == name:
@@ -164,8 +165,9 @@ class Access:
     def at(self, values: Mapping[Any, Any]) -> tuple[Any, Any, Any]:
         """Return (offset, in_domain, in_bounds) at one point of the iteration space; the last two are 0 or 1.
 
-        The offset is the one after the swizzle. `values` maps axes (or their names) and sizes that are still symbols to
-        ints, or to numpy arrays for many points at once.
+        The offset is in elements, after the swizzle. `values` maps axes (or their names) and sizes that are still
+        symbols to ints, or to numpy arrays for many points at once. Raise ExpressionError if a symbol has no value, and
+        OutOfRange for a value outside an axis.
 
         >>> from tilewright.algebra import index
         >>> i = index("i", 4)
@@ -180,17 +182,19 @@ class Access:
     # -- operations -------------------------------------------------------------------
 
     def substitute(self, values: Mapping[Any, ExprLike]) -> Access:
-        """Return the access with symbols replaced: `values` is {symbol or name: replacement}.
+        """Return the access with symbols replaced: `values` is {symbol or name: replacement}; a replacement is an int
+        or an expression.
 
-        Axes that are replaced by expressions are no longer axes. Conditions that now always hold are dropped.
+        An axis that is replaced by a symbol becomes that symbol; an axis that is replaced by anything else is no longer
+        an axis. Conditions that now always hold are dropped.
         """
         return self.rebuilt(Substitution(values))
 
     def rebuilt(self, images: Substitution, **changes: Any) -> Access:
-        """Return the access with every expression e in it replaced by images(e); its conditions are simplified anew.
+        """Return the access with every expression e in it replaced by images(e); the conditions are simplified anew.
 
-        An axis whose image is not a symbol is dropped from the axes. `changes` are fields of the result: they are set
-        as given, without replacements.
+        An axis whose image is a symbol becomes that symbol; an axis with another image is dropped from the axes.
+        `changes` are values for fields of the result, by field name: they are set as given, without replacements.
         """
         axes = [images(a) for a in self.axes]
         fields: dict[str, Any] = {
@@ -208,17 +212,21 @@ class Access:
     def normalise(self, digit_names: Mapping[str, access_normal.Names] | None = None) -> Access:
         """Return the normal form: flat indices are replaced by digits (mixed-radix parts), so that no // or % is left.
 
-        If there is none, return the access as it is, with the reason in its field `general`. `digit_names` maps axis
-        names to names for their digits, slowest first; digits of other axes are numbered: m_2, m_1, m_0.
+        If there is no normal form, return the access unchanged but for the field `general`, which gets the reason.
+        `digit_names` is {axis name: names of the digits of the axis, slowest first}; it overrides the field
+        `digit_names`. Digits of an axis in neither are numbered: m_2, m_1, m_0. Raise AccessError if the number of
+        names is wrong, or if an axis has such a name already.
         """
         return access_normal.normalise(self, digit_names or {})
 
     def cut(self, axis: Any, size: ExprLike, how: Literal["box", "extend", "table"] = "box") -> Access:
-        """Return the access with an axis, or several fused axes (a tuple of names), split into tiles of `size`: q =
-        size*q_o + q_i.
+        """Return the access with an axis q split into tiles of `size` values: q = size*q_o + q_i, with new axes q_o and
+        q_i.
 
-        `how` says how a ragged tail is treated: "box" ends the last tile early, "extend" pads axes until tiles fit,
-        "table" decodes the flat index by a table. See `access_cut.cut`.
+        `axis` is a name, or a tuple of names, slowest first, of axes that are fused before the split. `how` says what
+        happens if the size does not divide the extents: with "box" the last tile is smaller; with "extend" axes are
+        padded until tiles fit; with "table" values that depend on the fused axis are looked up in a table. Raise
+        AccessError if the split is not possible; `access_cut.cut` has the details and examples.
         """
         return access_cut.cut(self, axis, size, how)
 
@@ -228,16 +236,18 @@ class Access:
         A congruence is a bound x % s == 0, as in the gradient of a strided convolution. `residues` is {axis name:
         residue}; the access of the pair covers only the points at which each of these axes has its residue. Residues of
         an axis run from 0 to step - 1, where step = s / gcd(s, coefficient of the axis in x); an axis in several
-        congruences has the least common multiple of their steps. There is one pair for each combination of residues
-        that satisfies all congruences and has points.
+        congruences has the least common multiple of their steps, and axes with step 1 are left out. There is one pair
+        for each combination of residues that satisfies all congruences and has points. Raise AccessError if an x is not
+        linear in the axes, or if a number of a congruence is symbolic.
         """
         return access_cut.phases(self)
 
     def layout(self) -> Layout | ComposedLayout:
-        """Normalise the access and return it as a layout, with one mode for each index that it was written with.
+        """Normalise the access and return it as a layout, with one mode for each index that the access was written
+        with.
 
-        Raise AccessError if a size is not a number, if a bound or domain condition is left, or if the offset is not
-        linear.
+        The result is a ComposedLayout if there is a swizzle or a constant offset. Raise AccessError if a size is not a
+        number, if a bound or domain condition remains, or if the offset is not linear in the axes.
         """
         return access_normal.layout_of(self)
 
@@ -259,15 +269,19 @@ class Access:
 
 
 def _divides_an_axis(congruence: Expr) -> bool:
-    """Return True if x in `congruence`, a condition x % s == 0, is not a sum, so that digits of an axis
-    can resolve it.
+    """Return True if the dividend x of `congruence`, a condition x % s == 0, is not a sum.
+
+    `normalise` then replaces the axis in x by digits, as for other divisions; it leaves a congruence of a sum
+    unchanged.
     """
     node = congruence.parts[0]
     return isinstance(node, Mod) and not isinstance(node.left, Sum)
 
 
 def extent_of(axis: Symbol) -> Expr:
-    """Return the number of values of an axis, its upper limit plus 1; raise AccessError if it has no upper limit."""
+    """Return the number of values of an axis: its upper limit plus 1. Raise AccessError if the axis has no
+    upper limit.
+    """
     if axis.upper is None:
         raise AccessError(f"axis {axis} has no extent")
     return axis.upper + 1

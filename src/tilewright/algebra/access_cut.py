@@ -43,12 +43,13 @@ if TYPE_CHECKING:
 
 
 def cut(access: Access, axis: Any, size: ExprLike, how: str) -> Access:
-    """Return the access with an axis q split into tiles of `size`: q = size*q_o + q_i, with an outer and an inner axis.
+    """Return the access with an axis q replaced by two axes, q_o and q_i: q = size*q_o + q_i, with 0 <= q_i < size.
 
-    `axis` is a name, or a tuple of names, slowest first, that are fused first. `how` says how a `size` that does not
-    divide the extents is treated: "box" ends the last tile early, "extend" pads axes until a tile is a box, "table"
-    decodes the flat index by a table. Raise AccessError if the cut is not possible; except for "table" the access must
-    be in normal form.
+    `axis` is a name, or a tuple of names, slowest first, of axes that are fused to one flat axis before the split.
+    `how` says what happens if `size` does not divide the extents: "box" makes the last tile smaller, "extend" pads axes
+    until a tile is a box, "table" moves the divisions by which the flat axis is decoded into table columns (symbols
+    that are computed once a task). Raise AccessError if the cut is not possible, or, unless `how` is "table", if the
+    access is not in normal form.
 
     >>> from tilewright.algebra import Access, index
     >>> p, q = index("p", 3), index("q", 14)
@@ -90,7 +91,9 @@ def _names_text(axes: Sequence[Symbol]) -> str:
 
 
 def _extent(axis: Symbol) -> Expr:
-    """Return the number of values of an axis, its upper limit plus 1; raise AccessError if it has no upper limit."""
+    """Return the number of values of an axis: its upper limit plus 1. Raise AccessError if the axis has no
+    upper limit.
+    """
     from tilewright.algebra.access import extent_of
 
     return extent_of(axis)
@@ -100,12 +103,12 @@ def _extent(axis: Symbol) -> Expr:
 
 
 def _cut_box(access: Access, digits: list[Symbol], size: Expr) -> Access:
-    """Return the access cut into tiles of `size` points, each a box over `digits` (the axes that are fused, slowest
-    first).
+    """Return the access cut into tiles of `size` points, each a box over `digits` (the fused axes, slowest first).
 
-    The tile takes whole axes, the fastest first, until the rest of `size` splits one. With extents 3, 4 and 8 and size
-    16, the tile is 2 x 8. If the tile is made of whole axes, the access is returned unchanged. A single axis is always
-    split, with a smaller last tile. Raise AccessError if no box has `size` points.
+    A tile contains whole axes, the fastest first, until the remaining number of points is less than the next axis or
+    divides it; that axis is split, and its last tile may be smaller. With extents 3, 4 and 8 and size 16, the tile is 2
+    x 8. If the tile consists of whole axes, the access is returned unchanged; a single axis is always split. Raise
+    AccessError if no such box has `size` points.
     """
     remaining = size
     for digit in reversed(digits):
@@ -128,8 +131,9 @@ def _cut_box(access: Access, digits: list[Symbol], size: Expr) -> Access:
 def _cut_extended(access: Access, digits: list[Symbol], size: Expr) -> Access:
     """Return the access cut into tiles of `size` points, after padding axes until each tile is a box over `digits`.
 
-    `digits` are the axes that are fused, slowest first. Points in the padding are outside the domain (iteration space).
-    Raise AccessError if a symbolic extent cannot be compared with the size.
+    `digits` are the fused axes, slowest first. Points in the padding are outside the domain (iteration space). If the
+    tile consists of whole (padded) axes, no axis is split. Raise AccessError if a symbolic extent cannot be compared
+    with the size.
     """
     remaining = size
     for digit in reversed(digits):
@@ -156,7 +160,9 @@ def _cut_extended(access: Access, digits: list[Symbol], size: Expr) -> Access:
 
 
 def _smallest_radix(extent: int, size: int) -> int:
-    """Return the smallest integer >= `extent` that divides `size` or is a multiple of it: extent 5, size 12 -> 6."""
+    """Return the smallest integer >= `extent` that divides `size` or is a multiple of `size`: extent 5,
+    size 12 -> 6.
+    """
     radix = extent
     while size % radix != 0 and radix % size != 0:
         radix += 1
@@ -174,8 +180,8 @@ def _enlarge_digit(access: Access, digit: Symbol, radix: Expr) -> Access:
 def _split_digit(access: Access, digit: Symbol, size: Expr) -> Access:
     """Return the access with the axis `digit` replaced by two new axes, outer and inner: digit = size*outer + inner.
 
-    If `size` does not divide the extent, a condition of the domain (iteration space) excludes the rest of the last
-    tile. An axis of extent 1 is left out.
+    If `size` does not divide the extent, a new condition of the domain (iteration space) excludes the rest of the last
+    tile. A new axis of extent 1 is left out.
     """
     extent = _extent(digit)
     count = quotient_of(extent, size)
@@ -192,8 +198,8 @@ def _axis_or_zero(name: str, extent: Expr) -> Expr:
 
 
 def _unused_name(access: Access, name: str) -> str:
-    """Return `name` if no axis of the access has it; otherwise `name` with the first number from 2 on that gives a new
-    name.
+    """Return `name` if no axis of the access has this name; otherwise `name` with numbers from 2 on appended until no
+    axis has the result: "q_o" -> "q_o2".
     """
     axis_names = {a.name for a in access.axes}
     candidate, number = name, 2
@@ -203,10 +209,10 @@ def _unused_name(access: Access, name: str) -> str:
 
 
 def _replace_axis(access: Access, old_axis: Symbol, new_axes: list[Symbol], value: Expr, domain: list[Expr]) -> Access:
-    """Return the access with the axis `old_axis` replaced by `new_axes`, and by the expression `value` in all
+    """Return the access with the axis `old_axis` replaced by `new_axes` in the list of axes, and by `value` in all
     expressions.
 
-    The conditions in `domain` are added to the access' domain (iteration space).
+    The conditions in `domain` are added to the domain (iteration space) of the access.
     """
     axes: list[Symbol] = []
     for a in access.axes:
@@ -219,14 +225,14 @@ def _replace_axis(access: Access, old_axis: Symbol, new_axes: list[Symbol], valu
 
 
 def _cut_table(access: Access, digits: list[Symbol], size: Expr) -> Access:
-    """Return the access with fused axes replaced by an outer and an inner axis, flat = size*outer + inner, without new
-    divisions in its coordinates.
+    """Return the access with fused axes replaced by an outer and an inner axis: flat = size*outer + inner.
 
     `digits` are the fused axes, slowest first; `flat` is their flat index. Terms of the offset and of conditions that
-    depend on the fused axes become table columns: symbols that are computed once a task, and whose definitions hold the
-    divisions of `flat`. The result accesses a tensor of one dimension. If `size` does not divide the fused extent, the
-    domain gets the condition flat < extent. Raise AccessError if a term depends on the fused axes and on another axis
-    too.
+    depend on the fused axes become table columns: symbols that are computed once a task, with the divisions of `flat`
+    in their definitions. So the coordinates get no new division. The result accesses a tensor of one dimension. If
+    `size` does not divide the fused extent, the domain gets the condition flat < extent. Raise AccessError if a term
+    depends on the fused axes and on another axis too, or if a condition on the fused axes is neither a comparison nor a
+    congruence.
     """
     extent: Expr = ONE
     weights: dict[Symbol, Expr] = {}
@@ -275,10 +281,12 @@ class _TableColumns:
         self.name, self.digits, self.decoded, self.columns = name, digits, decoded, columns
 
     def gather(self, e: Expr) -> Expr:
-        """Return the expression `e` with one table column in place of the sum of its terms in the fused axes.
+        """Return the expression `e` with the sum of its terms in the fused axes replaced by a table column, or by minus
+        a column.
 
-        A table column is a symbol whose value is looked up by the fused axes' flat index. If `columns` has no column of
-        this sum yet, a new one is added to it. Raise AccessError if such a term also depends on another axis.
+        A table column is a symbol whose value is looked up by the flat index of the fused axes. A new column is
+        appended to `self.columns` if none has this sum or its negative as its value. Raise AccessError if a term
+        depends on the fused axes and on another axis too.
         """
         constant, terms = linear(e)
         of_table = []
@@ -296,11 +304,10 @@ class _TableColumns:
         return add_all([self.column(add_all(of_table)), *rest] if of_table else rest)
 
     def gather_condition(self, condition: Expr) -> Expr:
-        """Return the condition with its terms in the fused axes replaced by table columns; new columns are added to
-        `columns`.
+        """Return the condition with its terms in the fused axes replaced by table columns, as `gather` does.
 
-        A condition without fused axes keeps its form. Raise AccessError if a condition with them is neither e >= 0 nor
-        e == 0.
+        New columns are appended to `self.columns`. A condition without fused axes stays as it is. Raise AccessError if
+        a condition with fused axes is neither e >= 0 nor e == 0, or for the reasons of `gather`.
         """
         if not condition.symbols & self.digits:
             return self.decoded(condition)
@@ -311,16 +318,17 @@ class _TableColumns:
         raise AccessError(f"no table over {self.name}: the condition {condition} is not a comparison")
 
     def only(self, e: Expr) -> bool:
-        """Return True if `e` depends on the fused axes and on sizes only, on no other axis."""
+        """Return True if `e` depends on no axis except the fused ones. Symbols with the lower limit 0 count as axes,
+        others as sizes.
+        """
         return not any(s.lower is ZERO for s in e.symbols - self.digits)
 
     def congruence(self, condition: IsZero) -> Expr:
-        """Return the condition x % s == 0 with one table column in place of the terms of x that depend on the fused
-        axes.
+        """Return the condition x % s == 0 with the terms of x in the fused axes replaced by a table column, as `gather`
+        does.
 
-        A table column is a symbol whose value is looked up by the fused axes' flat index. If `columns` has no column of
-        these terms yet, a new one is added to it. Raise AccessError if the condition does not have this form, or if one
-        of the terms also depends on another axis.
+        A new column may be appended to `self.columns`. Raise AccessError if the condition has another form, or for the
+        reasons of `gather`.
         """
         node = condition.operand
         if not isinstance(node, Mod):
@@ -328,11 +336,11 @@ class _TableColumns:
         return is_zero(self.gather(node.left) % node.right)
 
     def column(self, part: Expr) -> Expr:
-        """Return the table column whose value is `part`, an expression of the fused axes; or -column, if a column has
-        the negative value.
+        """Return the table column with the value `part`, an expression of the fused axes; or minus a column with the
+        value -part.
 
-        If `columns` has no column of either kind, a new one is added to it. A column is a symbol; its definition is the
-        expression in terms of the flat index.
+        A column is a symbol; its definition is the expression in terms of the flat index. If `self.columns` has neither
+        column, a new one is appended to it.
         """
         definition = self.decoded(part)
         opposite = scale(definition, -1)
@@ -408,7 +416,8 @@ def _linear_congruence(access: Access, bound: Expr) -> tuple[dict[Symbol, int], 
 def _select_residue(access: Access, axis: Symbol, step: int, residue: int) -> Access:
     """Return the access restricted to points with axis == step*outer + residue; the new axis `outer` replaces `axis`.
 
-    If there is no such point, the access gets the domain (0), which is never true.
+    If only one value of `axis` has this residue, the access gets no new axis. If none has, the access gets the domain
+    (0), which is never true.
     """
     extent = _extent(axis)
     count = ceildiv(extent - residue, step)
@@ -423,12 +432,11 @@ def _select_residue(access: Access, axis: Symbol, step: int, residue: int) -> Ac
 
 
 def why_not_join(accesses: Sequence[Access], outer: str, inner: str) -> str | None:
-    """Return the reason, as a text, why the axes `outer` and `inner` cannot be fused in all these accesses; None if
+    """Return a text with the reason why the axes `outer` and `inner` cannot be fused in all these accesses; None if
     they can.
 
-    They can if (outer, inner) counts like one flat axis: one step of `outer` changes the offset, and every condition,
-    as much as the full range of `inner` does. An access with neither axis is skipped; one with only one of them
-    prevents fusion.
+    They can be fused if one step of `outer` changes the offset, and the operand of each condition, as much as the full
+    range of `inner` does. An access with neither axis is skipped; an access with only one of the two prevents fusion.
 
     >>> from tilewright.algebra import Access, index
     >>> p, q, c = index("p", 3), index("q", 4), index("c", 5)
@@ -458,9 +466,10 @@ def why_not_join(accesses: Sequence[Access], outer: str, inner: str) -> str | No
 
 
 def join(access: Access, outer: str, inner: str, name: str) -> Access:
-    """Return the access with the axes `outer` and `inner` fused to one flat axis `name`, `inner` being the faster.
+    """Return the access with the axes `outer` and `inner` fused to one flat axis called `name`; `inner` is the faster
+    one.
 
-    Raise AccessError if that is not possible: see `why_not_join`.
+    Raise AccessError if they cannot be fused: see `why_not_join`.
 
     >>> from tilewright.algebra import Access, index
     >>> p, q = index("p", 3), index("q", 4)

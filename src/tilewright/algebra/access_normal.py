@@ -49,8 +49,9 @@ def normalise(access: Access, digit_names: Mapping[str, Names]) -> Access:
     """Return the normal form of the access: each axis that // or % divide is replaced by digits (mixed-radix parts).
 
     An xor becomes a swizzle, and bounds that the domain implies are dropped. An access that is never in bounds gets the
-    coordinates 0. If there is no normal form, return the given access with the reason in its field `general`.
-    `digit_names` maps axis names to names for their digits, slowest first; it overrides the access' own `digit_names`.
+    coordinates 0. If there is no normal form, return the given access with the reason in the field `general`.
+    `digit_names` is {axis name: names of its digits, slowest first}; it overrides the field `digit_names` of the
+    access. Raise AccessError if the number of names is wrong, or if an axis has such a name already.
     """
     names = dict(access.digit_names) | dict(digit_names)
     if ZERO in access.bounds:  # never in bounds: the coordinates do not matter
@@ -110,8 +111,8 @@ def _divisors(access: Access) -> dict[Symbol, list[Expr]]:
 
 
 def _sorted_divisors(divisors: list[Expr]) -> list[Expr]:
-    """Return the divisors in ascending order; symbolic ones are ordered so that each follows the divisors that divide
-    it.
+    """Return the divisors in ascending order. If one is symbolic, they are ordered so that each follows the divisors
+    that divide it.
     """
     if all(isinstance(d, Const) for d in divisors):
         return sorted(divisors, key=int)
@@ -131,10 +132,12 @@ def _why_no_chain(divided: dict[Symbol, list[Expr]]) -> str | None:
 
 
 def _split_into_digits(access: Access, divided: dict[Symbol, list[Expr]], names: Mapping[str, Names]) -> Access:
-    """Return the access with each axis in `divided`, {axis: divisors}, replaced by its digits, which become axes.
+    """Return the access with each axis in `divided`, {axis: divisors in ascending order}, replaced by its digits as new
+    axes.
 
-    Divisors 4 and 12 of an axis m give m = 12*m_2 + 4*m_1 + m_0. `names` maps axis names to names for the digits. If
-    the last divisor does not divide the extent, `axis < extent` becomes a condition of the domain (iteration space).
+    Divisors 4 and 12 of an axis m give m = 12*m_2 + 4*m_1 + m_0. `names` is {axis name: names of its digits}; raise
+    AccessError if these do not fit (see `_digit_names`). If the last divisor does not divide the extent, `axis <
+    extent` becomes a condition of the domain (iteration space). Digits of extent 1 are left out.
     """
     images: dict[Symbol, Expr] = {}
     axes: list[Symbol] = []
@@ -170,9 +173,10 @@ def _digit_names(axis: Symbol, weights: list[Expr], names: Names | None, axis_na
     """Return the names of the digits of `axis`, fastest first; `weights` are the digits' weights in the flat index, 1
     first.
 
-    `names` are the names wanted, slowest first; None gives numbered names m_0, m_1, ... If `names` is {name: extent},
-    the extents give each name a weight, and a digit gets the name with its weight; a digit without one is numbered.
-    Raise AccessError if the number of names is wrong, or if a name is in `axis_names`, the names that exist already.
+    `names` are the wanted names, slowest first; None gives the numbered names m_0, m_1, ... If `names` is {name:
+    extent}, the extents give each name a weight, and a digit gets the name with the digit's weight; a digit whose
+    weight has no name is numbered. Raise AccessError if the number of names is wrong, or if one is in `axis_names`, the
+    names of all axes.
     """
     numbered = [f"{axis.name}_{i}" for i in range(len(weights))]
     if names is None:
@@ -199,12 +203,12 @@ def _digit_names(axis: Symbol, weights: list[Expr], names: Names | None, axis_na
 
 
 def _use_exact_quotients(access: Access) -> Access:
-    """Return the access with x // s replaced by the exact quotient x / s if a congruence, a bound x % s == 0, makes it
-    exact.
+    """Return the access with x // s replaced by the exact quotient x / s for each sum x with a congruence, a bound x %
+    s == 0.
 
-    Only a sum x is treated so, such as (h - r) // 2; other dividends are split into digits instead. The congruences
-    stay. Other bounds that contain such a quotient are multiplied by s, so that they contain no division. Without a
-    congruence of a sum the access is returned unchanged.
+    The congruences stay; they are what makes the quotients exact. Other bounds that contain such a quotient are
+    multiplied by s, so that they contain no division. A dividend x that is not a sum is left to the split into digits.
+    Without a congruence of a sum the access is returned unchanged.
     """
     images: dict[Expr, Expr] = {}
     for bound in access.congruences:
@@ -273,13 +277,13 @@ def _xor_to_swizzle(access: Access) -> Access:
 
 
 def _matching_swizzle(access: Access, target: Expr, source: Expr) -> Swizzle | None:
-    """Return the swizzle of the offset that has the same effect as target ^ source in place of the axis `target`; None
-    if there is none.
+    """Return the swizzle of the offset that has the effect of target ^ source at the axis `target`; None if there is
+    none.
 
-    `access` has the axis `target` where the author wrote the xor. There is a swizzle only under these conditions. All
-    extents and strides are powers of two, so that each axis takes a range of the offset's bits. No two axes share a
-    bit. `source` is one axis, times 1 and plus 0, and has no more bits than `target`. The offset's constant is a
-    multiple of 2**n, where n is above all bits of both axes.
+    In the coordinates of `access`, the plain axis `target` already stands in place of the xor. There is a swizzle only
+    under these conditions. All extents and strides are powers of two, so that each axis takes a range of the offset's
+    bits. No two axes share a bit. `source` is one axis, times 1 and plus 0, and has no more bits than `target`. The
+    offset's constant is a multiple of 2**n, where n is above all bits of both axes.
     """
     if not isinstance(target, Symbol) or target not in access.axes:
         return None
@@ -329,10 +333,10 @@ def _is_power_of_two(n: int) -> bool:
 
 
 def layout_of(access: Access) -> Layout | ComposedLayout:
-    """Return the layout of the access, normalised first, with one mode for each index that it was written with.
+    """Return the layout of the access, normalised first, with one mode for each index that the access was written with.
 
-    It is composed if there is a swizzle or a constant offset. Raise AccessError if there is no layout: a condition is
-    left, the offset is not linear, or a size is symbolic.
+    The result is a ComposedLayout if there is a swizzle or a constant offset. Raise AccessError if there is no layout:
+    a condition is left, the offset is not linear in the axes, or a size is symbolic.
     """
     normal = access if access.general is None and not access.divisions else normalise(access, {})
     if normal.general:
@@ -353,10 +357,10 @@ def layout_of(access: Access) -> Layout | ComposedLayout:
 
 
 def _mode_of_index(name: Symbol, value: Expr, strides: dict[Symbol, Expr]) -> Layout:
-    """Return the layout mode of the index `name`, coalesced, with its digits fastest first.
+    """Return the layout mode of the index symbol `name`, coalesced, with its digits fastest first.
 
     `value` is the index as a weighted sum of its digits; `strides` is {digit: stride in memory}. Raise AccessError if
-    `value` is no such sum, or if a number is symbolic.
+    `value` is no such sum, if the weights leave gaps, or if a weight or stride is symbolic.
     """
     form = linear_form(value, value.symbols)
     if form is None or form[1] is not ZERO:
@@ -375,8 +379,8 @@ def _mode_of_index(name: Symbol, value: Expr, strides: dict[Symbol, Expr]) -> La
 
 
 def _require_number(e: Expr, what: str) -> int:
-    """Return the int of `e`, which must be a constant; raise AccessError for other expressions, naming
-    `e` by `what`.
+    """Return the int of the constant expression `e`. Raise AccessError for other expressions, with `what` as the name
+    of `e`.
     """
     if not isinstance(e, Const):
         raise AccessError(f"there is no layout: {what} is {e}, not a number")

@@ -102,10 +102,11 @@ def _is_zero(x: Any) -> bool:
 
 
 def E(*path: int) -> ScaledBasis:
-    """Return the basis stride that moves one step along the mode `path`; a layout with such strides has coordinates as
-    values.
+    """Return the basis stride that moves one step along the mode `path` of the codomain (the space of a layout's
+    values).
 
-    `E(1)` is mode 1; `E(0, 1)` is mode 1 inside mode 0.
+    The values of a layout with such strides are coordinates. `E(1)` is mode 1; `E(0, 1)` is mode 1 inside mode 0. Raise
+    LayoutError for a negative mode number, and for too many modes.
 
     >>> E(0), 5 * E(1), E(0, 1)
     (1@0, 5@1, 1@1@0)
@@ -116,9 +117,9 @@ def E(*path: int) -> ScaledBasis:
 def coordinate_of(value: Any, strides: tuple[Any, ...]) -> Any:
     """Return `value`, a sum of basis strides that a layout computed, as a coordinate tuple.
 
-    Modes without a step are 0. `strides` are the layout's strides, flat; they determine how the tuple is nested.
-    Strides E(0) and E(1) and the value 2@1 give (0, 2). Raise LayoutError if strides move along a mode and also along a
-    mode inside it.
+    `strides` are the layout's strides, as a flat tuple; they determine how the coordinate is nested. Modes without a
+    step are 0. Strides E(0) and E(1) and the value 2@1 give (0, 2). Raise LayoutError if `value` has steps along a mode
+    inside which other strides move.
     """
     steps: Mapping[Path, Any]
     if isinstance(value, ScaledBasis):
@@ -135,8 +136,8 @@ def _build_coordinate(prefix: Path, paths: list[Path], steps: Mapping[Path, Any]
     """Return the coordinate inside the mode `prefix` (a path of mode numbers): an int, or a tuple with one entry for
     each mode.
 
-    `paths` are all modes along which strides move; `steps` is {path: number of steps}. Raise LayoutError if the steps
-    move along `prefix` itself and strides along a mode inside it.
+    `paths` are all modes along which strides move; `steps` is {path: number of steps}. Raise LayoutError if there are
+    steps along `prefix` and strides along a mode inside `prefix`.
     """
     below = [p for p in paths if len(p) > len(prefix) and p[: len(prefix)] == prefix]
     if not below:

@@ -39,8 +39,8 @@ def from_modes(modes: list[tuple[Any, Any]]) -> Layout:
 def by_mode(operation: Any, layout: Layout, tiler: tuple[Any, ...], name: str) -> Layout:
     """Return the layout with its mode i replaced by operation(mode i, tiler[i]), for every entry of `tiler`.
 
-    Modes beyond the tiler are unchanged. Raise LayoutError if the tiler has more modes than the layout; `name` names
-    the operation in the message.
+    Modes beyond the tiler are unchanged. Raise LayoutError if the tiler has more entries than the layout has modes;
+    `name` is the operation's name in the message.
     """
     if rank(layout) < len(tiler):
         raise LayoutError(f"{name} of {layout} by {tiler}: the tiler has {len(tiler)} modes, the layout {rank(layout)}")
@@ -50,14 +50,14 @@ def by_mode(operation: Any, layout: Layout, tiler: tuple[Any, ...], name: str) -
 
 @inside_composed
 def coalesce(layout: Layout, profile: Any = None) -> Layout:
-    """Return the layout with as few modes as possible, as the same function of one integer index.
+    """Return the layout with as few modes as possible that is the same function of one integer index.
 
     Modes of size 1 are removed, and neighbours s0:d0, s1:d1 are joined if s0*d0 == d1. With a tuple as `profile`, mode
-    i of the layout is coalesced by profile[i], and modes beyond the profile are unchanged. Entries of a profile that
-    are no tuples have no meaning.
+    i of the layout is coalesced by profile[i], and modes beyond the profile are unchanged. An entry that is no tuple
+    coalesces its mode as a whole, whatever its value.
 
     Post-condition, for the result R and the layout L: size(R) == size(L), R(i) == L(i) for i < size(L), and depth(R) <=
-    1 (at the profile's leaves).
+    1 (at the profile's leaves). Raise LayoutError if the profile has more entries than the layout has modes.
 
     >>> coalesce(Layout((2, (1, 6)), (1, (6, 2))))
     Layout(12, 1)
@@ -90,8 +90,9 @@ def filter_zeros(layout: Layout) -> Layout:
 
 @inside_composed
 def filter(layout: Layout, profile: Any = None) -> Layout:  # noqa: A001 - the customary name
-    """Return the layout without stride-0 and extent-1 modes, coalesced; with a tuple `profile`, mode i is coalesced by
-    profile[i].
+    """Return the layout without stride-0 and extent-1 modes, coalesced; `profile` is as for `coalesce`.
+
+    With a tuple as `profile`, modes stay separate: mode i is coalesced by profile[i].
 
     >>> filter(Layout((2, 4), (0, 1)))
     Layout(4, 1)
@@ -181,7 +182,8 @@ def _named_mode(a: Layout, d: ScaledBasis, b: Layout) -> Layout:
 
 
 def _extended_modes(layout: Layout) -> list[tuple[Any, Any]]:
-    """Return the (extent, stride) modes of the coalesced layout, in a form that also holds for indices past its end.
+    """Return the (extent, stride) modes of the coalesced layout, in a form that also holds for indices past the
+    layout's end.
 
     Past the end, the last mode continues. So a last mode of extent 1 is kept if its stride does not continue the mode
     before it: the layout (4, 1):(1, 10) continues with 10, not with 4.
@@ -205,7 +207,7 @@ class _Composition:
     def pick(self, s: int, d: int) -> Layout:
         """Return the layout of the `s` elements of A at the indices 0, d, ..., (s-1)*d: the composition A o (s:d).
 
-        The largest index that the elements reach within mode j of A is added to `self.reach[j]`, for
+        For each mode j of A, the largest digit that these elements have there is added to `self.reach[j]`, for
         `require_no_carry`. Raise LayoutError if there is no such layout.
         """
         if d == 0:
@@ -240,7 +242,8 @@ class _Composition:
         return from_modes(parts)
 
     def require_no_carry(self) -> None:
-        """Raise LayoutError if the modes of B picked so far together run past the end of a mode of A.
+        """Raise LayoutError if the modes of B that `pick` has processed so far together run past the end of a mode of
+        A.
 
         The last mode of A is not checked: it continues past its end.
         """

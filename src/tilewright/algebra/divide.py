@@ -63,7 +63,8 @@ def logical_divide(layout: Any, tiler: Any) -> Any:
 
 
 def _drop_trailing_ones(layout: Layout) -> Layout:
-    """Return the layout coalesced if its last mode has extent 1; otherwise, and if it has one element, unchanged.
+    """Return the layout coalesced if its last mode has extent 1. Otherwise, and if the layout has one element, return
+    it unchanged.
 
     The result is the same function of one integer index.
     """
@@ -147,12 +148,12 @@ def _unzip(
 
 @inside_composed
 def logical_product(block: Any, tiler: Any) -> Any:
-    """Return the layout (block, offsets of its copies): one copy of the block for each element of the tiler, in its
-    order.
+    """Return the layout (block, offsets of the copies): one copy of the block for each element of the tiler, in the
+    tiler's order.
 
     `tiler` is a layout, an int (that many copies), None (the block is returned unchanged) or a tuple of tilers, one for
-    each mode. If the values of the block are coordinates, so must be those of the tiler (else LayoutError): they count
-    copies along each axis.
+    each mode. If the values of the block are coordinates, the values of the tiler must be coordinates too, which count
+    copies along each axis; otherwise raise LayoutError.
 
     Post-condition, for the result R, the block A and a tiler that is a layout B: R[0] == A, compatible(B, R[1]), and
     the copies for different values of B are disjoint.
@@ -178,9 +179,8 @@ def logical_product(block: Any, tiler: Any) -> Any:
 
 
 def _multiply_extents(a: Any, b: Any) -> Any:
-    """Return a * b for two extents. If one is a shape (a tuple), multiply entry by entry.
-
-    Missing entries count as 1.
+    """Return a * b for two extents. If one is a shape (a tuple), multiply entry by entry; missing entries
+    count as 1.
     """
     if not isinstance(a, tuple) and not isinstance(b, tuple):
         return a * b
@@ -207,6 +207,8 @@ def zipped_product(block: Any, tiler: Any) -> Any:
 def tiled_product(block: Any, tiler: Any) -> Any:
     """Return the block repeated over the layout `tiler`, as ((block modes), tiler mode, tiler mode, ...).
 
+    `tiler` is as for `logical_product`: an int or layout for one mode, or a tuple with one for each mode.
+
     Post-condition: the modes are those of zipped_product, with its second mode ungrouped.
 
     >>> tiled_product(Layout(4, 1), Layout((2, 3)))
@@ -219,6 +221,8 @@ def tiled_product(block: Any, tiler: Any) -> Any:
 @inside_composed
 def flat_product(block: Any, tiler: Any) -> Any:
     """Return the block repeated over the layout `tiler`, as (block mode, ..., tiler mode, ...).
+
+    `tiler` is as for `logical_product`: an int or layout for one mode, or a tuple with one for each mode.
 
     Post-condition: the modes are those of zipped_product, both ungrouped.
 
@@ -245,9 +249,14 @@ def _ranked_product(block: Layout, tiler: Any) -> list[tuple[Layout, Layout]]:
 
 @inside_composed
 def blocked_product(block: Any, tiler: Any) -> Any:
-    """Return the block repeated mode by mode, with copies kept together: mode i is (block mode i, tiler mode i).
+    """Return the block repeated mode by mode, with copies kept together: mode i is (block mode i, layout of the copies
+    along i).
 
-    Post-condition, for the result R and the block A: R[i] == (A[i], copies along i); a block stays together.
+    `tiler` is a layout, an int or a shape; its mode i counts the copies along mode i of the block. If block and tiler
+    differ in rank, missing modes have one element.
+
+    Post-condition, for the result R and the block A: R[i] == (A[i], copies along i), so the elements of a block stay
+    neighbours.
 
     >>> blocked_product(Layout((2, 5), (5, 1)), Layout((3, 4)))
     Layout(((2, 3), (5, 4)), ((5, 10), (1, 30)))
@@ -257,9 +266,12 @@ def blocked_product(block: Any, tiler: Any) -> Any:
 
 @inside_composed
 def raked_product(block: Any, tiler: Any) -> Any:
-    """Return the block repeated mode by mode, with copies interleaved: mode i is (tiler mode i, block mode i).
+    """Return the block repeated mode by mode, with copies interleaved: mode i is (layout of the copies along i, block
+    mode i).
 
-    Post-condition, for the result R and the block A: R[i] == (copies along i, A[i]); neighbours belong to different
+    `tiler` is as for `blocked_product`.
+
+    Post-condition, for the result R and the block A: R[i] == (copies along i, A[i]), so neighbours belong to different
     copies.
 
     >>> raked_product(Layout((2, 5), (5, 1)), Layout((3, 4)))
@@ -269,10 +281,9 @@ def raked_product(block: Any, tiler: Any) -> Any:
 
 
 def make_ordered_layout(extents: Any, order: Any) -> Layout:
-    """Return the packed layout of shape `extents` whose modes are stored in the order of `order`: the smallest is
-    fastest.
+    """Return the packed layout of shape `extents` in which modes with smaller entries of `order` have smaller strides.
 
-    `order` has one integer for each mode; an entry for a nested mode holds for all its modes. Of modes with equal
+    `order` has one integer for each mode; an entry for a nested mode holds for all modes inside. Of modes with equal
     entries the first is fastest. A mode of one element has stride 0. Raise LayoutError if `order` does not have the
     structure of the shape, or if an entry is no integer.
 
@@ -298,11 +309,10 @@ def make_ordered_layout(extents: Any, order: Any) -> Layout:
 
 
 def make_layout_like(layout: Any) -> Layout:
-    """Return the packed layout with the shape of `layout`, whose modes have the same order of strides; stride 0 stays
-    0.
+    """Return the packed layout with the shape of `layout` and the same order of strides; stride 0 stays 0.
 
     A mode of one element gets stride 0. Of modes with equal strides the first is fastest. Raise LayoutError if a stride
-    is negative, or if the values are coordinates.
+    is negative, if the values are coordinates, or for a composed layout.
 
     Post-condition, for the result R and the layout L: congruent(R, L), cosize(R) == size(filter_zeros(L)), and of two
     modes of more than one element the one with the smaller stride in L has the smaller stride in R.
@@ -329,7 +339,8 @@ def _order_of_leaves(extents: Any, order: Any, full_shape: Any, full_order: Any)
     """Return a flat list with the entry of `order` for each leaf of the shape `extents`: ((2, 2), 3) and (1, 0) -> [1,
     1, 0].
 
-    Raise LayoutError if they do not fit. `full_shape` and `full_order` are the caller's arguments, for the message.
+    Raise LayoutError unless `order` has an entry for each mode. `full_shape` and `full_order` are the caller's
+    arguments, for the message.
     """
     if not isinstance(order, tuple):
         return [order] * len(leaves(extents))

@@ -50,9 +50,9 @@ _LOCAL_REFCOUNT = _refcount_of_local()  # the count of an object that only a loc
 
 
 def forget_unused() -> None:
-    """Remove from the table of nodes, `_nodes`, every expression node that nothing outside the table refers to.
+    """Remove from the table of nodes, `_nodes`, every expression node that is referred to only by the table.
 
-    Also set the table size at which the next sweep starts.
+    Also set the table size at which the next call is due.
     """
     global _next_sweep
     keys = list(_nodes)  # operands come before the node, and are part of its key
@@ -98,7 +98,10 @@ class Expr:
 
     @property
     def symbols(self) -> frozenset[Symbol]:
-        """Return the set of symbols that occur in the expression, without those in their bounds and definitions."""
+        """Return the set of symbols that occur in the expression.
+
+        Symbols that occur only in the limits or definition of another symbol are left out.
+        """
         if self._symbols is None:
             symbols: set[Symbol] = set()
             for part in self.parts:
@@ -137,8 +140,8 @@ class Expr:
         """Return the floor-division and remainder nodes of the expression, at any depth, that are not in the set
         `seen`.
 
-        Every visited node that contains a division is added to `seen`. One set can so serve several expressions, and
-        each node is returned once.
+        Every visited node that contains a division is added to `seen`. If several calls share one set, each node is
+        returned only once.
         """
         divisions: list[FloorDiv | Mod] = []
         stack: list[Expr] = [self]
@@ -268,6 +271,8 @@ class Expr:
     def subs(self, values: Mapping[Any, ExprLike]) -> Expr:
         """Return the expression with symbols replaced, and simplified anew; `values` is {symbol or name: int or
         expression}.
+
+        Raise OutOfRange for a number outside a symbol's range.
         """
         from tilewright.algebra.expr_use import substitute
 
@@ -353,7 +358,9 @@ class Symbol(Expr):
 
     @property
     def background(self) -> frozenset[Symbol]:
-        """Return the symbols that occur in this symbol's bounds and in its definition."""
+        """Return the symbols that occur in this symbol's limits (`lower`, `upper`) and in its `definition`; not the
+        symbol itself.
+        """
         symbols: set[Symbol] = set()
         for e in (self.lower, self.upper, self.definition):
             if e is not None:
@@ -467,7 +474,7 @@ class AtLeastZero(Expr):
 
     @property
     def parts(self) -> tuple[Expr, ...]:
-        """Return a tuple of the one operand, whose sign is tested."""
+        """Return (operand,): the expression that is compared with 0."""
         return (self.operand,)
 
 
@@ -479,7 +486,7 @@ class IsZero(Expr):
 
     @property
     def parts(self) -> tuple[Expr, ...]:
-        """Return a tuple of the one operand, which is compared with 0."""
+        """Return (operand,): the expression that is compared with 0."""
         return (self.operand,)
 
 
@@ -487,12 +494,12 @@ class IsZero(Expr):
 
 
 def _intern(node: Any, key: int, lo: Bound, hi: Bound, multiple: int, open_: bool, identity: Any) -> Any:
-    """Fill in the facts of the new `node`, enter it in the table `_nodes`, and return it. If the table has an equal
-    node already, return that one instead.
+    """Fill in the facts of the new `node`, enter it in the table `_nodes`, and return it; if the table has an equal
+    node, return that.
 
-    Facts: `key` orders nodes, `lo` and `hi` are its numeric range, `multiple` divides all its values, and `open_` says
-    that its range depends on symbolic bounds. `identity` is the table's key: operator and operands. A table that has
-    grown large is swept.
+    Facts: `key` orders nodes, `lo` and `hi` are the numeric range, `multiple` divides all values, and `open_` says that
+    the range depends on symbolic bounds. `identity` is the table's key: operator and operands. If the table has become
+    large, nodes that nothing else refers to are removed.
     """
     node.key = key
     node.lo = lo
@@ -554,7 +561,9 @@ def as_expr(value: Any) -> Expr:
 
 
 def index_of(value: Any) -> int:
-    """Return the integer that `value.__index__()` gives; raise ExpressionError if it has none."""
+    """Return the integer that `value.__index__()` gives; raise ExpressionError if `value` has no such method or the
+    call fails.
+    """
     try:
         return operator.index(value)
     except (TypeError, ValueError, RuntimeError):  # frameworks raise different errors for traced tensors
@@ -578,8 +587,8 @@ def symbol(
     """Return the symbol `name` with lo <= symbol <= hi (None: no limit), always a multiple of `multiple_of`.
 
     The limits may be expressions: they are facts that proofs use. A `definition` is the expression that the symbol is
-    equal to. Raise ExpressionError if the name is no identifier, if no integer lies within the limits, or if
-    `multiple_of` is below 1.
+    equal to. Equal arguments give the same object. Raise ExpressionError if the name is no identifier, if no integer
+    lies within the limits, or if `multiple_of` is below 1.
 
     >>> W = symbol("W", 1)
     >>> Q = symbol("Q", 1, definition=(W - 3) // 2 + 1)      # the columns of a 3-wide filter with stride 2
@@ -626,8 +635,7 @@ def _int_bound(bound: Bound) -> Bound:
 
 
 def index(name: str, extent: ExprLike) -> Symbol:
-    """Return a symbol called `name` that runs over 0, ..., extent - 1; raise ExpressionError if `extent` is never above
-    0.
+    """Return the symbol `name` that runs over 0, ..., extent - 1; raise ExpressionError if `extent` cannot be above 0.
 
     >>> i = index("i", 10)
     >>> i.lo, i.hi
@@ -639,7 +647,8 @@ def index(name: str, extent: ExprLike) -> Symbol:
 def extent(name: str, at_least: int = 1, *, multiple_of: int = 1, definition: ExprLike | None = None) -> Symbol:
     """Return the symbol `name` of a size, an integer >= `at_least` that is known only at run time.
 
-    It is a multiple of `multiple_of`. A `definition` is the expression that computes the size from others.
+    It is a multiple of `multiple_of`. A `definition` is the expression that computes the size from other sizes. Errors
+    are those of `symbol`.
 
     >>> C = extent("C", multiple_of=32)
     >>> C % 32, 32 * (C // 32) is C

@@ -15,7 +15,8 @@ from tilewright.errors import ExpressionError
 
 
 def at_least_zero(e: Expr) -> Expr:
-    """Return the condition e >= 0 as an expression, simplified; 1 if it provably always holds, 0 if it never does.
+    """Return the condition e >= 0 as an expression, simplified: 1 if it provably always holds, 0 if it provably never
+    does.
 
     Common factors of the coefficients are divided out: 4*i - 6 >= 0 becomes i - 2 >= 0.
     """
@@ -31,7 +32,7 @@ def at_least_zero(e: Expr) -> Expr:
 
 
 def is_zero(e: Expr) -> Expr:
-    """Return the condition e == 0 as an expression, simplified; 1 if it provably always holds, 0 if it never does.
+    """Return the condition e == 0 as an expression, simplified: 1 if `e` is the number 0, 0 if `e` is provably never 0.
 
     `e` and -e give the same node.
     """
@@ -64,7 +65,8 @@ def condition_node(kind: Any, operand: Expr) -> Expr:
 
 
 def eq(a: _e.ExprLike, b: _e.ExprLike) -> Expr:
-    """Return the condition a == b. (The operator == compares nodes, not values.)
+    """Return the condition a == b as a simplified expression of value 1 or 0. (The operator == compares nodes, not
+    values.)
 
     >>> from tilewright.algebra.expr import index
     >>> eq(2 * index("i", 10), 5), eq(index("i", 10), 5)
@@ -74,7 +76,9 @@ def eq(a: _e.ExprLike, b: _e.ExprLike) -> Expr:
 
 
 def ne(a: _e.ExprLike, b: _e.ExprLike) -> Expr:
-    """Return the condition a != b as an expression, 1 or 0. (The operator != compares nodes, not values.)"""
+    """Return the condition a != b as a simplified expression of value 1 or 0. (The operator != compares nodes, not
+    values.)
+    """
     return negate(eq(a, b))
 
 
@@ -99,13 +103,15 @@ def negate(condition: Expr) -> Expr:
 
 
 def require_condition(e: Expr) -> None:
-    """Raise ExpressionError unless the range of `e` is within 0 and 1, as that of a condition is."""
+    """Raise ExpressionError unless all values of `e` are known to be 0 or 1, as those of a condition are."""
     if e.lo < 0 or e.hi > 1:
         raise ExpressionError(f"{e} is not a condition: it takes values from {e.lo} to {e.hi}")
 
 
 def all_of(*conditions: Expr) -> Expr:
-    """Return the condition that all of `conditions` hold; without arguments it is 1 (true).
+    """Return the condition that all of `conditions` hold, simplified; without arguments it is 1 (true).
+
+    Raise ExpressionError if an argument may have other values than 0 and 1.
 
     >>> from tilewright.algebra.expr import index
     >>> i = index("i", 10)
@@ -116,9 +122,11 @@ def all_of(*conditions: Expr) -> Expr:
 
 
 def conjuncts(conditions: Iterable[Expr]) -> tuple[Expr, ...]:
-    """Return the conditions, simplified together, as a tuple; their conjunction is unchanged.
+    """Return conditions, as a tuple, that all hold exactly if all `conditions` hold, with redundant ones removed.
 
-    Always-true conditions, duplicates and weaker ones are removed. If the conjunction is always false, it is (0,).
+    Always-true conditions, duplicates, and weaker conditions (i >= 2 beside i >= 4) are removed. The result is (0,) if
+    the conditions exclude each other, and () if all always hold. Raise ExpressionError if one may have other values
+    than 0 and 1.
 
     >>> from tilewright.algebra.expr import index
     >>> i = index("i", 10)
@@ -132,7 +140,9 @@ def conjuncts(conditions: Iterable[Expr]) -> tuple[Expr, ...]:
 
 
 def any_of(*conditions: Expr) -> Expr:
-    """Return the condition that at least one of `conditions` holds; without arguments it is 0 (false).
+    """Return the condition that at least one of `conditions` holds, simplified; without arguments it is 0 (false).
+
+    Raise ExpressionError if an argument may have other values than 0 and 1.
 
     >>> from tilewright.algebra.expr import index
     >>> i = index("i", 10)
@@ -145,8 +155,8 @@ def any_of(*conditions: Expr) -> Expr:
 def _connective(kind: Any, conditions: tuple[Expr, ...], neutral: Expr, absorbing: Expr) -> Expr:
     """Return the simplified conjunction or disjunction of the conditions; `kind` is the node class, And or Or.
 
-    `neutral` is the operand that changes nothing (1 for And, 0 for Or), `absorbing` the one that decides the result (0
-    for And, 1 for Or). Raise ExpressionError if an operand is no condition.
+    `neutral` is the operand that changes nothing (1 for And, 0 for Or), `absorbing` the operand that decides the result
+    (0 for And, 1 for Or). Raise ExpressionError if an operand may have other values than 0 and 1.
     """
     flat: list[Expr] = []
     for a in conditions:
@@ -169,9 +179,10 @@ def _connective(kind: Any, conditions: tuple[Expr, ...], neutral: Expr, absorbin
 
 
 def _has_opposed_pair(conditions: list[Expr], kind: Any) -> bool:
-    """Return True if two of the conditions, e + c >= 0 and -e + d >= 0, decide the result of their connective `kind`.
+    """Return True if two of `conditions`, of the forms e + c >= 0 and -e + d >= 0, decide the result of the connective
+    `kind`.
 
-    For And: they exclude each other, so the result is 0. For Or: one of them always holds, so it is 1.
+    For And: the two exclude each other, so the result is 0. For Or: one of the two always holds, so the result is 1.
     """
     constants: dict[Any, int] = {}
     for a in conditions:
@@ -185,10 +196,11 @@ def _has_opposed_pair(conditions: list[Expr], kind: Any) -> bool:
 
 
 def _keep_binding(conditions: list[Expr], *, keep_smaller: bool) -> list[Expr]:
-    """Return the conditions without those that are redundant because they differ from another in the constant only.
+    """Return the conditions with one kept of all conditions e + c >= 0 that have the same e and differ in the constant
+    c.
 
-    Of all conditions e + c >= 0 with the same e, one is kept. With `keep_smaller` it is the one with the smallest c,
-    which implies the others (for And); else that with the largest (for Or).
+    With `keep_smaller`, the condition with the smallest c is kept, which implies the others (for And); otherwise the
+    one with the largest c, which the others imply (for Or). Other conditions stay.
     """
     best: dict[Any, Expr] = {}
     for a in conditions:

@@ -32,7 +32,7 @@ _CACHE_LIMIT = 1 << 14
 def floordiv(a: Expr, d: Expr) -> Expr:
     """Return the simplified expression a // d, rounded towards minus infinity.
 
-    Results are cached. Raise DivisionByZero for the number 0 as `d`.
+    Results are cached. Raise DivisionByZero if `d` is the number 0.
     """
     cached = _quotients.get((a, d))
     return _cache_result(_quotients, a, d, _floordiv(a, d)) if cached is None else cached
@@ -41,7 +41,7 @@ def floordiv(a: Expr, d: Expr) -> Expr:
 def modulo(a: Expr, d: Expr) -> Expr:
     """Return the simplified expression a % d, with the sign of d.
 
-    Results are cached. Raise DivisionByZero for the number 0 as `d`.
+    Results are cached. Raise DivisionByZero if `d` is the number 0.
     """
     cached = _remainders.get((a, d))
     return _cache_result(_remainders, a, d, _modulo(a, d)) if cached is None else cached
@@ -178,7 +178,7 @@ def _mod_sum(a: Sum, n: int) -> Expr:
 
 
 def _low_part(a: Sum, n: int) -> tuple[int, Expr, Expr] | None:
-    """Return (g, h, l) with a == g*h + l, where g > 1 divides n and 0 <= l < g; None if no such split is found.
+    """Return (g, h, l) with a == g*h + l, where g > 1 divides n and 0 <= l < g; None if no such split is known.
 
     Terms with large coefficients go into h, the others into l. With 0 <= j < 8 and n = 32, `8*i + j` gives (8, i, j).
     """
@@ -263,7 +263,7 @@ def _is_in_range(r: Expr, d: Expr) -> bool:
 
 
 def _symbolic_low_part(a: Expr, d: Expr) -> tuple[Expr, Expr, Expr, Expr] | None:
-    """Return (g, h, l, e) with a == g*h + l, d == g*e and 0 <= l < g; None if no such split is found.
+    """Return (g, h, l, e) with a == g*h + l, d == g*e and 0 <= l < g; None if no such split is known.
 
     g is a common factor of the divisor `d` and of some terms of `a`. For a = 8*Q*p + q with 0 <= q < 8*Q, and d =
     8*Q*P, the result is (8*Q, p, q, P).
@@ -287,7 +287,7 @@ def _symbolic_low_part(a: Expr, d: Expr) -> tuple[Expr, Expr, Expr, Expr] | None
 
 
 def _common_factors(terms: tuple[tuple[Expr, int], ...], d: Expr) -> list[Expr]:
-    """Return a list of factors that `d` has in common with terms of a sum: for each term, the largest common factor.
+    """Return a list of factors that `d` shares with terms of a sum: for each term, the product of all shared factors.
 
     `terms` are the sum's (term, coefficient) pairs. Repetitions, 1 and `d` itself are left out. The list is empty if
     `d` is a sum of several terms.
@@ -313,7 +313,7 @@ def _common_factors(terms: tuple[tuple[Expr, int], ...], d: Expr) -> list[Expr]:
 def _divide_terms(a: Expr, d: Expr) -> tuple[Expr, Expr]:
     """Return (q, r) with a == d*q + r, where q is the sum of the quotients of all terms of `a` that `d` divides.
 
-    If `d` is a sum of several terms, q and r come from a long division. If no term is divided, (0, a) is returned.
+    If `d` is a sum of several terms, q and r come from a long division. If no term of `a` is divisible, return (0, a).
     """
     constant, d_terms = _rules.linear(d)
     if constant != 0 or len(d_terms) > 1:
@@ -358,10 +358,10 @@ def _divide_polynomial(a: Expr, d: Expr) -> tuple[Expr, Expr]:
 
 
 def _term_quotient(t: Expr, c: int, d: Expr, d_coefficient: int) -> Expr | None:
-    """Return the quotient (c*t) / (d_coefficient*d) if it is exact, else None.
+    """Return the quotient (c*t) / (d_coefficient*d) as an expression if the division is exact, else None.
 
-    `t` and `d` are terms, `c` and `d_coefficient` their integer coefficients. It is exact if every factor of `d` is a
-    factor of `t`, and `d_coefficient` divides `c`.
+    `t` and `d` are terms, `c` and `d_coefficient` their integer coefficients. The division counts as exact if every
+    factor of `d` is a factor of `t`, and `d_coefficient` divides `c`.
     """
     if c % d_coefficient != 0:
         return None
@@ -374,7 +374,8 @@ def _term_quotient(t: Expr, c: int, d: Expr, d_coefficient: int) -> Expr | None:
 
 
 def quotient_of(a: Expr, d: Expr) -> Expr | None:
-    """Return the expression a / d if `d` is known to divide `a`, as a polynomial or as a number; otherwise None.
+    """Return the expression a / d if `d` is known to divide `a`, as a polynomial or as a number; otherwise, and for d =
+    0, None.
 
     >>> from tilewright.algebra.expr import extent
     >>> P, Q = extent("P"), extent("Q")
@@ -398,8 +399,8 @@ def quotient_of(a: Expr, d: Expr) -> Expr | None:
 def exact_divide(a: Expr, d: Expr) -> Expr:
     """Return the expression a / d, where the author promises that `d` divides `a`.
 
-    If the quotient is not known it is an `Exact` node, which is checked when it is evaluated. Raise ExpressionError for
-    two numbers that do not divide, DivisionByZero for d = 0.
+    If no simpler quotient is known, the result is an `Exact` node; the promise is checked when the node is evaluated.
+    Raise ExpressionError for two numbers that do not divide, DivisionByZero for d = 0.
     """
     if d is _e.ZERO:
         raise DivisionByZero(f"({a}) / 0")
@@ -497,7 +498,7 @@ def _div_range(a: Expr, d: Expr) -> tuple[Bound, Bound]:
 
 
 def _quotient_of_ends(x: Bound, y: Bound) -> Bound:
-    """Return x // y for the ends x and y of two ranges, which may be infinite; y is at least 1."""
+    """Return x // y, where x and y are ends of two ranges and may be infinite; y must be at least 1."""
     if x in (inf, -inf):
         return x
     if y == inf:
@@ -508,7 +509,9 @@ def _quotient_of_ends(x: Bound, y: Bound) -> Bound:
 def _mod_range(a: Expr, d: Expr) -> tuple[Bound, Bound]:
     """Return (low, high) with low <= a % d <= high, from the numeric ranges of both operands.
 
-    If `d` may be less than 1, the limits are -(m - 1) and m - 1, where m is the largest absolute value of `d`.
+    If `d` is at least 1, low is 0, and high is the largest value of `d` minus 1, or the largest value of `a` if that is
+    less and `a` is never negative. Otherwise the limits are -(m - 1) and m - 1, where m is the largest absolute value
+    of `d`.
     """
     if d.lo >= 1:
         return 0, min(d.hi - 1, a.hi) if a.lo >= 0 else d.hi - 1

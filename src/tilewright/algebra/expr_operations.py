@@ -15,9 +15,9 @@ from tilewright.errors import DivisionByZero, NotExact
 
 
 def _checked_divisor(a: Any, b: Any, sign: str) -> Any:
-    """Return the divisor `b`, an int or an array, unchanged; raise DivisionByZero if it, or an element of it, is 0.
+    """Return the divisor `b`, an int or an array, unchanged. Raise DivisionByZero if `b`, or an element of `b`, is 0.
 
-    `a` is the dividend and `sign` the operator (//, % or /), both for the message only.
+    `a` is the dividend and `sign` the operator (//, % or /); both are only for the message.
     """
     if np.any(np.equal(b, 0)):
         raise DivisionByZero(f"{a} {sign} {b}")
@@ -27,7 +27,7 @@ def _checked_divisor(a: Any, b: Any, sign: str) -> Any:
 def _exact_quotient(a: Any, b: Any) -> Any:
     """Return a / b as an integer, or element by element for arrays.
 
-    Raise NotExact if `b` does not divide `a`, DivisionByZero if it is 0.
+    Raise NotExact if `b` does not divide `a`, DivisionByZero if `b` is 0; for arrays, if that holds for any element.
     """
     _checked_divisor(a, b, "/")
     left = np.asarray(a % b) != 0
@@ -40,12 +40,12 @@ def _exact_quotient(a: Any, b: Any) -> Any:
 
 
 def _minimum(a: Any, b: Any) -> Any:
-    """Return the smaller of `a` and `b`, two ints; if one of them is a numpy array, the elementwise minimum."""
+    """Return the smaller of the ints `a` and `b`; if one of them is a numpy array, return the elementwise minimum."""
     return np.minimum(a, b) if isinstance(a, np.ndarray) or isinstance(b, np.ndarray) else min(a, b)
 
 
 def _maximum(a: Any, b: Any) -> Any:
-    """Return the larger of `a` and `b`, two ints; if one of them is a numpy array, the elementwise maximum."""
+    """Return the larger of the ints `a` and `b`; if one of them is a numpy array, return the elementwise maximum."""
     return np.maximum(a, b) if isinstance(a, np.ndarray) or isinstance(b, np.ndarray) else max(a, b)
 
 

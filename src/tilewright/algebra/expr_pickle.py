@@ -74,7 +74,7 @@ def expr_of(rows: tuple[tuple[Any, ...], ...]) -> Expr:
 
 
 def _dependencies(node: Expr) -> tuple[Expr, ...]:
-    """Return the expressions whose rows must come before that of `node`: its operands, or a symbol's limits and
+    """Return the expressions whose rows must precede that of `node`: its operands; for a symbol, its limits and
     definition.
     """
     if isinstance(node, Symbol):
@@ -83,7 +83,7 @@ def _dependencies(node: Expr) -> tuple[Expr, ...]:
 
 
 def _row(node: Expr, operand_rows: list[int]) -> tuple[Any, ...]:
-    """Return the row of `node`: (class name, fields...), as `rows_of` describes it.
+    """Return the row of `node`: (class name, fields...), in the format of `rows_of`.
 
     `operand_rows` are the row numbers of the expressions that `_dependencies(node)` returns, in that order.
     """

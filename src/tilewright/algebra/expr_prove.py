@@ -41,11 +41,11 @@ def is_nonneg(e: Expr, facts: Sequence[Expr] = ()) -> bool:
 
 
 def _search(e: Expr, facts: tuple[Expr, ...], depth: int) -> bool:
-    """Return True if a proof of e >= 0 is found.
+    """Return True if a proof of e >= 0 is found, with two kinds of steps.
 
-    Two kinds of steps are tried. Factors are replaced by their limits. And known facts are subtracted: if e - k*fact >=
-    0 for a k >= 1, then e >= 0. `facts` are expressions known to be >= 0; those that follow from definitions of symbols
-    are added. `depth` is how many more facts may be subtracted, one after another.
+    One step replaces a factor by its limit. The other subtracts a multiple of a known fact: if e - k*fact >= 0 for a k
+    >= 1, then e >= 0. `facts` are expressions known to be >= 0; facts that follow from definitions of symbols are used
+    too. At most `depth` facts are subtracted, one after another.
     """
     e = _eliminate(e, facts, depth, symbolic=True)
     if e.lo >= 0:
@@ -104,12 +104,12 @@ def definition_facts(s: Symbol, definition: Expr) -> list[Expr]:
 
 
 def _eliminate(e: Expr, facts: tuple[Expr, ...], depth: int, *, symbolic: bool) -> Expr:
-    """Return a lower bound of `e`: an expression never greater than it, with factors replaced by their limits.
+    """Return a lower bound of `e`: an expression that is never greater than `e`, with factors replaced by their limits.
 
-    Each factor is replaced by the limit that makes `e` smallest. The sign of the factor's coefficient decides whether
-    that is the lower or the upper limit; a factor whose coefficient has no proved sign stays. Proofs use `facts`
-    (expressions known to be >= 0) and search depth `depth`. With `symbolic`, only factors with symbolic limits are
-    replaced. Replacing stops as soon as the range shows that `e` is not negative.
+    The sign of a factor's coefficient decides whether the lower or the upper limit makes `e` smallest; a factor whose
+    coefficient has no proved sign stays. These proofs use `facts` (expressions known to be >= 0) and search depth
+    `depth`. With `symbolic`, only factors with symbolic limits are replaced. Replacing stops as soon as the range shows
+    that the bound is not negative.
     """
     tried: set[Expr] = set()
     while e.lo < 0:
@@ -132,18 +132,20 @@ def _eliminate(e: Expr, facts: tuple[Expr, ...], depth: int, *, symbolic: bool) 
 
 
 def _is_nonneg_within(e: Expr, facts: tuple[Expr, ...], depth: int) -> bool:
-    """Return True if e >= 0 by its range, or by a proof.
+    """Return True if e >= 0 is shown by the range of `e`, or by a proof.
 
-    `facts` are expressions known to be >= 0; the proof may subtract fewer than `depth` of them, one after another.
+    `facts` are expressions known to be >= 0. The proof may subtract fewer than `depth` facts, one after another; with
+    depth 0 no proof is tried.
     """
     return e.lo >= 0 or (depth > 0 and e.open and not refuted(e, facts) and _search(e, facts, depth - 1))
 
 
 def _next_to_eliminate(e: Expr, tried: set[Expr], *, symbolic: bool) -> Expr | None:
-    """Return the factor of a term of `e` that is replaced by its limit next, or None; factors in `tried` are skipped.
+    """Return the factor of a term of `e` that is replaced by its limit next; None if there is none. Factors in `tried`
+    are skipped.
 
-    Preferred is a factor that cannot come back, because the limits of no other candidate mention it. With `symbolic`,
-    only factors with symbolic limits are considered. Without it, None is returned unless some term is a product.
+    Preferred is a factor that no other candidate can bring back (see `_depends_on`). With `symbolic`, only factors with
+    symbolic limits are candidates. Without `symbolic`, None is returned unless some term is a product.
     """
     _, terms = _rules.linear(e)
     if not symbolic and not any(type(t) is Product for t, _ in terms):
@@ -161,10 +163,10 @@ def _next_to_eliminate(e: Expr, tried: set[Expr], *, symbolic: bool) -> Expr | N
 
 
 def _depends_on(other: Expr, factor: Expr) -> bool:
-    """Return True if replacing `other` by its limit may bring `factor` back into the expression.
+    """Return True if replacing the factor `other` by its limit may bring `factor` back into the expression.
 
-    The prover replaces factors by their limits one at a time. `factor` may come back if `other` is a symbol whose
-    limits mention a symbol of `factor`, or if neither is a symbol and they share one.
+    That is possible if `other` is a symbol whose limits or definition mention a symbol of `factor`, or if neither is a
+    symbol and the two share a symbol.
     """
     if isinstance(other, Symbol):
         return bool(other.background & factor.symbols)
@@ -182,8 +184,8 @@ def _has_symbolic_limits(factor: Expr) -> bool:
 
 
 def _coefficient(e: Expr, factor: Expr) -> tuple[Expr | None, Expr]:
-    """Return (c, r) with e == c*factor + r, where no term of r has the factor; (None, e) if a term of
-    `e` has it twice.
+    """Return (c, r) with e == c*factor + r, where no term of r contains `factor`. Return (None, e) if a term of `e`
+    contains `factor` twice.
     """
     constant, terms = _rules.linear(e)
     with_atom: list[Expr] = []

@@ -35,7 +35,8 @@ from tilewright.errors import ExpressionError
 
 
 def linear(e: Expr) -> tuple[int, tuple[tuple[Expr, int], ...]]:
-    """Return (constant, terms) of any expression, where `terms` holds pairs (term, integer coefficient).
+    """Return (constant, terms) with e == constant + coefficient * term + ...; `terms` holds pairs (term, integer
+    coefficient).
 
     `2*i + 3` -> (3, ((i, 2),)). An expression that is neither a sum nor a number is one term with coefficient 1.
     """
@@ -111,7 +112,8 @@ def scale(a: Expr, k: int) -> Expr:
 def total(constant: int, coefficients: dict[Expr, int]) -> Expr:
     """Return the simplified sum constant + coefficient * term + ...; `coefficients` is {term: integer coefficient}.
 
-    Terms are neither sums nor numbers. d*(x//d) + x%d becomes x, and c*(x//n) becomes (c//n)*x if n divides c and x.
+    The terms must be neither sums nor numbers. d*(x//d) + x%d becomes x, and c*(x//n) becomes (c//n)*x if n divides c
+    and x.
     """
     terms = [(t, c) for t, c in coefficients.items() if c]
     divided = [t for t, _ in terms if type(t) in _DIVISIBLE]
@@ -176,7 +178,8 @@ def sum_node(constant: int, terms: tuple[tuple[Expr, int], ...]) -> Expr:
 
 
 def _join_digits(constant: int, terms: list[tuple[Expr, int]]) -> Expr | None:
-    """Return the sum with a remainder and its quotient combined to one term; None if no two terms combine.
+    """Return the sum with a quotient and a remainder of the same dividend combined to one term; None if no two terms
+    combine.
 
     d*(x//d) + x%d becomes x, and d*((x//d)%e) + x%d becomes x%(d*e). The sum is `constant` + coefficient * term + ...,
     with (term, coefficient) pairs in `terms`.
@@ -225,9 +228,10 @@ def _is_exact_quotient(f: Expr) -> bool:
 
 
 def _restore_exact(t: Expr, c: int) -> Expr | None:
-    """Return c * t with the quotient undone: (c/n)*x for c*(x//n) if n divides both `c` and x; otherwise None.
+    """Return c * t without a division: (c/n)*x for c*(x//n) or c*(x/n), if n divides both the integer `c` and x.
+    Otherwise return None.
 
-    `t` may have further factors beside the quotient.
+    The quotient may be one of several factors of the term `t`.
     """
     for f in factors_of(t):
         if _is_exact_quotient(f):
@@ -308,7 +312,7 @@ def product_node(factors: list[Expr]) -> Expr:
 
 
 def _times(x: Bound, y: Bound) -> Bound:
-    """Return x * y for the ends x and y of two ranges, which may be infinite; 0 * infinity is 0."""
+    """Return x * y, where x and y are ends of two ranges and may be infinite; 0 * infinity is 0."""
     return 0 if x == 0 or y == 0 else x * y  # 0 * infinity is 0: values are finite, only their limits are not
 
 
@@ -337,10 +341,10 @@ def maximum(*args: _e.ExprLike) -> Expr:
 
 
 def _extremum(kind: Any, operands: list[Expr], slack: Any) -> Expr:
-    """Return the min or max of `operands`, without operands that are never needed; `kind` is the node class Min or Max.
+    """Return the min or max of `operands`, without redundant operands; `kind` is the node class Min or Max.
 
-    An operand `drop` is not needed beside another, `keep`, if the expression slack(keep, drop) is provably >= 0. For a
-    max, slack is keep - drop. Raise ExpressionError without operands.
+    An operand `drop` is redundant beside another operand, `keep`, if the expression slack(keep, drop) is provably >= 0.
+    For a max, slack(keep, drop) is keep - drop. Raise ExpressionError without operands.
     """
     if not operands:
         raise ExpressionError(f"{kind.__name__.lower()} of nothing")
@@ -361,7 +365,7 @@ def _extremum(kind: Any, operands: list[Expr], slack: Any) -> Expr:
 
 
 def extreme_node(kind: Any, args: tuple[Expr, ...]) -> Expr:
-    """Return the node min(args) or max(args), for the class `kind` Min or Max; `args` are simplified and ordered by
+    """Return the node min(args) or max(args), for the class `kind` Min or Max. `args` must be simplified and sorted by
     key.
     """
     pick = min if kind is Min else max
@@ -369,8 +373,8 @@ def extreme_node(kind: Any, args: tuple[Expr, ...]) -> Expr:
 
 
 def nary_node(kind: Any, args: tuple[Expr, ...], lo: Bound, hi: Bound, multiple: int) -> Expr:
-    """Return the expression node of class `kind` (Min, Max, And or Or) with operands `args`, simplified and ordered by
-    key.
+    """Return the node of class `kind` (Min, Max, And or Or) with the operands `args`, which must be simplified and
+    sorted by key.
 
     `lo` and `hi` are the numeric range of the result, and `multiple` divides all its values. An equal node that exists
     already is returned.

@@ -34,9 +34,7 @@ def samples(e: Expr) -> Samples:
 
 
 def _sum_values(e: Sum) -> Samples:
-    """Return the values of a sum at all sample points: the sum of its terms' values there. An entry is None if a term
-    has no value there.
-    """
+    """Return the values of the sum `e` at all sample points. An entry is None if a term has no value at that point."""
     totals: list[int | None] = [e.constant] * COUNT
     for t, c in e.terms:
         for point, value in enumerate(t._samples or samples(t)):
@@ -46,7 +44,7 @@ def _sum_values(e: Sum) -> Samples:
 
 
 def refuted(e: Expr, facts: tuple[Expr, ...] = ()) -> bool:
-    """Return True if `e` is negative at some sample point at which no fact is.
+    """Return True if `e` is negative at a sample point at which all `facts` are known and not negative.
 
     `facts` are expressions known to be >= 0. True shows that no proof of e >= 0 from these facts can exist; False shows
     nothing.
@@ -58,12 +56,14 @@ def refuted(e: Expr, facts: tuple[Expr, ...] = ()) -> bool:
 
 
 def _is_not_negative(value: int | None) -> bool:
-    """Return True if `value`, that of an expression at a sample point, is known and at least 0."""
+    """Return True if `value`, the value of an expression at a sample point or None, is an int of at least 0."""
     return value is not None and value >= 0
 
 
 def _value(e: Expr, point: int) -> int | None:
-    """Return the value of `e`, which is not a sum, at sample point number `point`; None if it has none there."""
+    """Return the value of `e`, which must not be a sum, at sample point number `point`; None if `e` has no
+    value there.
+    """
     if isinstance(e, Const):
         return e.value
     if isinstance(e, Symbol):
@@ -86,8 +86,8 @@ def _value(e: Expr, point: int) -> int | None:
 
 
 def _symbol_value(s: Symbol, point: int) -> int | None:
-    """Return the value of a symbol at sample point number `point`: that of its definition, or one chosen within its
-    limits.
+    """Return the value of the symbol `s` at sample point number `point`: the value of its definition, or a choice
+    within its limits.
 
     Return None if the value would violate the symbol's limits or its `multiple`, or if a limit or the definition has no
     value there.

@@ -54,19 +54,20 @@ _Rendered = dict[Expr, tuple[str, int]]
 
 
 def _in_brackets(text_and_binding: tuple[str, int], weakest: int) -> str:
-    """Return the text of an operand, in parentheses if its operator binds more loosely than the precedence `weakest`.
+    """Return the text of an operand, in parentheses if its precedence is below `weakest`.
 
-    `text_and_binding` is the operand as (text, precedence), which `_render` returns.
+    `text_and_binding` is the operand as (text, precedence of its outermost operator), which `_render` returns.
+    Precedences run from `_OR`, the loosest, to `_ATOM`.
     """
     text, binding = text_and_binding
     return text if binding >= weakest else f"({text})"
 
 
 def _render(node: Expr, rendered: _Rendered) -> tuple[str, int]:
-    """Return (text, precedence) of `node`, given those of its operands.
+    """Return (text, precedence) of `node`, given those of its operands in `rendered`, {operand: (text, precedence)}.
 
     The precedence says how tightly the outermost operator of the text binds (`_OR` to `_ATOM`): i + 1 needs parentheses
-    in a product. `rendered` is {operand: (text, precedence)}.
+    in a product.
     """
     if isinstance(node, Const):
         return str(node.value), _ATOM if node.value >= 0 else _SUM
@@ -92,7 +93,7 @@ def _render(node: Expr, rendered: _Rendered) -> tuple[str, int]:
     if isinstance(node, AtLeastZero):
         return _comparison_text(node.operand, rendered), _COMPARE
     if isinstance(node, IsZero):
-        left, right, constant = _split_by_sign(node.operand, rendered)
+        left, right, constant = _split_by_sign(node.operand)
         return f"{_side_text(left, 0, rendered)} == {_side_text(right, -constant, rendered)}", _COMPARE
     raise AssertionError(type(node))
 
@@ -105,7 +106,7 @@ def _sorted_by_text(parts: Iterable[Expr], rendered: _Rendered) -> list[Expr]:
 def _term(t: Expr, c: int, rendered: _Rendered) -> str:
     """Return the text of c * t for a positive coefficient `c`, such as "3*i"; a coefficient of 1 is left out.
 
-    `rendered` holds (text, precedence) of `t`.
+    `rendered` is {expression: (text, precedence)} and contains `t`.
     """
     text_and_binding = rendered[t]
     if c == 1:
@@ -116,8 +117,8 @@ def _term(t: Expr, c: int, rendered: _Rendered) -> str:
 def _sum_text(constant: int, terms: Iterable[tuple[Expr, int]], rendered: _Rendered) -> tuple[str, int]:
     """Return (text, precedence) of constant + coefficient * term + ..., with (term, coefficient) pairs in `terms`.
 
-    Added terms come before subtracted ones, larger coefficients first, the constant last. `rendered` holds (text,
-    precedence) of every term.
+    Added terms come before subtracted ones, larger coefficients first, the constant last. `rendered` is {term: (text,
+    precedence)}.
     """
     ordered = sorted(terms, key=lambda term: (term[1] < 0, -abs(term[1]), rendered[term[0]][0]))
     text = ""
@@ -135,21 +136,21 @@ def _sum_text(constant: int, terms: Iterable[tuple[Expr, int]], rendered: _Rende
     return text, _PRODUCT if only else _SUM
 
 
-def _split_by_sign(e: Expr, rendered: _Rendered) -> tuple[list[tuple[Expr, int]], list[tuple[Expr, int]], int]:
+def _split_by_sign(e: Expr) -> tuple[list[tuple[Expr, int]], list[tuple[Expr, int]], int]:
     """Return (added, subtracted, constant) of `e`: lists of (term, coefficient) pairs by sign, with positive
     coefficients.
 
-    `2*i - 3*j + 5` -> ([(i, 2)], [(j, 3)], 5). `rendered` is not used.
+    `2*i - 3*j + 5` -> ([(i, 2)], [(j, 3)], 5).
     """
     constant, terms = rules.linear(e)
     return [(t, c) for t, c in terms if c > 0], [(t, -c) for t, c in terms if c < 0], constant
 
 
 def _side_text(terms: list[tuple[Expr, int]], constant: int, rendered: _Rendered) -> str:
-    """Return the text of one side of a comparison: the sum of the (term, coefficient) pairs in `terms` and of the
-    constant.
+    """Return the text of one side of a comparison: the sum of the (term, coefficient) pairs in `terms` and of
+    `constant`.
 
-    `rendered` holds (text, precedence) of every term.
+    `rendered` is {term: (text, precedence)}.
     """
     return _sum_text(constant, terms, rendered)[0] if terms else str(constant)
 
@@ -157,9 +158,9 @@ def _side_text(terms: list[tuple[Expr, int]], constant: int, rendered: _Rendered
 def _comparison_text(e: Expr, rendered: _Rendered) -> str:
     """Return the text of the condition e >= 0 as a comparison with positive coefficients on both sides: "i + 2 <= n".
 
-    `rendered` holds (text, precedence) of every term.
+    `rendered` is {term: (text, precedence)} for the terms of `e`.
     """
-    plus, minus, constant = _split_by_sign(e, rendered)
+    plus, minus, constant = _split_by_sign(e)
     if not minus:
         return f"{_side_text(plus, 0, rendered)} >= {-constant}"
     if not plus:
@@ -247,7 +248,7 @@ class _Reader:
         self.depth = 0
 
     def fail(self, what: str, node: Any) -> ParseError:
-        """Return (not raise) a ParseError with the message `what` that points at the position of `node` in the text."""
+        """Return (not raise) a ParseError with the message `what` that points at `node`, a syntax node of the text."""
         return ParseError(what, self.text, len(self.text.encode()[: node.col_offset].decode(errors="ignore")))
 
     def read(self, node: ast.expr) -> Expr:
@@ -269,10 +270,10 @@ class _Reader:
             self.depth -= 1
 
     def _chain(self, node: ast.BinOp) -> Expr:
-        """Return the expression of a chain of binary operators such as a - b - c, without recursion on its left
-        operands.
+        """Return the expression of a chain of binary operators such as a - b - c; `node` is its last operator.
 
-        Raise ParseError if more than 64 of them are divisions, remainders or xors.
+        The chain is read in a loop, so that its length does not count as nesting. Raise ParseError if more than 64 of
+        its operators are divisions, remainders or xors.
         """
         chain: list[ast.BinOp] = []
         left: ast.expr = node

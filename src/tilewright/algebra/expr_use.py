@@ -41,8 +41,8 @@ def evaluate(e: ExprLike, values: Mapping[Any, Any]) -> Any:
     shape.
 
     `values` is {symbol or name: int or array}. A symbol with a definition needs no value. Raise ExpressionError if
-    another symbol has none, and OutOfRange for a value outside a symbol's range, since `e` was simplified by that
-    range.
+    another symbol has no value, and OutOfRange for a value outside a symbol's range, since `e` was simplified by that
+    range. Raise DivisionByZero for a divisor of 0, and NotExact if an exact division `/` leaves a remainder.
 
     >>> from tilewright.algebra.expr import index
     >>> m = index("m", 100)
@@ -63,7 +63,8 @@ def _value(node: Expr, results: dict[Expr, Any], values: Mapping[Any, Any]) -> A
     """Return the value of the expression `node`, an int or an array.
 
     `results` is {operand of the node: its value}; `values` is {symbol or its name: value}. Raise DivisionByZero or
-    NotExact, with the node's text in the message, if a division fails.
+    NotExact, with the node's text in the message, if a division fails. Errors for a symbol are those of
+    `_symbol_value`.
     """
     if isinstance(node, Const):
         return node.value
@@ -87,10 +88,10 @@ def _as_int(truth: Any) -> Any:
 
 
 def _symbol_value(node: Symbol, values: Mapping[Any, Any]) -> Any:
-    """Return the value of the symbol `node` in `values` (keys: symbols or names); without one, the value of its
+    """Return the value of the symbol `node` in `values`, {symbol or name: value}; without an entry, the value of its
     definition.
 
-    Raise OutOfRange if the value, or an element of an array, violates the symbol's range or multiple, and
+    Raise OutOfRange if the value, or an element of an array, violates the symbol's range or `multiple`, and
     ExpressionError if there is neither a value nor a definition.
     """
     value = values[node] if node in values else values.get(node.name)
@@ -119,10 +120,10 @@ def symbol_range(node: Symbol) -> str:
 
 
 def substitute(e: ExprLike, values: Mapping[Any, ExprLike]) -> Expr:
-    """Return `e` with symbols replaced, and simplified anew; `values` is {symbol or name: number or expression}.
+    """Return `e` with symbols replaced, and simplified anew; `values` is {symbol or name: int or expression}.
 
     Symbols whose limits or definition mention a replaced symbol are replaced too: a defined size becomes a number once
-    every size it depends on is a number.
+    every size in its definition is a number. Raise OutOfRange for a number outside a symbol's range.
 
     >>> from tilewright.algebra.expr import extent, index
     >>> W = extent("W")
@@ -175,11 +176,11 @@ class Substitution:
             raise type(fault)(f"{shown(e, 80)}: {fault}") from None
 
     def _symbol_image(self, s: Symbol) -> Expr:
-        """Return the expression that replaces the symbol `s`: its replacement; without one, the symbol with substituted
+        """Return the expression that replaces the symbol `s`: its replacement, or, if it has none, `s` with substituted
         limits.
 
-        If the definition of such a symbol became a number, or its two limits became equal, that number is returned.
-        Raise OutOfRange for a number that the symbol cannot be.
+        Without a replacement, `s` becomes a number if its definition becomes one, or if its two limits become equal
+        numbers. Raise OutOfRange for a number that the symbol cannot be.
         """
         replacement = self.by_symbol.get(s)
         if replacement is None:
@@ -225,10 +226,11 @@ _REBUILD: dict[type[Expr], Callable[..., Expr]] = {
 
 
 def linear_form(e: ExprLike, over: Iterable[Symbol]) -> tuple[dict[Symbol, Expr], Expr] | None:
-    """Return (coefficients, rest) with e == coefficients[s] * s + ... + rest, over the symbols s of `over` that occur
-    in `e`.
+    """Return (coefficients, rest) with e == rest + the sum of coefficients[s] * s, over the symbols s of `over` that
+    occur in `e`.
 
-    Coefficients and rest are free of the symbols in `over`. Return None if `e` is not linear in them.
+    `coefficients` is {symbol: expression}, sorted by name. Coefficients and rest are free of the symbols in `over`.
+    Return None if `e` is not linear in them.
 
     >>> from tilewright.algebra.expr import extent, index
     >>> W, p, q = extent("W"), index("p", 8), index("q", 8)
@@ -260,7 +262,8 @@ def linear_form(e: ExprLike, over: Iterable[Symbol]) -> tuple[dict[Symbol, Expr]
 
 
 def indices_in_bounds(step: int, rest: ExprLike, extent: ExprLike) -> tuple[Expr, Expr]:
-    """Return (first, end) such that 0 <= step*k + rest < extent holds exactly for the integers k = first, ..., end - 1.
+    """Return (first, end), two expressions: 0 <= step*k + rest < extent holds exactly for the integers first <= k <
+    end.
 
     `step` is an int other than 0.
 
@@ -275,7 +278,8 @@ def indices_in_bounds(step: int, rest: ExprLike, extent: ExprLike) -> tuple[Expr
 
 
 def has_division(e: Expr, over: Iterable[Symbol] | None = None) -> bool:
-    """Return True if `e` contains a // or a %; with `over`, only if an operand of it depends on one of these symbols.
+    """Return True if `e` contains a // or a %. With `over`, only a // or % counts that has one of these symbols in an
+    operand.
 
     An exact division / does not count.
 

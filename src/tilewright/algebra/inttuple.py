@@ -31,7 +31,7 @@ class TupleValue:
     _parts: ClassVar[tuple[str, ...]] = ()
 
     def _keep(self, **attributes: Any) -> None:
-        """Set the given attributes of this immutable object; called once, by `__init__`, since ordinary assignment is
+        """Set the given attributes of this immutable object. Only `__init__` calls this, since ordinary assignment is
         refused.
         """
         for name, attribute in attributes.items():
@@ -76,8 +76,8 @@ def is_tuple(x: object) -> bool:
 
 
 def has_none(x: object) -> bool:
-    """Return True if `x`, a coordinate, is None or contains None at any depth: then it asks for a slice, not for an
-    element.
+    """Return True if the coordinate `x` is None or contains None at any depth, so that it stands for a slice, not for
+    an element.
     """
     if isinstance(x, tuple):
         return any(e is None or (isinstance(e, tuple) and has_none(e)) for e in x)
@@ -87,8 +87,8 @@ def has_none(x: object) -> bool:
 def as_int_tuple(x: Any, what: str) -> Any:
     """Return `x`, an int or a nested tuple of ints, with numpy integers converted to ints.
 
-    Raise LayoutError for other types (bools and expressions too), for an int that is too large for an offset, and for
-    too deep a nesting. `what` names the value in the message, for example "shape".
+    Raise LayoutError for other types (bools and expressions too), for an int of magnitude 2**63 or more, and for too
+    deep a nesting. `what` names the value in the message, for example "shape".
     """
     if type(x) is int:
         if OFFSETS.refuses(abs(x)):
@@ -103,7 +103,9 @@ def as_int_tuple(x: Any, what: str) -> Any:
 
 
 def require_nesting(x: Any, what: str) -> None:
-    """Raise LayoutError if `x` is nested too deep or has too many modes; `what` names it in the message."""
+    """Raise LayoutError if `x` is nested more than 64 deep or has more than 256 modes; `what` names `x` in
+    the message.
+    """
     level, mode_count, depth = [x], 0, 0
     while level:
         mode_count += len(level)
@@ -114,7 +116,8 @@ def require_nesting(x: Any, what: str) -> None:
 
 
 def leaves(x: Any) -> tuple[Any, ...]:
-    """Return the leaves of a nested tuple from left to right; of a value that is no tuple, a tuple of it alone.
+    """Return the leaves of a nested tuple from left to right, as a flat tuple. For a value that is no tuple, return
+    (value,).
 
     >>> leaves(((2, 3), 4))
     (2, 3, 4)
@@ -153,9 +156,9 @@ def unflatten(flat: Sequence[Any], profile: Any) -> Any:
 
 
 def transform_leaf(f: Callable[..., Any], *tuples: Any) -> Any:
-    """Return f(leaf of the first tuple, leaf of the second, ...) for all leaves, as a nested tuple.
+    """Return f(leaf of the first tuple, leaf of the second, ...) for all leaves, as a tuple nested like the arguments.
 
-    Raise LayoutError unless all `tuples` are nested in the same way.
+    Raise LayoutError unless all `tuples` are nested in the same way, and if there are none.
 
     >>> transform_leaf(lambda s, d: s * d, ((2, 3), 4), ((1, 2), 6))
     ((2, 6), 24)
@@ -184,7 +187,7 @@ def ceil_quotient(a: Any, b: Any) -> Any:
 
 
 def divides(a: Any, b: Any) -> bool:
-    """Return True if `a` is known to divide `b`; both may be ints or expressions. False means that it is not known.
+    """Return True if `a` is known to divide `b`; both may be ints or expressions. False means that this is not known.
 
     >>> from tilewright.algebra.expr import symbol
     >>> divides(4, 12), divides(4, 8 * symbol("K", 1)), divides(4, symbol("K", 1))
@@ -213,7 +216,9 @@ def product(x: Any) -> int:
 
 
 def inner_product(a: Any, b: Any) -> int:
-    """Return the sum of the products of corresponding leaves of `a` and `b`, which must be nested in the same way.
+    """Return the sum of the products of corresponding leaves of `a` and `b`.
+
+    Raise LayoutError unless the two are nested in the same way.
 
     >>> inner_product(((2, 3), 4), ((2, 1), 2))
     15
@@ -251,8 +256,9 @@ def elem_scale(a: Any, b: Any) -> Any:
 def shape_div(a: Any, b: Any) -> Any:
     """Return the shape `a` divided by `b` elements, mode after mode from the left.
 
-    The first mode is divided as far as possible, the rest of `b` by the next mode, and so on. Raise LayoutError if at
-    some step neither number divides the other. If both are tuples, they are divided mode by mode.
+    The first mode is divided as far as possible, the rest of `b` divides the next mode, and so on; a mode that `b`
+    contains completely becomes 1. If both are tuples, they are divided mode by mode; a tuple `b` for an int `a` counts
+    as its product. Raise LayoutError if at some step neither number divides the other.
 
     >>> shape_div((3, 4), 6)
     (1, 2)
@@ -307,12 +313,11 @@ def suffix_product(x: Any, start: int = 1) -> Any:
 
 
 def crd2idx(crd: Any, shape: Any, stride: Any = None) -> Any:
-    """Return the index (offset) of a coordinate: the sum of its leaves times the strides.
+    """Return the index (offset) of the coordinate `crd`: the sum of its leaves times the strides.
 
-    `crd` is an int, or nested no deeper than `shape`. If it has an int where the shape has several modes, the int is
-    split over these modes, first mode fastest; the last mode takes the rest. None counts as 0. Leaves may be numpy
-    arrays. Without strides the shape counts as packed, first mode fastest. Raise LayoutError if the arguments do not
-    fit.
+    `crd` is an int, or nested no deeper than `shape`. An int for a mode that is a tuple is split over the modes inside,
+    first mode fastest; the last mode takes the rest. None counts as 0. Leaves may be numpy arrays. Without `stride` the
+    shape counts as packed, first mode fastest. Raise LayoutError if the arguments are not nested alike.
 
     >>> crd2idx((1, 5), (4, (2, 4)), (2, (1, 8)))
     19
@@ -355,9 +360,10 @@ def _require_same_rank(stride: Any, shape: tuple[Any, ...]) -> None:
 def idx2crd(idx: Any, shape: Any, stride: Any = None) -> Any:
     """Return the coordinate of an index, nested as the shape: `(idx // stride) % shape` at every leaf, 0 for stride 0.
 
-    A tuple as `idx` has one index for each mode, which counts within its mode. Without strides the shape counts as
-    packed, first mode fastest (each mode by itself, if `idx` is a tuple); then `crd2idx(idx2crd(i, s), s) == i` for i <
-    product(s). Raise LayoutError if the arguments do not fit.
+    A tuple as `idx` has one index for each mode, which counts the elements of that mode. Without `stride` the shape
+    counts as packed, first mode fastest (each mode separately, if `idx` is a tuple); then `crd2idx(idx2crd(i, s), s) ==
+    i` for i < product(s). Raise LayoutError if the arguments are not nested alike, if `idx` is None, or if strides are
+    basis strides.
 
     >>> idx2crd(21, (4, (2, 4)))
     (1, (1, 2))
@@ -394,10 +400,10 @@ def crd2crd(crd: Any, source: Any, target: Any) -> Any:
 
 
 def slice_(crd: Any, x: Any) -> Any:
-    """Return a tuple of the modes of `x` that `crd` pairs with None, without the others.
+    """Return a tuple of the modes of `x` that `crd` pairs with None.
 
-    Nested coordinates select within their mode. If `crd` is no tuple, return `x` itself for None, otherwise (). Raise
-    LayoutError if ranks differ.
+    A nested coordinate selects modes within its mode; the selected modes stand in one flat tuple. If `crd` is no tuple,
+    return `x` itself for None, otherwise (). Raise LayoutError if ranks differ.
 
     >>> slice_((None, 3), ((2, 2), 8))
     ((2, 2),)
@@ -418,10 +424,10 @@ def slice_(crd: Any, x: Any) -> Any:
 
 
 def dice_(crd: Any, x: Any) -> Any:
-    """Return a tuple of the modes of `x` that `crd` does not pair with None: those that `slice_` drops.
+    """Return a tuple of the modes of `x` that `crd` does not pair with None: the modes that `slice_` drops.
 
-    Nested coordinates select within their mode. If `crd` is no tuple, return () for None, otherwise `x` itself. Raise
-    LayoutError if ranks differ.
+    A nested coordinate selects modes within its mode; the selected modes stand in one flat tuple. If `crd` is no tuple,
+    return () for None, otherwise `x` itself. Raise LayoutError if ranks differ.
 
     >>> dice_((None, 3), ((2, 2), 8))
     (8,)
@@ -468,7 +474,8 @@ def weakly_congruent(a: Any, b: Any) -> bool:
 
 
 def compatible(a: Any, b: Any) -> bool:
-    """Return True if every coordinate of `a` is a coordinate of `b`: equal sizes, `b` nested like `a` or deeper.
+    """Return True if every coordinate of `a` is a coordinate of `b`: `b` is nested like `a` or deeper, with equal
+    sizes.
 
     Both are shapes or layouts.
 
@@ -484,7 +491,8 @@ def compatible(a: Any, b: Any) -> bool:
 
 
 def weakly_compatible(a: Any, b: Any) -> bool:
-    """Return True if the shape `b` consists of whole copies of `a`: nested like `a` or deeper, each size a multiple.
+    """Return True if the shape `b` consists of whole copies of `a`: `b` is nested like `a` or deeper, and each size is
+    a multiple.
 
     Both may be layouts. Raise LayoutError for an extent 0 in `a`.
 

@@ -79,8 +79,8 @@ def right_inverse(layout: Any) -> Any:
     """Return the layout R that gives an index at which the layout L takes the value k, for k = 0, 1, ...: L(R(k)) == k.
 
     R ends before the first value that L does not take. For a swizzled layout, R is the swizzle followed by the inverse
-    of the inner layout, and may end earlier. Raise LayoutError for a swizzled layout with an offset other than 0, and
-    for an outer function that is no swizzle.
+    of the inner layout, and may end earlier. Raise LayoutError for a composed layout with an offset other than 0, and
+    for an outer function that is no swizzle. Raise LimitExceeded for a swizzle that moves too many offsets to search.
 
     Post-condition, for the layout L: L(R(k)) == k for k < size(R); if the values of L are coordinates, for the
     coordinates k of R. R is the largest such layout if L, without its stride-0 modes, is injective and its strides are
@@ -103,12 +103,14 @@ def right_inverse(layout: Any) -> Any:
 
 
 def left_inverse(layout: Any) -> Any:
-    """Return the layout R that gives, for each value v of the layout L, an index at which L takes it: L(R(v)) == v.
+    """Return the layout R that gives, for each value v of the layout L, an index at which L takes this value: L(R(v))
+    == v.
 
-    If L takes a value more than once, R gives one of the indices: a quasi-inverse.
+    If L takes a value more than once, R gives one of the indices: R is then a quasi-inverse.
 
     Post-condition, for the layout L: L(R(v)) == v for every value v of L; so R(L(i)) == i for every i when L is
-    injective. Raise LayoutError if strides are negative, or if no such layout is found.
+    injective. Raise LayoutError if strides are negative, if no such layout is found, or for a composed layout whose
+    outer function is no swizzle.
 
     >>> left_inverse(Layout((4, 2), (1, 5)))
     Layout((5, 2), (1, 4))
@@ -133,8 +135,7 @@ def left_inverse(layout: Any) -> Any:
 
 
 def nullspace(layout: Any) -> Layout:
-    """Return the layout of the indices that the layout L maps to the same value as index 0, through its stride-0 modes
-    alone.
+    """Return the layout of indices at which the layout L takes its value at index 0, made of the stride-0 modes of L.
 
     Raise LayoutError for a composed layout.
 
@@ -182,13 +183,12 @@ def max_common_layout(a: Any, b: Any) -> Layout:
 
 
 def max_common_vector(a: Any, b: Any) -> int:
-    """Return the number of consecutive offsets, from 0 on, that both layouts take at the same indices: a copy can move
-    these elements as one vector.
+    """Return the number of consecutive offsets 0, 1, ... that both layouts take at the same indices.
 
-    Only the first vector is checked. To copy everything by vectors of this width, the caller must check that the width
-    also divides the contiguous runs of both layouts.
+    A copy between the two layouts can move these first elements as one vector. To copy everything by vectors of this
+    width, the width must also divide the other contiguous runs of both layouts; that is not checked.
 
-    Post-condition: the result equals size(max_common_layout(a, b)).
+    Post-condition: the result equals size(max_common_layout(a, b)). Errors are those of `max_common_layout`.
 
     >>> max_common_vector(Layout((4, 8), (1, 4)), Layout((4, 8), (1, 8)))
     4
@@ -221,7 +221,7 @@ def _by_ascending_stride(rows: list[Row], layout: Layout, operation: str) -> lis
 
 
 def _complement_of_modes(rows: list[Row], layout: Layout, extent: int) -> Layout:
-    """Return the complement of the modes `rows`: the layout of offsets at which copies of them fill 0, ..., extent - 1.
+    """Return the layout of the offsets at which copies of the modes `rows` must be put to fill 0, ..., extent - 1.
 
     A row is (extent, stride, step of the linear index); rows are sorted by stride. Raise LayoutError, naming `layout`,
     if modes overlap.
@@ -242,8 +242,8 @@ def _complement_of_modes(rows: list[Row], layout: Layout, extent: int) -> Layout
 
 
 def _right_inverse_of_modes(rows: list[Row]) -> Layout:
-    """Return the layout from offsets 0, 1, ... to the linear indices at which a layout with the modes `rows` takes
-    them.
+    """Return the layout that maps an offset 0, 1, ... to the linear index at which a layout with the modes `rows` takes
+    it.
 
     A row is (extent, stride, step of the linear index). The result ends before the first offset that the modes leave
     out.
@@ -261,7 +261,8 @@ def _right_inverse_of_modes(rows: list[Row]) -> Layout:
 
 
 def _left_inverse_of_modes(rows: list[Row], layout: Layout) -> Layout:
-    """Return the layout from offsets to linear indices that undoes a layout with the modes `rows`.
+    """Return a left inverse of a layout with the modes `rows`: a layout that maps each of its offsets back to a linear
+    index.
 
     A row is (extent, stride, step of the linear index); rows are sorted by stride. If modes overlap, or if a stride
     does not divide the next one, an inverse is searched for. Raise LayoutError, naming `layout`, if none is found.
@@ -309,12 +310,12 @@ def _modes_by_axis(layout: Layout, operation: str) -> dict[Path, list[Row]]:
 def _map_axes(
     layout: Layout, axes: dict[Path, list[Row]], extents: Any, make_layout_of: Callable[[Path, Any], Layout]
 ) -> Layout:
-    """Return a layout with one mode for each axis of the codomain: make_layout_of(path, extent). Modes are nested as
-    the axes are.
+    """Return a layout with one mode for each axis of the codomain, make_layout_of(path, extent), nested as the axes
+    are.
 
-    The keys of `axes` are the paths along which strides of `layout` step. `extents` is the codomain's shape; axes
-    beyond it have extent 1. Raise LayoutError, naming `layout`, if a stride steps along an axis that `extents` does not
-    have: one inside an axis whose extent is a number above 1.
+    The codomain is the space of coordinates that are values of `layout`; the keys of `axes` are the paths along which
+    strides step. `extents` is the codomain's shape; axes beyond it have extent 1. Raise LayoutError, naming `layout`,
+    if a stride steps along a mode inside an axis whose extent is a number above 1.
     """
 
     def build(path: Path, extent: Any) -> Layout:
@@ -335,8 +336,8 @@ def _map_axes(
 
 
 def _require_not_composed(layout: Any, operation: str) -> Layout:
-    """Return `layout` as a Layout; a shape becomes a packed layout. Raise LayoutError, naming `operation`, if it is
-    composed.
+    """Return `layout` as a Layout; a shape becomes a packed layout. Raise LayoutError, naming `operation`, for a
+    composed layout.
     """
     layout = as_layout(layout)
     if isinstance(layout, ComposedLayout):
@@ -346,20 +347,21 @@ def _require_not_composed(layout: Any, operation: str) -> Layout:
 
 
 def _require_swizzled(layout: ComposedLayout, operation: str) -> None:
-    """Raise LayoutError unless the composed layout is a layout of offsets, perhaps followed by a swizzle.
+    """Raise LayoutError unless the composed layout gives offsets and its outer function is a swizzle or None.
 
-    `operation` is named in the message.
+    The inner layout must be a plain Layout of offsets. `operation` is named in the message.
     """
     if not isinstance(layout.outer, Swizzle | None) or not isinstance(layout.layout, Layout) or layout.has_coordinates:
         raise LayoutError(f"{operation} of {layout}: it is not a layout of offsets after a swizzle")
 
 
 def _right_inverse_of_composed(layout: ComposedLayout) -> Any:
-    """Return the right inverse of a composed layout: the swizzle, which undoes itself, then the inverse of the inner
-    layout.
+    """Return the right inverse of a composed layout: the swizzle, which is its own inverse, then the inverse of the
+    inner layout.
 
-    It ends before the first offset that the swizzle sends past the end of the inner inverse. Raise LayoutError if the
-    outer function is no swizzle, or if the layout has an offset.
+    The result ends before the first offset that the swizzle sends past the end of the inner inverse. Raise LayoutError
+    if the outer function is no swizzle, or if the layout has an offset; LimitExceeded if more than 2**22 offsets would
+    have to be tried.
     """
     _require_swizzled(layout, "right_inverse")
     if layout.offset != 0:

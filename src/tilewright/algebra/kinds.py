@@ -23,8 +23,10 @@ _LEAVES = (Layout, ComposedLayout, Swizzle, ScaledBasis, Displacement, Expr)
 
 
 def _is_leaf(x: Any) -> bool:
-    """Return True if `x` may be a leaf of an argument: None, an integer, an expression, a layout or an array of
-    integers.
+    """Return True if `x` may be a leaf of an argument of any type that the algebra has.
+
+    That is None, an integer, an array of integers, an expression, a layout, a swizzle, or a value that is a coordinate
+    (basis stride, sum of basis strides).
     """
     if isinstance(x, np.ndarray):
         return bool(x.dtype.kind in "iu")
@@ -39,7 +41,8 @@ def _is_int(x: Any) -> bool:
 def is_nested(x: Any, leaf: Callable[[Any], bool] = _is_leaf, within: tuple[type, ...] = (tuple, list)) -> bool:
     """Return True if leaf(v) is True for each value v in `x`, which may be nested in containers of the types `within`.
 
-    Without containers, `x` itself is the only value. Too many values, or too deep a nesting, give False.
+    If `x` is no such container, only `x` itself is tested. More than 256 values, or a nesting deeper than 64, give
+    False.
     """
     values, count, depth = [x], 0, 0
     while values:

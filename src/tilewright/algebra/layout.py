@@ -113,9 +113,9 @@ class Layout(TupleValue):
 
     def _value(self, crd: Any) -> Any:
         """Return the offset of the coordinate `crd`, in which None counts as 0; with basis strides, return a coordinate
-        instead.
+        tuple.
 
-        Raise LayoutError if basis strides give no coordinate.
+        Raise LayoutError if `crd` is not nested like the shape, or if basis strides give no coordinate.
         """
         if not self.has_coordinates:
             return crd2idx(crd, self.shape, self.stride)
@@ -127,7 +127,7 @@ class Layout(TupleValue):
     def sliced(self, crd: Any) -> tuple[Layout, Any]:
         """Return (layout of the modes that `crd` pairs with None, offset that the other, fixed modes add).
 
-        Raise LayoutError if `crd` has no None.
+        Raise LayoutError if `crd` has no None, or if its nesting does not fit the shape.
         """
         if isinstance(crd, tuple) and not isinstance(self.shape, tuple) and len(crd) == 1:
             crd = crd[0]
@@ -137,9 +137,9 @@ class Layout(TupleValue):
         return Layout(open_shape, open_stride), self._value(crd)
 
     def bind(self, values: Mapping[Any, Any]) -> Layout:
-        """Return the layout with symbolic sizes replaced; `values` is {symbol or name: number or expression}.
+        """Return the layout with symbolic sizes replaced; `values` is {symbol or name: int or expression}.
 
-        Raise LayoutError if `values` is no dictionary.
+        Raise LayoutError if `values` is no dictionary, and OutOfRange for a number outside a symbol's range.
 
         >>> from tilewright.algebra import symbol
         >>> Layout((symbol("M", 1), 8), (8, 1)).bind({"M": 5})
@@ -187,10 +187,10 @@ class Layout(TupleValue):
         return product(self.shape)
 
     def cosize(self) -> Any:
-        """Return the distance from the smallest to the largest offset, plus 1: the elements that an allocation must
-        hold.
+        """Return the number of elements that an allocation must hold: the distance from the smallest to the largest
+        offset, plus 1.
 
-        It is a tuple if the values are coordinates; see the function `cosize`.
+        If the values are coordinates, the result is a tuple. Raise LayoutError if a symbolic stride may be negative.
         """
         return cosize(self)
 
@@ -226,8 +226,8 @@ class Layout(TupleValue):
 
 
 def svg_or_none(layout: Layout | ComposedLayout) -> str | None:
-    """Return the picture of a layout as the text of an SVG document; None if it cannot be drawn, such as if it is too
-    large.
+    """Return the picture of a layout as the text of an SVG document; None if it cannot be drawn, for example because it
+    has too many elements.
     """
     try:
         return layout.svg()
@@ -287,7 +287,7 @@ def is_layout(x: object) -> bool:
 
 
 def make_layout(*parts: Any) -> Layout:
-    """Return a layout from `parts`: a shape (then packed), a shape and a stride, or layouts that become its modes.
+    """Return a layout made of `parts`: a shape (then packed), a shape and a stride, or layouts that become its modes.
 
     Layouts may also be given as one list. Raise LayoutError for other arguments.
 
@@ -317,8 +317,7 @@ def make_layout(*parts: Any) -> Layout:
 
 
 def make_identity_layout(shape: Any) -> Layout:
-    """Return the layout of this shape whose value at a coordinate is that coordinate itself; its strides are basis
-    strides.
+    """Return the layout of this shape whose value at a coordinate is that coordinate; the strides are basis strides.
 
     Post-condition, for the result L: L(c) == c for every coordinate c that is nested like the shape.
 
@@ -350,7 +349,8 @@ def _mode_count_text(count: int) -> str:
 
 
 def _mode_at(x: Any, mode: tuple[int, ...]) -> Any:
-    """Return the mode of the int tuple `x` at the path `mode`, outermost index first; an int is its own only mode.
+    """Return the mode of the int tuple `x` at the path `mode`, outermost index first; an int has one mode, the int
+    itself.
 
     Raise ModeError if there is no such mode.
     """
@@ -363,9 +363,9 @@ def _mode_at(x: Any, mode: tuple[int, ...]) -> Any:
 
 
 def shape(x: Any, *mode: int) -> Any:
-    """Return the shape of a layout (also composed), or of its mode at the path `mode`; an int tuple is its own shape.
+    """Return the shape of a layout (also composed), or of its mode at the path `mode`: mode numbers, outermost first.
 
-    A path is mode numbers, outermost first. Raise ModeError if there is no such mode.
+    The shape of an int tuple is the tuple itself. Raise ModeError if there is no such mode.
 
     >>> shape(Layout((4, (2, 4))), 1)
     (2, 4)
@@ -375,6 +375,8 @@ def shape(x: Any, *mode: int) -> Any:
 
 def stride(x: Any, *mode: int) -> Any:
     """Return the stride of a layout (also composed), or of its mode at the path `mode`: mode numbers, outermost first.
+
+    Raise ModeError if there is no such mode.
 
     >>> stride(Layout((4, (2, 4))), 1)
     (4, 8)
@@ -386,6 +388,8 @@ def size(x: Any, *mode: int) -> int:
     """Return the number of coordinates of a layout or int tuple, or of its mode at the path `mode` (mode numbers,
     outermost first).
 
+    Raise ModeError if there is no such mode.
+
     >>> size(Layout((4, (2, 4)))), size((4, (2, 4)), 1)
     (32, 8)
     """
@@ -396,7 +400,7 @@ def rank(x: Any, *mode: int) -> int:
     """Return the number of top-level modes of a layout or int tuple, or of its mode at the path `mode` (mode numbers,
     outermost first).
 
-    An int has one.
+    An int has rank 1. Raise ModeError if there is no such mode.
 
     >>> rank(Layout((4, (2, 4)))), rank(7)
     (2, 1)
@@ -409,7 +413,7 @@ def depth(x: Any, *mode: int) -> int:
     """Return the nesting depth of a layout or int tuple, or of its mode at the path `mode` (mode numbers, outermost
     first).
 
-    It is 0 for an int, 1 for a flat tuple.
+    The depth of an int is 0, that of a flat tuple 1. Raise ModeError if there is no such mode.
 
     >>> depth(4), depth((4, 8)), depth(Layout((4, (2, 4))))
     (0, 1, 2)
@@ -419,11 +423,13 @@ def depth(x: Any, *mode: int) -> int:
 
 
 def cosize(layout: Layout | ComposedLayout, *mode: int) -> Any:
-    """Return the distance from the smallest to the largest offset, plus 1: the elements that an allocation must hold.
+    """Return the number of elements that an allocation must hold: the distance from the smallest to the largest offset,
+    plus 1.
 
     For strides that are not negative this is L(size(L) - 1) + 1. For coordinate strides it is a tuple. `mode` is the
-    path of a mode; a composed layout allows none, since its offset and outer function belong to the whole layout. Raise
-    LayoutError if a symbolic stride may be negative.
+    path of a mode (mode numbers, outermost first); a composed layout allows none, since its offset and outer function
+    belong to the whole layout. Raise LayoutError if a symbolic stride may be negative, and ModeError if there is no
+    such mode.
 
     >>> cosize(Layout((4, 8), (1, 5))), cosize(Layout(4, -2))
     (39, 7)

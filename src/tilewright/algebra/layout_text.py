@@ -68,7 +68,7 @@ class _Reader:
         return ParseError(what, self.text, self.tokens[self.at][1])
 
     def take(self, token: str) -> None:
-        """Consume the next token, which must be `token`; raise ParseError if it is another."""
+        """Consume the next token, which must be `token`; raise ParseError for another token."""
         if self.peek() != token:
             raise self.fail(f"expected {token}")
         self.at += 1
@@ -79,9 +79,9 @@ class _Reader:
             raise self.fail("expected the end of the layout")
 
     def swizzled_layout(self) -> Layout | ComposedLayout:
-        """Read and return a layout, which may stand after a swizzle and an offset: `S<3,4,3> o 0 o (8,64):(64,1)`.
+        """Consume and return a layout, which may follow a swizzle and an offset: `S<3,4,3> o 0 o (8,64):(64,1)`.
 
-        Raise ParseError if the next tokens are no layout.
+        With a swizzle or an offset the result is a ComposedLayout. Raise ParseError if the next tokens are no layout.
         """
         if not self.peek().startswith("S"):
             return self.offset_layout(None, "+")
@@ -94,9 +94,10 @@ class _Reader:
         return offset_layout if isinstance(offset_layout, ComposedLayout) else ComposedLayout(swizzle, 0, offset_layout)
 
     def offset_layout(self, outer: Swizzle | None, sign: str) -> Layout | ComposedLayout:
-        """Read and return a layout, or an offset, the token `sign` and a layout, as in `134 + (2,4):(1,16)`.
+        """Consume and return a layout, or an offset, the token `sign` and a layout, as in `134 + (2,4):(1,16)`.
 
-        With an offset the result is a ComposedLayout with the outer function `outer`.
+        With an offset the result is a ComposedLayout with the outer function `outer`. Raise ParseError for other
+        tokens.
         """
         start = self.at
         first = self.integers()
@@ -109,8 +110,10 @@ class _Reader:
         return self.build(start, lambda: ComposedLayout(outer, offset, layout))  # type: ignore[no-any-return]
 
     def layout_after_shape(self, start: int, shape: Any) -> Layout:
-        """Return the layout of `shape`, which was read at token number `start`. If ":" follows, read its stride;
-        otherwise the layout is packed.
+        """Return the layout of `shape`, which was read at token number `start`.
+
+        If the next token is ":", the stride is read; otherwise the layout is packed. Raise ParseError if shape and
+        stride are no layout.
         """
         stride = None
         if self.peek() == ":":
@@ -129,8 +132,8 @@ class _Reader:
             raise ParseError(str(fault), self.text, self.tokens[start][1]) from None
 
     def integers(self) -> Any:
-        """Read and return an int, a nested tuple of ints, or a basis stride such as 3@1; (4) is a tuple of one mode, 4
-        an int.
+        """Consume and return an int, a nested tuple of ints, or a basis stride such as 3@1. (4) is a tuple of one mode,
+        4 an int.
 
         Raise ParseError if the next tokens are neither a number nor a tuple.
         """

@@ -23,7 +23,7 @@ Operation = TypeVar("Operation", bound=Callable[..., Any])
 def inside_composed(operation: Operation) -> Operation:
     """Return the function `operation` on layouts, extended to composed layouts, where it acts on the inner layout.
 
-    A composed layout has a swizzle or offset S outside: operation(S o L) = S o operation(L).
+    A composed layout is S o L, with a swizzle or offset S and an inner layout L: operation(S o L) = S o operation(L).
     """
 
     first_parameter = next(iter(inspect.signature(operation).parameters))
@@ -156,7 +156,7 @@ def group(x: Any, begin: int, end: int) -> Any:
 
 @inside_composed
 def append(x: Any, mode: Any, up_to: int | None = None) -> Any:
-    """Return the layout (or int tuple) `x` with `mode` added at the end once, or as often as `x` needs to reach rank
+    """Return the layout (or int tuple) `x` with `mode` added after its last mode: once, or repeated up to the rank
     `up_to`.
 
     Raise LayoutError if the rank of `x` exceeds `up_to`.
@@ -176,7 +176,7 @@ def append(x: Any, mode: Any, up_to: int | None = None) -> Any:
 
 @inside_composed
 def prepend(x: Any, mode: Any, up_to: int | None = None) -> Any:
-    """Return the layout (or int tuple) `x` with `mode` added in front once, or as often as `x` needs to reach rank
+    """Return the layout (or int tuple) `x` with `mode` added before its first mode: once, or repeated up to the rank
     `up_to`.
 
     Raise LayoutError if the rank of `x` exceeds `up_to`.
@@ -195,10 +195,10 @@ def prepend(x: Any, mode: Any, up_to: int | None = None) -> Any:
 def slice_and_offset(crd: Any, layout: Any) -> tuple[Any, Any]:
     """Return (layout of the modes that `crd` pairs with None, offset that the other, fixed modes add).
 
-    For a composed layout the returned layout includes the offset, since it must stand inside the swizzle; the returned
-    offset is then 0. Raise LayoutError if `crd` has no None.
+    For a composed layout the returned layout includes the offset, since the offset must be added before the swizzle;
+    the returned offset is then 0. Raise LayoutError if `crd` has no None.
 
-    Post-condition, for the returned R and offset: offset + R(open coordinates) == layout(all coordinates).
+    Post-condition, for the returned R and offset: offset + R(coordinates of the None modes) == layout(all coordinates).
 
     >>> slice_and_offset((None, 3), Layout((4, (2, 4)), (2, (1, 8))))
     (Layout((4,), (2,)), 9)

@@ -44,11 +44,12 @@ class _Search:
         self.trials = 0
 
     def extend(self, covered: int, modes: list[tuple[int, int]]) -> list[tuple[int, int]] | None:
-        """Return the modes, as (extent, stride), of a layout R that inverts L for all its values; R begins with
+        """Return the modes (extent, stride) of a layout R that inverts L for all values of L; the first modes of R are
         `modes`.
 
-        `modes` invert L for values below `covered`, the product of their extents. Return None if no continuation is
-        found; the number of trials is limited.
+        `self.indexes` has the indices of each value of L. `modes` must invert L for values below `covered`, the product
+        of their extents. Return None if no continuation is found within the limit of trials. Each call adds 1 to
+        `self.trials`.
         """
         self.trials += 1
         value = next((v for v in self.values if v >= covered), None)
@@ -70,8 +71,8 @@ class _Search:
     def _longest_mode(self, covered: int, modes: list[tuple[int, int]], step: int) -> int:
         """Return the largest extent of a further mode of stride `step` with which R stays right.
 
-        R is right if, for each value v of L below the product of its extents, L takes v at the index R(v). The modes
-        before, `modes`, are right for values below `covered`.
+        R is right if, for each value v of L below the product of R's extents, L takes the value v at the index R(v).
+        Without the further mode, R consists of `modes`, which are right for values below `covered`.
         """
         for v in self.values:
             if v >= covered and _at(modes, v % covered) + v // covered * step not in self.indexes[v]:

@@ -80,8 +80,8 @@ def downcast(layout: Any, count: int) -> Any:
 
 
 def _require_recastable(layout: Any, count: int, operation: str) -> Any:
-    """Return `layout` as a layout (a shape becomes a packed one) after checking that its elements can become `count`
-    times as large or small.
+    """Return `layout` as a layout (a shape becomes a packed one) if its elements can become `count` times as large or
+    small.
 
     Raise LayoutError, with the text `operation` in front, if `count` is no positive integer, if values are coordinates,
     or if the outer function is no swizzle.
@@ -116,7 +116,7 @@ def _map_modes(layout: Layout, new_mode: Any, operation: str) -> Layout:
 def recast(layout: Any, old_bits: int, new_bits: int) -> Any:
     """Return the layout of elements of `old_bits` bits as a layout of elements of `new_bits` bits over the same memory.
 
-    Raise LayoutError unless one number of bits divides the other.
+    Raise LayoutError unless one number of bits divides the other, and for the reasons of `upcast` and `downcast`.
 
     Post-condition, for the result R and the layout L: size(R) * new_bits == size(L) * old_bits. For smaller elements
     some stride must be 1 or -1; for larger ones the offsets of L, each taken once and none negative, must fill every

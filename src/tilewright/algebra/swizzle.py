@@ -69,12 +69,11 @@ class Swizzle(TupleValue):
         return offset ^ ((offset & (ones << self.base)) << -self.shift)
 
     def upcast(self, count: int) -> Swizzle:
-        """Return the swizzle that moves larger elements as this one moves their parts: a larger element is `count`
-        elements.
+        """Return the swizzle of the same memory for offsets that count larger elements, each made of `count` elements.
 
-        If the swizzle also exchanges the parts of a larger element with each other, that exchange is dropped. Raise
-        LayoutError if `count` is no power of two, or if the swizzle would move parts of one larger element to different
-        larger elements.
+        If this swizzle also exchanges elements inside a larger element, that exchange is dropped. Raise LayoutError if
+        `count` is no power of two, or if this swizzle would move elements of one larger element into different larger
+        elements.
 
         Post-condition, for the result R and this swizzle S: R(o // count) == S(o) // count.
 
@@ -91,7 +90,8 @@ class Swizzle(TupleValue):
         return Swizzle(max(self.bits + base, 0), 0, self.shift)
 
     def downcast(self, count: int) -> Swizzle:
-        """Return the swizzle that does the same to the bytes, for offsets that count elements `count` times as small.
+        """Return the swizzle of the same memory for offsets that count smaller elements, of which `count` make one
+        element.
 
         Raise LayoutError if `count` is no power of two.
 
@@ -111,10 +111,7 @@ class Swizzle(TupleValue):
         return count.bit_length() - 1
 
     def size(self) -> int:
-        """Return the period of the swizzle S: adding it to an offset only adds it to the result.
-
-        S(o + size) == S(o) + size for all offsets o >= 0.
-        """
+        """Return the period of the swizzle S, in elements: S(o + period) == S(o) + period for all offsets o >= 0."""
         return 1 << (self.bits + self.base + abs(self.shift))
 
     cosize = size
@@ -179,7 +176,7 @@ class ComposedLayout(TupleValue):
     def sliced(self, crd: Any) -> tuple[ComposedLayout, int]:
         """Return (layout of the modes that `crd` pairs with None, 0).
 
-        The offset that the fixed modes add is part of the returned layout, since it must stand before the swizzle.
+        The offset that the fixed modes add is part of the returned layout, since it must be added before the swizzle.
         Raise LayoutError if `crd` has no None.
         """
         inner, offset = self.layout.sliced(crd)
@@ -217,8 +214,8 @@ class ComposedLayout(TupleValue):
     def cosize(self) -> Any:
         """Return how many elements an allocation for this layout must hold: its largest value plus one.
 
-        If values are coordinates, it is a tuple. With a swizzle or another outer function, or if the inner layout is
-        itself composed, all values are evaluated; LayoutError is then raised for more than 2**20.
+        If values are coordinates, the result is a tuple. With a swizzle or another outer function, or if the inner
+        layout is itself composed, all values are evaluated; raise LayoutError if there are more than 2**20.
         """
         if self.outer is None and isinstance(self.layout, Layout):
             if self.has_coordinates:
@@ -236,9 +233,10 @@ class ComposedLayout(TupleValue):
         return ComposedLayout(self.outer, self.offset, layout)
 
     def with_tile(self, tile: ComposedLayout) -> ComposedLayout:
-        """Return a tile of this layout: the outer function of `self` over the inner layout of `tile`.
+        """Return the inner layout of `tile`, a tile of `self.layout`, with the outer function of `self` and the sum of
+        both offsets.
 
-        The offset of the result is the sum of both offsets.
+        The outer function of `tile` is not used.
         """
         return ComposedLayout(self.outer, _shift(self.offset, tile.offset), tile.layout)
 

@@ -16,9 +16,9 @@ def local_tile(layout: Any, tiler: Any, coord: Any, proj: tuple[Any, ...] | None
     """Return one tile of a layout, as a ComposedLayout with the offset at which the tile starts.
 
     `tiler` is the shape of a tile, or tilers as for `zipped_divide`. `coord` is the number of the tile, or a tuple with
-    one entry for each mode; an entry None keeps all tiles of that mode as a further mode. `proj` drops the entries of
-    tiler and coordinate that it pairs with None, so that one (M, N, K) tiler serves A, B and C. Raise LayoutError if
-    there is no such tile.
+    one entry for each mode; an entry None keeps all tiles of that mode as a further mode. Entries of tiler and
+    coordinate are dropped if `proj` has None at their position, so that one (M, N, K) tiler serves A, B and C. Raise
+    LayoutError if there is no such tile, or if `proj`, `tiler` and `coord` differ in length.
 
     Post-condition, for the result R: R(i, j, ..., r) == zipped_divide(layout, tiler)((i, j, ...), coord with r for
     None).
@@ -49,7 +49,8 @@ def local_tile(layout: Any, tiler: Any, coord: Any, proj: tuple[Any, ...] | None
 
 
 def _require_tile_exists(coord: Any, tile_counts: Any, layout: Layout, tiler: Any) -> None:
-    """Raise LayoutError unless `coord` is the coordinate of a tile, where `tile_counts` tiles lie along each mode.
+    """Raise LayoutError unless `coord` is the coordinate of a tile; `tile_counts` has the number of tiles along each
+    mode.
 
     An entry None of `coord` is not checked. `layout` and `tiler` are named in the message.
     """
@@ -66,15 +67,15 @@ def local_partition(
     layout: Any, threads: Layout, index: int, mode: Literal["block", "cyclic"] = "cyclic"
 ) -> ComposedLayout:
     """Return the elements of a layout that thread number `index` holds, as a ComposedLayout with the offset of the
-    first.
+    first one.
 
-    `threads` maps thread coordinates to thread numbers. `mode` is "cyclic", which distributes elements one by one, as
-    CuTe does, or "block", which gives each thread neighbouring elements. `threads` has at most as many modes as the
+    `threads` maps thread coordinates to thread numbers. With `mode` "cyclic", neighbouring elements belong to different
+    threads, as in CuTe; with "block", each thread has neighbouring elements. `threads` has at most as many modes as the
     layout; each thread holds all elements along further modes.
 
     Post-condition: over all threads, every element of the layout is held exactly once. Raise LayoutError if the number
-    of threads along a mode does not divide the mode: the last share would contain offsets of other threads. A cyclic
-    partition of a layout of coordinates is allowed even then, since coordinates past the end can be recognised.
+    of threads along a mode does not divide the mode; for a cyclic partition of a layout of coordinates this is allowed,
+    since coordinates past the end can be recognised. Raise LayoutError also if there is no such thread or mode.
 
     >>> print(local_partition(Layout((8, 8)), Layout((2, 4)), 5))
     17 + (4,2):(2,32)

@@ -69,10 +69,10 @@ class Transform:
         return extents[dimension]
 
     def _exchange(self, extents: Extents, removed: Iterable[str], added: Mapping[str, Expr]) -> Extents:
-        """Return `extents`, {name: extent}, with the dimensions `removed` replaced by `added`, in place of the first
-        removed one.
+        """Return `extents`, {name: extent}, with the dimensions `removed` replaced by `added`, {name: extent}.
 
-        Raise AccessError if a removed dimension does not exist, or if an added one exists already.
+        The added dimensions stand where the first of `removed` was. Raise AccessError if a removed dimension does not
+        exist, or if an added one exists already.
         """
         removed = tuple(removed)
         for dimension in removed:
@@ -158,8 +158,8 @@ class Merge(Transform):
     def upper(self, lower: Extents) -> Extents:
         """Return the dimensions after merging, {name: extent}, from those before it (`lower`).
 
-        Several dimensions become one, at the position of the first in `lower`, whose extent is the product of theirs.
-        Raise AccessError if one of them does not exist, or if the new name exists already.
+        The merged dimensions become one, where the first name of `self.parts` was in `lower`; its extent is the product
+        of their extents. Raise AccessError if one of them does not exist, or if the new name exists already.
         """
         size: Expr = ONE
         for part in self.parts:
@@ -220,16 +220,17 @@ class Permute(Transform):
     order: tuple[str, ...]
 
     def upper(self, lower: Extents) -> Extents:
-        """Return the dimensions `lower`, {name: extent}, in the new order.
+        """Return the dimensions `lower`, {name: extent}, in the order `self.order`.
 
-        Raise AccessError unless the order names each of them once.
+        Raise AccessError unless `self.order` names each of them once.
         """
         if sorted(self.order) != sorted(lower):
             raise AccessError(f"{self} does not name each of {', '.join(lower)} once")
         return {d: lower[d] for d in self.order}
 
     def lower(self, upper: Coordinates, extents: Extents) -> Coordinates:
-        """Return the coordinates `upper` unchanged: they go by name, so their order does not matter.
+        """Return the coordinates `upper`, {dimension: expression}, unchanged: the order of a dictionary does not
+        matter.
 
         `extents` is not used.
         """
@@ -251,7 +252,8 @@ class Slice(Transform):
     def upper(self, lower: Extents) -> Extents:
         """Return the dimensions after slicing, {name: extent}, from those before it (`lower`).
 
-        The extent of the sliced dimension becomes the number of values kept. Raise AccessError if it does not exist.
+        The extent of the sliced dimension becomes the number of values kept. Raise AccessError if this dimension does
+        not exist.
         """
         self._require(self.dimension, lower)
         return lower | {self.dimension: (self.end - self.begin + self.step - 1) // self.step}
@@ -278,7 +280,7 @@ class Freeze(Transform):
     def upper(self, lower: Extents) -> Extents:
         """Return the dimensions `lower`, {name: extent}, without the one whose coordinate is fixed.
 
-        Raise AccessError if it does not exist.
+        Raise AccessError if this dimension does not exist.
         """
         self._require(self.dimension, lower)
         return {d: size for d, size in lower.items() if d != self.dimension}
@@ -305,7 +307,7 @@ class Insert(Transform):
     def upper(self, lower: Extents) -> Extents:
         """Return the dimensions `lower`, {name: extent}, with the new one at the end.
 
-        Raise AccessError if it exists already.
+        Raise AccessError if a dimension has this name already.
         """
         if self.dimension in lower:
             raise AccessError(f"{self}: dimension {self.dimension} exists already")
@@ -314,7 +316,7 @@ class Insert(Transform):
     def lower(self, upper: Coordinates, extents: Extents) -> Coordinates:
         """Return the coordinates `upper`, {dimension: expression}, without that of the inserted dimension.
 
-        Nothing depends on it: the tensor is broadcast. `extents` is not used.
+        The tensor is broadcast along the inserted dimension, so no coordinate depends on it. `extents` is not used.
         """
         return {d: c for d, c in upper.items() if d != self.dimension}
 
@@ -346,7 +348,8 @@ class XorWith(Transform):
     def lower(self, upper: Coordinates, extents: Extents) -> Coordinates:
         """Return the coordinates before the permutation, {dimension: expression}, from those after it (`upper`).
 
-        The permuted coordinate is xor-ed with the other coordinate, modulo its own extent in `extents`.
+        The coordinate b of the permuted dimension becomes b ^ (a % n): a is the coordinate of the dimension
+        `self.other`, n the permuted dimension's extent in `extents`.
         """
         permuted = upper[self.dimension] ^ (upper[self.other] % extents[self.dimension])
         return upper | {self.dimension: permuted}
@@ -381,7 +384,7 @@ class View:
     def tensor(cls, shape: Mapping[str, ExprLike], strides: Iterable[ExprLike] | None = None) -> View:
         """Return the view of a whole tensor with the extents `shape`, {dimension: extent}, slowest dimension first.
 
-        Without `strides` (one for each dimension) the tensor is packed.
+        `strides`, one for each dimension, count elements; without them the tensor is packed.
         """
         steps = None if strides is None else tuple(as_expr(s) for s in strides)
         return cls(tuple((name, as_expr(size)) for name, size in shape.items()), steps)
@@ -399,10 +402,11 @@ class View:
         return extents
 
     def then(self, *steps: Transform | Chain) -> View:
-        """Return the view with `steps`, transforms or chains of them, applied after its own, in order.
+        """Return the view with `steps`, transforms or chains of transforms, applied after the steps it has, in the
+        order given.
 
-        Raise AccessError, now rather than at the first use, if a step names a dimension that does not exist or its
-        sizes do not fit.
+        Raise AccessError, now rather than at the first use, if a step names a dimension that does not exist or has
+        sizes that do not fit.
         """
         chain = self.chain
         for step in steps:
@@ -413,61 +417,81 @@ class View:
 
     def pad(self, dimension: str, left: ExprLike = 0, right: ExprLike = 0) -> View:
         """Return the view with `left` and `right` out-of-bounds values at the ends of a dimension; negative numbers
-        crop it.
+        crop the dimension.
+
+        Raise AccessError if there is no such dimension.
         """
         return self.then(Pad(dimension, as_expr(left), as_expr(right)))
 
     def embed(self, dimension: str, parts: Mapping[str, tuple[ExprLike, ExprLike]], offset: ExprLike = 0) -> View:
-        """Return the view with a dimension replaced by new ones: it is their weighted sum plus `offset`, as in h = 2*p
-        + r.
+        """Return the view with a dimension replaced by new ones: its coordinate is their weighted sum plus `offset`, as
+        in h = 2*p + r.
 
-        `parts` is {new dimension: (extent, weight)}.
+        `parts` is {new dimension: (extent, weight)}. Raise AccessError if there is no such dimension, or if a new name
+        exists already.
         """
         chosen = tuple((name, as_expr(size), as_expr(weight)) for name, (size, weight) in parts.items())
         return self.then(Embed(dimension, chosen, as_expr(offset)))
 
     def merge(self, dimension: str, parts: Iterable[str]) -> View:
-        """Return the view with the dimensions named in `parts` merged to one flat dimension, `dimension`, the last part
-        fastest.
+        """Return the view with the dimensions named in `parts` merged to one flat dimension, `dimension`, the last of
+        `parts` fastest.
+
+        The new dimension stands where the first of `parts` was. Raise AccessError if one of `parts` does not exist, or
+        if the new name exists already.
         """
         return self.then(Merge(dimension, tuple(parts)))
 
     def unmerge(self, dimension: str, parts: Mapping[str, ExprLike]) -> View:
-        """Return the view with a dimension split into several, the last fastest; `parts` is {new dimension: extent}."""
+        """Return the view with a dimension split into several, the last fastest; `parts` is {new dimension: extent}.
+
+        The product of the extents may exceed the old extent; the points beyond are out of bounds. Raise AccessError if
+        there is no such dimension, or if a new name exists already.
+        """
         return self.then(Unmerge(dimension, tuple((name, as_expr(size)) for name, size in parts.items())))
 
     def permute(self, *order: str) -> View:
-        """Return the view with its dimensions in the order of the given names; each must be named once."""
+        """Return the view with its dimensions in the order of the given names. Raise AccessError unless each dimension
+        is named once.
+        """
         return self.then(Permute(order))
 
     def slice(self, dimension: str, begin: ExprLike, end: ExprLike, step: ExprLike = 1) -> View:
         """Return the view with every `step`-th value of a dimension, from `begin` up to, not including, `end`.
 
-        The dimension keeps its name; its extent becomes the number of values kept.
+        The dimension keeps its name; its extent becomes the number of values kept. Raise AccessError if there is no
+        such dimension.
         """
         return self.then(Slice(dimension, as_expr(begin), as_expr(end), as_expr(step)))
 
     def freeze(self, dimension: str, value: ExprLike) -> View:
-        """Return the view without the dimension, whose coordinate is fixed at `value`."""
+        """Return the view without the dimension `dimension`: its coordinate is fixed at `value`.
+
+        Raise AccessError if there is no such dimension.
+        """
         return self.then(Freeze(dimension, as_expr(value)))
 
     def insert(self, dimension: str, extent: ExprLike) -> View:
-        """Return the view with a new dimension of this extent at the end, along which the tensor is broadcast."""
+        """Return the view with a new last dimension of this extent, along which the tensor is broadcast.
+
+        Raise AccessError if a dimension has this name already.
+        """
         return self.then(Insert(dimension, as_expr(extent)))
 
     def xor(self, dimension: str, other: str) -> View:
-        """Return the view with the coordinate b of `dimension` replaced by b ^ (a % extent), as in a swizzle.
+        """Return the view with the coordinate b of `dimension` replaced by b ^ (a % n), as in a swizzle.
 
-        a is the coordinate of the dimension `other`; `extent` is that of `dimension`. Raise AccessError unless it is a
-        power of two.
+        a is the coordinate of the dimension `other`; n is the extent of `dimension`. Raise AccessError unless both
+        dimensions exist and n is a power of two.
         """
         return self.then(XorWith(dimension, other))
 
     def at(self, coordinates: Mapping[str, ExprLike]) -> tuple[Coordinates, list[Expr]]:
         """Return (tensor_coordinates, conditions) for `coordinates` of the view.
 
-        Both coordinates are {dimension: expression}. The conditions say that each step stays in bounds; a condition
-        that is known already is 1 or 0. Raise AccessError unless each dimension of the view has a coordinate.
+        Both coordinates are {dimension: expression}. The element is in bounds if all conditions are 1; there are two
+        for each coordinate that a step computes. A condition that is known already is the constant 1 or 0. Raise
+        AccessError unless each dimension of the view has a coordinate.
 
         >>> View.tensor({"h": 5}).pad("h", 1, 1).at({"h": 6})
         ({'h': <5>}, [<1>, <0>])
@@ -492,9 +516,9 @@ class View:
         """Return the access to the viewed tensor: its coordinates and bounds, as expressions of one axis for each
         dimension.
 
-        `axes` may give axis symbols by dimension name, to share them between accesses; other axes are made with the
-        dimension's name. Digits (mixed-radix parts) of a merged dimension get the names of the dimensions it was merged
-        from.
+        `axes` may give axis symbols by dimension name, to share axes between accesses; their extents are not compared
+        with the dimensions. A dimension without a given axis gets a new one of the same name and extent. Digits
+        (mixed-radix parts) of a merged dimension get the names of the dimensions that were merged.
         """
         chosen = {name: axes[name] if name in axes else index(name, size) for name, size in self.extents.items()}
         lower, conditions = self.at(chosen)

@@ -17,8 +17,8 @@ from tilewright.limits import MODES, shown
 def _leafwise(operation: Callable[[Any, Any], Any], a: Any, b: Any, name: str) -> Any:
     """Return operation(a, b) leaf by leaf; an int is combined with every leaf of the other operand.
 
-    Raise LayoutError if the operands are not nested in the same way, or hold anything but integers; `name` is that of
-    the caller, for the message.
+    Raise LayoutError if the operands are not nested in the same way, or hold anything but integers; `name` is the
+    public function's name in the message.
     """
     if isinstance(a, tuple) and not isinstance(b, tuple):
         return tuple(_leafwise(operation, e, b, name) for e in a)
@@ -46,7 +46,8 @@ def _reject_zero_divisor(operation: Callable[[Any, Any], Any], name: str) -> Cal
 
 
 def tuple_add(a: Any, b: Any) -> Any:
-    """Return a + b, leaf by leaf, for int tuples nested in the same way; an int is added to every leaf.
+    """Return a + b, leaf by leaf; an int is added to every leaf. Raise LayoutError unless `a` and `b` are nested in the
+    same way.
 
     >>> tuple_add((1, (2, 3)), (10, (20, 30))), tuple_add((1, (2, 3)), 1)
     ((11, (22, 33)), (2, (3, 4)))
@@ -55,7 +56,8 @@ def tuple_add(a: Any, b: Any) -> Any:
 
 
 def tuple_sub(a: Any, b: Any) -> Any:
-    """Return a - b, leaf by leaf, for int tuples nested in the same way; an int is combined with every leaf.
+    """Return a - b, leaf by leaf; an int is combined with every leaf. Raise LayoutError unless `a` and `b` are nested
+    in the same way.
 
     >>> tuple_sub((10, (20, 30)), (1, (2, 3)))
     (9, (18, 27))
@@ -64,7 +66,8 @@ def tuple_sub(a: Any, b: Any) -> Any:
 
 
 def tuple_mul(a: Any, b: Any) -> Any:
-    """Return a * b, leaf by leaf, for int tuples nested in the same way; an int is combined with every leaf.
+    """Return a * b, leaf by leaf; an int is combined with every leaf. Raise LayoutError unless `a` and `b` are nested
+    in the same way.
 
     >>> tuple_mul((1, (2, 3)), (10, (20, 30)))
     (10, (40, 90))
@@ -73,9 +76,9 @@ def tuple_mul(a: Any, b: Any) -> Any:
 
 
 def tuple_div(a: Any, b: Any) -> Any:
-    """Return a // b, leaf by leaf, for int tuples nested in the same way; an int is combined with every leaf.
+    """Return a // b, leaf by leaf; an int is combined with every leaf.
 
-    Raise LayoutError for a divisor 0.
+    Raise LayoutError unless `a` and `b` are nested in the same way, and for a divisor 0.
 
     >>> tuple_div((7, (20, 31)), (2, (5, 10)))
     (3, (4, 3))
@@ -84,9 +87,9 @@ def tuple_div(a: Any, b: Any) -> Any:
 
 
 def tuple_mod(a: Any, b: Any) -> Any:
-    """Return a % b, leaf by leaf, for int tuples nested in the same way; an int is combined with every leaf.
+    """Return a % b, leaf by leaf; an int is combined with every leaf.
 
-    Raise LayoutError for a divisor 0.
+    Raise LayoutError unless `a` and `b` are nested in the same way, and for a divisor 0.
 
     >>> tuple_mod((7, (20, 31)), (2, (5, 10)))
     (1, (0, 1))
@@ -97,7 +100,7 @@ def tuple_mod(a: Any, b: Any) -> Any:
 def ceil_div(a: Any, b: Any) -> Any:
     """Return a / b rounded up, mode by mode: the number of tiles of shape `b` that cover a shape `a`.
 
-    If a mode is a tuple in one of them and an int in the other, the tuple counts as the product of its entries. Modes
+    If a mode is a tuple in `a` and an int in `b`, or the reverse, the tuple counts as the product of its entries. Modes
     that `b` lacks stay as they are. Raise LayoutError if `b` has more modes, or for a divisor 0.
 
     >>> ceil_div((100, 64), (32, 64)), ceil_div((10, 20, 3), (4, 5)), ceil_div(((4, 6), 5), (5, 2))
@@ -114,6 +117,8 @@ def ceil_div(a: Any, b: Any) -> Any:
 def round_up(a: Any, b: Any) -> Any:
     """Return the least multiple of `b` that is not below `a`, leaf by leaf; an int is combined with every leaf.
 
+    Raise LayoutError unless `a` and `b` are nested in the same way, and if a leaf of `b` is 0.
+
     >>> round_up((5, 8), (3, 3)), round_up(13, 8)
     ((6, 9), 16)
     """
@@ -121,8 +126,10 @@ def round_up(a: Any, b: Any) -> Any:
 
 
 def elem_less(a: Any, b: Any) -> bool:
-    """Return True if every leaf of `a` is less than the corresponding leaf of `b`: a coordinate `a` is in the shape
-    `b`.
+    """Return True if every leaf of `a` is less than the corresponding leaf of `b`, so that a coordinate `a` is within a
+    shape `b`.
+
+    An int is compared with every leaf. Raise LayoutError unless `a` and `b` are nested in the same way.
 
     >>> elem_less((3, (1, 2)), (4, (2, 3))), elem_less((3, 5), (4, 5))
     (True, False)
@@ -142,7 +149,7 @@ def product_each(x: Any) -> Any:
 def product_like(x: Any, profile: Any) -> Any:
     """Return a tuple nested as `profile`, each leaf the product of the mode of `x` at that position.
 
-    Raise LayoutError if `x` is nested less deep.
+    Raise LayoutError if `x` has an int or another number of modes where `profile` has a tuple.
 
     >>> product_like(((2, 3), (4, (5, 6))), (1, (1, 1)))
     (6, (4, 30))
@@ -164,7 +171,7 @@ def tuple_cat(*parts: Any) -> tuple[Any, ...]:
 
 
 def wrap(x: Any) -> tuple[Any, ...]:
-    """Return `x` as a tuple: an int becomes a tuple of one mode, a tuple is returned unchanged.
+    """Return `x` as a tuple: an int becomes a tuple of one mode; a tuple is returned unchanged.
 
     >>> wrap(4), wrap((4, 8))
     ((4,), (4, 8))
@@ -173,7 +180,7 @@ def wrap(x: Any) -> tuple[Any, ...]:
 
 
 def unwrap(x: Any) -> Any:
-    """Return `x` without enclosing tuples of one mode; others are returned unchanged.
+    """Return `x` without enclosing tuples of one mode: ((4,),) gives 4. Any other `x` is returned unchanged.
 
     >>> unwrap(((4,),)), unwrap((4, 8))
     (4, (4, 8))
@@ -184,7 +191,9 @@ def unwrap(x: Any) -> Any:
 
 
 def repeat(x: Any, count: int) -> Any:
-    """Return a tuple of `count` modes, each of them `x`; for a count of 1, `x` itself. Raise LayoutError below 1.
+    """Return a tuple of `count` modes, each of them `x`; for a count of 1, `x` itself.
+
+    Raise LayoutError for a count below 1 or above 256.
 
     >>> repeat(2, 3), repeat((1, 2), 1)
     ((2, 2, 2), (1, 2))

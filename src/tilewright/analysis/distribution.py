@@ -52,9 +52,10 @@ class Placement:
 
     @cached_property
     def first(self) -> Array:
-        """A boolean array [thread, value]: True for the first place that holds an element.
+        """Return a boolean array [thread, value]: True for the first (thread, value) pair that holds an element.
 
-        Several threads may hold the same element; only the first stores it.
+        Several threads may hold the same element; the first pair is the one of the lowest thread, then of the lowest
+        value.
         """
         flat = self.elements.reshape(-1)
         _, first_index = np.unique(flat, return_index=True)
@@ -64,8 +65,8 @@ class Placement:
 
     @cached_property
     def coordinates(self) -> tuple[Array, ...]:
-        """A tuple of arrays, one for each dimension of the tensor: array[thread, value] is the coordinate of the
-        element that the thread holds as this value.
+        """Return the coordinates of the elements: a tuple with an array [thread, value] for each dimension of the
+        tensor.
 
         It is () for a tensor without dimensions.
         """
@@ -74,10 +75,11 @@ class Placement:
 
 @lru_cache(maxsize=256)
 def placed(layout: Layout, shape: tuple[int, ...]) -> Placement:
-    """Return the Placement (tables of which thread holds which element) of a tensor of `shape` with `layout`.
+    """Return the Placement (tables of which thread holds which element) of a tensor of `shape` with the distribution
+    `layout`.
 
-    `layout` maps (thread, value) to the element's number. The result is cached, as its tables are large. Raises a
-    LayoutError if the layout does not hold each element, and only those.
+    `layout` maps (thread, value) to the element's number, first dimension fastest. Results are cached. Raise
+    LayoutError unless the layout holds each element of the tensor, and only those.
     """
     return Placement(layout, shape)
 
@@ -85,8 +87,8 @@ def placed(layout: Layout, shape: tuple[int, ...]) -> Placement:
 def placement(register_type: RegisterType, machine: Machine | None) -> Placement:
     """Return the Placement (tables of which thread holds which element) of a tensor of type `register_type`.
 
-    `machine` is needed if the type names an atom's operand, such as "ATOM.a"; else it may be None. Raise a ProgramError
-    if the type has no valid distribution, and a LookupError if the machine has no such atom.
+    `machine` is needed if the type names an atom's operand, such as "ATOM.a"; otherwise it may be None. Raise
+    ProgramError if the type has no valid distribution, and LookupError if the machine has no such atom.
     """
     return _placement(register_type, None if machine is None else _MachineKey(machine))
 
@@ -106,10 +108,11 @@ class _MachineKey:
 
 @lru_cache(maxsize=1024)
 def _placement(register_type: RegisterType, key: _MachineKey | None) -> Placement:
-    """Return the Placement (tables of which thread holds which element) of a register tensor of this type; cached.
+    """Return the Placement (tables of which thread holds which element) of a register tensor of this type. Results are
+    cached.
 
-    `key` is the machine as a hashable key; it may be None unless the type names an atom's operand. Raise a ProgramError
-    if the type has no valid distribution, and a LookupError if the machine has no such atom.
+    `key` is the machine as a hashable key; it may be None unless the type names an atom's operand. Raise ProgramError
+    if the type has no valid distribution, and LookupError if the machine has no such atom.
     """
     shape = numbers(register_type.shape, register_type)
     distribution = register_type.distribution
@@ -136,13 +139,15 @@ def _placement(register_type: RegisterType, key: _MachineKey | None) -> Placemen
 
 
 def operand_layout(atom: MultiplyAtom, operand: str, shape: tuple[int, ...], waves: tuple[int, ...]) -> Layout:
-    """Return the distribution of an atom's operand over a matrix: a Layout (thread, value) -> element number.
+    """Return the distribution of an atom's operand over a matrix: a Layout (thread, value) -> element number,
+    column-major.
 
-    `operand` is "a", "b" or "c", `shape` the matrix's (rows, columns). `waves` = (rows, columns) groups of threads
-    share C, each with the threads of one atom: a group has its own rows of A, its own columns of B, and one contiguous
-    block of C. Within a block the atom repeats along rows, then columns, as further values of each thread. Raises a
-    LayoutError if `shape` is not that of a matrix of whole atoms for each group, or if the atom reads the operand from
-    memory.
+    `operand` is "a", "b" or "c", `shape` the matrix's (rows, columns). `waves` = (R, S) is a grid of groups of threads,
+    each with the threads of one atom. C is divided into R x S contiguous blocks, one for each group. A is divided into
+    R blocks of rows, which the groups of one row of the grid share; B into S blocks of columns, which the groups of one
+    column of the grid share. Within a block the atom repeats along rows, then columns, as further values of each
+    thread. Threads are numbered within a group first, then down the grid's columns. Raise LayoutError if the shape is
+    not made of whole atoms for each group, or if the atom reads the operand from memory.
     """
     operand_registers: Any = {"a": atom.a, "b": atom.b, "c": atom.c}[operand]
     if not isinstance(operand_registers, RegisterOperand):
@@ -175,12 +180,12 @@ def operand_layout(atom: MultiplyAtom, operand: str, shape: tuple[int, ...], wav
 
 
 def interleaved_layout(atom: MultiplyAtom, operand: str, shape: tuple[int, ...], waves: tuple[int, ...]) -> Layout:
-    """Return the distribution of an atom's operand over a matrix, with the waves' atoms interleaved, as a Layout.
+    """Return the distribution of an atom's operand over a matrix, with the groups' atoms interleaved.
 
-    The Layout maps (thread, value) to the element number. `operand` is "a", "b" or "c", `shape` the matrix's (rows,
-    columns), `waves` = (rows, columns) groups of threads. Neighbouring atoms belong to different groups, as in
-    Composable Kernel: atom (i, j) of group (row, column) is atom (i*rows + row, j*columns + column) of C. Raises a
-    LayoutError if the shape does not divide.
+    The result is a Layout (thread, value) -> element number, column-major. `operand` is "a", "b" or "c", `shape` the
+    matrix's (rows, columns), `waves` = (R, S) a grid of groups of threads. Neighbouring atoms belong to different
+    groups, as in Composable Kernel: atom (i, j) of group (r, s) is atom (i*R + r, j*S + s) of C. A is interleaved only
+    along rows, B only along columns. Raise LayoutError for the reasons of `operand_layout`.
     """
     operand_layout(atom, operand, shape, waves)  # refuses what does not fit
     operand_registers: Any = {"a": atom.a, "b": atom.b, "c": atom.c}[operand]
@@ -201,9 +206,9 @@ def interleaved_layout(atom: MultiplyAtom, operand: str, shape: tuple[int, ...],
 
 
 def _layout_of_modes(*pairs: list[tuple[int, int]]) -> Layout:
-    """Return the Layout with one mode per argument; each argument is the list of the mode's (size, stride) pairs.
+    """Return the Layout with one mode for each argument, which is a list of (size, stride) pairs, fastest first.
 
-    Pairs of size 1 are left out; a mode without other pairs becomes (1, 0).
+    Pairs of size 1 are left out; a list without other pairs becomes a mode 1:0.
     """
     modes = [tuple(pair for pair in mode if pair[0] != 1) or ((1, 0),) for mode in pairs]
     return Layout(
@@ -216,9 +221,9 @@ def _restrided(mode: Layout, rows: int, new_rows: int) -> list[tuple[int, int]]:
     """Return the (size, stride) pairs of a layout's `mode`, restated for a matrix with `new_rows` rows instead of
     `rows`.
 
-    Elements are numbered column by column, so one column further is `rows` numbers further in the old matrix, and
+    Elements are numbered column by column, so the next column is `rows` numbers further in the old matrix, and
     `new_rows` in the new one. A pair whose stride is a number of whole columns gets a new stride; a pair that stays
-    within one column is kept. Raise a LayoutError if a pair runs over the end of an old column.
+    within one column is kept. Raise LayoutError if a pair runs over the end of an old column.
     """
     pairs = []
     for size, stride in zip(leaves(mode.shape), leaves(mode.stride), strict=True):

@@ -20,7 +20,7 @@ Size: TypeAlias = "int | Expr"
 
 
 def sizes(exprs: Iterable[Expr]) -> tuple[Size, ...]:
-    """Return extents or strides as a tuple, with constants as ints.
+    """Return extents or strides as a tuple: constants become ints, other expressions stay.
 
     >>> from tilewright.algebra.expr import symbol
     >>> sizes((as_expr(4), symbol("M", 1, 99)))
@@ -51,18 +51,18 @@ class PlacedMemory:
 
     @property
     def root(self) -> PlacedMemory:
-        """This tensor itself. For a PlacedView, the property is the tensor below all views."""
+        """Return this tensor. (`PlacedView.root` is the tensor below all views.)"""
         return self
 
     @property
     def extents(self) -> tuple[int, ...]:
-        """The shape as ints. Raise a ProgramError if a size is open (known only at the call)."""
+        """Return the shape as ints. Raise ProgramError if a size is open (known only at the call)."""
         return numbers(map(as_expr, self.shape), f"%{self.buffer.name}")
 
     def at(self, coordinates: Coordinates) -> TensorAddress:
-        """Return the address of the element at these coordinates: a buffer and an offset, without conditions.
+        """Return the TensorAddress of the element at these coordinates: buffer and offset, without conditions.
 
-        The coordinates must be in bounds. The offset is in elements, after the swizzle.
+        The caller ensures that the coordinates are in bounds. The offset is in elements, after the swizzle.
         """
         parts = [(c, s) if isinstance(s, int) else (c * s, 1) for c, s in zip(coordinates, self.strides, strict=True)]
         offset = weighted_sum(0, [*parts, (self.start, 1)])
@@ -83,19 +83,20 @@ class PlacedView:
 
     @property
     def extents(self) -> tuple[int, ...]:
-        """The shape of the view as ints. Raise a ProgramError if a size is open (known only at the call)."""
+        """Return the shape of the view as ints. Raise ProgramError if a size is open (known only at the call)."""
         return numbers(map(as_expr, self.shape), f"a view of %{self.root.buffer.name}")
 
     @property
     def root(self) -> PlacedMemory:
-        """The tensor below all views."""
+        """Return the tensor below all views."""
         return self.base if isinstance(self.base, PlacedMemory) else self.base.root
 
     def at(self, coordinates: Coordinates) -> TensorAddress:
-        """Return the address of the element at these coordinates of the view: buffer, offset, conditions.
+        """Return the TensorAddress of the element at these coordinates of the view: buffer, offset in elements,
+        conditions.
 
-        The element is in bounds if all conditions are true; there is none for coordinates that cannot be out of bounds.
-        If a condition is false for sure, the offset is 0 and it is the only condition.
+        The element is in bounds if all conditions are true; coordinates that cannot be out of bounds give no condition.
+        If a condition is the constant 0 (false), it is the only one, and the offset is 0.
         """
         images = Substitution(dict(zip(self.over, coordinates, strict=True)))
         base_coordinates, conditions = [], []
@@ -119,10 +120,11 @@ class PlacedView:
 
 
 def nearest(tensor: PlacedMemory | PlacedView, coordinates: Coordinates) -> TensorAddress | None:
-    """Return the address of an element with its coordinates clamped into bounds, so that it can always be read.
+    """Return the address of an element with its coordinates clamped into bounds, so that the address can always be
+    read.
 
-    Only coordinates that may be out of bounds are clamped. None if the extent of a dimension with such a coordinate may
-    be 0.
+    Only coordinates that may be out of bounds are clamped. Return None if the extent of a dimension with such a
+    coordinate may be 0.
 
     >>> from tilewright.algebra.expr import symbol
     >>> from tilewright.ir.dtypes import f32
@@ -145,7 +147,8 @@ def nearest(tensor: PlacedMemory | PlacedView, coordinates: Coordinates) -> Tens
 
 
 def swizzled(swizzle: Swizzle | None, offset: Expr) -> Expr:
-    """Return the expression of an element offset after a swizzle; `offset` itself if there is none.
+    """Return the expression of an element offset after a swizzle; the expression `offset` itself if `swizzle` is None
+    or has no bits.
 
     >>> from tilewright.algebra.expr import index
     >>> o = index("o", 64)
@@ -176,7 +179,7 @@ def at_start(e: Expr, *axes: Symbol) -> Expr:
 def linear_step(e: Expr, axis: Symbol) -> int | None:
     """Return the change of the expression `e` when `axis` grows by one, as an int.
 
-    It is 0 if `e` does not depend on `axis`, and None if the change is not a constant.
+    Return 0 if `e` does not depend on `axis`, and None if the change is not a constant.
 
     >>> from tilewright.algebra.expr import index
     >>> i, j = index("i", 8), index("j", 8)
@@ -196,7 +199,7 @@ def linear_step(e: Expr, axis: Symbol) -> int | None:
 def linear_factor(e: Expr, axis: Symbol) -> Expr | None:
     """Return the coefficient of `axis` in the expression `e`, as an expression without `axis`.
 
-    It is 0 if `e` does not depend on `axis`, and None if `e` is not linear in `axis`.
+    Return 0 if `e` does not depend on `axis`, and None if `e` is not linear in `axis`.
 
     >>> from tilewright.algebra.expr import index, symbol
     >>> i, n = index("i", 8), symbol("N", 1, 99)

@@ -18,19 +18,22 @@ DEPTH = 4
 """The most facts that one proof may use."""
 
 
-def shown(e: Expr, facts: Iterable[Expr] = ()) -> bool:
-    """True if e >= 0 can be proved from the ranges of its symbols and from `facts`, expressions known to be >= 0.
+def is_proved(e: Expr, facts: Iterable[Expr] = ()) -> bool:
+    """Return True if e >= 0 can be proved from the ranges of its symbols and from `facts`, expressions known to be >=
+    0.
+
+    False means that no proof was found.
 
     >>> from tilewright.algebra.expr import index, symbol
     >>> rows = symbol("M", 1, 99)
     >>> block, i = index("block", rows // 9), index("i", 9)
-    >>> shown(rows - 1 - (9 * block + i)), shown(rows - 2 - (9 * block + i))
+    >>> is_proved(rows - 1 - (9 * block + i)), is_proved(rows - 2 - (9 * block + i))
     (True, False)
     >>> from tilewright.algebra.expr_rules import minimum
     >>> last = index("last", (rows + 8) // 9)
-    >>> shown(minimum(9, rows - 9 * last) - 1)
+    >>> is_proved(minimum(9, rows - 9 * last) - 1)
     True
-    >>> shown(9 * ((rows + 8) // 9) - 1 - (9 * (rows // 9) + i), facts=[rows % 9 - 1])
+    >>> is_proved(9 * ((rows + 8) // 9) - 1 - (9 * (rows // 9) + i), facts=[rows % 9 - 1])
     True
     """
     known = [form for fact in facts for form in dict.fromkeys((fact, _mod_to_quotient(fact)))]
@@ -41,9 +44,10 @@ def shown(e: Expr, facts: Iterable[Expr] = ()) -> bool:
 
 
 def _without_quotient(e: Expr) -> list[Expr]:
-    """Return expressions that are >= 0 exactly if e >= 0, with a quotient of `e` by a symbol removed.
+    """Return expressions that are >= 0 exactly if e >= 0, each with a quotient of `e` by a symbol removed.
 
-    For e = r - x//d with a symbol d >= 1, it is d*(r + 1) - 1 - x. There is one per such quotient; [] if there is none.
+    For e = r - x//d with a symbol d >= 1, the expression is d*(r + 1) - 1 - x. There is one for each such quotient; []
+    if there is none.
     """
     constant, terms = linear(e)
     equivalents: list[Expr] = []
@@ -60,9 +64,10 @@ def _without_quotient(e: Expr) -> list[Expr]:
 
 
 def _follows(e: Expr, known: list[Expr]) -> bool:
-    """True if e >= 0 can be proved from the `known` facts (expressions >= 0), or from e being an integer.
+    """Return True if e >= 0 can be proved from the `known` facts (expressions >= 0), or from e being an integer.
 
-    The rounding of the quotients in `e` is used too. Facts that are found about them are appended to the list `known`.
+    The rounding of the quotients in `e` is used too. Quotients that are proved to be >= 0 on the way are appended to
+    the list `known`.
     """
     if _search(e, known, DEPTH):
         return True
@@ -76,7 +81,7 @@ def _follows(e: Expr, known: list[Expr]) -> bool:
 
 
 def _divided_by_common_factor(e: Expr, known: Iterable[Expr]) -> Expr:
-    """Return a simpler expression d such that d >= 0 implies e >= 0; `e` itself if only a constant is left.
+    """Return a simpler expression d such that d >= 0 implies e >= 0. Return `e` itself if d would be a constant.
 
     Symbols that occur in one term of `e` only, and in no `known` fact, take the value at which `e` is least. Then the
     gcd of the other coefficients is divided out: 6*x - 1 - i with i < 6 gives x - 1.
@@ -99,24 +104,24 @@ def _divided_by_common_factor(e: Expr, known: Iterable[Expr]) -> Expr:
 
 
 def _has_open_ends(s: Symbol) -> bool:
-    """True if a limit or the definition of the symbol `s` depends on other symbols."""
+    """Return True if a limit or the definition of the symbol `s` depends on other symbols."""
     return any(limit is not None and not limit.is_constant for limit in (s.lower, s.upper, s.definition))
 
 
-def holds(condition: Expr) -> list[Expr]:
-    """Return expressions that are >= 0 where `condition` is true; [] if it gives none.
+def facts_if_true(condition: Expr) -> list[Expr]:
+    """Return expressions that are >= 0 wherever `condition` is true; [] if the condition gives none.
 
-    A conjunction gives those of all its parts. Conditions other than comparisons by `>=`, `<` and `==` give none.
+    A conjunction gives those of all its operands. Conditions other than comparisons by `>=`, `<` and `==` give none.
 
     >>> from tilewright.algebra.expr import index
     >>> i = index("i", 9)
-    >>> holds((i >= 2) & (i < 5))
+    >>> facts_if_true((i >= 2) & (i < 5))
     [<i - 2>, <-i + 4>]
-    >>> holds((i >= 2) * (i < 5))
+    >>> facts_if_true((i >= 2) * (i < 5))
     [<i - 2>, <-i + 4>]
     """
     if isinstance(condition, And | Product):
-        return [fact for part in condition.parts for fact in holds(part)]
+        return [fact for part in condition.parts for fact in facts_if_true(part)]
     if isinstance(condition, AtLeastZero):
         return [condition.operand]
     if isinstance(condition, IsZero):
@@ -124,12 +129,11 @@ def holds(condition: Expr) -> list[Expr]:
     return []
 
 
-def fails(condition: Expr) -> list[Expr]:
-    """Return a list of expressions, all >= 0 wherever `condition` is false; for i < 5 it is [i - 5].
-
-    It is [] if no such expression is found.
+def facts_if_false(condition: Expr) -> list[Expr]:
+    """Return expressions that are >= 0 wherever `condition` is false: [i - 5] for i < 5; [] if the condition gives
+    none.
     """
-    return holds(negate(condition))
+    return facts_if_true(negate(condition))
 
 
 def _mod_to_quotient(e: Expr) -> Expr:
@@ -146,10 +150,11 @@ def _mod_to_quotient(e: Expr) -> Expr:
 
 
 def _search(e: Expr, facts: list[Expr], depth: int) -> bool:
-    """True if e >= 0 can be proved by subtracting multiples of at most `depth` facts (expressions >= 0) from `e`.
+    """Return True if e >= 0 can be proved by subtracting multiples of at most `depth` facts (expressions >= 0) from
+    `e`.
 
-    Facts come from `facts`, or follow from the symbols and quotients in `e`. If `e` has a minimum as a term (or a
-    maximum with a negative coefficient), e >= 0 is proved for each of its arguments.
+    The facts are those in `facts`, and those that follow from the symbols and quotients in `e`. If `e` has a minimum as
+    a term (or a maximum with a negative coefficient), e >= 0 is proved for each of its arguments.
     """
     if is_nonneg(e):
         return True
@@ -171,8 +176,8 @@ def _search(e: Expr, facts: list[Expr], depth: int) -> bool:
 
 
 def _weights(e: Expr, fact: Expr) -> set[int]:
-    """Return the positive integers w for which a term of `e` cancels in `e` - w*`fact`. For e = 6*x + y and fact = 2*x
-    - 1 it is {3}.
+    """Return the positive integers w for which e - w*fact loses a term of `e`: for e = 6*x + y and fact =
+    2*x - 1, {3}.
     """
     coefficient_in_e = dict(linear(e)[1])
     return {
@@ -211,8 +216,8 @@ def implied(e: Expr) -> list[Expr]:
 def _quotient_bounds(node: FloorDiv) -> list[Expr]:
     """Return expressions that are >= 0 because a larger dividend gives a quotient that is no smaller.
 
-    For the quotient `node`, (a + t)//d, and each upper limit T of the term t, it is (a + T)//d - (a + t)//d. Only terms
-    with a positive coefficient count.
+    For the quotient `node`, (a + t)//d, and each upper limit T of the term t, the expression is (a + T)//d - (a +
+    t)//d. Only terms with a positive coefficient count.
     """
     facts: list[Expr] = []
     for term, coefficient in linear(node.left)[1]:
@@ -230,7 +235,7 @@ def _nested_quotients(e: Expr) -> list[Expr]:
 
     If one divisor is a multiple of the other, x//32 is (x//4)//8: so x//4 - 8*(x//32) is at least 0 and at most 7,
     which gives two expressions. Remainders of x and of its higher digits (mixed-radix parts) give such expressions too.
-    [] if there are none.
+    Return [] if there are none.
     """
     divisions = [node for node in e.walk() if isinstance(node, FloorDiv | Mod) and isinstance(node.right, Const)]
     quotients = [node for node in divisions if isinstance(node, FloorDiv)]
@@ -263,10 +268,11 @@ def _digit_facts(remainders: list[Mod]) -> list[Expr]:
 
 
 def _limit_cases(limit: Expr | None, kind: type[Min] | type[Max]) -> list[Expr]:
-    """Return a symbol's limit as a list of expressions; for a minimum or maximum, one expression per argument.
+    """Return a symbol's limit as a list of expressions; a limit with a minimum or maximum gives one expression per
+    argument.
 
-    `kind` is Min for upper limits and Max for lower ones: upper limit 2 + min(a, b) -> [2 + a, 2 + b]. [] if the limit
-    is constant or None.
+    `kind` is Min for upper limits and Max for lower ones: upper limit 2 + min(a, b) -> [2 + a, 2 + b]. Return [] if the
+    limit is constant or None.
     """
     if limit is None or limit.is_constant:
         return []

@@ -10,10 +10,10 @@ from tilewright.ir.tensors import TensorType
 
 def uses_task_memory(op: Op) -> tuple[bool, ...]:
     """Return a tuple with a bool for each block of the `tasks` loop `op`: True if the block accesses shared memory that
-    the loop itself allocates.
+    is allocated inside the loop.
 
-    After such a block, the waves of its role synchronise, since the next task reuses the memory. The stages of a
-    channel do not count: the channel orders a fill after all earlier uses of its stage.
+    After such a block, the waves that execute it must synchronise, since the next task reuses the memory. The stages of
+    a channel do not count: the channel orders a fill after all earlier uses of its stage.
 
     >>> from tilewright.ir.block import parse_block
     >>> program = parse_block('''block f(%x: in global f32 (4, 8), %y: out global f32 (4, 8))

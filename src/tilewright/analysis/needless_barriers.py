@@ -21,11 +21,12 @@ NAMING = ("alloc", "view", "bitcast", "let", "barrier")
 
 
 def needless(program: Program, chain: Places, distributed: Collection[Value]) -> set[Op]:
-    """Return the barriers of `program` that may be left out: no wave waits there for another one's memory accesses.
+    """Return the set of barriers of `program` that may be left out because no wave waits there for memory accesses of
+    another wave.
 
     Between such a barrier and the one before, no memory is accessed that another wave may write. `distributed` are the
     tensors that are distributed over registers: each lane has its own elements, which need no barriers. `chain`
-    resolves a view to its tensor.
+    resolves a view to its tensor. Only the first blocks of `tasks` loops at the top level of the program are searched.
     """
     removable: set[Op] = set()
     for op in program.body.ops:
@@ -43,10 +44,10 @@ class _BarrierSearch:
         self._loaded_first = self._loaded_once_first(task)
 
     def _loaded_once_first(self, block: Block) -> set[Value]:
-        """Return the tensors that `block` loads first: one operation writes them, and a barrier follows directly.
+        """Return the tensors that `block` loads first: one operation writes the tensor, and a barrier follows directly.
 
-        No other operation of the task may write such a tensor, and none may access it before. Tensors that are loaded
-        in `if` blocks, which handle the edges of a dimension, count too.
+        No other operation of the task may write such a tensor, and none in `block` may access it before. Tensors that
+        are loaded in this way in the blocks of an `if` count too.
         """
         touched: set[Value] = set()
         loaded_first: set[Value] = set()
@@ -70,12 +71,12 @@ class _BarrierSearch:
         `block` is needed.
 
         Protected memory is memory that another wave may write. A barrier is needed if protected memory was accessed
-        since the barrier before it. `unmet` is True if protected memory was accessed before `block` and no barrier came
-        after. With `is_task`, `block` is a whole task, before which the waves synchronise.
+        since the barrier before it. `unmet` says whether protected memory was accessed before `block` without a barrier
+        after the access. With `is_task`, `block` is a whole task, before which the waves synchronise.
 
         An operation with nested blocks that access protected memory counts as an access, and its blocks are visited
-        too. If its nested blocks access none, their barriers are not needed, unless protected memory may be accessed
-        both before and after the operation without another barrier in between.
+        too. If its blocks access none, their barriers are not needed, unless protected memory is accessed both before
+        and after the operation without another barrier in between.
         """
         waiting, accessed = set[Op](), not is_task  # barriers of nested blocks since the last barrier, after an access
         for op in block.ops:
@@ -97,11 +98,11 @@ class _BarrierSearch:
         return unmet
 
     def _touches(self, op: Op) -> bool:
-        """True if `op` accesses memory that barriers must protect.
+        """Return True if `op` accesses memory that barriers must protect.
 
         All memory is protected, with these exceptions: tensors that are distributed among threads (registers);
-        read-only arguments; and tensors that the task loads once, before it uses them, if `op` only reads them. False
-        for operations with blocks, and for those that access no element, such as views.
+        read-only arguments; and tensors that the task loads once, before it uses them, if `op` only reads them. Return
+        False for operations with blocks, and for those that access no element, such as views.
         """
         if op.name in NAMING or op.blocks:
             return False

@@ -32,7 +32,8 @@ or, if its extent is 1, None."""
 def shifted_of(e: Expr, over: Sequence[Symbol]) -> Shifted | None:
     """Return `e`, an expression of the axes `over`, as a Shifted coordinate: a constant plus steps along axes.
 
-    None if `e` is not linear in the axes with integer coefficients.
+    Axes are numbered by their position in `over`. Return None if `e` is not linear in the axes with integer
+    coefficients.
 
     >>> from tilewright.algebra.expr import index
     >>> i, j = index("i", 4), index("j", 2)
@@ -54,23 +55,24 @@ def shifted_of(e: Expr, over: Sequence[Symbol]) -> Shifted | None:
     return Shifted(linear[1].value, tuple(steps))
 
 
-def composed(below: Seen, mine: Sequence[Seen]) -> Seen:
-    """Return how an operation accesses a dimension of a tensor through a view: an axis, a Shifted, or None.
+def composed_access(view_access: Seen, axis_accesses: Sequence[Seen]) -> Seen:
+    """Return how an operation accesses a dimension of a tensor through a view: an axis number, a Shifted coordinate or
+    None.
 
-    The axis is the number of the operation's axis that covers the dimension; a Shifted is a constant plus steps along
-    axes; None means extent 1. `below` is how the view accesses the dimension; `mine` is how the operation accesses each
-    axis of the view.
+    An axis number says that this axis of the operation covers the dimension; a Shifted is a constant plus steps along
+    axes; None stands for extent 1. `view_access` says in the same form how the view accesses the dimension,
+    `axis_accesses` how the operation accesses each axis of the view.
 
-    >>> composed(Shifted(1, ((0, 2),)), [Shifted(3, ((1, 1),))])
+    >>> composed_access(Shifted(1, ((0, 2),)), [Shifted(3, ((1, 1),))])
     Shifted(first=7, steps=((1, 2),))
     """
-    if below is None:
+    if view_access is None:
         return None
-    if isinstance(below, int):
-        return mine[below]
-    first, steps = below.first, dict[int, int]()
-    for axis, step in below.steps:
-        through = mine[axis]
+    if isinstance(view_access, int):
+        return axis_accesses[view_access]
+    first, steps = view_access.first, dict[int, int]()
+    for axis, step in view_access.steps:
+        through = axis_accesses[axis]
         if through is None:
             continue
         inner = Shifted(0, ((through, 1),)) if isinstance(through, int) else through

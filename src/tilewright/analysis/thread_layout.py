@@ -29,7 +29,7 @@ import numpy as np
 from tilewright.algebra.expr import Const, Expr, Symbol, as_expr, index
 from tilewright.algebra.expr_use import Substitution, linear_form
 from tilewright.analysis.needless_barriers import needless
-from tilewright.analysis.shifted import Seen, Shifted, composed, shifted_of
+from tilewright.analysis.shifted import Seen, Shifted, composed_access, shifted_of
 from tilewright.analysis.views import Places
 from tilewright.ir.core import Block, Op, Program, Value
 from tilewright.ir.tensors import RegisterType, TensorType, numbers
@@ -54,20 +54,22 @@ class Dim:
 
     @property
     def vectors(self) -> int:
-        """The number of vectors of this dimension that each lane has, rounded up."""
+        """Return the number of vectors of this dimension that each lane has, rounded up."""
         return -(-self.extent // (self.width * self.threads))
 
     @property
     def ragged(self) -> bool:
-        """True if the extent is no multiple of the vector width times the number of threads: some lanes have vectors
-        past the end.
+        """Return True if some lanes have vectors past the end: the extent is no multiple of the vector width times the
+        number of threads.
         """
         return self.extent % (self.width * self.threads) != 0
 
-    def part(self, wave: Expr, lane: Expr, lanes: int) -> Expr:
-        """Return the index, as an expression, of one lane among the threads of this dimension: 0 to `self.threads` - 1.
+    def thread_index(self, wave: Expr, lane: Expr, lanes: int) -> Expr:
+        """Return the index of a lane among the threads of this dimension, from 0 to `self.threads` - 1, as an
+        expression.
 
-        `wave` is the number of its wave, `lane` its number in the wave; `lanes` is the number of lanes of a wave.
+        `wave` is the number of the lane's wave, `lane` the lane's number in this wave; `lanes` is the number of lanes
+        of a wave.
         """
         if self.stride >= lanes:
             return wave // (self.stride // lanes) % self.threads
@@ -82,7 +84,9 @@ Dims = tuple[Dim, ...]
 
 
 def held(dims: Dims) -> int:
-    """Return the number of values that a lane has of a tensor whose dimensions are distributed as `dims`."""
+    """Return the number of values that a lane has of a tensor whose dimensions are distributed as `dims`, values past
+    the end included.
+    """
     return prod(d.vectors * d.width for d in dims)
 
 
@@ -95,15 +99,14 @@ def digits(dims: Dims) -> list[tuple[Dim, bool, int]]:
     return [*((d, False, d.vectors) for d in dims), *((d, True, d.width) for d in dims if d.width > 1)]
 
 
-def columns(dims: Dims, of: Dims) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Return an int array with an entry for each of a lane's values over `dims`: which value over `of` it corresponds
-    to.
+def matching_values(dims: Dims, of: Dims) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """Return an int array that gives, for each of a lane's values over `dims`, the number of its value over `of` with
+    the same coordinates.
 
-    `of` are some of the dimensions `dims`. The two values have the same coordinates over `of`, so that the array says
-    how a value over `of` is broadcast.
+    `of` are some of the dimensions `dims`. The array says how a tensor over `of` is broadcast over `dims`.
 
-    >>> rows, neighbours = Dim(2, 1, 1, 1), Dim(8, 2, 1, 1)
-    >>> columns((rows, neighbours), (rows,)).tolist()
+    >>> rows, columns = Dim(2, 1, 1, 1), Dim(8, 2, 1, 1)
+    >>> matching_values((rows, columns), (rows,)).tolist()
     [0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1]
     """
     outer = digits(dims)
@@ -223,19 +226,19 @@ class Frames:
             for tensor in dropped:
                 candidates.pop(tensor, None)
 
-    def _can_hold_operand(self, op: Op, place: int) -> bool:
-        """True if lanes can hold operand number `place` of `op` in registers.
+    def _can_hold_operand(self, op: Op, number: int) -> bool:
+        """Return True if lanes can hold operand number `number` of `op` in registers.
 
-        They can if `op` accesses it element by element. They can also if `op` is a map or copy that only reads it at
-        shifted coordinates, such as x[i + 1], and if these involve all axes of `op`.
+        They can if `op` accesses the operand element by element. They also can if `op` is a map or copy that only reads
+        the operand at shifted coordinates, such as x[i + 1], and if these coordinates involve all axes of `op`.
         """
-        through = self.through(op.operands[place])
+        through = self.through(op.operands[number])
         if not is_framed(op) or through is None:
             return False
         shifts = [seen for seen in through if isinstance(seen, Shifted)]
         if not shifts:
             return True
-        if op.name not in ("map", "copy") or place == target_place(op):
+        if op.name not in ("map", "copy") or number == target_number(op):
             return False
         axes = [seen for seen in through if isinstance(seen, int)] + [axis for seen in shifts for axis, _ in seen.steps]
         single = [i for i, e in enumerate(box(op)) if e is as_expr(1)]
@@ -245,20 +248,21 @@ class Frames:
         """Add to `self.followed` the reductions over several waves in `block` that need no barrier between loop
         iterations.
 
-        If a block has two or more such reductions, each has the barrier of another one between two of its own runs.
-        Blocks within `block` are visited too.
+        If a block has two or more such reductions, the barrier of one separates two runs of another. Blocks within
+        `block` are visited too.
         """
-        reductions = [op for op in block.ops if op.name == "reduce" and self.waves_between(op) > 1]
+        reductions = [op for op in block.ops if op.name == "reduce" and self.waves_per_row(op) > 1]
         self.followed |= set(reductions) if len(reductions) > 1 else set()
         for op in block.ops:
             for inner in op.blocks:
                 self._collect_followed(inner)
 
     def _is_only_stored(self, op: Op, ops: Sequence[Op]) -> bool:
-        """True if the result of the reduction `op` is only stored to memory, by maps and copies over all other axes.
+        """Return True if the result of the reduction `op` is only stored to memory, by maps and copies over all axes
+        that are not reduced.
 
-        True also if the result does not lie in registers; False if `op` adds to what its result held before. `ops` are
-        all operations of the program.
+        Return True also if the result is not in registers; return False if `op` adds to the former contents of its
+        result. `ops` are all operations of the program.
         """
         result = self._chain.root(op.operands[1])
         if op.attrs.get("accumulate"):
@@ -269,17 +273,17 @@ class Frames:
         for user in ops:
             if user is op or result not in {self._chain.root(v) for v in user.operands}:
                 continue
-            target = self._chain.root(user.operands[target_place(user)])
+            target = self._chain.root(user.operands[target_number(user)])
             if user.name not in ("map", "copy") or user not in self.axes or target in self.tensors:
                 return False
             if {d for d in self.axes[user] if d is not None} != result_dims:
                 return False
         return True
 
-    def waves_between(self, op: Op) -> int:
-        """Return the number of waves that share a row which the reduction `op` reduces; 1 if each wave has whole rows.
+    def waves_per_row(self, op: Op) -> int:
+        """Return the number of waves that share a row (the elements along the reduced axis) of the reduction `op`.
 
-        1 also if `op` does not work on registers.
+        Return 1 if each wave has whole rows, or if `op` does not work on registers.
         """
         reduced = self.axes[op][op.attrs["along"]] if op in self.axes else None
         return 1 if reduced is None else reduced.stride * reduced.threads // max(self.lanes, reduced.stride)
@@ -288,14 +292,14 @@ class Frames:
         """Return the Turn (operand number, its contiguous axis, the target's contiguous axis) of a transposing map or
         copy `op`.
 
-        None if no operand is contiguous along another axis than the target, or if one of the two axes has fewer than 8
-        (LEAST) elements. If there are several such operands, it is the first one.
+        The operand is the first one that is contiguous along another axis than the target, if both axes have at least 8
+        (LEAST) elements. Return None if there is no such operand.
         """
         axes = tuple(index(f"axis{i}", int(e)) for i, e in enumerate(box(op)))
-        target_number = target_place(op)
-        target = self.neighbours(op.operands[target_number], axes)
+        written_operand = target_number(op)
+        target = self.contiguous_axis(op.operands[written_operand], axes)
         for i, value in enumerate(op.operands):
-            source = self.neighbours(value, axes) if i != target_number else None
+            source = self.contiguous_axis(value, axes) if i != written_operand else None
             if source is None or target is None or source == target:
                 continue
             if min(int(axes[source].hi), int(axes[target].hi)) + 1 >= LEAST:
@@ -303,20 +307,21 @@ class Frames:
         return None
 
     def _has_private_memory(self, ops: Sequence[Op]) -> bool:
-        """True if no lane can read what another lane stored.
+        """Return True if no lane can read what another lane stored.
 
-        That is so if every tensor in memory that may be written is an argument, and only one of the operations `ops`
-        uses it.
+        That is so if each tensor in memory that may be written is an argument that only one of the operations `ops`
+        uses.
         """
         memory = [v for op in ops for v in {self._chain.root(v) for v in op.operands} if isinstance(v.type, TensorType)]
         uses = Counter(v for v in memory if v not in self.tensors and v.type.role != "in")
         return all(count == 1 and v.type.role is not None for v, count in uses.items())
 
     def _keep_within_registers(self, program: Program, windows: Collection[Value]) -> None:
-        """Remove the largest tensors from `self.tensors` until those that are live at once fit a lane's registers.
+        """Remove the largest tensors from `self.tensors` until the tensors that are live at once fit a lane's
+        registers.
 
-        `program` tells which are live at once. `windows` are the tensors that are read at shifted coordinates; lanes
-        hold them packed as in memory, several values to a register.
+        `program` tells which tensors are live at once. `windows` are the tensors that are read at shifted coordinates;
+        lanes hold them packed as in memory, several values to a register.
         """
         sizes = {t: held(tuple(d for d in dims if d is not None)) for t, dims in self.tensors.items()}
         registers = self.registers  # windows are held as they lie in memory, so that several values of theirs share one
@@ -336,20 +341,21 @@ class Frames:
             del sizes[largest], self.tensors[largest]
 
     def is_argument(self, value: Value) -> bool:
-        """True if `value` is an argument of the program, or a view of one."""
+        """Return True if `value` is an argument of the program, or a view of one."""
         return self._chain.makers.get(self._chain.root(value)) is None
 
     def root(self, value: Value) -> Value:
-        """Return the tensor of which `value` is a view, directly or through others; `value` itself if it is no view."""
+        """Return the tensor below all views and bitcasts of `value`; `value` itself if it is neither a view nor a
+        bitcast.
+        """
         return self._chain.root(value)
 
     def through(self, value: Value) -> tuple[Seen, ...] | None:
         """Return how the view `value` accesses each dimension of the tensor below it, as a tuple.
 
         An entry is the number of the view's axis that covers the dimension, a `Shifted` coordinate (constant plus steps
-        along axes), or None for extent 1. A tensor that is no view covers its own dimensions: (0, 1, 2). The whole
-        result is None if a dimension is accessed in any other form, or if a bitcast lies between `value` and the
-        tensor.
+        along axes), or None for extent 1. A `value` that is no view covers its dimensions in order: (0, 1, 2). Return
+        None if a dimension is accessed in another way, or if a bitcast is between `value` and the tensor.
         """
         op = self._chain.makers.get(value)
         if op is None or op.name not in ("view", "bitcast"):
@@ -368,13 +374,13 @@ class Frames:
                 seen.append(shift)
             else:
                 return None
-        return tuple(composed(x, seen) for x in below)
+        return tuple(composed_access(x, seen) for x in below)
 
-    def neighbours(self, value: Value, axes: Sequence[Symbol], *, shared: bool = False) -> int | None:
+    def contiguous_axis(self, value: Value, axes: Sequence[Symbol], *, shared: bool = False) -> int | None:
         """Return the index in `axes` of the axis along which `value` is contiguous in memory; None if there is none.
 
-        `axes` has a symbol for each dimension of `value`, which must be an argument or a view of one: for another
-        tensor the result is None. With `shared`, tensors in shared memory count too.
+        `axes` has a symbol for each dimension of `value`. Return None also unless `value` is a packed (row-major)
+        argument or a view of one; with `shared`, an unswizzled tensor that the program allocates counts too.
         """
         coordinates, tensor = self._coordinates(value, axes, shared)
         if tensor is None:
@@ -386,7 +392,7 @@ class Frames:
         return next((number for number, s in enumerate(axes) if _coefficient(offset, s) == 1), None)
 
     def steps(self, value: Value, axes: Sequence[Symbol]) -> list[int | None]:
-        """Return the stride of `value` along each of `axes`, in elements of the argument below it.
+        """Return the stride of `value` along each of `axes`, in elements of the argument of which it is a view.
 
         `axes` has a symbol for each dimension of `value`. An entry is None if `value` is broadcast along the axis, if
         the stride is not a constant, or if `value` is no view of a packed (row-major) argument.
@@ -398,29 +404,31 @@ class Frames:
     def axes_of(self, value: Value, axes: Sequence[Symbol]) -> set[Symbol]:
         """Return the set of those `axes` on which the memory coordinates of `value` depend.
 
-        Along all others the view is broadcast. `axes` has a symbol for each dimension of `value`.
+        `value` is broadcast along all other axes. `axes` has a symbol for each dimension of `value`.
         """
         coordinates, _ = self._coordinates(value, axes, True)
         return {s for e in coordinates for s in e.symbols if s in axes}
 
-    def alignment(self, value: Value, axes: Sequence[Symbol], side: int) -> int:
-        """Return the number of elements that divides the memory offset of each row of `value`; 1 if none is known.
+    def alignment(self, value: Value, axes: Sequence[Symbol], row_axis: int) -> int:
+        """Return the greatest number of elements that is known to divide the memory offset of each row of `value`; 1 if
+        none is known.
 
-        Rows run along axis number `side`. It is the greatest such number that is known: rows at 0, 24 and 48 -> 24.
-        `axes` has a symbol for each dimension of `value`.
+        Rows run along axis number `row_axis` of `axes`, which has a symbol for each dimension of `value`. Rows at the
+        offsets 0, 24 and 48 give 24.
         """
         coordinates, tensor = self._coordinates(value, axes, True)
-        return 1 if tensor is None else Substitution({axes[side]: as_expr(0)})(_offset(coordinates, tensor)).multiple
+        return (
+            1 if tensor is None else Substitution({axes[row_axis]: as_expr(0)})(_offset(coordinates, tensor)).multiple
+        )
 
     def _coordinates(self, value: Value, axes: Sequence[Symbol], shared: bool) -> tuple[tuple[Expr, ...], Value | None]:
-        """Return (coordinates, tensor) of the element at `axes` of `value`, a view of a view ... of a tensor: its
-        coordinates in that tensor.
+        """Return (coordinates, tensor): the element at `axes` of `value` is the element at `coordinates` of `tensor`.
 
-        `axes` has a symbol for each dimension of `value`. A value that is no view keeps `axes` as coordinates. For `x[i
-        + 4]`, a view of x over i, and the axis s: ((s + 4,), x).
+        `axes` has a symbol for each dimension of `value`. Views of views are followed: for `x[i + 4]`, a view of x over
+        i, and the axis s, the result is ((s + 4,), x). For a `value` that is no view, the coordinates are `axes`.
 
-        The tensor must be a packed (row-major) argument or, with `shared`, an allocated unswizzled tensor with constant
-        extents. For any other tensor, and for one of rank 0, the second result is None.
+        `tensor` is None unless it is a packed (row-major) argument or, with `shared`, an allocated unswizzled tensor
+        with constant extents; it is None for a tensor of rank 0 too.
         """
         coordinates: tuple[Expr, ...] = tuple(axes)
         op = self._chain.makers.get(value)
@@ -434,7 +442,7 @@ class Frames:
 
 
 def _offset(at: tuple[Expr, ...], argument: Value) -> Expr:
-    """Return the flat row-major index of the coordinates `at` in the packed tensor `argument`.
+    """Return the flat row-major index of the coordinates `at` in the packed tensor `argument`, as an expression.
 
     In a tensor with 8 columns, (i, j) gives 8*i + j.
     """
@@ -446,8 +454,8 @@ def _offset(at: tuple[Expr, ...], argument: Value) -> Expr:
 def _live_registers(block: Block, sizes: Mapping[Value, int]) -> int:
     """Return the number of a lane's registers that the tensors allocated in `block` need at once.
 
-    `sizes` is {tensor: its registers}; others count 0. Nested blocks count too, but of all branches of conditions only
-    the one with the most registers.
+    `sizes` is {tensor: its registers}; tensors without an entry count 0. Nested blocks count too; of the blocks of all
+    `if` operations only the one with the most registers counts.
     """
     allocated = sum(sizes.get(op.results[0], 0) for op in block.ops if op.name == "alloc")
     inner = [(op.name, _live_registers(inner_block, sizes)) for op in block.ops for inner_block in op.blocks]
@@ -461,8 +469,8 @@ def _live_registers(block: Block, sizes: Mapping[Value, int]) -> int:
 def frames_of(program: Program, chain: Places, machine: Machine) -> Frames:
     """Return the Frames of `program`: which tensors lie in registers, and how the axes of operations are distributed.
 
-    Nothing is distributed on a machine without lanes (a CPU), or if waves have roles (producer, consumer). `chain`
-    resolves views to the tensors below.
+    Nothing is distributed on a machine without lanes (a CPU), if the number of threads is no power of two, or if waves
+    have roles (producer, consumer). `chain` resolves views to the tensors below.
     """
     record, roles = program.record("waves"), any(op.name == "role" for op in program.body.ops)
     waves = 1 if record is None else numbers((record.attrs["count"],), "waves")[0]
@@ -472,7 +480,8 @@ def frames_of(program: Program, chain: Places, machine: Machine) -> Frames:
 def _coefficient(e: Expr, axis: Symbol) -> int | None:
     """Return the coefficient of the symbol `axis` in `e`, as an int: 3*i + j -> 3 for i.
 
-    None if `e` does not depend on `axis`, or if the coefficient is not a constant.
+    Return None if `e` does not depend on `axis`, if `e` is not linear in `axis`, or if the coefficient is not a
+    constant.
     """
     linear = linear_form(e, [axis]) if axis in e.symbols else None
     coefficient = None if linear is None else linear[0].get(axis)
@@ -480,33 +489,36 @@ def _coefficient(e: Expr, axis: Symbol) -> int | None:
 
 
 def box(op: Op) -> tuple[Expr, ...]:
-    """Return the extents over which an elementwise operation or a reduction iterates.
+    """Return the extents over which `op`, an elementwise operation, a reduction or a scan, iterates: the shape of its
+    first operand.
 
-    They are the shape of its first operand, which for a reduction is the source.
+    For a reduction the first operand is the source.
     """
     shape: tuple[Expr, ...] = op.operands[0].type.shape
     return shape
 
 
-def target_place(op: Op) -> int:
-    """Return the index of the operand that `op`, a map, a copy or a fill, writes: 1 for a copy, else 0."""
+def target_number(op: Op) -> int:
+    """Return the number of the operand that `op`, a map, a copy or a fill, writes: 1 for a copy, else 0."""
     return 1 if op.name == "copy" else 0
 
 
-def operand_axes(op: Op, place: int) -> tuple[int, ...]:
-    """Return a tuple of axis numbers: which axis of `op` each dimension of its operand number `place` is.
+def operand_axes(op: Op, number: int) -> tuple[int, ...]:
+    """Return a tuple with the axis of `op` for each dimension of its operand number `number`: (0, 1, ...) for most
+    operands.
 
     The result of a reduction lacks the reduced axis: a reduction of (M, N, K) along axis 1 gives (0, 2) for its result.
     """
     axes = range(len(box(op)))
-    return tuple(i for i in axes if not (op.name == "reduce" and place == 1 and i == op.attrs["along"]))
+    return tuple(i for i in axes if not (op.name == "reduce" and number == 1 and i == op.attrs["along"]))
 
 
 def is_framed(op: Op) -> bool:
-    """True if `op` can work on registers: an elementwise operation, a reduction or a scan with constant extents.
+    """Return True if `op` can work on registers: an elementwise operation, a reduction or a scan with constant extents
+    above 0.
 
-    False if the operation names an atom, has several sources, or has an operand that is distributed over registers
-    already.
+    Return False if the operation names an atom, reduces several sources at once, or has an operand that is a register
+    tensor already.
     """
     if op.name not in ("map", "copy", "fill", "reduce", "scan") or "by" in op.attrs:
         return False
@@ -518,7 +530,9 @@ def is_framed(op: Op) -> bool:
 
 
 def _is_plain(kind: object) -> bool:
-    """True if a tensor of this type is unswizzled memory with constant extents, so that it could lie in registers."""
+    """Return True if `kind` is the type of an unswizzled tensor in memory with constant extents, which could lie in
+    registers.
+    """
     if not isinstance(kind, TensorType) or kind.swizzle is not None:
         return False
     return all(isinstance(e, Const) and e.value > 0 for e in kind.shape)
@@ -566,7 +580,8 @@ class _Classes:
         """The classes that are not distributed: every lane has all their elements."""
 
     def find(self, node: Node) -> Node:
-        """Return the representative of the class of `node`: two nodes of one class have the same one.
+        """Return the representative of the class of `node`: two nodes are in one class if and only if they have the
+        same one.
 
         A node is an (operation, axis) or a (tensor, dimension). Nodes of one class are distributed over lanes equally.
         """
@@ -591,16 +606,16 @@ class _Classes:
         return [self.find((op, i)) for i, e in enumerate(box(op)) if e is not as_expr(1)]
 
     def conflict(self) -> Op | None:
-        """Return the first operation with two axes in one class; None if there is none.
+        """Return the first operation with two axes (of extents other than 1) in one class; None if there is none.
 
-        Its axes would have to be distributed equally, which is impossible.
+        Axes of one class are distributed over the same threads, which is impossible for two axes of one operation.
         """
         return next((op for op in self._ops if len(set(self._classes_of(op))) < len(self._classes_of(op))), None)
 
     def dims_of(self, tensor: Value, dims: Mapping[Node, Dim]) -> tuple[Dim | None, ...]:
         """Return how each dimension of `tensor` is distributed over lanes: a tuple of Dim, or None for extent 1.
 
-        `dims` has the distribution of each class of axes.
+        `dims` is {class of axes: its Dim}, the result of the method `dims`.
         """
         return tuple(dims.get(self.find((tensor, i))) for i in range(len(tensor.type.shape)))
 
@@ -608,8 +623,9 @@ class _Classes:
         """Return the tensors read at shifted coordinates (sliding windows) that are too large for one lane to hold
         completely.
 
-        That is so if the tensor has more contiguous bytes than a lane may own, if the data of adjacent lanes is farther
-        apart than that, or if an operation that reads it needs more values per lane than a register fragment has.
+        A window is too large if it has more contiguous bytes than a lane may own, if the data of adjacent lanes is
+        farther apart than that, or if an operation that reads it would need larger registers than a loop program may
+        have.
         """
         votes, extents = self._contiguity(), self._extents()
         own_bytes, distances = self._frames.access.own_bytes, self._lane_distances()
@@ -623,9 +639,11 @@ class _Classes:
         }
 
     def _exceeds_a_lane(self, op: Op, extents: Mapping[Node, int]) -> bool:
-        """True if `op` needs more values per lane than a register fragment has, along axes that are not distributed.
+        """Return True if `op` would need registers with more elements, over all lanes of a wave, than a loop program
+        may have (2**14).
 
-        Every lane has all elements along such axes. `extents` is {class of axes: extent}.
+        Only axes that are not distributed count: every lane has all elements along them. `extents` is {class of axes:
+        extent}.
         """
         own_axes = [c for c in self._classes_of(op) if c in self._undistributed]
         return prod(extents.get(c, 1) for c in own_axes) * self._frames.lanes > VECTOR.most
@@ -633,14 +651,14 @@ class _Classes:
     def _lane_distances(self) -> dict[Node, int]:
         """Return {class of axes along which an argument is contiguous: bytes between the data of adjacent lanes}.
 
-        The distance in an argument is its least stride along its other axes; of several arguments, the greatest counts.
-        Classes without such an argument are left out.
+        For one argument the distance is the smallest stride along its other axes. If several arguments are contiguous
+        along the class, the largest distance counts. Classes along which no argument is contiguous are left out.
         """
         distances: dict[Node, int] = {}
         for op in self._ops:
             for number, value in enumerate(op.operands):
                 axes = tuple(index(f"axis{i}", int(e)) for i, e in enumerate(value.type.shape))
-                contiguous, steps = self._frames.neighbours(value, axes), self._frames.steps(value, axes)
+                contiguous, steps = self._frames.contiguous_axis(value, axes), self._frames.steps(value, axes)
                 other_strides = [n for i, n in enumerate(steps) if i != contiguous and n and int(axes[i].hi) > 0]
                 if contiguous is not None and other_strides:
                     c = self.find((op, operand_axes(op, number)[contiguous]))
@@ -648,7 +666,10 @@ class _Classes:
         return distances
 
     def _extents(self) -> dict[Node, int]:
-        """Return {class of equally distributed axes: its extent}; classes of extent 1 are left out."""
+        """Return {class: extent} for the axes of all operations; classes of extent 1 are left out.
+
+        Axes of one class are distributed over lanes equally, and have the same extent.
+        """
         sizes = ((self.find((op, i)), int(e)) for op in self._ops for i, e in enumerate(box(op)))
         return {c: n for c, n in sizes if n != 1}
 
@@ -669,10 +690,10 @@ class _Classes:
         return distributions
 
     def is_together(self, op: Op, axes: tuple[Dim | None, ...]) -> bool:
-        """True if a lane should load several values of the memory-to-memory operation `op` at once, because this is
-        faster.
+        """Return True if a lane should load several values of the memory-to-memory operation `op` at once, because this
+        is faster.
 
-        It is if a lane has vectors. It is also if a lane has several single elements, and memory is contiguous along an
+        That is so if a lane has vectors, or if a lane has several single elements and memory is contiguous along an
         axis of `op`: loads are then coalesced across lanes and in flight together. `axes` has the Dim of each axis of
         `op`.
         """
@@ -690,7 +711,9 @@ class _Classes:
         for op in self._ops:
             for number, value in enumerate(op.operands):
                 axes = tuple(index(f"axis{i}", int(e)) for i, e in enumerate(value.type.shape))
-                contiguous = self._frames.neighbours(value, axes, shared=self._frames.root(value) not in self._inside)
+                contiguous = self._frames.contiguous_axis(
+                    value, axes, shared=self._frames.root(value) not in self._inside
+                )
                 if contiguous is None:
                     continue
                 read = self._frames.axes_of(value, axes)
@@ -700,7 +723,7 @@ class _Classes:
                 bytes_read = size * prod(int(e) for e, axis in zip(value.type.shape, axes, strict=True) if axis in read)
                 is_argument = self._frames.is_argument(value)
                 moved, shared = moved + bytes_read * is_argument, shared + bytes_read * (not is_argument)
-                if op.name in ("map", "copy", "fill") and number == target_place(op):
+                if op.name in ("map", "copy", "fill") and number == target_number(op):
                     alignment = gcd(alignment, self._frames.alignment(value, axes, contiguous))
                 votes[node] = _Vote(moved, shared, min(least, size), alignment)
         return votes
@@ -721,7 +744,7 @@ class _Classes:
     ) -> dict[Node, Dim]:
         """Return {class: its Dim, the distribution over lanes} for the classes in `group`.
 
-        These are all classes that meet in operations, directly or through others. Classes that never meet in one
+        The group has all classes that meet in operations, directly or through others. Classes that never meet in one
         operation share threads. `extents` is {class: extent}, `neighbours_of` is {class: classes that meet it in an
         operation}, `votes` is {class: data that is contiguous along it}.
         """
@@ -783,19 +806,21 @@ def _vectors(slots: Sequence[list[Node]], extents: Mapping[Node, int], widths: M
 def _width(extent: int, vote: _Vote | None, vector: int) -> int:
     """Return the number of elements of a lane's vector along a dimension of `extent` elements.
 
-    It is at most `vector` bytes, and divides `extent` and the alignment of rows that are written. `vote` (a _Vote) has
-    the element size and that alignment. It is 1 if `vote` is None: memory is not contiguous along the dimension.
+    The vector has at most `vector` bytes, and its width divides `extent` and the alignment of rows that are written.
+    `vote` has the element size and this alignment. The width is 1 if `vote` is None, that is, if memory is not
+    contiguous along the dimension.
     """
     return 1 if vote is None else gcd(vector // vote.least, extent, vote.alignment)
 
 
 def _threads_per_slot(threads: int, vectors: list[int], combined: bool, line: int, share: int) -> list[int]:
-    """Return the number of `threads` that go along each slot (dimensions that share threads); the product is `threads`.
+    """Return how many of `threads` go along each slot, a set of dimensions that share threads; the product is
+    `threads`.
 
     `vectors` is the number of vectors along each slot. The first slot is contiguous in memory; a cache line has `line`
     of its vectors. If the first slot is reduced (`combined`) and there are many rows, up to `share` lanes share a row,
     each with at least 3 vectors: lanes reduce their own elements first. Otherwise as many lanes as possible are
-    adjacent along the first slot, fewer if fewer of them then lie past the end.
+    adjacent along the first slot, unless fewer lanes leave fewer vectors past the end.
 
     >>> [_threads_per_slot(256, each, True, 8, 8) for each in ([1024, 2], [64, 32], [3, 5])]
     [[128, 2], [8, 32], [32, 8]]
@@ -824,9 +849,10 @@ def _threads_per_slot(threads: int, vectors: list[int], combined: bool, line: in
 
 
 def _components(nodes: Iterable[Node], neighbours_of: Mapping[Node, set[Node]]) -> list[list[Node]]:
-    """Return the connected components of a graph, as lists of nodes in the order of `nodes`.
+    """Return the connected components of a graph, as lists of nodes; nodes in a list, and lists by their first node,
+    are in the order of `nodes`.
 
-    `neighbours_of` is {node: its neighbours}.
+    `nodes` is iterated several times. `neighbours_of` is {node: its neighbours}.
     """
     components: list[list[Node]] = []
     visited: set[Node] = set()

@@ -37,7 +37,9 @@ class Places:
                     self.by_iteration[loop.symbol] = loop.lo + iteration * loop.step
 
     def root(self, value: Value) -> Value:
-        """Return the tensor below all views and bitcasts of `value`; `value` itself if it is neither."""
+        """Return the tensor below all views and bitcasts of `value`; `value` itself if it is neither a view nor a
+        bitcast.
+        """
         op = self.makers.get(value)
         while op is not None and op.name in ("view", "bitcast"):
             value = op.operands[0]
@@ -45,12 +47,14 @@ class Places:
         return value
 
     def in_stage(self, value: Value) -> bool:
-        """True if `value` is a stage of a channel, or a view of one."""
+        """Return True if `value` is a stage of a channel, or a view of one."""
         op = self.makers.get(self.root(value))
         return op is not None and op.name in ("acquire", "wait")
 
     def may_lie_outside(self, value: Value) -> bool:
-        """True if a view between `value` and its tensor has a coordinate that may be out of bounds (marked with ?)."""
+        """Return True if a view between `value` and its tensor has a coordinate that may be out of bounds (marked with
+        ?).
+        """
         op = self.makers.get(value)
         while op is not None and op.name in ("view", "bitcast"):
             if op.name == "view" and any(masked for _, masked in op.attrs["at"]):
@@ -59,14 +63,13 @@ class Places:
         return False
 
     def offsets(self, value: Value, coordinates: tuple[Any, ...]) -> tuple[TensorType, Array]:
-        """Return (tensor type, offsets) of elements of `value`, which may be a view of a tensor.
+        """Return (tensor type, offsets) of elements of `value`, a tensor or a view of one.
 
-        `coordinates` are the elements' coordinates in `value`: a number or array for each dimension. `offsets` is an
-        array: the distance of each element, in elements, from the start of the tensor that is viewed. `tensor type` is
-        the type of that tensor. Views of views and bitcasts are followed to the tensor; a `value` that is no view is
-        the tensor itself. A stage of a channel (a result of `acquire` or `wait`) is a tensor with the shape of one
-        stage. Offsets are those before the swizzle, in the first iteration of all loops and for the least values of
-        open parameters.
+        `coordinates` are the elements' coordinates in `value`: a number or array for each dimension. Views of views and
+        bitcasts are followed to the tensor below; the first result is the type of that tensor. `offsets` is an array
+        with the distance of each element from the start of the tensor, in elements of its type, before the swizzle. A
+        stage of a channel (a result of `acquire` or `wait`) is a tensor with the shape of one stage. Loop variables
+        have their values in the first iteration, open parameters their least values.
         """
         op = self.makers.get(value)
         if op is not None and op.name == "bitcast":
@@ -98,8 +101,8 @@ class Places:
         """Return an array [lane, value]: the numbers of the elements of `value` that each lane holds in registers.
 
         `value` is a register tensor, or a view of one; its elements are numbered with the first dimension fastest. Loop
-        variables have their values in the first iteration, open parameters their least. None if some lanes hold more
-        elements of the view than others.
+        variables have their values in the first iteration, open parameters their least values. Return None if some
+        lanes hold more elements of the view than others.
         """
         shape = numbers(value.type.shape, value.type)
         coordinates: tuple[Any, ...] = tuple(np.indices(shape))
@@ -126,12 +129,13 @@ class Places:
         return numbers_held[numbers_held >= 0].reshape(len(numbers_held), -1)
 
     def view(self, value: Value, axes: tuple[Symbol, ...], machine: Machine) -> MemoryView:
-        """Return `value`, a tensor or a view of one, as the MemoryView that describes it to an atom.
+        """Return the MemoryView that describes `value`, a tensor or a view of one, to an atom.
 
-        The MemoryView has the tensor that the view is of, after following views of views, and the coordinates in that
-        tensor as expressions of the symbols `axes`: one symbol for each dimension of `value`. It says which coordinates
-        may be out of bounds, and has the bounds that views on the way add (see `ends_within`). For a stage of a
-        channel, the first coordinate is the stage number. `machine` gives the alignment of the memory space.
+        Views of views are followed to the tensor below; for a stage of a channel, this tensor has the stage number as a
+        further first coordinate. The MemoryView has the element's coordinates in that tensor as expressions of the
+        symbols `axes`, one for each dimension of `value`. It marks coordinates that may be out of bounds, and its
+        `ends` are the bounds that views on the way add (see `ends_within`). `machine` gives the alignment of the memory
+        space.
         """
         coordinates: tuple[Expr, ...] = axes
         masked: tuple[bool, ...] = (False,) * len(axes)
@@ -175,9 +179,11 @@ class Places:
         )
 
     def expanded(self, e: Expr) -> Expr:
-        """Return `e` with names replaced that loops and `let` define.
+        """Return `e` with the names that `let` defines replaced by their values, and loop variables by expressions of
+        the iteration.
 
-        A name that `let` defines is replaced by its value; the variable of a loop with a step s by lo + s * iteration.
+        The variable of a loop from lo with a step s other than 1 becomes lo + s * iteration, where `iteration` is a
+        symbol with the variable's name; variables of other loops stay.
         """
         images: dict[Symbol, Expr] = {}
         for s in e.symbols:
@@ -189,7 +195,9 @@ class Places:
 
 
 def written(op: Op) -> tuple[Value, ...]:
-    """Return the operands that the operation `op` writes, as a tuple; () if it writes none."""
+    """Return the operands that the operation `op` writes, as a tuple; () if it writes none, or if it is a loop or
+    branch.
+    """
     match op.name:
         case "fill" | "map" | "mma" | "gather":
             return op.operands[:1]

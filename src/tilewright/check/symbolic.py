@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from tilewright.algebra.expr import Const, Exact, Expr, FloorDiv, Mod, Symbol
 from tilewright.algebra.expr_prove import is_nonneg
 from tilewright.algebra.expr_use import Substitution
-from tilewright.analysis.in_bounds import fails, holds, shown
+from tilewright.analysis.in_bounds import facts_if_false, facts_if_true, is_proved
 from tilewright.errors import ProgramError
 from tilewright.ir.attrs import kind_of
 from tilewright.ir.binding import open_parameters
@@ -78,7 +78,7 @@ class _Check:
             if record.name == "waves":
                 self._require_constants(record, (record.attrs["count"],), "waves")
             if record.name == "require":  # a call is refused where it does not hold
-                self.facts += holds(self._expanded(record.attrs["that"]))
+                self.facts += facts_if_true(self._expanded(record.attrs["that"]))
         self.divisors()
         self._block(self.program.body)
 
@@ -103,7 +103,9 @@ class _Check:
             self._check_op(op)
             if op.name == "if":
                 condition, outer_facts = self._expanded(op.attrs["when"]), self.facts
-                for inner_block, branch_facts in zip(op.blocks, (holds(condition), fails(condition)), strict=False):
+                for inner_block, branch_facts in zip(
+                    op.blocks, (facts_if_true(condition), facts_if_false(condition)), strict=False
+                ):
                     self.facts = [*outer_facts, *branch_facts]
                     self._block(inner_block)
                 self.facts = outer_facts
@@ -212,7 +214,7 @@ class _Check:
         least 1: a reduction starts from its first element.
         """
         length = self._expanded(op.operands[0].type.shape[op.attrs["along"]])
-        if not shown(length - 1, self.facts):
+        if not is_proved(length - 1, self.facts):
             raise ProgramError(
                 f"{op_text(op)}: the extent {length} cannot be shown to be at least 1 for all values of "
                 f"{self._open_names((length,))}",
@@ -274,7 +276,7 @@ class _Check:
         A proof of either form counts. In `e` a name may stand for a product, which is easier to prove; facts match
         `expanded`.
         """
-        return any(shown(form, self.facts) for form in dict.fromkeys((expanded, e)))
+        return any(is_proved(form, self.facts) for form in dict.fromkeys((expanded, e)))
 
     def _check_coordinates(self, op: Op) -> None:
         """Raise a ProgramError if a coordinate of `op` (a view, gather, scatter or atomic) depends on an open parameter

@@ -115,21 +115,24 @@ __all__ = [
 
 
 def _is_size(x: Any) -> bool:
-    """True if `x` is an integer of Python or numpy (not a bool) whose magnitude is at most the largest allowed number
-    of elements of a tensor.
+    """Return True if `x` is an integer, Python's or numpy's (not a bool), within the allowed number of elements of a
+    tensor.
+
+    The magnitude counts, so negative integers are allowed too.
     """
     return isinstance(x, int | np.integer) and not isinstance(x, bool) and abs(int(x)) <= ELEMENTS.most
 
 
 def _is_type(x: Any) -> bool:
-    """True if `x` can name an element type: a string, a `DType`, a numpy dtype or a numpy scalar type. Whether it names
-    a type that Tilewright has is checked later.
+    """Return True if `x` can name an element type: a string, a `DType`, a numpy dtype or a numpy scalar type.
+
+    Whether Tilewright has a type of this name is not checked.
     """
     return isinstance(x, DType | str | np.dtype) or (isinstance(x, type) and issubclass(x, np.generic))
 
 
 def _sizes(count: int | None = None) -> Callable[[Any], bool]:
-    """Return a function that says whether its argument is a sequence of `count` integers (None: of any length)."""
+    """Return a function that returns True if its argument is a sequence of `count` integers (None: of any length)."""
     return lambda x: isinstance(x, Sequence) and count in (None, len(x)) and all(map(_is_size, x))
 
 

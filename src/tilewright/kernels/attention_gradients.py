@@ -69,10 +69,10 @@ def attention_query_gradient(
 ) -> tkw.Kernel:
     """Return a kernel that computes dq[B, H, M, D], the gradient of the loss by the argument q of `attention`.
 
-    Arguments: q[B, H, M, D], k[B, H, N, D], v[B, H, N, E] and dout[B, H, M, E], the gradient of the loss by attention's
-    result `out`, of type `dtype`; logs[B, H, M] from `attention_sums` and along[B, H, M], the sum over e of out * dout,
-    both in f32 (f64 for f64); with `bias` the bias[B, H, M, N] of the scores, of the same type; then dq, of type
-    `dtype`. The options are those of `attention_sums`; `tile` is the tile size along the keys.
+    Arguments, all but the named ones of type `dtype`: q[B, H, M, D], k[B, H, N, D], v[B, H, N, E]; dout[B, H, M, E],
+    the gradient of the loss by attention's result `out`; logs[B, H, M] from `attention_sums` and along[B, H, M], the
+    sum over e of out * dout, both in f32 (f64 for f64); with `bias` the bias[B, H, M, N] of the scores, in f32 (f64 for
+    f64); then dq. The options are those of `attention_sums`; `tile` is the tile size along the keys.
     """
     of_data = element_type(dtype)
     of_sums = of_data.accumulator
@@ -115,13 +115,13 @@ def attention_query_gradient(
 def attention_key_gradient(
     tile: int, dtype: DTypeLike = "f16", *, causal: bool = False, bias: bool = False, scale: float | None = None
 ) -> tkw.Kernel:
-    """Return a kernel that computes dk[B, H, N, D] and dv[B, H, N, E], the gradients of the loss by the arguments k and
-    v of `attention`.
+    """Return a kernel that computes dk[B, H, N, D] and dv[B, H, N, E], the gradients of the loss by k and v of
+    `attention`.
 
-    The arguments before dk and dv are those of `attention_query_gradient`: q, k, v, dout, logs, along, with `bias` the
-    bias. dv[n] is the sum over queries m of weight[m, n] * dout[m]. dk[n] is the sum over m of scale * g[m, n] * q[m],
-    where g is the gradient of the loss by the scores. The options are those of `attention_sums`, but `tile` is the tile
-    size along the queries.
+    Arguments are those of `attention_query_gradient` without dq: q, k, v, dout, logs, along, with `bias` the bias; then
+    dk and dv, of type `dtype`. dv[n] is the sum over queries m of weight[m, n] * dout[m]. dk[n] is the sum over m of
+    scale * g[m, n] * q[m], where g is the gradient of the loss by the scores. The options are those of
+    `attention_sums`, but `tile` is the tile size along the queries.
     """
     of_data = element_type(dtype)
     of_sums = of_data.accumulator
@@ -167,7 +167,9 @@ def attention_key_gradient(
 
 
 def _factor(of_sums: Any, scale: float | None) -> Any:
-    """Return the factor of the scores: `scale`, or if it is None 1 / sqrt(D), emitted as a scalar of type `of_sums`."""
+    """Return the factor of the scores: `scale`, or, if it is None, 1 / sqrt(D), emitted as a scalar of
+    type `of_sums`.
+    """
     return tkw.rsqrt(tkw.scalar(D, of_sums)) if scale is None else scale
 
 
@@ -183,11 +185,12 @@ def _scores(q: Any, k: Any, bias: Any, of_sums: Any, causal: bool, scale: float 
 
 
 def _weights_and_score_gradient(scores: Any, v: Any, dout: Any, logs: Any, along: Any) -> tuple[Any, Any]:
-    """Emit, for the current tiles of queries and keys, (softmax weights, gradient of the loss by the scores), and
+    """Emit the softmax weights and the gradient of the loss by the scores for the current tiles of queries and keys;
     return both tiles.
 
-    `scores` is a tile, the others are memory: `logs` has the log-sum-exp of each row of scores, `along` the sum over e
-    of out * dout. The gradient is weights * (dout v^T - along), without the factor of the scores.
+    `scores` is a tile; `v`, `dout`, `logs` and `along` are memory. `logs` has the log-sum-exp of each row of scores,
+    `along` the sum over e of out * dout. The gradient is weights * (dout v^T - along); the factor of the scores is not
+    included.
     """
     log_sum = tkw.read(logs)
     weights = tkw.exp(scores - log_sum)

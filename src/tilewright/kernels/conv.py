@@ -65,7 +65,8 @@ def conv(
     The accumulator is f32 (f64 for f64, i32 for integers of up to 32 bits). The bias has the accumulator's type, in
     which the activation is computed too. `precision="tf32"` rounds f32 operands to tf32 first. `accumulate="f16"`
     accumulates f16 products in f16; bias and activation stay in f32. `activation` is relu, gelu, gelu_tanh, silu or
-    None. Sizes come with the arguments.
+    None. Sizes come with the arguments. Raise `ArgumentError` for options that are not valid; `activation` and
+    `precision` are only checked when the kernel is compiled.
 
     >>> import numpy as np, tilewright
     >>> kernel = conv((3,), "f32", padding=((2, 0),), bias=True)
@@ -187,8 +188,9 @@ def conv(
 def conv2d(
     filter_size: tuple[int, int], dtype: DTypeLike = "f32", out_dtype: DTypeLike | None = None, **options: Any
 ) -> tkw.Kernel:
-    """Return the kernel of `conv` over two axes, height and width, with the same options. Raise `ArgumentError` unless
-    `filter_size` has two integers.
+    """Return the kernel of `conv` over two axes, height and width; `options` are those of `conv`.
+
+    Raise `ArgumentError` unless `filter_size` has two integers, and for options that `conv` refuses.
 
     >>> import numpy as np, tilewright
     >>> kernel = conv2d((1, 3), "f32", padding=(0, 1))
@@ -204,7 +206,7 @@ def conv2d(
 def per_axis(value: PerAxis, rank: int, name: str, least: int = 1) -> tuple[int, ...]:
     """Return `value` as a tuple of one integer for each of `rank` axes; an integer alone stands for all axes.
 
-    Raise `ArgumentError` unless all are integers of at least `least`; `name` is the option that its text names.
+    Raise `ArgumentError` unless all are integers of at least `least`; `name` is the option's name in the error text.
 
     >>> per_axis(2, 3, "stride"), per_axis((2, 1), 2, "stride")
     ((2, 2, 2), (2, 1))
@@ -218,13 +220,12 @@ def per_axis(value: PerAxis, rank: int, name: str, least: int = 1) -> tuple[int,
 def padding_of(
     padding: Padding, taps: tuple[int, ...], stride: tuple[int, ...], dilation: tuple[int, ...]
 ) -> tuple[tuple[int, int], ...]:
-    """Return ((before, after), ...): for each axis the number of zeros with which a convolution pads the image at its
-    two ends.
+    """Return ((before, after), ...): for each axis the number of zeros that are added before and after the image.
 
     `padding` is one number for all axes, or for each axis a number or a pair (before, after). Negative numbers crop the
     image. "valid" is no padding. "same" makes the output as large as the image, and needs strides of 1; if the total
-    along an axis is odd, the end gets one zero more than the start. `taps` are the filter's extents. Raise
-    `ArgumentError` for other paddings, and for "same" with another stride.
+    along an axis is odd, one zero more is added after the image. `taps` are the filter's extents. Raise `ArgumentError`
+    for other paddings, and for "same" with another stride.
 
     >>> padding_of((1, (0, 2)), (3, 3), (1, 1), (1, 1)), padding_of("same", (3, 4), (1, 1), (2, 1))
     (((1, 1), (0, 2)), ((2, 2), (1, 2)))
@@ -256,8 +257,8 @@ def _or_each_text(rank: int) -> str:
 
 
 def _is_integer(value: Any, least: int | None = None) -> bool:
-    """True if `value` is an integer, Python's or numpy's, of at least `least` (None: any), and no larger in magnitude
-    than the limit for tensors.
+    """Return True if `value` is an integer, Python's or numpy's, of at least `least` (None: any), within the limit for
+    tensors.
     """
     if isinstance(value, bool | Expr) or not isinstance(value, int | np.integer):
         return False

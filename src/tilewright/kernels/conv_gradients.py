@@ -25,13 +25,14 @@ def conv_image_gradient(
     dilation: PerAxis = 1,
     groups: int = 1,
 ) -> tkw.Kernel:
-    """Return a kernel that computes the gradient of a convolution by its images: dx[n, h, w, c] = sum over r, s, f of
-    dy[n, p, q, f] * w[f, r, s, c].
+    """Return a kernel that computes the gradient of a convolution by its images.
 
-    This is the formula for two axes; p and q are the outputs with h = p*stride + r*dilation - padding, and w likewise
-    of q and s. Arguments: dy[N, P, Q, F], w[F, R, S, C], then dx[N, H, W, C], all of type `dtype`; with groups, w is
-    [F, R, S, C / groups]. The options are those of `conv`. With a stride above 1, several image sizes have the same
-    output size: pass dx, or bind H and W. Sums are computed in f32 (f64 for f64) and rounded once.
+    For two axes, dx[n, h, w, c] = sum over r, s, f of dy[n, p, q, f] * w[f, r, s, c]. Here p is the output row with h =
+    p*stride + r*dilation - padding, and q likewise of w and s; taps (r, s) for which there is no such output add
+    nothing. Arguments: dy[N, P, Q, F], w[F, R, S, C], then dx[N, H, W, C], all of type `dtype`; with groups, w is [F,
+    R, S, C / groups]. The options are those of `conv`. With a stride above 1, several image sizes have the same output
+    size: pass dx, or bind H and W. Sums are computed in f32 (f64 for f64) and rounded once. Raise `ArgumentError` for
+    options that are not valid.
 
     >>> import numpy as np, tilewright
     >>> run = tilewright.compile(conv_image_gradient((3,), stride=2), strict=True)
@@ -86,12 +87,12 @@ def conv_filter_gradient(
     dilation: PerAxis = 1,
     groups: int = 1,
 ) -> tkw.Kernel:
-    """Return a kernel that computes the gradient of a convolution by its filters: dw[f, r, s, c] = sum over n, p, q of
-    dy[n, p, q, f] * x[n, h, w, c].
+    """Return a kernel that computes the gradient of a convolution by its filters.
 
-    This is the formula for two axes, with h = p*stride + r*dilation - padding, and w likewise of q and s. Arguments:
-    x[N, H, W, C], dy[N, P, Q, F], then dw[F, R, S, C], all of type `dtype`; with groups, dw is [F, R, S, C / groups].
-    The options are those of `conv`. Sums are computed in f32 (f64 for f64) and rounded once.
+    For two axes, dw[f, r, s, c] = sum over n, p, q of dy[n, p, q, f] * x[n, h, w, c], with h = p*stride + r*dilation -
+    padding, and w likewise of q and s; x is 0 out of bounds. Arguments: x[N, H, W, C], dy[N, P, Q, F], then dw[F, R, S,
+    C], all of type `dtype`; with groups, dw is [F, R, S, C / groups]. The options are those of `conv`. Sums are
+    computed in f32 (f64 for f64) and rounded once. Raise `ArgumentError` for options that are not valid.
 
     >>> import numpy as np, tilewright
     >>> run = tilewright.compile(conv_filter_gradient((2,), padding=((1, 0),)), strict=True)
@@ -160,14 +161,18 @@ class _Window:
             self.symbols |= {G: groups, FG: F // groups, C: groups * CG}
 
     def filter_of(self, at: dict[Any, Any]) -> Any:
-        """Return the expression for a filter's index among all groups. `at` is {tile dimension: coordinate
-        expression}.
+        """Return the expression for a filter's index among the filters of all groups.
+
+        `at` is {tile dimension: coordinate expression}; with groups, its entries G (group) and FG (filter of the group)
+        are used, otherwise F.
         """
         return at[G] * FG + at[FG] if self.kept else at[F]
 
     def channel_of(self, at: dict[Any, Any]) -> Any:
-        """Return the expression for an input channel's index among all groups. `at` is {tile dimension: coordinate
-        expression}.
+        """Return the expression for an input channel's index among the channels of all groups.
+
+        `at` is {tile dimension: coordinate expression}; with groups, its entries G (group) and CG (channel of the
+        group) are used, otherwise C.
         """
         return at[G] * CG + at[CG] if self.kept else at[C]
 

@@ -15,11 +15,11 @@ GLOBAL = tkl.GLOBAL_ADDRESS_SPACE
 
 
 def linear_cross_entropy(tile: int, dtype: DTypeLike = "bf16") -> tkw.Kernel:
-    """Return a kernel that computes the cross entropy of a linear layer: loss[m] = log(sum over n of exp(z[m, n])) -
-    z[m, labels[m]], with the logits z[m, n] = <x[m], w[n]>.
+    """Return a kernel that computes the cross entropy of a linear layer's outputs, loss[m], without storing the logits.
 
-    Arguments: x[M, K], w[N, K] of type `dtype`, labels[M] in i32, then loss[M] in f32 (f64 for f64). `tile` is the tile
-    size along the N classes. If a label is no class, its z counts as 0: the loss is the logarithm alone.
+    loss[m] = log(sum over n of exp(z[m, n])) - z[m, labels[m]], with the logits z[m, n] = <x[m], w[n]>. Arguments: x[M,
+    K], w[N, K] of type `dtype`, labels[M] in i32, then loss[M] in f32 (f64 for f64). `tile` is the tile size along the
+    N classes. If a label is no class, its z counts as 0: the loss is the logarithm alone.
 
     >>> import numpy as np, tilewright
     >>> kernel = tilewright.compile(linear_cross_entropy(2, "f32"), strict=True)

@@ -15,19 +15,19 @@ GLOBAL = tkl.GLOBAL_ADDRESS_SPACE
 
 
 def gelu(x: Any) -> Any:
-    """Emit x * Phi(x) for a tile `x` inside a kernel and return it as a tile. Phi is the normal distribution function,
-    computed with erf.
+    """Emit x * Phi(x) for a tile `x` inside a kernel and return the result tile. Phi is the normal distribution
+    function, computed with erf.
     """
     return x * (0.5 + 0.5 * tkw.erf(x * sqrt(0.5)))
 
 
 def gelu_tanh(x: Any) -> Any:
-    """Emit gelu of a tile `x` inside a kernel, by the usual approximation with tanh, and return it as a tile."""
+    """Emit gelu of a tile `x` inside a kernel, by the usual approximation with tanh, and return the result tile."""
     return x * (0.5 + 0.5 * tkw.tanh(sqrt(2 / pi) * (x + 0.044715 * x * x * x)))
 
 
 def silu(x: Any) -> Any:
-    """Emit x * sigmoid(x) for a tile `x` inside a kernel and return it as a tile."""
+    """Emit x * sigmoid(x) for a tile `x` inside a kernel and return the result tile."""
     return x * tkw.sigmoid(x)
 
 
@@ -35,16 +35,18 @@ ACTIVATIONS = {"relu": tkw.relu, "gelu": gelu, "gelu_tanh": gelu_tanh, "silu": s
 
 
 def apply_activation(name: str | None, x: Any) -> Any:
-    """Emit the activation called `name` of a tile `x` inside a kernel and return it as a tile. If `name` is None,
-    return `x` unchanged. Raise `ArgumentError` for an unknown name.
+    """Emit the activation called `name` of a tile `x` inside a kernel and return the result tile.
+
+    If `name` is None, return `x` unchanged. Raise `ArgumentError` for an unknown name.
     """
     activation_name = known_activation(name)
     return x if activation_name is None else ACTIVATIONS[activation_name](x)
 
 
 def known_activation(name: Any) -> str | None:
-    """Return `name` unchanged if it is None or the name of an activation (relu, gelu, gelu_tanh, silu); raise
-    `ArgumentError` otherwise.
+    """Return `name` unchanged if it is None or the name of an activation (relu, gelu, gelu_tanh, silu).
+
+    Raise `ArgumentError` for any other value.
     """
     if name is not None and (not isinstance(name, str) or name not in ACTIVATIONS):
         raise ArgumentError(f"activation={name!r}: there are {', '.join(ACTIVATIONS)}, and None")
@@ -76,9 +78,9 @@ def activation(name: str, dtype: DTypeLike = "f32") -> tkw.Kernel:
 
 
 def gated_silu(dtype: DTypeLike = "f32") -> tkw.Kernel:
-    """Return a kernel that computes y[m, n] = silu(gate[m, n]) * x[m, n] in f32 (f64 for f64), rounded once to `dtype`.
+    """Return a kernel that computes y[m, n] = silu(gate[m, n]) * x[m, n].
 
-    Arguments: gate[M, N], x[M, N], y[M, N].
+    Arguments: gate[M, N], x[M, N], then y[M, N], all of type `dtype`. Computed in f32 (f64 for f64), rounded once.
 
     >>> import numpy as np, tilewright
     >>> gated = tilewright.compile(gated_silu(), strict=True)

@@ -11,10 +11,10 @@ GLOBAL = tkl.GLOBAL_ADDRESS_SPACE
 
 
 def gather_rows(dtype: DTypeLike = "f32") -> tkw.Kernel:
-    """Return a kernel that computes y[m, n] = table[index[m], n]. An index out of bounds raises `ExecutionError` when
-    the kernel runs.
+    """Return a kernel that computes y[m, n] = table[index[m], n].
 
-    Arguments: table[ROWS, N] of type `dtype`, index[M] in i32, then y[M, N] of type `dtype`.
+    Arguments: table[ROWS, N] of type `dtype`, index[M] in i32, then y[M, N] of type `dtype`. An index out of bounds
+    raises `ExecutionError` when the kernel runs.
 
     >>> import numpy as np, tilewright
     >>> table = np.array([[1, 2], [3, 4], [5, 6]], np.float32)
@@ -43,11 +43,10 @@ def gather_rows(dtype: DTypeLike = "f32") -> tkw.Kernel:
 
 
 def scatter_rows(dtype: DTypeLike = "f32") -> tkw.Kernel:
-    """Return a kernel that sets table[index[m], n] = x[m, n]. Other rows of the table keep their values; indices out of
-    bounds are ignored.
+    """Return a kernel that sets table[index[m], n] = x[m, n]; other rows of the table keep their values.
 
-    Arguments: x[M, N] of type `dtype`, index[M] in i32, then table[ROWS, N], of type `dtype`. If two indices are equal,
-    either row may win.
+    Arguments: x[M, N] of type `dtype`, index[M] in i32, then table[ROWS, N], of type `dtype`. Indices out of bounds are
+    ignored. If two indices are equal, either row of x may be stored.
 
     >>> import numpy as np, tilewright
     >>> table = np.zeros((3, 2), np.float32)

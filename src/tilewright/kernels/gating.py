@@ -11,12 +11,12 @@ GLOBAL = tkl.GLOBAL_ADDRESS_SPACE
 
 
 def top_k_gating(count: int, dtype: DTypeLike = "f32") -> tkw.Kernel:
-    """Return a kernel for expert routing that finds, for each token, the `count` experts with the largest scores, and
-    the softmax over these scores.
+    """Return a kernel for expert routing: for each token, the `count` experts with the largest scores, and their
+    softmax.
 
-    Arguments: scores[M, N] for M tokens and N experts, then shares[M, K] (the softmax) of the same type `dtype`, and
-    experts[M, K] (the experts' indices) in i32. K is `count`. Both results are in descending order of the scores; of
-    equal scores, the lower index comes first.
+    Arguments: scores[M, N] for M tokens and N experts, then shares[M, K] (the softmax over the K scores) of the same
+    type `dtype`, and experts[M, K] (the experts' indices) in i32. K is `count`. Both results are in descending order of
+    the scores; of equal scores, the lower index comes first.
 
     >>> import numpy as np, tilewright
     >>> scores = np.log(np.array([[1, 6, 2]], np.float32))

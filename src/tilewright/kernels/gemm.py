@@ -42,7 +42,8 @@ def gemm(
     a and b are of type `dtype`. The accumulator is f32 (f64 for f64; i32 for integers, i64 for i64); bias, residual and
     activation are computed in this type, and c has it unless `out_dtype` is given. `precision="tf32"` rounds f32
     operands to tf32 first. `accumulate="f16"` accumulates f16 products in f16, and c is then f16 unless `out_dtype` is
-    given; bias and activation stay in f32. `activation` is relu, gelu, gelu_tanh, silu or None.
+    given; bias and activation stay in f32. `activation` is relu, gelu, gelu_tanh, silu or None. Raise `ArgumentError`
+    for options that are not valid; `activation` and `precision` are only checked when the kernel is compiled.
 
     >>> import numpy as np, tilewright
     >>> a, b = np.array([[1, 2, 3], [4, 5, 6]], np.float16), np.array([[1, 0, 2]], np.float16)

@@ -23,13 +23,13 @@ def im2col(
     padding: tuple[int, int] = (0, 0),
     dilation: tuple[int, int] = (1, 1),
 ) -> tkw.Kernel:
-    """Return a kernel that writes the im2col matrix: columns[(n, p, q), (r, s, c)] = x[n, h, w, c], with h = p*stride +
-    r*dilation - padding, and w likewise of q and s.
+    """Return a kernel that writes the im2col matrix of images: columns[(n, p, q), (r, s, c)] = x[n, h, w, c].
 
-    The matrix has a row for each output pixel (n, p, q) and a column for each filter tap and channel (r, s, c), both
-    numbered in row-major order. Out of bounds, x is 0. `filter_size`, `stride`, `padding` and `dilation` are pairs
-    (height, width). x is [N, H, W, C] for `layout` "nhwc", [N, C, H, W] for "nchw". x and the matrix are of type
-    `dtype`. Sizes come with the argument.
+    Here h = p*stride + r*dilation - padding, and w likewise of q and s; out of bounds, x is 0. The matrix has a row for
+    each output pixel (n, p, q) and a column for each filter tap and channel (r, s, c), both numbered in row-major
+    order. `filter_size`, `stride`, `padding` and `dilation` are pairs (height, width). x is [N, H, W, C] for `layout`
+    "nhwc", [N, C, H, W] for "nchw"; raise `ArgumentError` for another layout. x and the matrix are of type `dtype`.
+    Sizes come with the argument.
 
     >>> import numpy as np, tilewright
     >>> kernel = im2col((1, 3), "i8", padding=(0, 1))

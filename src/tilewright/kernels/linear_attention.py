@@ -13,13 +13,13 @@ GLOBAL = tkl.GLOBAL_ADDRESS_SPACE
 
 
 def linear_attention(chunk: int, dtype: DTypeLike = "bf16") -> tkw.Kernel:
-    """Return a kernel that computes out[m] = sum over n <= m of <q[m], k[n]> * v[n] for each batch and head: causal
-    attention without softmax.
+    """Return a kernel that computes out[m] = sum over n <= m of <q[m], k[n]> * v[n] for each batch and head.
 
-    Arguments: q[B, H, CHUNKS, C, D], k of q's shape, v[B, H, CHUNKS, C, E], then out of v's shape, all of type `dtype`.
-    C is `chunk`, and position m is stored at [m // C, m % C]. The kernel carries a D x E matrix from chunk to chunk:
-    the sum over earlier positions n of the outer products of k[n] and v[n]. All is computed in f32 (f64 for f64),
-    except that this matrix and the scores within a chunk are rounded to `dtype` before they are multiplied.
+    This is causal attention without softmax. Arguments: q[B, H, CHUNKS, C, D], k of q's shape, v[B, H, CHUNKS, C, E],
+    then out of v's shape, all of type `dtype`. C is `chunk`, and position m is stored at [m // C, m % C]. The kernel
+    carries a D x E matrix from chunk to chunk: the sum over earlier positions n of the outer products of k[n] and v[n].
+    All is computed in f32 (f64 for f64), except that this matrix and the scores within a chunk are rounded to `dtype`
+    before they are multiplied.
 
     >>> import numpy as np, tilewright
     >>> q = np.ones((1, 1, 2, 2, 1), np.float32)

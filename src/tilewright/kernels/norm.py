@@ -14,11 +14,10 @@ GLOBAL = tkl.GLOBAL_ADDRESS_SPACE
 
 
 def layer_norm(dtype: DTypeLike = "f32", epsilon: float = 1e-5) -> tkw.Kernel:
-    """Return a kernel that computes y[m, n] = (x[m, n] - mean) / sqrt(variance + epsilon) * weight[n] + bias[n], with
-    the mean and variance of row m of x.
+    """Return a kernel that computes y[m, n] = (x[m, n] - mean) / sqrt(variance + epsilon) * weight[n] + bias[n].
 
-    Arguments: x[M, N], weight[N], bias[N], then y[M, N], all of type `dtype`. The variance is the mean of the squared
-    distances from the mean. Computed in f32 (f64 for f64), rounded once.
+    Arguments: x[M, N], weight[N], bias[N], then y[M, N], all of type `dtype`. Mean and variance are those of row m of
+    x; the variance is the mean of the squared distances from the mean. Computed in f32 (f64 for f64), rounded once.
 
     >>> import numpy as np, tilewright
     >>> norm = tilewright.compile(layer_norm(epsilon=0.0), strict=True)

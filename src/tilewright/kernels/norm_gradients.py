@@ -14,11 +14,11 @@ GLOBAL = tkl.GLOBAL_ADDRESS_SPACE
 
 
 def softmax_gradient(dtype: DTypeLike = "f32") -> tkw.Kernel:
-    """Return a kernel that computes dx[m, n] = y[m, n] * (dy[m, n] - sum over j of y[m, j] * dy[m, j]), the gradient of
-    the loss by the argument x of `softmax`.
+    """Return a kernel that computes dx[m, n], the gradient of the loss by the argument x of `softmax`.
 
-    Arguments: y[M, N], the result of the softmax, and dy[M, N], the gradient of the loss by y; then dx[M, N]; all of
-    type `dtype`. Computed in f32 (f64 for f64), rounded once.
+    dx[m, n] = y[m, n] * (dy[m, n] - sum over j of y[m, j] * dy[m, j]). Arguments: y[M, N], the result of the softmax,
+    and dy[M, N], the gradient of the loss by y; then dx[M, N]; all of type `dtype`. Computed in f32 (f64 for f64),
+    rounded once.
 
     >>> import numpy as np, tilewright
     >>> y, dy = np.array([[0.25, 0.75]], np.float32), np.array([[4, 0]], np.float32)
@@ -38,12 +38,11 @@ def softmax_gradient(dtype: DTypeLike = "f32") -> tkw.Kernel:
 
 
 def layer_norm_gradient(dtype: DTypeLike = "f32", epsilon: float = 1e-5) -> tkw.Kernel:
-    """Return a kernel that computes dx[m, n], the gradient of `layer_norm` by x: scale * (g - mean(g) - z * mean(g *
-    z)), with g = dy * weight.
+    """Return a kernel that computes dx[m, n], the gradient of the loss by the argument x of `layer_norm`.
 
-    Arguments: x[M, N], weight[N], dy[M, N], then dx[M, N], all of type `dtype`. Means are over each row; z is the
-    normalised row, (x - mean) * scale, and scale = 1 / sqrt(variance + epsilon). Computed in f32 (f64 for f64), rounded
-    once.
+    dx = scale * (g - mean(g) - z * mean(g * z)), with g = dy * weight. Means are over each row; z is the normalised
+    row, (x - mean) * scale, and scale = 1 / sqrt(variance + epsilon). Arguments: x[M, N], weight[N], dy[M, N] (the
+    gradient of the loss by y), then dx[M, N], all of type `dtype`. Computed in f32 (f64 for f64), rounded once.
 
     >>> import numpy as np, tilewright
     >>> gradient = tilewright.compile(layer_norm_gradient(epsilon=0.0), strict=True)
@@ -67,11 +66,12 @@ def layer_norm_gradient(dtype: DTypeLike = "f32", epsilon: float = 1e-5) -> tkw.
 
 
 def layer_norm_weight_gradient(dtype: DTypeLike = "f32", epsilon: float = 1e-5) -> tkw.Kernel:
-    """Return a kernel that computes the gradients of `layer_norm` by its weight and bias: dweight[n] = sum over rows of
-    dy * z, dbias[n] = sum over rows of dy.
+    """Return a kernel that computes dweight[n] and dbias[n], the gradients of the loss by weight and bias of
+    `layer_norm`.
 
-    Arguments: x[M, N], dy[M, N] of type `dtype`, then dweight[N], dbias[N] in f32 (f64 for f64). z is the normalised
-    row, (x - mean) / sqrt(variance + epsilon). Rows are processed one by one, so that each is read once for both its
+    dweight[n] = sum over rows of dy * z, dbias[n] = sum over rows of dy; z is the normalised row, (x - mean) /
+    sqrt(variance + epsilon). Arguments: x[M, N], dy[M, N] (the gradient of the loss by y) of type `dtype`, then
+    dweight[N], dbias[N] in f32 (f64 for f64). Rows are processed one by one, so that each is read once for both its
     mean and the sums.
 
     >>> import numpy as np, tilewright
@@ -101,11 +101,11 @@ def layer_norm_weight_gradient(dtype: DTypeLike = "f32", epsilon: float = 1e-5) 
 
 
 def rms_norm_gradient(dtype: DTypeLike = "f32", epsilon: float = 1e-6) -> tkw.Kernel:
-    """Return a kernel that computes dx[m, n], the gradient of `rms_norm` by x: scale * (g - z * mean(g * z)), with g =
-    dy * weight and z = x * scale.
+    """Return a kernel that computes dx[m, n], the gradient of the loss by the argument x of `rms_norm`.
 
-    Arguments: x[M, N], weight[N], dy[M, N], then dx[M, N], all of type `dtype`. Means are over each row; scale = 1 /
-    sqrt(mean(x^2) + epsilon). Computed in f32 (f64 for f64), rounded once.
+    dx = scale * (g - z * mean(g * z)), with g = dy * weight, z = x * scale and scale = 1 / sqrt(mean(x^2) + epsilon).
+    Means are over each row. Arguments: x[M, N], weight[N], dy[M, N] (the gradient of the loss by y), then dx[M, N], all
+    of type `dtype`. Computed in f32 (f64 for f64), rounded once.
 
     >>> import numpy as np, tilewright
     >>> gradient = tilewright.compile(rms_norm_gradient(epsilon=0.0), strict=True)
@@ -127,11 +127,11 @@ def rms_norm_gradient(dtype: DTypeLike = "f32", epsilon: float = 1e-6) -> tkw.Ke
 
 
 def rms_norm_weight_gradient(dtype: DTypeLike = "f32", epsilon: float = 1e-6) -> tkw.Kernel:
-    """Return a kernel that computes dweight[n], the gradient of `rms_norm` by its weight: the sum over rows of dy * x *
-    scale, with scale = 1 / sqrt(mean over the row of x^2 + epsilon).
+    """Return a kernel that computes dweight[n], the gradient of the loss by the weight of `rms_norm`.
 
-    Arguments: x[M, N], dy[M, N] of type `dtype`, then dweight[N] in f32 (f64 for f64). Rows are processed one by one,
-    so that each is read once.
+    dweight[n] is the sum over rows of dy * x * scale, with scale = 1 / sqrt(mean over the row of x^2 + epsilon).
+    Arguments: x[M, N], dy[M, N] (the gradient of the loss by y) of type `dtype`, then dweight[N] in f32 (f64 for f64).
+    Rows are processed one by one, so that each is read once.
 
     >>> import numpy as np, tilewright
     >>> gradient = tilewright.compile(rms_norm_weight_gradient(epsilon=0.0), strict=True)
@@ -156,12 +156,12 @@ def rms_norm_weight_gradient(dtype: DTypeLike = "f32", epsilon: float = 1e-6) ->
 
 
 def group_norm_gradient(dtype: DTypeLike = "f32", epsilon: float = 1e-5) -> tkw.Kernel:
-    """Return a kernel that computes dx[n, g, c, s], the gradient of `group_norm` by x: scale * (d - mean(d) - z *
-    mean(d * z)), with d = dy * weight.
+    """Return a kernel that computes dx[n, g, c, s], the gradient of the loss by the argument x of `group_norm`.
 
-    Arguments: x[N, G, CG, S], weight[G, CG], dy[N, G, CG, S], then dx of x's shape, all of type `dtype`. Means are over
-    the CG channels and S pixels of group g of image n; z is the normalised group, (x - mean) * scale, and scale = 1 /
-    sqrt(variance + epsilon). Computed in f32 (f64 for f64), rounded once.
+    dx = scale * (d - mean(d) - z * mean(d * z)), with d = dy * weight. Means are over the CG channels and S pixels of
+    group g of image n; z is the normalised group, (x - mean) * scale, and scale = 1 / sqrt(variance + epsilon).
+    Arguments: x[N, G, CG, S], weight[G, CG], dy[N, G, CG, S] (the gradient of the loss by y), then dx of x's shape, all
+    of type `dtype`. Computed in f32 (f64 for f64), rounded once.
 
     >>> import numpy as np, tilewright
     >>> gradient = tilewright.compile(group_norm_gradient(epsilon=0.0), strict=True)
@@ -188,11 +188,12 @@ def group_norm_gradient(dtype: DTypeLike = "f32", epsilon: float = 1e-5) -> tkw.
 
 
 def group_norm_weight_gradient(dtype: DTypeLike = "f32", epsilon: float = 1e-5) -> tkw.Kernel:
-    """Return a kernel that computes the gradients of `group_norm` by its weight and bias: dweight[g, c] = sum over
-    images and pixels of dy * z, dbias[g, c] = sum over images and pixels of dy.
+    """Return a kernel that computes dweight[g, c] and dbias[g, c], the gradients of the loss by weight and bias of
+    `group_norm`.
 
-    Arguments: x[N, G, CG, S], dy[N, G, CG, S] of type `dtype`, then dweight[G, CG], dbias[G, CG] in f32 (f64 for f64).
-    z is the normalised group, as in `group_norm_gradient`. Images are processed one by one.
+    dweight[g, c] = sum over images and pixels of dy * z, dbias[g, c] = sum over images and pixels of dy; z is the
+    normalised group, as in `group_norm_gradient`. Arguments: x[N, G, CG, S], dy[N, G, CG, S] (the gradient of the loss
+    by y) of type `dtype`, then dweight[G, CG], dbias[G, CG] in f32 (f64 for f64). Images are processed one by one.
 
     >>> import numpy as np, tilewright
     >>> gradient = tilewright.compile(group_norm_weight_gradient(epsilon=0.0), strict=True)

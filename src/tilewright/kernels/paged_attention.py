@@ -16,9 +16,10 @@ ROWS = (B, KV, GQ)
 
 
 def paged_attention(blocks: int, dtype: DTypeLike = "bf16") -> tkw.Kernel:
-    """Return a kernel that computes out[b, j, g], the attention of one query (sequence b, query head g of KV head j) to
-    the first lengths[b] keys of the sequence. Keys and values are stored in pages.
+    """Return a kernel that computes out[b, j, g], the attention of one query to the first lengths[b] keys of sequence
+    b.
 
+    The query is that of sequence b, query head g of KV head j. Keys and values are stored in pages of PAGE positions.
     Arguments: q[B, KV, GQ, D]; k[PAGES, PAGE, KV, D] and v[PAGES, PAGE, KV, E], the cache; table[B, BLOCKS] in i32,
     where table[b, i] is the page with the keys i * PAGE ... (i + 1) * PAGE - 1 of sequence b; lengths[B] in i32; then
     out[B, KV, GQ, E]. q, k, v and out are of type `dtype`, the scale is 1 / sqrt(D). Entries of the table after a

@@ -38,7 +38,8 @@ def pooling(
     axes or one for each. A maximum ignores elements out of bounds; a mean counts them as 0 and divides by the window's
     full size. A maximum is NaN if an element is. x and y are of type `dtype`; means are computed in f32 (f64 for f64).
     `layout` is that of x and y: channels last, "NHWC" (None), or second, "NCHW"; for other numbers of axes "NWC" or
-    "NCW", "NDHWC" or "NCDHW". The extents Z, P and Q are those of y, or bound by the caller.
+    "NCW", "NDHWC" or "NCDHW". The extents Z, P and Q are those of y, or bound by the caller. Raise `ArgumentError` for
+    options that are not valid.
 
     >>> import numpy as np, tilewright
     >>> x = np.array([[1, 5, 2], [7, 3, 0]], np.float32).reshape(1, 2, 3, 1)
@@ -85,10 +86,11 @@ def pooling(
 
 
 def image_mean(dtype: DTypeLike = "f32", layout: str = "NWC") -> tkw.Kernel:
-    """Return a kernel that computes y[n, c], the mean over w of x[n, w, c]: of each channel of each image.
+    """Return a kernel that computes y[n, c], the mean over w of x[n, w, c]: the mean of each channel of each image.
 
     W counts the pixels of an image along all its axes. x and y are of type `dtype`; the mean is computed in its
-    accumulator type: f32 for smaller floats, f64 for f64. `layout` is that of x, "NWC" or "NCW".
+    accumulator type: f32 for smaller floats, f64 for f64. `layout` is that of x, "NWC" or "NCW"; raise `ArgumentError`
+    for another one.
 
     >>> import numpy as np, tilewright
     >>> x = np.array([[1, 2], [3, 5], [5, 5]], np.float32).reshape(1, 3, 2)
@@ -109,7 +111,7 @@ def image_mean(dtype: DTypeLike = "f32", layout: str = "NWC") -> tkw.Kernel:
 
 
 def _is_channels_last(layout: str | None, rank: int) -> bool:
-    """True if `layout`, the layout of images with `rank` axes, has the channels last, or is None.
+    """Return True if `layout`, the layout of images with `rank` axes, has the channels last, or is None.
 
     Raise `ArgumentError` unless it is None or one of `LAYOUTS[rank]`.
     """

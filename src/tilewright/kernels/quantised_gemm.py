@@ -15,8 +15,7 @@ GLOBAL = tkl.GLOBAL_ADDRESS_SPACE
 
 
 def gemm_of_scaled_columns(weights: DTypeLike = "i8", dtype: DTypeLike = "bf16") -> tkw.Kernel:
-    """Return a kernel that computes c[m, n] = scales[n] * sum over k of a[m, k] * b[n, k], with 8-bit weights b and a
-    scale for each column of c.
+    """Return a kernel that computes c[m, n] = scales[n] * sum over k of a[m, k] * b[n, k], with 8-bit weights b.
 
     Arguments: a[M, K] of type `dtype`, b[N, K] of type `weights` (i8, f8e4m3fn, ...), scales[N] in f32, then c[M, N] of
     type `dtype`. Weights are converted to `dtype` before they are multiplied, and products are accumulated in f32. If
@@ -47,13 +46,14 @@ def gemm_of_scaled_columns(weights: DTypeLike = "i8", dtype: DTypeLike = "bf16")
 
 
 def gemm_of_scaled_blocks(block: int, weights: DTypeLike = "i8", dtype: DTypeLike = "bf16") -> tkw.Kernel:
-    """Return a kernel that computes c[m, n] = sum over blocks j of scales[n, j] * sum over k of a[m, j, k] * b[n, j,
-    k], with 8-bit weights b.
+    """Return a kernel that computes c[m, n] = sum over j of scales[n, j] * sum over k of a[m, j, k] * b[n, j, k], with
+    8-bit weights b.
 
-    The reduced dimension has BLOCKS blocks of `block` elements; each block has a scale for each column n. Arguments:
-    a[M, BLOCKS, BLOCK] of type `dtype`, b[N, BLOCKS, BLOCK] of type `weights` (i8, f8e4m3fn, ...), scales[N, BLOCKS] in
-    f32, then c[M, N] of type `dtype`. Weights are converted to `dtype` before they are multiplied. Each block is
-    accumulated in f32 before it is scaled. If `dtype` is f64, scales and sums are in f64.
+    The reduced dimension has BLOCKS blocks j of `block` elements k; each block has a scale for each column n.
+    Arguments: a[M, BLOCKS, BLOCK] of type `dtype`, b[N, BLOCKS, BLOCK] of type `weights` (i8, f8e4m3fn, ...), scales[N,
+    BLOCKS] in f32, then c[M, N] of type `dtype`. Weights are converted to `dtype` before they are multiplied. Each
+    block is accumulated in f32 before it is scaled. If `dtype` is f64, scales and sums are in f64. Raise
+    `ArgumentError` if `block` is below 1.
 
     >>> import numpy as np, tilewright
     >>> kernel = tilewright.compile(gemm_of_scaled_blocks(2, "i8", "f32"), strict=True)

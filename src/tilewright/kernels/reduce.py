@@ -15,11 +15,12 @@ COMBINE = {"sum": tkw.sum, "prod": tkw.prod, "max": tkw.max, "min": tkw.min}
 def reduction(
     combine: str, over: str = "columns", dtype: DTypeLike = "f32", out_dtype: DTypeLike | None = None
 ) -> tkw.Kernel:
-    """Return a kernel that reduces the matrix x[M, N]: over its columns (`over` "columns": y has an element for each of
-    the M rows) or over its rows ("rows": y has an element for each of the N columns).
+    """Return a kernel that reduces the matrix x[M, N] along its columns or its rows to a vector y.
 
+    With `over` "columns", y has an element for each of the M rows; with "rows", one for each of the N columns.
     `combine` is sum, prod, max or min. x is of type `dtype`. The accumulator is f32 or i32 (f64, i64 for f64, i64) and
-    is rounded once to the type of y, `out_dtype` (None: `dtype`).
+    is rounded once to the type of y, `out_dtype` (None: `dtype`). Raise `ArgumentError` for other values of `combine`
+    and `over`.
 
     >>> import numpy as np, tilewright
     >>> x = np.array([[1, 7, 3], [4, 5, 6]], np.float32)

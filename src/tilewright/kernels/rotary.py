@@ -13,11 +13,11 @@ GLOBAL = tkl.GLOBAL_ADDRESS_SPACE
 
 
 def rotary(dtype: DTypeLike = "f16") -> tkw.Kernel:
-    """Return a kernel that computes a rotary embedding: it rotates each pair (x[b, m, h, 0, i], x[b, m, h, 1, i]) by
-    the angle with cosine cosines[m, i] and sine sines[m, i].
+    """Return a kernel that computes a rotary embedding: y has each pair of elements of x rotated by an angle.
 
-    Arguments: x[B, M, H, 2, D] of type `dtype`, cosines[M, D] and sines[M, D] in f32 (f64 for f64), then y of x's shape
-    and type. A head has 2 * D elements, in two halves. Computed in f32 (f64 for f64), rounded once.
+    The pair (x[b, m, h, 0, i], x[b, m, h, 1, i]) is rotated by the angle with cosine cosines[m, i] and sine sines[m,
+    i]. Arguments: x[B, M, H, 2, D] of type `dtype`, cosines[M, D] and sines[M, D] in f32 (f64 for f64), then y of x's
+    shape and type. A head has 2 * D elements, in two halves. Computed in f32 (f64 for f64), rounded once.
 
     >>> import numpy as np, tilewright
     >>> x = np.array([1, 2, 3, 4], np.float32).reshape(1, 1, 1, 2, 2)

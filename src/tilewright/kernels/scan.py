@@ -34,11 +34,10 @@ def running_sum(dtype: DTypeLike = "f32", out_dtype: DTypeLike | None = None) ->
 
 
 def tiled_running_sum(tile: int, dtype: DTypeLike = "f32", out_dtype: DTypeLike | None = None) -> tkw.Kernel:
-    """Return a kernel that computes y[m, n] = sum of x[m, j] over j <= n, as `running_sum`, in tiles of `tile` columns;
-    each tile is written as soon as it is known.
+    """Return a kernel that computes y[m, n] = sum of x[m, j] over j <= n, as `running_sum`, in tiles of `tile` columns.
 
-    The sum of all earlier tiles is carried from one tile to the next; the tile size need not divide the row. Types are
-    those of `running_sum`.
+    The sum of all earlier tiles is carried from one tile to the next, and each tile is written as soon as it is known.
+    The tile size need not divide the row. Types are those of `running_sum`.
 
     >>> import numpy as np, tilewright
     >>> kernel = tiled_running_sum(2, "i8", "i32")

@@ -17,7 +17,7 @@ GLOBAL = tkl.GLOBAL_ADDRESS_SPACE
 def lowest(of_data: DType) -> float:
     """Return the most negative finite number of the float type `of_data`, the initial value of a running maximum.
 
-    It is not -inf, because the difference of two infinities is NaN.
+    The initial value must not be -inf, because the difference of two infinities is NaN.
 
     >>> lowest(tkl.f32)
     -3.4028234663852886e+38
@@ -26,10 +26,10 @@ def lowest(of_data: DType) -> float:
 
 
 def softmax(dtype: DTypeLike = "f32") -> tkw.Kernel:
-    """Return a kernel that computes the softmax of each row: y[m, n] = exp(x[m, n]) / sum over j of exp(x[m, j]), for x
-    and y of type `dtype`.
+    """Return a kernel that computes the softmax of each row: y[m, n] = exp(x[m, n]) / sum over j of exp(x[m, j]).
 
-    It is computed in f32 (f64 for f64); the row's maximum is subtracted first, so that nothing overflows.
+    Arguments: x[M, N], then y[M, N], both of type `dtype`. Computed in f32 (f64 for f64); the row's maximum is
+    subtracted first, so that nothing overflows.
 
     >>> import numpy as np, tilewright
     >>> tilewright.compile(softmax(), strict=True)(np.log(np.array([[1, 2, 5]], np.float32))).round(4)
@@ -48,11 +48,11 @@ def softmax(dtype: DTypeLike = "f32") -> tkw.Kernel:
 
 
 def online_softmax(tile: int, dtype: DTypeLike = "f32") -> tkw.Kernel:
-    """Return a kernel that computes the `softmax` of each row online: one pass over tiles of `tile` columns finds the
-    row's maximum and sum, a second one writes the result.
+    """Return a kernel that computes the `softmax` of each row online, in tiles of `tile` columns.
 
-    The running sum is relative to the running maximum: when the maximum grows, the sum is scaled down. The tile size is
-    part of the meaning, because it decides how sums are rounded; it need not divide the row.
+    One pass over the tiles computes the row's maximum and sum, a second pass writes the result. The running sum is
+    relative to the running maximum: when the maximum grows, the sum is scaled down. The tile size decides how sums are
+    rounded; it need not divide the row. Arguments are those of `softmax`.
 
     >>> import numpy as np, tilewright
     >>> kernel = online_softmax(2)

@@ -9,10 +9,10 @@ from tilewright.ir.dtypes import DType, f16
 
 
 def known_accumulate(accumulate: Any, of_data: DType) -> str | None:
-    """Check the option `accumulate` of a kernel with operands of type `of_data`, and return it: None (the usual
-    accumulator) or "f16" (sums of f16 products in f16).
+    """Return the option `accumulate` of a kernel unchanged if it is None (the usual accumulator) or "f16".
 
-    Raise `ArgumentError` if it is another type, or if the operands are not f16.
+    "f16" accumulates f16 products in f16. Raise `ArgumentError` for another value, and for "f16" if `of_data`, the type
+    of the operands, is not f16.
 
     >>> from tilewright.ir.dtypes import f32
     >>> known_accumulate("f16", f16)
@@ -32,8 +32,9 @@ def known_accumulate(accumulate: Any, of_data: DType) -> str | None:
 
 
 def sum_type(of_data: DType, accumulate: str | None) -> DType:
-    """Return the accumulator type for operands of type `of_data`: f32, i32, f64 or i64; f16 if `accumulate` is "f16",
-    which needs f16 operands. Raise `ArgumentError` for other values of `accumulate`.
+    """Return the accumulator type for operands of type `of_data`: f32, i32, f64 or i64; f16 if `accumulate` is "f16".
+
+    Raise `ArgumentError` for other values of `accumulate`, and for "f16" if `of_data` is not f16.
 
     >>> sum_type(f16, None), sum_type(f16, "f16")
     (f32, f16)

@@ -15,8 +15,9 @@ GLOBAL = tkl.GLOBAL_ADDRESS_SPACE
 
 
 def transpose(axes: Sequence[int] = (1, 0), dtype: DTypeLike = "f32") -> tkw.Kernel:
-    """Return a kernel that computes y = numpy.transpose(x, axes): dimension d of y is dimension axes[d] of x. Both are
-    of type `dtype`.
+    """Return a kernel that computes y = numpy.transpose(x, axes): dimension d of y is dimension axes[d] of x.
+
+    x and y are of type `dtype`. Raise `ArgumentError` unless `axes` has each of 0, 1, ... once.
 
     >>> import numpy as np, tilewright
     >>> tilewright.compile(transpose(dtype="i8"), strict=True)(np.array([[1, 2, 3], [4, 5, 6]], np.int8))

@@ -71,12 +71,13 @@ class Instruction:
 
 
 def cut_row(bytes_along: int, widths: tuple[int, ...], chunk: int) -> tuple[tuple[int, int], ...]:
-    """Cut a row of `bytes_along` bytes into pieces; return ((bytes of a piece, number of such pieces), ...) in their
-    order along the row.
+    """Cut a row of `bytes_along` bytes into pieces; return ((bytes of a piece, number of such pieces), ...) in row
+    order.
 
-    Pieces of one width are the widest of `widths` that divides the row; `widths` has the widest first. If none does,
-    they are the widest pieces that fit, and narrower ones for the rest, down to one of `chunk` bytes. () if the row is
-    no multiple of a chunk, or shorter than all of `widths`.
+    `widths` are the allowed widths in bytes, widest first. If one of them divides the row, all pieces have the widest
+    width that does. Otherwise the row gets as many pieces as possible of each width, widest first, and then of `chunk`
+    bytes. Return () if no width divides the row, and the row is no multiple of `chunk` or shorter than all widths, or
+    `chunk` is 0.
 
     >>> cut_row(192, (128, 64, 32), 16), cut_row(400, (128, 64, 32), 16), cut_row(40, (128, 64, 32), 16)
     (((64, 3),), ((128, 3), (16, 1)), ())
@@ -134,11 +135,14 @@ class CopyAtom:
 
     @property
     def asynchronous(self) -> bool:
-        """True if the copy is asynchronous: the program must wait before the copied elements are visible."""
+        """Return True if the copy is asynchronous: the program must wait before the copied elements are visible."""
         return self.completes is not None
 
     def row_pieces(self, bytes_along: int) -> tuple[tuple[int, int], ...]:
-        """Cut rows of `bytes_along` bytes into pieces that boxes in shared memory may have as rows; see `cut_row`."""
+        """Cut rows of `bytes_along` bytes into pieces that boxes in shared memory may have as rows.
+
+        Return ((bytes of a piece, number of such pieces), ...) in row order; () if there is no such cut. See `cut_row`.
+        """
         return cut_row(bytes_along, self.rows, self.chunk)
 
     def run(self, source: Array, target: Array, **arguments: Any) -> None:
@@ -149,8 +153,8 @@ class CopyAtom:
         self.meaning(self.layout(source.dtype.itemsize, arguments), source, target, **arguments)
 
     def answer(self, request: CopyRequest) -> tuple[Instruction, ...] | CopyRefusal:
-        """Return the instructions that do the copy `request`, in order; or a CopyRefusal with the reason if this atom
-        cannot do it.
+        """Return the instructions that do the copy `request`, in order. If this atom cannot do it, return a CopyRefusal
+        with the reason.
         """
         try:
             self._need_spaces(request)
@@ -162,9 +166,9 @@ class CopyAtom:
         """Return the conditions on open sizes (known only at the call) under which this atom can copy between the views
         of `request`.
 
-        They hold for all loop iterations. () means that the atom always can. A condition that no size satisfies is the
-        constant 0. If the atom cannot do the copy for another reason, return a CopyRefusal with this reason; one is a
-        padding value other than 0 for elements that may be out of bounds.
+        The conditions cover all loop iterations. () means that the atom always can do the copy; a condition that no
+        size satisfies is the constant 0. If the atom cannot do the copy for another reason, return a CopyRefusal with
+        this reason: for example, if elements of the source may be out of bounds and are to get another value than 0.
         """
         try:
             self._need_spaces(request)
@@ -176,7 +180,8 @@ class CopyAtom:
             return CopyRefusal(self.name, str(refused))
 
     def _need_spaces(self, request: CopyRequest | ViewRequest) -> None:
-        """Raise Refused unless the request copies between the atom's memory spaces, and its elements are whole bytes.
+        """Raise Refused unless the request copies from the atom's source space to its target space, and its elements
+        are whole bytes.
 
         An atom for global memory also takes the spaces in `self.alike`. Elements of type bool count as whole bytes.
         """
@@ -203,10 +208,10 @@ def table(layout: Any) -> Array:
 
 
 def need_alignment(place: Place, offsets: Array, size: int, alignment: int) -> None:
-    """Raise Refused unless all of `offsets`, in memory at `place`, are at addresses that are multiples of `alignment`
-    bytes.
+    """Raise Refused unless all of `offsets` are at addresses that are multiples of `alignment` bytes.
 
-    Offsets count elements of `size` bytes. The alignment of the memory itself must also be a multiple, if it is known.
+    `offsets` count elements of `size` bytes from the start of the memory of `place`. The alignment of the memory itself
+    must also be a multiple, if it is known.
     """
     if place.alignment is not None and place.alignment % alignment:
         raise Refused(f"the memory is aligned to {place.alignment} bytes, and {alignment} are needed")

@@ -232,8 +232,8 @@ class Machine:
                 raise ValueError(f"{self.name}: atom {name} needs {', '.join(missing)}")
 
     def multiply_atom(self, name: str) -> MultiplyAtom:
-        """Return the machine's multiplication atom (MMA instruction) called `name`; raise UnknownName if the machine
-        has none.
+        """Return the machine's multiplication atom (MMA instruction) called `name`; raise UnknownName if there
+        is none.
         """
         atom = self.multiply.get(name)
         if atom is None:
@@ -241,9 +241,7 @@ class Machine:
         return atom
 
     def copy_atom(self, name: str) -> CopyAtom:
-        """Return the machine's copy atom (copy instruction) called `name`; raise UnknownName if the
-        machine has none.
-        """
+        """Return the machine's copy atom (copy instruction) called `name`; raise UnknownName if there is none."""
         atom = self.copies.get(name)
         if atom is None:
             raise UnknownName(self.name, "copy atom", name, self.copies)
@@ -264,7 +262,11 @@ class Machine:
 
     @cached_property
     def bulk_store(self) -> CopyAtom | None:
-        """The first asynchronous bulk copy from shared to global memory in the machine's table; None if it has none."""
+        """Return the first asynchronous copy atom of boxes from shared to global memory in the machine's table; None if
+        there is none.
+
+        An atom copies boxes if its field `rows` is not empty.
+        """
         every = self.copies_between("shared", "global")
         return next((a for a in every if a.asynchronous and a.rows), None)
 
@@ -273,7 +275,7 @@ def spaces_of(shared: int | None, registers: int | None = None, alignment: int =
     """Return the three memory spaces of a machine, as {"global": Space, "shared": Space, "register": Space}.
 
     `shared` and `registers` are the bytes that a workgroup has (None: no limit). `alignment` is the alignment of
-    allocations in bytes, outside registers, where it is 4.
+    allocations in global and shared memory, in bytes; registers are aligned to 4 bytes.
 
     >>> spaces_of(shared=None)["global"]
     Space(name='global', bytes=None, alignment=16)

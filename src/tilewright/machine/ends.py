@@ -22,17 +22,19 @@ T = TypeVar("T")
 
 
 def both_ends(coordinate: Expr, extent: Expr) -> tuple[Expr, Expr]:
-    """Return (coordinate, extent - 1 - coordinate): both are >= 0 if and only if `coordinate` is in bounds."""
+    """Return (coordinate, extent - 1 - coordinate), two expressions that are both >= 0 if and only if `coordinate` is
+    in bounds.
+    """
     return coordinate, extent - 1 - coordinate
 
 
 def ends_within(ends: Iterable[Expr], coordinates: Iterable[Expr], shape: Iterable[Expr]) -> tuple[Expr, ...]:
     """Return the expressions in `ends` that a bounds check of a view must still test.
 
-    An end is an expression that is negative exactly where an index is out of bounds at one side, such as `39 - c` for
-    an index c with bounds 0 to 39. Three kinds of ends are left out: an end that is always >= 0; an end that the bounds
-    of the view's tensor imply; and an end that another returned end implies. The tensor's bounds are 0 <= c < n for
-    each coordinate c in `coordinates` and its extent n in `shape`.
+    An end is an expression that is negative exactly for the elements beyond one limit of an index, such as `39 - c` for
+    an index c below 40. Three kinds of ends are left out: an end that is always >= 0; an end that the bounds of the
+    view's tensor imply; and an end that another returned end implies. The tensor's bounds are 0 <= c < n for each
+    coordinate c in `coordinates` and its extent n in `shape`.
 
     >>> from tilewright.algebra import as_expr, index
     >>> g, c = index("g", 3), index("c", 64)
@@ -52,21 +54,21 @@ def ends_within(ends: Iterable[Expr], coordinates: Iterable[Expr], shape: Iterab
 
 
 def with_ends(view: MemoryView, axes: tuple[Symbol, ...]) -> MemoryView:
-    """Return a view of the same elements in a reshaped tensor whose own bounds are the view's ends, so that no end is
-    left.
+    """Return a view of the same elements in a reshaped tensor, where all out-of-bounds elements are out of the tensor's
+    own bounds.
 
-    An end is an expression that is negative out of bounds of the view. The example is a view of 40 channels, of which
-    each group ends before the tensor of 120 does: the reshaped tensor has groups and channels as two dimensions. New
-    dimensions come first, and the view's name shows the new shape. `axes` are the axes of the copied box. Raise Refused
-    if there is no such tensor.
+    An end is an expression that is negative for out-of-bounds elements of the view; the result has none. In the
+    example, a view has the 40 channels of one group in a tensor of 120 channels: the reshaped tensor has groups and
+    channels as two dimensions. New dimensions come first, and the view's name shows the new shape. `axes` are the axes
+    of the copied box. Raise Refused if there is no such tensor.
 
     >>> from tilewright.algebra import as_expr, index
     >>> g, i, c, one = index("g", 3), index("i", 8), index("c", 64), as_expr(1)
     >>> group = MemoryView(
     ...     "%x", "global", (i, 40 * g + c), (8 * one, 120 * one), (120 * one, one), (False, True), 16, ends=(39 - c,)
     ... )
-    >>> found = with_ends(group, (i, c))
-    >>> found.coordinates, found.shape, found.strides, found.name
+    >>> reshaped = with_ends(group, (i, c))
+    >>> reshaped.coordinates, reshaped.shape, reshaped.strides, reshaped.name
     ((<g>, <i>, <c>), (<3>, <8>, <40>), (<40>, <120>, <1>), '%x as (3, 8, 40)')
     """
     name, rank = view.name, len(view.shape)
@@ -84,12 +86,12 @@ def with_ends(view: MemoryView, axes: tuple[Symbol, ...]) -> MemoryView:
 
 
 def _with_bound(view: MemoryView, end: Expr, d: int, axes: tuple[Symbol, ...]) -> MemoryView | None:
-    """Return the view in a tensor whose dimension `d` ends where `end` becomes negative; that end is no longer in
-    `ends`.
+    """Return the view in a tensor whose dimension `d` ends where `end` becomes negative; `end` is removed from the
+    view's `ends`.
 
-    There are two ways. If the end is at a fixed position, dimension `d` is made shorter. If it repeats, such as after
-    40 channels of each group, dimension `d` is split into (blocks, elements of a block). Return None if neither is
-    possible, or if the position depends on `axes`, the axes of the copied box.
+    If the position is fixed, dimension `d` is made shorter. If it repeats, such as after 40 channels of each group,
+    dimension `d` is split into (blocks, elements of a block). Return None if neither is possible, or if the position
+    depends on `axes`, the axes of the copied box.
     """
     last = view.coordinates[d] + end
     constant, terms = linear(last)

@@ -63,8 +63,8 @@ def transfer_conditions(request: ViewRequest, width: int) -> Iterator[Condition]
 
 
 def run_length(request: ViewRequest, width: int) -> int:
-    """Return the number of elements of `request` in the `width` bytes that a lane moves; raise Refused unless it is
-    whole.
+    """Return the number of elements of `request` in `width` bytes, which a lane moves; raise Refused unless it is a
+    whole number.
     """
     if width % request.size:
         raise Refused(f"a lane moves {width} bytes, which is no multiple of an element's {request.size}")
@@ -103,9 +103,9 @@ def _run_conditions(
     element.
 
     In the dimension along the runs, each run must begin at a multiple of `count`. With `whole`, no run may be cut off
-    at the end: if that dimension may be out of bounds, its extent must be a multiple of `count`. Offsets in each other
-    dimension must be multiples of `count` elements. Raise Refused if the tensor's alignment is too small, if the
-    swizzle tears runs apart, or if no dimension of the tensor is contiguous along the runs.
+    by the end of the tensor: if that dimension may be out of bounds, its extent must be a multiple of `count`. Offsets
+    in each other dimension must be multiples of `count` elements. Raise Refused if the tensor's alignment is too small,
+    if the swizzle separates elements of a run, or if no dimension of the tensor is contiguous along the runs.
     """
     what = f"{width} bytes a lane"
     if view.alignment % width:
@@ -149,8 +149,8 @@ def _run_conditions(
 def _dimension_along(request: ViewRequest, view: MemoryView, axis: int, count: int) -> Generator[Condition, None, int]:
     """Return the dimension of `view` along which runs of `count` elements lie, as the return value of this generator.
 
-    It is the only dimension whose coordinate depends on axis number `axis` of the box of `request`; the coordinate
-    grows by 1 with the axis. Its stride must be 1. If the stride is symbolic, the condition that it is 1 is yielded.
+    It is the only dimension whose coordinate depends on axis number `axis` of the box of `request`; the coordinate must
+    grow by 1 with the axis, and the stride must be 1. If the stride is symbolic, the condition that it is 1 is yielded.
     Raise Refused if there is no such dimension, or if its stride is another number.
     """
     symbol = request.axes[axis]

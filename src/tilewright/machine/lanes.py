@@ -29,10 +29,11 @@ from tilewright.machine.request import CopyRequest
 def lane_load(
     name: str, source: str, width: int, wave: int, features: tuple[str, ...] = (), hint: Hint = "keep"
 ) -> CopyAtom:
-    """Return a copy atom `name` in which each lane loads `width` bytes from its own address; inactive lanes get zeros.
+    """Return a copy atom `name` in which each lane loads `width` bytes from its own address.
 
-    `source` is the memory space, `wave` the number of lanes, `features` those the machine must have, `hint` the
-    treatment of caches (keep, stream or bypass).
+    A lane may be inactive, because its elements are out of bounds; it then gets zeros. `source` is the memory space,
+    `wave` the number of lanes of a wave, `features` those the machine must have, `hint` the treatment of caches (keep,
+    stream or bypass).
     """
     return CopyAtom(
         name,
@@ -51,10 +52,11 @@ def lane_load(
 def lane_store(
     name: str, target: str, width: int, wave: int, features: tuple[str, ...] = (), hint: Hint = "keep"
 ) -> CopyAtom:
-    """Return a copy atom `name` in which each active lane stores `width` bytes to its own address.
+    """Return a copy atom `name` in which each lane stores `width` bytes to its own address.
 
-    `target` is the memory space, `wave` the number of lanes, `features` those the machine must have, `hint` the
-    treatment of caches (keep, stream or bypass).
+    A lane may be inactive, because its elements are out of bounds; it then stores nothing. `target` is the memory
+    space, `wave` the number of lanes of a wave, `features` those the machine must have, `hint` the treatment of caches
+    (keep, stream or bypass).
     """
     return CopyAtom(
         name,
@@ -75,9 +77,9 @@ def lane_transfer(
 ) -> CopyAtom:
     """Return a copy atom `name` in which each lane copies up to `width` bytes from global to shared memory.
 
-    If a lane copies fewer bytes, the rest of its `width` bytes become zero. `wave` is the number of lanes, `features`
-    those the machine must have, `completes` what makes an asynchronous copy visible (None: it is synchronous), `hint`
-    the treatment of caches (keep, stream or bypass).
+    If a lane copies fewer bytes, because the others are out of bounds, the rest of its `width` bytes become zero.
+    `wave` is the number of lanes of a wave, `features` those the machine must have, `completes` what makes an
+    asynchronous copy visible (None: the copy is synchronous), `hint` the treatment of caches (keep, stream or bypass).
     """
     return CopyAtom(
         name,
@@ -97,8 +99,8 @@ def lane_transfer(
 def _layout(wave: int, width: int, size: int) -> Layout:
     """Return the layout (lane, value) -> element of one wave: lane i holds the i-th run of `width` contiguous bytes.
 
-    `wave` is the number of lanes, `size` the bytes of an element. For instance 16 bytes of 4-byte elements: (wave,
-    4):(4, 1).
+    `wave` is the number of lanes of a wave, `size` the bytes of an element; a run has at least one element. 16 bytes of
+    4-byte elements: (wave, 4):(4, 1).
     """
     count = max(width // size, 1)
     return Layout((wave, count), (count, 1))
@@ -107,8 +109,8 @@ def _layout(wave: int, width: int, size: int) -> Layout:
 def _addresses(layout: object, lanes: int) -> tuple[Array, Array]:
     """Return two arrays indexed [lane, value]: (lane whose address is used, distance of the element from that address).
 
-    A value may be at the address of another lane than its own. `layout` maps the (lane, value) of one wave to elements,
-    numbered lane after lane. It is repeated, wave after wave, for all `lanes` lanes.
+    The distance is in elements. `layout` maps (lane, value) of one wave to elements, numbered lane after lane, so it
+    may assign a value to the address of another lane. It is repeated, wave after wave, for all `lanes` lanes.
     """
     elements = table(layout)
     wave, count = elements.shape
@@ -128,9 +130,9 @@ def _load(
 ) -> None:
     """Execute a lane load: each lane reads a run of elements from memory into its registers.
 
-    Lane i reads from offsets[i] of the flat array `source` on. `target` is indexed [lane, value] and written in place:
-    the run goes to the values from number `value` on. Lanes that are not `active` get zeros. `layout` maps the (lane,
-    value) of a wave to elements, and so says how long a run is.
+    Lane i reads from the flat array `source`, beginning at offsets[i]. `target` is indexed [lane, value] and written in
+    place: the run goes to the values from number `value` on. Lanes that are not `active` get zeros. `layout` maps the
+    (lane, value) of a wave to elements; its number of values is the length of a run.
     """
     owner, step = _addresses(layout, target.shape[0])
     active_lanes = np.array(active)
@@ -150,9 +152,9 @@ def _store(
 ) -> None:
     """Execute a lane store: each active lane writes a run of its values to memory.
 
-    Lane i writes from offsets[i] of the flat array `target` on, in place. `source` is indexed [lane, value]; the run
-    begins at value number `value`. Lanes that are not `active` store nothing. `layout` maps the (lane, value) of a wave
-    to elements, and so says how long a run is.
+    Lane i writes to the flat array `target` in place, beginning at offsets[i]. `source` is indexed [lane, value]; the
+    run begins at value number `value`. Lanes that are not `active` store nothing. `layout` maps the (lane, value) of a
+    wave to elements; its number of values is the length of a run.
     """
     owner, step = _addresses(layout, source.shape[0])
     active_lanes = np.array(active)
@@ -168,11 +170,12 @@ def _transfer(
     targets: tuple[int, ...],
     counts: tuple[int, ...],
 ) -> None:
-    """Execute a lane transfer: each lane copies a run of elements from one flat array to another.
+    """Execute a lane transfer: each lane copies a run of elements from the flat array `source` to the flat array
+    `target`.
 
-    Lane i copies counts[i] elements: from sources[i] of `source` on, to targets[i] of `target` on, in place. The rest
-    of its run in `target` becomes zero. `layout` maps the (lane, value) of a wave to elements, and so says how long a
-    run is.
+    Lane i copies counts[i] elements, beginning at sources[i] of `source` and at targets[i] of `target`, which is
+    written in place. The rest of its run in `target` becomes zero. `layout` maps the (lane, value) of a wave to
+    elements; its number of values is the length of a run.
     """
     owner, step = _addresses(layout, len(sources))
     values = np.zeros(step.shape, source.dtype)
@@ -182,8 +185,8 @@ def _transfer(
 
 
 def _run_length(request: CopyRequest, width: int) -> int:
-    """Return the number of elements of `request` in the `width` bytes that a lane moves; raise Refused unless it is
-    whole.
+    """Return the number of elements of `request` in `width` bytes, which a lane moves; raise Refused unless it is a
+    whole number.
     """
     if width % request.size:
         raise Refused(f"a lane moves {width} bytes, which is no multiple of an element's {request.size}")

@@ -33,19 +33,19 @@ class Table:
     parts: dict[Expr, Array]
 
     def at(self, entries: tuple[int, ...]) -> Expr:
-        """Return the value of one element of the box as an expression: `self.base` plus the sum of weight * entry.
+        """Return `self.base` + the sum of weight * entry, an expression: the number that the table has for one element
+        of the box.
 
-        `self.parts` is {weight: table of integers, with one entry for each element}. `entries` are the element's
-        entries in these tables, in order.
+        `self.parts` is {weight: integers of all elements}. `entries` are the element's integers, in the order of
+        `self.parts`.
         """
         return weighted_sum(0, [(self.base, 1), *zip(self.parts, map(int, entries), strict=True)])
 
     def rows(self, elements: Array) -> list[tuple[int, ...]]:
-        """Return the different combinations of table entries that the given elements have, as a sorted list of tuples
-        with one integer for each table.
+        """Return the different tuples of integers that the given elements have in `self.parts`, sorted.
 
-        The tables are those of `self.parts`, {weight: table of integers, with one entry for each element}. `elements`
-        is an array of element numbers of the box, first dimension fastest. Without tables the result is [()].
+        `self.parts` is {weight: integers of all elements}; a tuple has one integer for each weight. `elements` is an
+        array of element numbers of the box, first dimension fastest. If `self.parts` is empty, the result is [()].
         """
         if not self.parts:
             return [()]
@@ -60,8 +60,8 @@ def table(e: Expr, axes: tuple[Symbol, ...]) -> Table | None:
 
     >>> from tilewright.algebra import index, symbol
     >>> i, j, m, K = index("i", 2), index("j", 3), index("m", 9), symbol("K", 1)
-    >>> found = table((8*m + i) * K + j // 2 + 5, (i, j))
-    >>> found.base, {str(weight): integers.tolist() for weight, integers in found.parts.items()}
+    >>> offsets = table((8*m + i) * K + j // 2 + 5, (i, j))
+    >>> offsets.base, {str(weight): integers.tolist() for weight, integers in offsets.parts.items()}
     (<8*K*m + 5>, {'K': [0, 1, 0, 1, 0, 1], '1': [0, 0, 0, 0, 1, 1]})
     >>> table((8*m + i) // 5, (i, j)) is None
     True
@@ -95,8 +95,7 @@ class Offsets:
 
     @classmethod
     def of(cls, view: MemoryView, axes: tuple[Symbol, ...]) -> Offsets:
-        """Return the Offsets of `view` for a box with these `axes`: tables of each coordinate and of the offset, by
-        element.
+        """Return the Offsets of `view` for a box with these `axes`: a table of each coordinate and one of the offset.
 
         Dimensions of the view are joined first where possible (`MemoryView.joined`). Raise Refused if a coordinate
         divides (// or %) a sum of an axis and of other symbols, such as (m + i) // 5 with axis i.
@@ -117,8 +116,8 @@ class Offsets:
         memory.
 
         `some` and `others` are arrays of element numbers of the box; offset[some] - offset[others] must equal `steps`,
-        in elements. The conditions cover all loop iterations. Raise Refused with the message `reason` if no sizes
-        satisfy them.
+        in elements. The conditions cover all loop iterations. A false condition has the message `reason`. Raise Refused
+        with this message if no sizes satisfy the conditions.
         """
         differences = [t[some] - t[others] for t in self.offset.parts.values()]
         shape = np.broadcast_shapes(some.shape, others.shape, np.shape(steps))
@@ -135,8 +134,9 @@ class Offsets:
         """Yield the conditions on open sizes (known only at the call) under which the offsets of `elements` are
         multiples of `count`.
 
-        `elements` are element numbers of the box. The product coordinate * stride of each dimension must be a multiple;
-        a symbolic stride must be one itself. `size` is the bytes of an element, for the message.
+        `elements` are element numbers of the box; offsets count elements. In each dimension, coordinate * stride must
+        be a multiple of `count`; a symbolic stride must itself be one. `size` is the bytes of an element, for the
+        message.
         """
         for d, (coordinate, stride) in enumerate(zip(self.coordinates, self.view.strides, strict=True)):
             for row in coordinate.rows(elements):
@@ -155,8 +155,8 @@ class Offsets:
         """Yield the conditions on open sizes (known only at the call) under which all elements of the box are in
         bounds.
 
-        A dimension that is provably in bounds gives none. Another may only be out of bounds because its extent is
-        rounded up to `count`: it gives the condition that the extent is a multiple of `count`. Raise Refused, with a
+        A dimension that is provably in bounds gives none. A dimension that is out of bounds only because its extent is
+        rounded up to `count` gives the condition that the extent is a multiple of `count`. Raise Refused, with a
         message that ends in `reason`, if elements may be out of bounds in any other way, or if the view has `ends`.
         """
         self.need_no_ends(reason)
@@ -173,15 +173,15 @@ class Offsets:
             )
 
     def need_no_ends(self, reason: str) -> None:
-        """Raise Refused if the view has `ends`, that is, if it ends before its tensor does; the message ends in
+        """Raise Refused if the view has `ends`, that is, bounds inside the bounds of its tensor. The message ends in
         `reason`.
         """
         if self.view.ends:
             raise Refused(f"a view of {self.view.name} ends where {self.view.ends[0]} is below 0: {reason}")
 
-    def keeps_runs(self, count: int) -> None:
-        """Raise Refused if the view's swizzle tears apart runs of `count` contiguous elements that begin at multiples
-        of `count`.
+    def require_whole_runs(self, count: int) -> None:
+        """Raise Refused if the view's swizzle separates elements of a run: `count` contiguous elements that begin at a
+        multiple of `count`.
         """
         swizzle = self.view.swizzle
         if swizzle is not None and (1 << swizzle.base) % count:

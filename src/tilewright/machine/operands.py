@@ -39,17 +39,18 @@ class RegisterOperand:
 
     @cached_property
     def lanes(self) -> int:
-        """The number of lanes that hold the operand."""
+        """Return the number of lanes that hold the operand."""
         return self.layout[0].size()
 
     @cached_property
     def values(self) -> int:
-        """The number of values that each lane holds."""
+        """Return the number of values that each lane holds."""
         return self.layout[1].size()
 
     def store(self, matrix: Array) -> Array:
-        """Return `matrix` distributed over registers: an array indexed [lane, value]. An element may be held by several
-        lanes.
+        """Return the registers that hold `matrix` (rows x columns): an array indexed [lane, value].
+
+        An element may be held by several lanes.
         """
         return matrix.T.reshape(-1)[self._places]
 
@@ -71,14 +72,16 @@ class RegisterOperand:
 
     @cached_property
     def _places(self) -> Array:
-        """The column-major number of the matrix element that each register holds, as an array indexed [lane, value]."""
+        """Return the column-major number of the matrix element that each register holds, as an array indexed [lane,
+        value].
+        """
         lane, value = np.indices((self.lanes, self.values))
         elements: Array = np.asarray(self.layout(lane, value))
         return elements
 
     @cached_property
     def _distinct(self) -> int:
-        """The number of different matrix elements that the registers hold."""
+        """Return the number of different matrix elements that the registers hold."""
         return len(np.unique(self._places))
 
 
@@ -108,12 +111,14 @@ class MemoryOperand:
 
     @cached_property
     def steps(self) -> tuple[int, int]:
-        """The strides in elements, before a swizzle, as (stride from row to row, stride from column to column)."""
+        """Return (stride from row to row, stride from column to column), in elements, before a swizzle."""
         layout = self.layout.layout if isinstance(self.layout, ComposedLayout) else self.layout
         return int(layout(1, 0)), int(layout(0, 1))
 
     def store(self, matrix: Array) -> Array:
-        """Return a new flat memory array that holds `matrix` as the layout says, from offset 0 on; gaps are zero."""
+        """Return a new flat array that holds the elements of `matrix` at the offsets of `self.layout`; other elements
+        are zero.
+        """
         row, column = np.indices((self.rows, self.columns))
         offsets = np.asarray(self.layout(row, column))
         memory = np.zeros(int(offsets.max()) + 1, matrix.dtype)
@@ -121,8 +126,8 @@ class MemoryOperand:
         return memory
 
     def load(self, memory: Array) -> Array:
-        """Return the matrix (rows x columns) that the flat array `memory` holds as the layout says,
-        from offset 0 on.
+        """Return the matrix (rows x columns) whose elements are at the offsets of `self.layout` in the flat array
+        `memory`.
         """
         row, column = np.indices((self.rows, self.columns))
         matrix: Array = memory[np.asarray(self.layout(row, column))]

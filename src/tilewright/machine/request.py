@@ -50,11 +50,11 @@ class Place:
 
     @property
     def in_registers(self) -> bool:
-        """True if this side of the copy is registers."""
+        """Return True if this side of the copy is registers."""
         return self.space == "register"
 
     def extents(self) -> tuple[int, ...]:
-        """Return the size of each mode of `layout`, or the extent of each axis if it is an access.
+        """Return the size of each mode of `layout`, or the extent of each axis if `layout` is an access.
 
         Raise AccessError if the extent of an axis is symbolic.
         """
@@ -73,8 +73,8 @@ class Place:
         """Return (offsets, in_bounds), two flat arrays with an entry for each element of a box of shape `box` in
         memory.
 
-        `offsets` are distances in elements from the start of the memory, `in_bounds` are booleans. Elements are
-        numbered first dimension fastest. The offset of an out-of-bounds element is 0.
+        `offsets` count elements from offset 0 of the layout, `in_bounds` are booleans. The box begins at `self.start`;
+        its elements are numbered first dimension fastest. The offset of an out-of-bounds element is 0.
         """
         extents, begin = self.extents(), self.begin(box)
         number = np.arange(prod(box))
@@ -149,9 +149,9 @@ class CopyRequest:
                 raise LayoutError(f"{self.target.layout} puts two elements of the box {self.box} at one place")
 
     def _check_registers(self, place: Place) -> None:
-        """Raise LayoutError if `place`, the register side of the copy, holds an element number that is not in the box.
+        """Raise LayoutError if the registers `place` hold an element number that is not in the box.
 
-        If it is the source, raise it also if an element of the box is in no register.
+        If `place` is the source of the copy, raise LayoutError also if an element of the box is in no register.
         """
         numbers, elements = place.numbers(), prod(self.box)
         if numbers.min() < 0 or numbers.max() >= elements:
@@ -161,27 +161,31 @@ class CopyRequest:
 
     @property
     def size(self) -> int:
-        """The bytes of an element."""
+        """Return the bytes of an element."""
         return int(self.dtype.numpy.itemsize)
 
     @cached_property
     def source_table(self) -> tuple[Array, Array]:
-        """(offsets, in_bounds) in the source, which must be memory: two flat arrays with an entry for each element of
-        the box.
+        """Return (offsets, in_bounds) in the source, which must be memory: two flat arrays with an entry for each
+        element of the box.
+
+        Offsets count elements; the offset of an out-of-bounds element is 0.
         """
         return self.source.offsets(self.box)
 
     @cached_property
     def target_table(self) -> tuple[Array, Array]:
-        """(offsets, in_bounds) in the target, which must be memory: two flat arrays with an entry for each element of
-        the box.
+        """Return (offsets, in_bounds) in the target, which must be memory: two flat arrays with an entry for each
+        element of the box.
+
+        Offsets count elements; the offset of an out-of-bounds element is 0.
         """
         return self.target.offsets(self.box)
 
     def memory(self) -> tuple[Place, Array, Array]:
-        """Return (place, offsets, in_bounds) of the memory side of a copy to or from registers.
+        """Return (place, offsets, in_bounds) of the memory side of a copy between memory and registers.
 
-        `offsets` and `in_bounds` are flat arrays with an entry for each element of the box.
+        `offsets` (in elements) and `in_bounds` are flat arrays with an entry for each element of the box.
         """
         place = self.source if self.target.in_registers else self.target
         return place, *(self.source_table if self.target.in_registers else self.target_table)

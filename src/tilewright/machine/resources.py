@@ -31,7 +31,7 @@ class RegisterFile:
 
     @property
     def word_bits(self) -> int:
-        """The bits of one register."""
+        """Return the bits of one register."""
         return 8 * self.word_bytes
 
 

@@ -51,9 +51,7 @@ class MemoryView:
     ends: tuple[Expr, ...] = ()
 
     def offset(self) -> Expr:
-        """Return an element's offset in elements, before the swizzle, as an expression: the sum of
-        coordinate * stride.
-        """
+        """Return an element's offset, in elements, before the swizzle: the expression sum of coordinate * stride."""
         total: Expr = as_expr(0)
         for coordinate, stride in zip(self.coordinates, self.strides, strict=True):
             total = total + coordinate * stride
@@ -154,11 +152,11 @@ class MemoryView:
         return None
 
     def _join_pair(self, d: int) -> MemoryView | None:
-        """Return the view with dimensions d and d + 1 joined to one: its coordinate is coordinate d * extent +
-        coordinate d + 1.
+        """Return the view with dimensions `d` and `d` + 1 joined to one packed dimension.
 
-        Return None unless the two dimensions are packed and coordinate d + 1 is provably in bounds. If both coordinates
-        are digits (n // a % b) of one number n, the joined coordinate is formed from n directly.
+        The joined coordinate is (coordinate d) * (extent of d + 1) + (coordinate d + 1). Return None unless the two
+        dimensions are packed and coordinate d + 1 is provably in bounds. If both coordinates are digits (n // a % b) of
+        one number n, the joined coordinate is formed from n directly.
 
         >>> from tilewright.algebra import index
         >>> x, t, one = index("x", 16), index("t", 10), as_expr(1)
@@ -193,9 +191,9 @@ class MemoryView:
         )
 
     def substituted(self, values: dict[Any, Any]) -> MemoryView:
-        """Return the view with symbols replaced in its coordinates and ends; `values` is {symbol: value}.
+        """Return the view with symbols replaced in its coordinates and ends; `values` is {symbol: int or expression}.
 
-        Its shape and strides stay as they are.
+        The view's shape and strides stay as they are.
         """
         coordinates, ends = (tuple(substitute(e, values) for e in exprs) for exprs in (self.coordinates, self.ends))
         return replace(self, coordinates=coordinates, ends=ends)
@@ -225,12 +223,12 @@ class ViewRequest:
 
     @property
     def box(self) -> tuple[int, ...]:
-        """The extents of the box."""
+        """Return the extents of the box, one for each axis."""
         return tuple(int(axis.hi) + 1 for axis in self.axes)
 
     @property
     def size(self) -> int:
-        """The bytes of an element."""
+        """Return the bytes of an element."""
         return int(self.dtype.numpy.itemsize)
 
     def sides(self) -> tuple[RegisterView, MemoryView]:
@@ -244,9 +242,9 @@ class ViewRequest:
 
 
 def _quotient(e: Expr, by: Expr) -> Expr:
-    """Return `e // by` as an expression. A quotient plus a constant is divided only once:
+    """Return `e // by` as an expression in which a quotient plus a constant is divided only once.
 
-    (n // d + c) // by = (n + c*d) // (d*by).
+    For `e` = n // d + c the result is (n + c*d) // (d*by).
 
     >>> from tilewright.algebra import index
     >>> n = index("n", 999)
@@ -261,10 +259,10 @@ def _quotient(e: Expr, by: Expr) -> Expr:
 
 
 def multiple(e: Expr, of: int, reason: str) -> list[Condition]:
-    """Return [the Condition that `e` is a multiple of `of`], or [] if `e` is one for all values of its symbols.
+    """Return [the Condition that `e` is a multiple of `of`], or [] if `e` is a multiple for all values of its symbols.
 
-    If `e` is never one, the condition is the constant 0. `reason` is the message of the refusal if the condition is
-    false.
+    If `e` never is a multiple, the condition is the constant 0. `reason` is the message of the refusal if the condition
+    is false.
     """
     rest = e % of
     if is_number(rest, 0):
@@ -273,16 +271,16 @@ def multiple(e: Expr, of: int, reason: str) -> list[Condition]:
 
 
 def weight(e: Expr, axis: Symbol) -> Expr | None:
-    """Return the coefficient of `axis` in `e`: how much `e` grows when `axis` grows by 1; 0 if `e` does not contain it.
+    """Return the coefficient of `axis` in `e`: how much `e` grows when `axis` grows by 1.
 
-    Return None if `e` is not linear in `axis`.
+    Return 0 if `e` does not contain `axis`, and None if `e` is not linear in `axis`.
     """
     form = linear_form(e, (axis,))
     return None if form is None else form[0].get(axis, as_expr(0))
 
 
 def is_number(e: Expr | None, n: int) -> bool:
-    """True if `e` is a constant expression equal to `n`; False for None and for expressions with symbols.
+    """Return True if `e` is a constant expression equal to `n`. None and expressions with symbols give False.
 
     >>> is_number(as_expr(4) - 3, 1)
     True

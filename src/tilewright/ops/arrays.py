@@ -26,11 +26,11 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def array(value: Any, name: str, ranks: tuple[int, ...] = ()) -> Any:
-    """Return `value` (a numpy array, torch tensor, DLPack object or nested list) as a contiguous array: numpy's on the
-    host, a `DeviceArray` on a GPU. An array that is contiguous is not copied.
+    """Return `value` as a contiguous array: a numpy array for data on the host, a `DeviceArray` for data on a GPU.
 
-    `ranks` are the allowed numbers of dimensions (empty: at least 2). Raise `ArgumentError` for another number, or if
-    `value` is no array; `name` is the argument's name in the error text.
+    `value` is a numpy array, torch tensor, DLPack object or nested list; an array that is contiguous already is not
+    copied. `ranks` are the allowed numbers of dimensions (empty: at least 2). Raise `ArgumentError` for another number,
+    or if `value` is no array; `name` is the argument's name in the error text.
 
     >>> array([[1, 2]], "x").shape
     (1, 2)
@@ -44,10 +44,10 @@ def array(value: Any, name: str, ranks: tuple[int, ...] = ()) -> Any:
 
 
 def _contiguous(array: DeviceArray, name: str) -> DeviceArray:
-    """Return the device array `array` if it is contiguous, otherwise a contiguous copy, which torch makes.
+    """Return the device array `array` if it is contiguous, otherwise a contiguous copy that torch makes.
 
-    Raise `ArgumentError` for an array that is not contiguous and not torch's; `name` is the argument's name in the
-    error text.
+    Raise `ArgumentError` for an array that is not contiguous and is no torch tensor; `name` is the argument's name in
+    the error text.
     """
     if array.packed:
         return array
@@ -58,8 +58,10 @@ def _contiguous(array: DeviceArray, name: str) -> DeviceArray:
 
 
 def _array_of_lists(value: Any, name: str) -> Array:
-    """Return nested lists of numbers, `value`, as a numpy array. Raise `ArgumentError` for lists of unequal lengths or
-    of other objects; `name` is the argument's name in the error text.
+    """Return the nested lists of numbers `value` as a numpy array.
+
+    Raise `ArgumentError` for lists of unequal lengths or of other objects; `name` is the argument's name in the error
+    text.
     """
     for entry in _non_numbers(value):
         refuse_traced(entry, f"{name}, in a list,")
@@ -73,7 +75,7 @@ def _array_of_lists(value: Any, name: str) -> Array:
 
 
 def _non_numbers(value: Any, depth: int = 8) -> Iterator[Any]:
-    """Yield those entries of the nested lists `value` that are neither numbers nor lists, down to `depth` levels of
+    """Yield the entries of the nested lists `value` that are neither numbers nor lists, down to `depth` levels of
     nesting.
     """
     for entry in value if depth else ():
@@ -84,8 +86,9 @@ def _non_numbers(value: Any, depth: int = 8) -> Iterator[Any]:
 
 
 def in_place(value: Any, name: str) -> Any:
-    """Return `value` as an array that shares its memory: numpy's on the host, a `DeviceArray` on a GPU. Raise
-    `ArgumentError` if it is not contiguous; `name` is the argument's name in the error text.
+    """Return `value` as an array that shares its memory: a numpy array on the host, a `DeviceArray` on a GPU.
+
+    Raise `ArgumentError` if `value` is not contiguous, or no array; `name` is the argument's name in the error text.
     """
     array = array_of(value, name)
     if not (array.packed if isinstance(array, DeviceArray) else array.flags.c_contiguous):
@@ -94,12 +97,11 @@ def in_place(value: Any, name: str) -> Any:
 
 
 def bias_of(value: Any, kind: DType, count: int, what: str) -> Any:
-    """Return the bias `value` as an array of the accumulator type of `kind`, the element type of the data. If it has
-    this type already it is not copied.
+    """Return the bias `value` as an array of the accumulator type of `kind`, the element type of the data.
 
-    A converted bias stays on its device, except that GPU arrays that are not torch's become numpy arrays on the host.
-    Raise `ArgumentError` unless the bias has one dimension of `count` elements; `what` names these in the error text,
-    such as "filters".
+    A bias that has this type already is not copied. A converted bias stays on its device, except that GPU arrays that
+    are no torch tensors become numpy arrays on the host. Raise `ArgumentError` unless the bias has one dimension of
+    `count` elements; `what` names these elements in the error text, such as "filters".
     """
     bias = array(value, "bias", (1,))
     if bias.size != count:
@@ -124,8 +126,9 @@ def dtype_of(array: Any, name: str) -> DType:
 
 
 def out_type(given: DTypeLike | None, kind: DType) -> DType:
-    """Return the element type of a result: the option `given`, or `kind`, the type of the data, if it is None. Raise
-    `ArgumentError` if `given` is no element type.
+    """Return the element type of a result: the option `given`, or `kind`, the type of the data, if `given` is None.
+
+    Raise `ArgumentError` if `given` is no element type.
     """
     try:
         return kind if given is None else element_type(given, "out_dtype")
@@ -133,14 +136,15 @@ def out_type(given: DTypeLike | None, kind: DType) -> DType:
         raise ArgumentError(fault.what) from None
 
 
-def by(extents: Any) -> str:
-    """Return the numbers `extents` as text for an error: (3, 4) -> "3x4"."""
+def extents_text(extents: Any) -> str:
+    """Return the numbers `extents` as text for an error message: (3, 4) -> "3x4"."""
     return "x".join(map(str, extents))
 
 
 def known_precision(precision: Any) -> str | None:
-    """Return the option `precision` unchanged if it is None or "tf32" (f32 operands are rounded to tf32); raise
-    `ArgumentError` otherwise.
+    """Return the option `precision` unchanged if it is None or "tf32" (f32 operands are rounded to tf32).
+
+    Raise `ArgumentError` for any other value.
     """
     if precision is not None and not (isinstance(precision, str) and precision == "tf32"):
         raise ArgumentError(f"precision={written(precision, 80)}: 'tf32', which rounds factors of f32, or None")
@@ -151,8 +155,9 @@ def known_precision(precision: Any) -> str | None:
 
 
 def known_target(target: str | None) -> str | None:
-    """Return `target` unchanged if it is None or the name of a target, such as "cpu" or "cuda"; raise `ArgumentError`
-    otherwise.
+    """Return `target` unchanged if it is None or the name of a target, such as "cpu" or "cuda".
+
+    Raise `ArgumentError` for any other value.
     """
     if target is not None:
         check_target(target, (GPU,))
@@ -160,10 +165,10 @@ def known_target(target: str | None) -> str | None:
 
 
 def target_for(given: str | None, arrays: dict[str, Any]) -> str:
-    """Return the name of the target that a call runs on: `given`, if it is not None. Otherwise it is "cuda" if one of
-    the `arrays` ({argument name: array}) is on a GPU, or "cpu".
+    """Return the name of the target on which a call runs: `given`, unless it is None.
 
-    Raise `ArgumentError` if `given` is a CPU and an array is on a GPU.
+    If `given` is None, the target is "cuda" if one of the `arrays` ({argument name: array}) is on a GPU, otherwise
+    "cpu". Raise `ArgumentError` if `given` is a CPU and an array is on a GPU.
 
     >>> target_for(None, {"x": np.zeros(1)}), target_for("cuda", {"x": np.zeros(1)})
     ('cpu', 'cuda')
@@ -182,8 +187,8 @@ def result(target: str, others: Sequence[Any], shape: tuple[int, ...], kind: DTy
     """Return a new, uninitialised array of this `shape` and element type `kind`, for the result of a call on `target`.
 
     For a CPU it is a numpy array. For a GPU it is on the GPU of the first device array in `others`, the call's other
-    arrays; torch allocates it if that array is torch's. If none of `others` is on a device, it is a numpy array of
-    zeros.
+    arrays; torch allocates it if that array is a torch tensor. If none of `others` is on a device, the result is a
+    numpy array of zeros.
     """
     if not is_gpu(target):
         return maker(shape, kind.numpy)()
@@ -193,14 +198,18 @@ def result(target: str, others: Sequence[Any], shape: tuple[int, ...], kind: DTy
 
 
 def returned(array: Any, form: Form) -> Any:
-    """Return `array`, a result, as the caller gets it: a device array as the object that it stands for (such as a torch
-    tensor), a numpy array converted by `form` to torch or left as it is.
+    """Return `array`, a result, in the form that the caller gets.
+
+    A device array becomes the object that it stands for, such as a torch tensor. A numpy array becomes a torch tensor
+    if `form` says so; otherwise it is returned as it is.
     """
     return array.given if isinstance(array, DeviceArray) else form.of(array)
 
 
 def on_host(array: Any) -> Array:
-    """Return the elements of `array` as a numpy array: itself if it is one, a copy if it is on a GPU."""
+    """Return the elements of `array` as a numpy array: `array` itself if it is a numpy array, a copy if it
+    is on a GPU.
+    """
     if not isinstance(array, DeviceArray):
         host_array: Array = array
         return host_array
@@ -210,9 +219,9 @@ def on_host(array: Any) -> Array:
 
 
 def on_device(array: Any, target: str, others: Sequence[Any]) -> DeviceArray:
-    """Return `array` in the memory of a GPU: itself if it is there, otherwise a copy.
+    """Return `array` in the memory of a GPU: `array` itself if it is on this GPU, otherwise a copy.
 
-    The GPU is that of the first of `others` (the call's other arrays) that is on one. If none is, it is that of
+    The GPU is that of the first of `others` (the call's other arrays) that is on a GPU. If none is, the GPU is that of
     `target`, and an array on any GPU is returned as it is.
     """
     device_array = next((o for o in others if isinstance(o, DeviceArray)), None)
@@ -236,7 +245,7 @@ def on_device(array: Any, target: str, others: Sequence[Any]) -> DeviceArray:
 
 
 def is_on_gpu(value: Any) -> bool:
-    """True if `value` is a torch tensor on a CUDA device; False for everything else, also for other arrays on a GPU."""
+    """Return True if `value` is a torch tensor on a CUDA device. Other arrays on a GPU give False."""
     return torch_of(value) is not None and bool(value.is_cuda)
 
 
@@ -251,8 +260,10 @@ class Learnt:
         self.on_gpu, self.on_host = GpuLaunchCache(), LaunchCache()
 
     def call(self, *args: Any) -> Any:
-        """If an earlier call was remembered whose arguments had the same types, shapes and strides as `args`, repeat
-        its launch and return its result. Otherwise do nothing and return `UNLIKE`.
+        """Repeat the launch of a remembered call with arguments of the same types, shapes and strides as `args`; return
+        its result.
+
+        If there is no such call, do nothing and return `UNLIKE`.
         """
         result = self.on_host.call(*args)
         return self.on_gpu.call(*args) if result is UNLIKE else result
@@ -261,8 +272,8 @@ class Learnt:
         """Remember a successful call on the host, so that `call` with arguments of the same types, shapes and strides
         repeats its launches.
 
-        `given` are the call's arrays, `out` is its result; `names` are the kernel's names for them, the result last.
-        `whole` is the bound kernel as a list of launches; if it is None, nothing is remembered.
+        `given` are the call's arrays, `out` is its result; `names` are the kernel's names for these arrays, the result
+        last. `whole` is the bound kernel as a list of launches; if it is None, nothing is remembered.
         """
         if whole is not None:
             index_of = {name: n for n, name in enumerate(names)}
@@ -270,8 +281,8 @@ class Learnt:
 
 
 def option(value: Any) -> Any:
-    """Return `value`, an option of a call, as a part of a hashable key: None and texts unchanged, others as (type,
-    repr).
+    """Return `value`, an option of a call, as a part of a hashable key: None and texts unchanged, other values as
+    (type, repr).
     """
     return value if value is None or isinstance(value, str) else (type(value), repr(value))
 

@@ -16,8 +16,8 @@ from tilewright.kernels.elementwise import known_activation
 from tilewright.kernels.sums import known_accumulate
 from tilewright.ops.arrays import (
     array,
-    by,
     dtype_of,
+    extents_text,
     known_precision,
     learnt_of,
 )
@@ -60,7 +60,7 @@ class Conv(Layer):
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """The allowed numbers of dimensions of the weights: two more than the class has axes."""
+        """Return the allowed numbers of dimensions of the weights: two more than the number of axes."""
         return (3, 4, 5) if self.rank is None else (self.rank + 2,)
 
     @eager
@@ -112,8 +112,8 @@ class Conv(Layer):
         return f"{type(self).__name__}({', '.join([*parts, *(f'{n}={v!r}' for n, v in options.items())])})"
 
     def _checked_input(self, x: Any) -> Any:
-        """Return the image `x` as a contiguous array; raise `ArgumentError` unless it has as many dimensions as the
-        weights.
+        """Return the image `x` as a contiguous array; raise `ArgumentError` unless it has the same number of dimensions
+        as the weights.
         """
         return array(x, "x", (self.weight.ndim,))
 
@@ -136,22 +136,23 @@ class Conv(Layer):
         ]
         if min(sizes) < 0:
             raise ArgumentError(
-                f"x is {by(extents)}: a filter of {by(taps)} does not fit, with this padding and dilation"
+                f"x is {extents_text(extents)}: a filter of {extents_text(taps)} does not fit, with this padding and "
+                "dilation"
             )
         return sizes
 
     def _shape(self, x: Any) -> tuple[int, ...]:
-        """Return the output's shape, (n, ..., f), for the images `x`; raise `ArgumentError` if they do not fit the
+        """Return the output's shape, (n, ..., f), for the images `x`; raise `ArgumentError` unless the images fit the
         weights.
         """
         return (x.shape[0], *self.sizes(x), self.weight.shape[0])
 
     def _kernel(self, x: Any, target: str, residual: bool) -> Compiled:
         """Return the compiled kernel for images of the shape and type of `x` on `target`; equal kernels are compiled
-        once. With `residual` it takes a residual, too.
+        once.
 
-        If the layer has dynamic sizes, one kernel serves all their values. It is planned for the images of the layer's
-        first call, whose sizes are recorded.
+        With `residual`, the kernel takes a residual too. If the layer has dynamic sizes, one kernel serves all sizes:
+        it is planned for the images of the layer's first call. The first call records their sizes in `self._typical`.
         """
         shape: tuple[int | None, ...] = x.shape[:-1]
         if self.dynamic is not None:
@@ -213,8 +214,11 @@ class Conv3d(Conv):
 
 @eager
 def conv1d(x: Any, w: Any, bias: Any = None, **options: Any) -> Any:
-    """Return the convolution y[n, q, f] = activation(sum over s, c of x[n, q*stride + s*dilation - padding, c] * w[f,
-    s, c] + bias[f]) as a new array. x is [n, width, c], and 0 out of bounds; `options` are those of `Conv`.
+    """Return the convolution over width of `x` [n, width, c] with the filters `w` [f, s, c], as a new array y [n, q,
+    f].
+
+    y[n, q, f] = activation(sum over s, c of x[n, q*stride + s*dilation - padding, c] * w[f, s, c] + bias[f]); x is 0
+    out of bounds. `options` are those of `Conv`. Weights are packed on every call; `Conv1d` packs them once.
 
     >>> import numpy as np
     >>> conv1d(np.ones((1, 5, 2), np.float32), np.ones((1, 3, 2), np.float32), stride=2).reshape(-1)
@@ -225,11 +229,12 @@ def conv1d(x: Any, w: Any, bias: Any = None, **options: Any) -> Any:
 
 @eager
 def conv2d(x: Any, w: Any, bias: Any = None, **options: Any) -> Any:
-    """Return the convolution y[n, p, q, f] = activation(sum over r, s, c of x[n, i, j, c] * w[f, r, s, c] + bias[f]),
-    with i = p*stride + r*dilation - padding, and j likewise of q and s, as a new array. x is [n, height, width, c];
-    `options` are those of `Conv`.
+    """Return the convolution of `x` [n, height, width, c] with the filters `w` [f, r, s, c], as a new array y [n, p, q,
+    f].
 
-    Weights are packed on every call; `Conv2d` packs them once.
+    y[n, p, q, f] = activation(sum over r, s, c of x[n, i, j, c] * w[f, r, s, c] + bias[f]), with i = p*stride +
+    r*dilation - padding, and j likewise of q and s; x is 0 out of bounds. `options` are those of `Conv`. Weights are
+    packed on every call; `Conv2d` packs them once.
 
     >>> import numpy as np
     >>> conv2d(np.ones((1, 2, 2, 1), np.float32), np.ones((1, 2, 2, 1), np.float32), padding=((1, 0), 0)).reshape(-1)
@@ -240,9 +245,11 @@ def conv2d(x: Any, w: Any, bias: Any = None, **options: Any) -> Any:
 
 @eager
 def conv3d(x: Any, w: Any, bias: Any = None, **options: Any) -> Any:
-    """Return the convolution y[n, z, p, q, f] = activation(sum over t, r, s, c of x[n, h, i, j, c] * w[f, t, r, s, c] +
-    bias[f]), with h = z*stride + t*dilation - padding, and i, j likewise of (p, r) and (q, s), as a new array. x is [n,
-    depth, height, width, c]; `options` are those of `Conv`.
+    """Return the convolution of `x` [n, depth, height, width, c] with the filters `w` [f, t, r, s, c], as a new array.
+
+    y[n, z, p, q, f] = activation(sum over t, r, s, c of x[n, h, i, j, c] * w[f, t, r, s, c] + bias[f]), with h =
+    z*stride + t*dilation - padding, and i, j likewise of (p, r) and (q, s); x is 0 out of bounds. `options` are those
+    of `Conv`. Weights are packed on every call; `Conv3d` packs them once.
 
     >>> import numpy as np
     >>> conv3d(np.ones((1, 2, 2, 2, 1), np.float32), np.ones((1, 2, 2, 2, 1), np.float32)).reshape(-1)
@@ -263,8 +270,10 @@ def _convolve_once(kind: type[Conv], x: Any, w: Any, bias: Any, options: dict[st
 
 
 def kernel_sizes(image: Sequence[int | None], weight: Sequence[int], groups: int) -> dict[str, int]:
-    """Return {name of a size of `kernels.conv`: number} for images (n, extent of each axis), without entries that are
-    None, and weights of the shape `weight`.
+    """Return {symbol's name: number} of the sizes that bind `kernels.conv` for images and weights of these shapes.
+
+    `image` is (n, extent of each axis); entries that are None are left out. `weight` is the shape (filters, filter
+    extents..., channels of a group).
 
     >>> kernel_sizes((2, None, 9), (8, 3, 3, 4), groups=2)
     {'N': 2, 'W': 9, 'F': 8, 'CG': 4}
@@ -296,10 +305,10 @@ def _conv_kernel(
     """Return the compiled convolution kernel for these sizes and options on `target`. Results are cached by all
     parameters.
 
-    `image` is (n, extent of each axis); entries that are None stay dynamic, and the plan is made for the entries of
-    `typical`, in the same order, in their place. `weight` is the weights' shape, `dtypes` are (data, output), `added`
-    is (has a bias, has a residual). `constant` says that the weights are packed once, when they are bound. `threads` is
-    only part of the cache's key: it must be `environment.threads()`, for which kernels are planned.
+    `image` is (n, extent of each axis). Entries that are None stay dynamic; the plan is made for the same entries of
+    `typical` in their place. `weight` is the weights' shape, `dtypes` are (data, output), `added` is (has a bias, has a
+    residual). `constant` says that the weights are packed once, when they are bound. `threads` is only part of the
+    cache's key: it must be `environment.threads()`, for which kernels are planned.
     """
     _, *taps, _ = weight
     bias, residual = added

@@ -15,8 +15,8 @@ from tilewright.limits import written
 from tilewright.ops.arrays import (
     Learnt,
     array,
-    by,
     dtype_of,
+    extents_text,
     in_place,
     is_on_gpu,
     known_target,
@@ -58,9 +58,9 @@ def call_once(learnt: Learnt, make: Callable[[], Layer], x: Any, weight: Any, bi
     `residual`.
 
     `weight` and `bias` (or None) are the arrays that `make` gives to the layer. `learnt` holds the launches of earlier
-    calls with the same options: a call with arguments of the same types and shapes as one of them repeats its launch
-    with new addresses, and makes no layer. Other calls are recorded there. The calls that share a `learnt` must all
-    have a residual, or all have none.
+    calls with the same options. A call with arguments of the same types, shapes and strides as an earlier one repeats
+    its launch with new addresses, and makes no layer; any other call is recorded in `learnt`. The calls that share a
+    `learnt` must all have a residual, or all have none.
     """
     arrays = (x, weight, bias, residual)
     passed = tuple(a for a in arrays if a is not None)
@@ -69,7 +69,7 @@ def call_once(learnt: Learnt, make: Callable[[], Layer], x: Any, weight: Any, bi
         return result
     layer = make()
     layer.constant = False
-    call = layer._run_at_length(x, residual)
+    call = layer._run_unremembered(x, residual)
     if isinstance(call.out, np.ndarray):
         names = [name for name, a in zip(layer.names, arrays, strict=False) if a is not None]
         learnt.learn_on_host(passed, call.out, call.whole, [*names, layer.names[-1]])
@@ -102,11 +102,11 @@ class Layer:
 
     @eager
     def refresh(self) -> None:
-        """Read weights and bias anew from the arrays that the layer was made of; the next call packs them again. Raise
-        `ArgumentError` if the weights' shape or type has changed.
+        """Read weights and bias anew from the arrays that the layer was made of; the next call packs them again.
 
-        Calls do this by themselves where torch counts a write to a tensor. torch counts none through `tensor.data`,
-        through a numpy array that shares its memory, or by a kernel that was bound to it; numpy counts none at all.
+        A call does this itself if torch counted a write to one of these tensors. torch counts none through
+        `tensor.data`, through a numpy array that shares the memory, or by a kernel that was bound to the tensor; numpy
+        counts none at all. Raise `ArgumentError` if the weights' shape or type has changed.
 
         >>> import numpy as np, tilewright
         >>> weight, x = np.ones((1, 2), np.float32), np.ones((1, 2), np.float32)
@@ -121,15 +121,17 @@ class Layer:
         weight, bias = self._source.read(self.ranks, self.rows)
         if weight.shape != self.weight.shape or weight.dtype != self.weight.dtype:
             raise ArgumentError(
-                f"weight is {by(weight.shape)} of {weight.dtype} now; the layer was made of {by(self.weight.shape)} of "
-                f"{self.weight.dtype}: make a new layer"
+                f"weight is {extents_text(weight.shape)} of {weight.dtype} now; the layer was made of "
+                f"{extents_text(self.weight.shape)} of {self.weight.dtype}: make a new layer"
             )
         self.weight, self.bias = weight, bias
         self._drop_packed()
 
     def _refresh_if_written(self) -> None:
-        """Read weights and bias anew if torch has counted a write to their tensors since they were last read, or if
-        torch counts no writes to them. Arrays that are not torch's are not read anew.
+        """Read weights and bias anew if torch has counted a write to them since they were last read, or if torch counts
+        no writes to them.
+
+        Arrays that are no torch tensors are not read anew.
         """
         if self._source.is_changed():
             self.refresh()
@@ -165,24 +167,27 @@ class Layer:
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """The allowed numbers of dimensions of the weights. Subclasses define it."""
+        """Return the allowed numbers of dimensions of the weights. Subclasses define this property."""
         raise NotImplementedError
 
     def _checked_input(self, x: Any) -> Any:
-        """Return the argument `x` of a call as a contiguous array; raise `ArgumentError` if it is no array or has a
-        wrong number of dimensions. Subclasses define it.
+        """Return the argument `x` of a call as a contiguous array. Subclasses define this method.
+
+        Raise `ArgumentError` if `x` is no array or has a wrong number of dimensions.
         """
         raise NotImplementedError
 
     def _shape(self, x: Any) -> tuple[int, ...]:
-        """Return the result's shape for the input `x`; raise `ArgumentError` if it does not fit the weights. Subclasses
-        define it.
+        """Return the result's shape for the input `x`; raise `ArgumentError` unless `x` fits the weights. Subclasses
+        define this method.
         """
         raise NotImplementedError
 
     def _kernel(self, x: Any, target: str, residual: bool) -> Compiled:
-        """Return the compiled kernel for inputs of the shape and type of `x` on `target`; with `residual` it takes a
-        residual, too. Subclasses define it.
+        """Return the compiled kernel for inputs of the shape and type of `x` on `target`. Subclasses define this
+        method.
+
+        With `residual`, the kernel takes a residual too.
         """
         raise NotImplementedError
 
@@ -200,8 +205,8 @@ class Layer:
     def _call_with_read_weights(self, x: Any, residual: Any = None) -> Any:
         """Return the layer's result for `x` and `residual` (or None), with the weights as they were last read.
 
-        A call whose arguments have the same types and shapes as an earlier one's repeats its remembered launch. Other
-        calls are checked, run and then remembered.
+        A call whose arguments have the same types, shapes and strides as those of an earlier call repeats its
+        remembered launch. Any other call is checked, run and then remembered.
         """
         learnt = self._learnt
         passed = (x,) if residual is None else (x, residual)
@@ -214,7 +219,7 @@ class Layer:
             result = learnt.on_gpu.call(x, *self._weight_tensors(x), *passed[1:])
             if result is not UNLIKE:
                 return result
-        call = self._run_at_length(x, residual)
+        call = self._run_unremembered(x, residual)
         if call.whole is not None and isinstance(call.out, np.ndarray):
             names = [self.names[index] for index in (0, *([] if residual is None else [3]), -1)]
             learnt.learn_on_host(passed, call.out, call.whole, names)
@@ -223,22 +228,28 @@ class Layer:
         return call.result
 
     def run(self, x: Any) -> tuple[Any, Any]:
-        """Run the layer on `x` and return (result, launch). `launch` is the bound kernel that computed it, which has
-        been called; None if the result is empty.
+        """Run the layer on `x` and return (result, launch).
+
+        `launch` is the bound kernel that computed the result, a function that has been called already; None if the
+        result is empty. No remembered launch is used.
         """
-        call = self._run_at_length(x)
+        call = self._run_unremembered(x)
         return call.result, call.launch
 
     def _weight_tensors(self, x: Any) -> list[Any]:
         """Return [weights, bias] as torch tensors on the GPU of the torch tensor `x`, without the bias if there is
-        none. The list is empty if they have not been copied to this GPU.
+        none.
+
+        The list is empty if the weights have not been copied to this GPU.
         """
         on_its_gpu = self._placed.get(x.device.index or 0, ())
         return [a.given for a in on_its_gpu if a is not None]
 
-    def _run_at_length(self, x: Any, residual: Any = None) -> LayerCall:
-        """Run the layer on `x` and `residual` (or None) without remembered launches: check the arguments, compile a
-        kernel if there is none for them, launch it, and return the completed call.
+    def _run_unremembered(self, x: Any, residual: Any = None) -> LayerCall:
+        """Run the layer on `x` and `residual` (or None) without remembered launches, and return the completed call.
+
+        The arguments are checked, and a kernel is compiled if there is none for them. Raise `ArgumentError` if the
+        arguments do not fit.
         """
         checked, form = self._checked_input(x), Form([x])
         form.require(self.out, "the result")
@@ -253,14 +264,16 @@ class Layer:
         return LayerCall(returned(out, form), out, launch, whole)
 
     def _checked_residual(self, residual: Any, shape: tuple[int, ...], x: Any, target: str) -> Any:
-        """Return `residual` as a contiguous array. Raise `ArgumentError` unless it has the result's `shape` and type,
-        or if it is on another GPU than the input `x`, or on a GPU if the call's `target` is a CPU.
+        """Return `residual` as a contiguous array.
+
+        Raise `ArgumentError` unless it has the result's `shape` and type, if it is on another GPU than the input `x`,
+        or if it is on a GPU and the call's `target` is a CPU.
         """
         checked = array(residual, "residual", (len(shape),))
         if checked.shape != shape or dtype_of(checked, "residual") is not self.out:
             raise ArgumentError(
-                f"residual is {by(checked.shape)} of {checked.dtype}; it must be as the result, "
-                f"{by(shape)} of {self.out}"
+                f"residual is {extents_text(checked.shape)} of {checked.dtype}; it must be as the result, "
+                f"{extents_text(shape)} of {self.out}"
             )
         if isinstance(checked, DeviceArray) and not is_gpu(target):
             raise ArgumentError(
@@ -272,8 +285,10 @@ class Layer:
 
     @eager
     def kernel(self, x: Any) -> tuple[Compiled, Any]:
-        """Return (kernel, out): the compiled kernel for inputs of the shape and type of `x`, without a residual, and a
-        new, uninitialised output array for it.
+        """Return (kernel, out) for inputs of the shape and type of `x`, without a residual.
+
+        `kernel` is the compiled kernel, `out` a new, uninitialised array for its result. Raise `ArgumentError` if `x`
+        does not fit.
         """
         checked = self._checked_input(x)
         shape, target = self._shape(checked), target_for(self.target, {"x": checked})
@@ -281,7 +296,7 @@ class Layer:
 
     @eager
     def bind(self, x: Any, out: Any, kernel: Compiled | None = None) -> Callable[[], None]:
-        """Return a function without arguments that runs the layer: it reads the current elements of `x` and writes the
+        """Return a function without arguments that runs the layer: each call reads the elements of `x` and writes the
         result to `out`.
 
         Both arrays must be contiguous, and `out` must not share memory with `x`. The weights are packed now; the
@@ -294,7 +309,9 @@ class Layer:
             require_own_memory(output, "out")
         shape = self._shape(input_array)
         if output.shape != shape or output.dtype != self.out.numpy:
-            raise ArgumentError(f"out is {by(output.shape)} of {output.dtype}; it must be {by(shape)} of {self.out}")
+            raise ArgumentError(
+                f"out is {extents_text(output.shape)} of {output.dtype}; it must be {extents_text(shape)} of {self.out}"
+            )
         if share_memory(output, input_array):
             raise ArgumentError("out shares memory with x; give them memory of their own")
         target = target_for(self.target, {"x": input_array, "out": output})
@@ -307,12 +324,12 @@ class Layer:
     def _bind_kernel(
         self, kernel: Compiled, x: Any, out: Any, target: str, residual: Any = None, *, passing: bool = False
     ) -> tuple[Callable[[], None], Whole | None]:
-        """Return (launch, whole): `launch` is `kernel` bound to the input `x`, the weights, the bias, `residual` (or
-        None) and the output `out`, a function without arguments; `whole` lists its launches for a launch cache, None if
-        it does more than launch.
+        """Return (launch, whole) for one call of `kernel`.
 
-        The weights are copied to `target` and packed, unless they are already. With `passing`, the caller promises to
-        call `launch` exactly once, right away.
+        `launch` is a function without arguments: `kernel` bound to the input `x`, the weights, the bias, `residual` (or
+        None) and the output `out`. `whole` lists its launches for a launch cache; it is None if `launch` does more than
+        launch. The weights are copied to `target` and packed, unless they are already. With `passing`, the caller
+        promises to call `launch` exactly once, right away.
         """
         weight, bias = self._weights_on_target(x, target)
         arrays = dict(zip(self.names, (x, weight, bias, residual, out), strict=True))
@@ -326,8 +343,9 @@ class Layer:
         return kernel.bind_whole(arrays, self._packed[key], passing=passing)
 
     def _weights_on_target(self, x: Any, target: str) -> tuple[Any, Any]:
-        """Return (weights, bias or None) in the memory where a call on `target` with input `x` runs. They are copied
-        there once.
+        """Return (weights, bias or None) in the memory where a call on `target` with input `x` runs.
+
+        They are copied to each device only once, until they are read anew.
         """
         device_number = common_device("the call", [x]) if is_gpu(target) else None
         if device_number not in self._placed:

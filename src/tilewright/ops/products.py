@@ -17,8 +17,8 @@ from tilewright.ops.arrays import (
     Learnt,
     array,
     bias_of,
-    by,
     dtype_of,
+    extents_text,
     is_on_gpu,
     known_precision,
     known_target,
@@ -43,8 +43,8 @@ PLAIN = Learnt()
 def learnt_products(
     activation: Any, out_dtype: Any = None, precision: Any = None, accumulate: Any = None, target: Any = None
 ) -> Learnt:
-    """Return the cache of remembered launches for calls of `matmul` with these options; the same one for equal
-    options.
+    """Return the cache of remembered launches for calls of `matmul` with these options. Equal options give the same
+    cache.
     """
     return learnt_of("matmul", *map(option, (activation, out_dtype, precision, accumulate, target)))
 
@@ -61,13 +61,13 @@ def matmul(
     accumulate: str | None = None,
     target: str | None = None,
 ) -> Any:
-    """Return activation(a[..., m, k] * b[..., k, n] + bias[n]), a matrix product over k, as a new array. Its element
-    type is a's unless `out_dtype` is given.
+    """Return activation(a[..., m, k] * b[..., k, n] + bias[n]), a matrix product over k, as a new array.
 
-    The dimensions before the last two are batch dimensions: both operands have the same, or b is one matrix for all. If
-    k is 0, every sum is 0. It runs on the GPU if one of the operands is there, or on the `target`. `activation` is
-    relu, gelu, gelu_tanh or silu (None: none). `precision="tf32"` rounds f32 operands to tf32; `accumulate="f16"`
-    accumulates f16 products in f16. Raise `ArgumentError` if shapes or types do not fit.
+    The result's element type is a's unless `out_dtype` is given. The dimensions before the last two are batch
+    dimensions: both operands have the same, or b is one matrix for all. If k is 0, every sum is 0. The call runs on the
+    GPU if one of the operands is there, or on the `target`. `activation` is relu, gelu, gelu_tanh or silu (None: none).
+    `precision="tf32"` rounds f32 operands to tf32; `accumulate="f16"` accumulates f16 products in f16. Raise
+    `ArgumentError` if shapes or types do not fit.
 
     >>> import numpy as np
     >>> matmul(np.array([[1, 2]], np.float32), np.array([[3], [4]], np.float32))
@@ -172,11 +172,11 @@ class Linear(Layer):
         return f"Linear({', '.join([*parts, *(f'{n}={v!r}' for n, v in options.items())])})"
 
     def _call_with_read_weights(self, x: Any, residual: Any = None) -> Any:
-        """Return the layer's result for `x` and `residual` (or None). The weights are as the caller read them last.
+        """Return the layer's result for `x` and `residual` (or None), with the weights as they were last read.
 
         Without a residual, a contiguous GPU tensor of more than two dimensions is passed on as one matrix, and the
-        result gets the shape of `x` again. Calls whose tensors have the same number of rows in all then share one
-        remembered launch.
+        result gets the leading dimensions of `x` again. Calls whose tensors have the same total number of rows then
+        share one remembered launch.
         """
         if residual is None and is_on_gpu(x) and x.dim() > 2 and x.numel() and x.is_contiguous():
             # As one matrix, it has the form of other remembered calls.
@@ -188,19 +188,22 @@ class Linear(Layer):
         return array(x, "x")
 
     def _shape(self, x: Any) -> tuple[int, ...]:
-        """Return the result's shape, (..., n), for the input `x`, (..., k); raise `ArgumentError` if k or the element
-        type does not fit the weights.
+        """Return the result's shape, (..., n), for the input `x`, (..., k).
+
+        Raise `ArgumentError` if k or the element type does not fit the weights.
         """
         n, k = self.weight.shape
         if x.shape[-1] != k:
-            raise ArgumentError(f"x is {by(x.shape)}, the weights {n}x{k}: they do not fit")
+            raise ArgumentError(f"x is {extents_text(x.shape)}, the weights {n}x{k}: they do not fit")
         if dtype_of(x, "x") is not dtype_of(self.weight, "weight"):
             raise ArgumentError(f"x holds {x.dtype}, the weights {self.weight.dtype}: convert one")
         return (*x.shape[:-1], n)
 
     def _kernel(self, x: Any, target: str, residual: bool) -> Compiled:
         """Return the compiled GEMM kernel for inputs of the shape and type of `x` on `target`; equal kernels are
-        compiled once. With `residual` it takes a residual, too.
+        compiled once.
+
+        With `residual`, the kernel takes a residual too.
         """
         n, k = self.weight.shape
         type_names = (dtype_of(x, "x").name, self.out.name)
@@ -212,12 +215,13 @@ class Linear(Layer):
 
 
 def require_fit(left: Any, right: Any) -> DType:
-    """Check the operands a (`left`) and b (`right`) of a GEMM, and return their common element type.
+    """Return the common element type of the operands a (`left`) and b (`right`) of a GEMM, after checking that they
+    fit.
 
     Raise `ArgumentError` unless a's columns are as many as b's rows, the batch dimensions are equal or b is one matrix,
     and the element types are equal.
     """
-    kind, shapes = dtype_of(left, "a"), f"a is {by(left.shape)}, b {by(right.shape)}"
+    kind, shapes = dtype_of(left, "a"), f"a is {extents_text(left.shape)}, b {extents_text(right.shape)}"
     if right.shape[-2] != left.shape[-1]:
         raise ArgumentError(f"{shapes}: they do not fit")
     if right.ndim > 2 and right.shape[:-2] != left.shape[:-2]:
@@ -239,12 +243,12 @@ def product_kernel(
     threads: int,
 ) -> Compiled:
     """Return the compiled GEMM kernel for `sizes` (batch count, m, k, n) and `dtypes` (operands, result) on `target`.
-    Results are cached by all parameters.
 
-    With a batch count above 1, a, b and c are [batch, rows, columns]; with 1 they have no batch dimension. `transposes`
-    has a letter for a and one for b, as in `kernels.gemm`. `added` is (has a bias, has a residual), `asked` is
-    (activation, precision, accumulate). `constant` says that b does not change once it is bound. `threads` is only part
-    of the cache's key: it must be `environment.threads()`, for which kernels are planned.
+    Results are cached by all parameters. With a batch count above 1, a, b and c are [batch, rows, columns]; with 1 they
+    have no batch dimension. `transposes` has a letter for a and one for b, as in `kernels.gemm`. `added` is (has a
+    bias, has a residual), `asked` is (activation, precision, accumulate). `constant` says that b does not change once
+    it is bound. `threads` is only part of the cache's key: it must be `environment.threads()`, for which kernels are
+    planned.
     """
     count, m, k, n = sizes
     options: dict[str, Any] = dict(zip(("activation", "precision", "accumulate"), asked, strict=True))

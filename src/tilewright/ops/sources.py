@@ -18,11 +18,11 @@ class Source:
         self._versions: list[Any] = []
 
     def read(self, ranks: tuple[int, ...], rows: str) -> tuple[Any, Any]:
-        """Return (weights, bias or None) as arrays with the current contents of what the author passed. The bias has
-        the accumulator type of the weights. Also record torch's write counters, for `is_changed`.
+        """Return (weights, bias or None) as arrays with the current contents of the author's arrays.
 
-        `ranks` are the allowed numbers of dimensions of the weights. `rows` names their first dimension in errors, such
-        as "filters". Raise `ArgumentError` if weights or bias do not fit.
+        The bias gets the accumulator type of the weights. Also record torch's write counters, for `is_changed`. `ranks`
+        are the allowed numbers of dimensions of the weights. `rows` names the first dimension of the weights in errors,
+        such as "filters". Raise `ArgumentError` if weights or bias do not fit.
         """
         weight, bias = self.given
         weight_array = array(weight, "weight", ranks)
@@ -32,10 +32,10 @@ class Source:
         return weight_array, bias_array
 
     def is_changed(self) -> bool:
-        """True if torch has written to the weights or the bias since `read`, if one of them has other memory now, or if
-        torch counts no writes to one, as in inference mode. False if neither is a torch tensor.
+        """Return True if weights or bias may have changed since `read`; only torch tensors are checked.
 
-        Raise `ArgumentError` if torch records gradients for one of them.
+        That is so if torch has counted a write to one of them, if one has other memory now, or if torch counts no
+        writes to one, as in inference mode. Raise `ArgumentError` if torch records gradients for one of them.
         """
         if not self._tensors:
             return False
@@ -45,7 +45,8 @@ class Source:
         return None in now or now != self._versions
 
     def _current_versions(self) -> list[Any]:
-        """Return (write counter, address) of each torch tensor among weights and bias, in this order; None for a tensor
-        whose writes torch does not count.
+        """Return a list with (write counter, address) of each torch tensor among weights and bias, in this order.
+
+        An entry is None for a tensor whose writes torch does not count.
         """
         return [version_of(tensor) for _, tensor, _ in self._tensors]

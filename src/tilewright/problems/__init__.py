@@ -53,9 +53,7 @@ __all__ = [
 
 
 def _has_type(*kinds: Any) -> Callable[[Any], bool]:
-    """Return a predicate that takes any value and is True if its type is one of `kinds` (Python types). It is False for
-    bools.
-    """
+    """Return a predicate that is True for values of the given Python types, except bools."""
     return lambda x: isinstance(x, kinds) and not isinstance(x, bool)
 
 

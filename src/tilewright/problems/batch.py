@@ -76,18 +76,18 @@ class Settings:
     options: tuple[tuple[str, str], ...] = ()
 
     def option(self, name: str, default: str = "") -> str:
-        """Return the text of the option `name`, such as "stag", that a batch file gives to this problem; `default` if
+        """Return the text of the option `name`, such as "stag", that the batch file gives to this problem; `default` if
         it gives none.
         """
         return dict(self.options).get(name, default)
 
 
 def read_batch(text: str) -> Iterator[tuple[Settings, Problem]]:
-    """Yield (settings, problem) for each problem of a batch file, whose text is `text`. The problems have the batch
-    size of the option `mb`, if it is set.
+    """Yield (settings, problem) for each problem of a batch file, in the order of the file; `text` is the file's text.
 
-    Options with several values, such as `--dt=f32,bf16`, give each problem once for each combination. Raise ParseError,
-    with the line, for malformed text.
+    Options with several values, such as `--dt=f32,bf16`, give each problem once for each combination. If the option
+    `mb` is set, problems have its batch size. Raise ParseError, with the line, for malformed text; problems before the
+    fault have been yielded by then.
 
     >>> for settings, problem in read_batch("--mb=1,4 ic3ih8oc8kh3 # first\\n --dir=BWD_D  ic8ih6oc8kh3ph1"):
     ...     print(settings.direction, problem)
@@ -144,9 +144,10 @@ class _Options:
 
     def expand(self, word: str) -> Iterator[tuple[Settings, Problem]]:
         """Yield (settings, problem) for the problem written as `word`, once for each combination of the values of `dt`,
-        `dir` and `mb`. A batch size of `mb` replaces that of a convolution.
+        `dir` and `mb`.
 
-        Raise ParseError if `word` is malformed, or if `mb` is set for a matrix product.
+        Values of `mb` vary fastest, those of `dt` slowest. A batch size of `mb` replaces that of a convolution. Raise
+        ParseError if `word` is malformed, or if `mb` is set for a matrix product.
         """
         problem = parse_matmul(word) if word[0].isdigit() else parse_conv(word)
         for dt, direction, mb in product(self.dt, self.directions, self.mb):
@@ -165,9 +166,10 @@ def _option_names() -> str:
 
 
 def _split_at_commas(value: str, position: int) -> Iterator[tuple[str, int]]:
-    """Yield (part, position of the part) for the parts of `value` between commas.
+    """Yield (part, position of the part) for each part of `value` between commas.
 
-    `position` is that of `value` in the text around it: ("1,4", 5) gives ("1", 5) and ("4", 7).
+    `position` is the position of `value` in a longer text, and the yielded positions are positions in that text:
+    ("1,4", 5) gives ("1", 5) and ("4", 7).
     """
     for part in value.split(","):
         yield part, position
@@ -175,9 +177,9 @@ def _split_at_commas(value: str, position: int) -> Iterator[tuple[str, int]]:
 
 
 def _parse_batch_size(value: str, word: str, position: int) -> int | None:
-    """Return the batch size that `value` writes; None for "0", which leaves each problem its own batch size.
+    """Return the batch size that the text `value` gives; None for "0", which leaves each problem its own batch size.
 
-    Raise ParseError, which points at `position` in `word`, if it is no number.
+    Raise ParseError, which points at `position` in `word`, if `value` is no number.
     """
     if not re.fullmatch(r"[0-9]{1,18}", value):
         raise ParseError(f"--mb needs a number (0: as each problem has it), not {value!r}", word, position)
@@ -185,7 +187,9 @@ def _parse_batch_size(value: str, word: str, position: int) -> int | None:
 
 
 def _parse_types(value: str, word: str, position: int) -> tuple[str, str, str]:
-    """Return the element types (source, weights, result) that `value` writes: "u8:s8:s32", or one type for all three.
+    """Return the element types (source, weights, result) that the text `value` gives: "u8:s8:s32", or one type for all
+    three.
+
     Raise ParseError, which points at `position` in `word`, for other texts.
     """
     try:
@@ -199,8 +203,9 @@ def _parse_types(value: str, word: str, position: int) -> tuple[str, str, str]:
 
 
 def _parse_direction(value: str, word: str, position: int) -> str:
-    """Return the direction (of propagation, as "FWD_B") that `value` writes, in upper case. Raise ParseError, which
-    points at `position` in `word`, if there is no such direction.
+    """Return the direction of propagation, such as "FWD_B", that the text `value` gives, in upper case.
+
+    Raise ParseError, which points at `position` in `word`, if there is no such direction.
     """
     if value.upper() not in DIRECTIONS:
         raise ParseError(f"--dir needs one of {', '.join(DIRECTIONS)}, not {value!r}", word, position)
@@ -210,7 +215,8 @@ def _parse_direction(value: str, word: str, position: int) -> str:
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
     """Yield (line number, line) for the lines of `text`, without their comments.
 
-    A line that ends in a backslash is joined with the next one; the number is that of its first line, counted from 1.
+    A line that ends in a backslash is joined with the next one. The line number is that of the first joined line; lines
+    are counted from 1.
     """
     joined, first = "", 0
     for number, line in enumerate(text.splitlines(), 1):
@@ -235,10 +241,9 @@ def shape_lists() -> dict[str, tuple[ConvProblem, ...]]:
 
 
 def shape_list(name: str, mb: int | None = None) -> tuple[ConvProblem, ...]:
-    """Return the convolutions of the list `name` of real layers that comes with the package. Raise ProblemError if
-    there is no such list.
+    """Return the convolutions of the list `name` of real layers that comes with the package.
 
-    If `mb` is given, it replaces the batch size of each convolution.
+    If `mb` is given, it replaces the batch size of each convolution. Raise ProblemError if there is no such list.
 
     >>> print(shape_list("hopper_8")[0], shape_list("hopper_8", mb=1)[0])
     mb32ic64ih56oc64oh56kh3ph1 mb1ic64ih56oc64oh56kh3ph1
@@ -260,8 +265,6 @@ def _list_names() -> tuple[str, ...]:
 
 @cache
 def _read_shapes(name: str) -> tuple[ConvProblem, ...]:
-    """Return the convolutions of the list `name`, read from its file. The result is cached, so that the file is read
-    once.
-    """
+    """Return the convolutions in the file of the list `name`. Results are cached, so that each file is read once."""
     text = (_FOLDER / f"{name}.txt").read_text(encoding="utf-8")
     return tuple(problem for _, problem in read_batch(text) if isinstance(problem, ConvProblem))

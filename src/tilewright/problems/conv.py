@@ -77,11 +77,11 @@ class ConvProblem:
         object.__setattr__(self, "name", check_name(self.name))
 
     def _one_per_axis(self, key: str) -> tuple[Any, ...]:
-        """Return the numbers of the field `key`, one for each axis (depth, height, width). Raise ProblemError unless
-        there is one for each axis and none is too small.
+        """Return the numbers of the field `key`, one for each axis, outermost first.
 
-        If the field is left out, the result has its default for each axis: 1 for strides (s), 0 for dilations (d), None
-        for outputs and padding (o, p), which are inferred later.
+        If the field is left out, return its default for each axis: 1 for strides (s), 0 for dilations (d), None for
+        outputs and padding (o, p), which are inferred later. Raise ProblemError unless there is one number for each
+        axis, of at least 1 (0 for dilations; any for padding).
         """
         values = integers(getattr(self, key), key)
         if not values and key in "sdop":
@@ -106,7 +106,7 @@ class ConvProblem:
 
     @property
     def has_groups(self) -> bool:
-        """True if the weights have a group axis: g is given. With g = 1 that axis has extent 1."""
+        """Return True if the weights have a group axis, that is, if g is given. With g = 1 this axis has extent 1."""
         return self.g is not None
 
     @property
@@ -139,7 +139,7 @@ class ConvProblem:
     def p_right(self) -> tuple[int, ...]:
         """Return the padding after the end of the image along each axis, in pixels: as much as the last output reads.
 
-        It is below 0 if the last pixels of the image are never read.
+        A number is below 0 if the last pixels of the image are never read.
 
         >>> parse_conv("ic3ih224oc64oh112kh7sh2ph3").p_right
         (2, 2)
@@ -156,8 +156,10 @@ class ConvProblem:
 
     @property
     def w_shape(self) -> tuple[int, ...]:
-        """Return the weights' shape: (output channels, input channels of one group, filter extents...). With a group
-        axis it is (groups, output channels of one group, input channels of one group, filter extents...).
+        """Return the weights' shape: (output channels, input channels of one group, filter extents...).
+
+        With a group axis, return (groups, output channels of one group, input channels of one group, filter
+        extents...).
 
         >>> parse_conv("g4ic20ih5oc40kh3").w_shape, parse_conv("ic20ih5oc40kh3").w_shape
         ((4, 10, 5, 3, 3), (40, 20, 3, 3))
@@ -174,8 +176,8 @@ class ConvProblem:
     def macs(self) -> int:
         """Return the number of multiply-adds of the convolution. Filter taps that read padding are not counted.
 
-        A 3x3 filter on a 4x4 image with padding 1 has 3 taps at each of 4 positions along an axis, less one at either
-        end:
+        A 3x3 filter on a 4x4 image with padding 1 has 3 taps at each of 4 positions along an axis, less one at both
+        ends of the axis:
 
         >>> parse_conv("mb1ic1ih4oc1kh3ph1").macs, (4 * 3 - 2) ** 2
         (100, 100)
@@ -223,17 +225,17 @@ class ConvProblem:
     def _spatial(self, key: str, axes: str) -> str:
         """Return the notation of the field `key` for `axes`, letters such as "hw": key "i" gives "ih56iw40".
 
-        Values below 0, a padding that is only ever inferred, are left out.
+        Values below 0, which only an inferred padding has, are left out.
         """
         values: tuple[int, ...] = getattr(self, key)
         return "".join(f"{key}{axis}{value}" for axis, value in zip(axes, values, strict=False) if value >= 0)
 
 
 def parse_conv(text: str) -> ConvProblem:
-    """Return the convolution that `text` writes in oneDNN's notation. Raise ParseError, which points at the position,
-    for any other text.
+    """Return the convolution that `text` describes in oneDNN's notation.
 
-    Printing and parsing are inverse: parse_conv(str(P)) == P == parse_conv(P.canonical()) for every problem P.
+    Printing and parsing are inverse: parse_conv(str(P)) == P == parse_conv(P.canonical()) for every problem P. Raise
+    ParseError, which points at the position, for any other text.
 
     >>> problem = parse_conv('mb1_ic64ih56oc32oh28kh3sh2n"net:conv2"')
     >>> problem.p, problem.p_right, problem.name
@@ -283,7 +285,7 @@ def _from_keys(values: dict[str, int], name: str | None) -> ConvProblem:
 
     `values` has {key: number} such as {"ic": 64, "kh": 3}, and `name` is the problem's name or None. Keys that are left
     out have their defaults or are inferred. The axis d alone stands for d, h and w, and h alone for h and w. Raise
-    ProblemError if a necessary key is missing or one does not fit the others.
+    ProblemError if a necessary key is missing or a key does not fit the others.
     """
     mb, ic, oc = values.get("mb", 2), values.get("ic", 0), values.get("oc", 0)
     _check_channels(mb, ic, oc, values.get("g"))
@@ -325,8 +327,8 @@ def _from_keys(values: dict[str, int], name: str | None) -> ConvProblem:
 def _error_position(key: str, position_of: dict[str, int], end: int) -> int:
     """Return the position in the parsed text that an error about `key` points at.
 
-    It is the position of that key, else that of the first key of the same axis (for "oh" any key that ends in "h"),
-    else `end`. `position_of` has {key of the text: its position}.
+    This is the position of `key`, else that of the first key of the same axis (for "oh" any key that ends in "h"), else
+    `end`. `position_of` has {key of the text: its position}.
     """
     axis = key[1:] if key[1:] in ("d", "h", "w") else None
     return position_of.get(
@@ -337,8 +339,8 @@ def _error_position(key: str, position_of: dict[str, int], end: int) -> int:
 def _check_channels(mb: int, ic: int, oc: int, g: int | None) -> None:
     """Raise ProblemError unless `mb` is at least 0, `ic`, `oc` and `g` are at least 1, and `g` divides `ic` and `oc`.
 
-    They are the batch size, the input and output channels and the number of groups; `g` None: the weights have no group
-    axis, and there is nothing to check of it.
+    These are batch size, input channels, output channels and number of groups. `g` may be None (the weights have no
+    group axis); it is then not checked.
     """
     if mb < 0:
         raise ProblemError(f"mb is {mb}; it is at least 0", "mb")
@@ -355,10 +357,10 @@ def _check_channels(mb: int, ic: int, oc: int, g: int | None) -> None:
 def _infer_axis(axis: str, i: int, k: int, s: int, d: int, o: int | None, p: int | None) -> tuple[int, int]:
     """Return (output extent, padding before the image) of one spatial axis.
 
-    `o` and `p` are these two, or None if they are not given. A missing `o` is computed from `p`, or from padding 0 if
-    that is missing too. A missing `p` is computed from `o`. `axis` is the axis's letter, for errors. `i`, `k`, `s` and
-    `d` are input extent, filter extent, stride, and dilation less 1. Raise ProblemError if a computed output would have
-    no pixel, or if `p` is negative and not what would be computed from `o`.
+    `o` and `p` are these two numbers, or None if they are not given. A missing `o` is computed from `p`, or from
+    padding 0 if both are missing. A missing `p` is computed from `o`. `axis` is the axis's letter, for errors. `i`,
+    `k`, `s` and `d` are input extent, filter extent, stride, and dilation less 1. Raise ProblemError if a computed
+    output would have no pixel, or if `p` is negative and not the padding that would be computed from `o`.
     """
     if o is None:
         p = p or 0
@@ -381,10 +383,11 @@ def _infer_axis(axis: str, i: int, k: int, s: int, d: int, o: int | None, p: int
 
 
 def _infer_padding(o: int, i: int, k: int, s: int, d: int) -> int:
-    """Return the padding before the image along one axis: half of the total that its outputs read, rounded towards 0.
-    It is below 0 if the outputs do not read all of the image.
+    """Return the padding before the image along one axis: half of the total padding that the outputs read, rounded
+    towards 0.
 
-    `o`, `i` and `k` are output, input and filter extent, `s` is the stride, `d` the dilation less 1.
+    It is below 0 if the outputs do not read all of the image. `o`, `i` and `k` are output, input and filter extent, `s`
+    is the stride, `d` the dilation less 1.
     """
     return _truncating_divide((o - 1) * s - i + (k - 1) * (d + 1) + 1, 2)
 
@@ -398,8 +401,8 @@ def _count_taps_inside(o: int, i: int, k: int, s: int, p: int, dilation: int) ->
     """Return the number of pairs (output q, filter tap r) of one axis that read a pixel inside the image, with q < o
     and r < k.
 
-    They read pixel q*s + r*dilation - p, which is inside if it is at least 0 and less than `i`. `s` is the stride, `p`
-    the padding before the image.
+    A pair reads pixel q*s + r*dilation - p, which is inside the image if it is at least 0 and less than `i`. `s` is the
+    stride, `p` the padding before the image.
     """
     if o < k:  # q and r are symmetric: count along the longer one
         o, k, s, dilation = k, o, dilation, s

@@ -42,11 +42,12 @@ _WIDE_U8 = 160
 
 
 def operand_shapes(problem: Problem, direction: str = "forward") -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return (shape of the first operand, shape of the second operand) of the problem. `direction` says which operands:
-    input and weights for "forward", output gradient and weights for "dgrad", input and output gradient for "wgrad".
+    """Return (shape of the first operand, shape of the second operand) of the problem for this `direction`.
 
-    Images are in the order (batch, channels, spatial...), weights (groups if any, output, input channels, spatial...).
-    A matrix product has only "forward": (..., m, k) and (..., k, n). Raise ProblemError for another direction.
+    The operands are input and weights for "forward", output gradient and weights for "dgrad", input and output gradient
+    for "wgrad". Images are in the order (batch, channels, spatial...), weights (groups if any, output, input channels,
+    spatial...). A matrix product has only "forward": (..., m, k) and (..., k, n). Raise ProblemError for another
+    direction.
 
     >>> from tilewright.problems.conv import parse_conv
     >>> operand_shapes(parse_conv("mb1ic3ih8oc4kh3"), "dgrad")
@@ -62,10 +63,10 @@ def operand_shapes(problem: Problem, direction: str = "forward") -> tuple[tuple[
 
 
 def terms(problem: Problem, direction: str = "forward") -> int:
-    """Return the number of products in the longest sum of the problem, the K of the equivalent matrix product.
-    `direction` is "forward", "dgrad" (gradient of the input) or "wgrad" (gradient of the weights).
+    """Return the number of products in the longest sum of the problem, which is the K of the equivalent matrix product.
 
-    Products with padding are counted. Raise ProblemError for a direction that the problem lacks.
+    `direction` is "forward", "dgrad" (gradient of the input) or "wgrad" (gradient of the weights). Products with
+    padding are counted. Raise ProblemError for a direction that the problem lacks.
 
     >>> from tilewright.problems.conv import parse_conv
     >>> problem = parse_conv("mb5ic3ih8oc4kh3")
@@ -90,17 +91,18 @@ def exact_data(
     accumulator: str = "",
     result: str = "",
 ) -> tuple[Array, Array]:
-    """Return (first operand, second operand): arrays of small random integers for which every sum of products is exact,
-    in any order and with any grouping. `rng` draws them.
+    """Return (first operand, second operand): random integers so small that every sum of products is exact, in any
+    order.
 
-    `dtype` is the operands' element type, or two as in "u8:s8". `direction` is "forward", "dgrad" or "wgrad", which
-    says what the operands are. `accumulator` and `result` are element types; "" means f32 (f64 for f64, s32 for
-    integers) for the accumulator and the operands' type (s32 for integers) for the result.
+    `dtype` is the operands' element type, or two types as in "u8:s8". `rng` draws the integers. `direction` is
+    "forward", "dgrad" or "wgrad", which decides what the operands are (see `operand_shapes`). `accumulator` and
+    `result` are element types; "" means f32 (f64 for f64, s32 for integers) for the accumulator and the first operand's
+    type (s32 for integers) for the result.
 
-    For each element of the result, the magnitudes of its products add up to at most n, where the accumulator and the
-    result hold all integers up to n. If small values alone do not ensure that, elements of one operand are replaced by
-    0: of the input for "forward", of the output gradient for "dgrad" and "wgrad", of the left operand of a matrix
-    product. Raise ProblemError for types or a direction that are not supported.
+    For each element of the result, the magnitudes of its products add up to at most n, where accumulator and result
+    hold all integers up to n. If small values alone do not ensure that, elements of one operand are replaced by 0: of
+    the input for "forward", of the output gradient for "dgrad" and "wgrad", of the left operand of a matrix product.
+    Raise ProblemError for types or a direction that are not supported.
 
     >>> from tilewright.problems.conv import parse_conv
     >>> problem = parse_conv("mb1ic64ih9oc8kh3ph1")
@@ -136,11 +138,11 @@ def exact_data(
 def real_data(
     problem: Problem, dtype: str, rng: np.random.Generator, *, direction: str = "forward"
 ) -> tuple[Array, Array]:
-    """Return (first operand, second operand): arrays of normally distributed random numbers rounded to `dtype`. Integer
-    types get uniformly distributed integers of their full range. `rng` draws them.
+    """Return (first operand, second operand): normally distributed random numbers, rounded to the element type.
 
-    `dtype` is the operands' element type, or two as in "u8:s8". `direction` is "forward", "dgrad" or "wgrad", which
-    decides the operands' shapes.
+    Integer types get uniformly distributed integers of their full range. `rng` draws the numbers. `dtype` is the
+    operands' element type, or two types as in "u8:s8". `direction` is "forward", "dgrad" or "wgrad", which decides the
+    operands' shapes (see `operand_shapes`). Raise ProblemError for types or a direction that are not supported.
 
     >>> from tilewright.problems.matmul import parse_matmul
     >>> a, b = real_data(parse_matmul("30x64:64x5"), "f16", np.random.default_rng(0))
@@ -216,8 +218,10 @@ def real_bound(
 
 
 def nearest_bound(terms: int, magnitude: Array, accumulator: str) -> Array:
-    """Return, for each element, an upper bound of the error of a sum of K = `terms` products in the type `accumulator`,
-    if every rounding is to nearest. `magnitude` has the sums of the products' absolute values.
+    """Return, for each element, an upper bound of the error of a sum of K = `terms` products in the type `accumulator`.
+
+    It holds if every rounding is to nearest. `magnitude` has, for each element, the sum of the products' absolute
+    values.
 
     The bound is K * (v * magnitude + s), v being half the accumulator's eps and s its smallest number above 0. It holds
     for any order and length of the sum (Jeannerod and Rump, Improved error bounds for inner products in floating-point
@@ -232,17 +236,17 @@ def nearest_bound(terms: int, magnitude: Array, accumulator: str) -> Array:
 
 
 def _check_direction(problem: Problem, direction: str) -> None:
-    """Raise ProblemError unless the problem has the direction `direction`: "forward", or for convolutions also "dgrad"
-    and "wgrad".
-    """
+    """Raise ProblemError unless `direction` is "forward" or, for a convolution, "dgrad" or "wgrad"."""
     allowed = ("forward",) if isinstance(problem, MatmulProblem) else ("forward", "dgrad", "wgrad")
     if direction not in allowed:
         raise ProblemError(f"the direction is {direction!r}; this problem has {', '.join(allowed)}")
 
 
 def _operand_types(text: str) -> tuple[Dtype, Dtype]:
-    """Return the element types (of the first, of the second operand) that `text` writes: one type for both, or two as
-    in "u8:s8", both floats or both integers. Raise ProblemError for any other text.
+    """Return (type of the first operand, type of the second operand) that `text` describes: one type for both, or two
+    as in "u8:s8".
+
+    The two must be both floats or both integers. Raise ProblemError for any other text.
     """
     types = [find_dtype(name) for name in text.split(":")]
     if len(types) > 2 or types[0].is_integer != types[-1].is_integer:
@@ -253,7 +257,8 @@ def _operand_types(text: str) -> tuple[Dtype, Dtype]:
 
 
 def _max_magnitudes(problem: Problem, types: tuple[Dtype, Dtype], result: Dtype) -> tuple[int, int]:
-    """Return the largest magnitude of the random integers of each operand, as (of the first, of the second operand).
+    """Return the largest magnitudes of the random integers of both operands: (of the first operand, of the second
+    operand).
 
     `types` are the operands' element types, and `result` is that of the result. A u8 operand may be larger if the
     result's type has 32 bits or more.
@@ -269,8 +274,10 @@ def _max_magnitudes(problem: Problem, types: tuple[Dtype, Dtype], result: Dtype)
 
 
 def _random_multiples(rng: np.random.Generator, shape: tuple[int, ...], largest: int, signed: bool, step: int) -> Array:
-    """Return an array of shape `shape` with random multiples of `step`, at most `largest` in magnitude, drawn from
-    `rng`. If `signed` is false, none is negative.
+    """Return an array of this `shape` with random multiples of `step`, at most `largest` in magnitude, drawn from
+    `rng`.
+
+    If `signed` is false, no element is negative.
     """
     steps = largest // step
     return step * rng.integers(-steps if signed else 0, steps, shape, endpoint=True)
@@ -282,9 +289,9 @@ def _make_sparse(
     """Return `values`, an operand of the problem, with random elements replaced by 0 so that sums stay small.
 
     For each result, the magnitudes of the elements that contribute to it add up to at most `limit`. Elements of larger
-    magnitude than `limit` are clipped. `rng` chooses the elements that become 0; more are chosen until all sums are
-    small enough. `largest` is the largest magnitude that `values` may have: if sums cannot exceed `limit`, `values` is
-    returned unchanged. `direction` is "forward", "dgrad" or "wgrad".
+    magnitude than `limit` are clipped. `rng` chooses the elements that become 0, as many as needed. `largest` is the
+    largest magnitude that `values` may have: if sums cannot exceed `limit`, `values` is returned unchanged. `direction`
+    is "forward", "dgrad" or "wgrad".
     """
     term_count = terms(problem, direction)
     if term_count * largest <= limit or not values.size:
@@ -301,10 +308,10 @@ def _make_sparse(
 
 
 def _sum_magnitudes(magnitudes: Array, problem: Problem, direction: str) -> Array:
-    """Return, for each result of the problem, the sum of those `magnitudes` that contribute to it.
+    """Return, for each result of the problem, the sum of the elements of `magnitudes` that contribute to it.
 
-    `magnitudes` are the absolute values of the elements of one operand: the second for "wgrad", else the first. Results
-    that differ only in an index of the other operand have the same sum, and share one element of the array.
+    `magnitudes` has the absolute values of one operand: the second for "wgrad", else the first. Results that differ
+    only in an index of the other operand have the same sum, and share one element of the returned array.
     """
     if isinstance(problem, MatmulProblem):
         return np.asarray(magnitudes.sum(axis=-1))
@@ -331,10 +338,10 @@ def _contributes_to(sums: Array, problem: Problem, direction: str) -> Array:
 
 
 def _convolve_with_ones(array: Array, problem: ConvProblem, *, forward: bool) -> Array:
-    """Return the convolution of `array`, which has one channel for each group of the problem, with a filter of ones for
-    each channel.
+    """Return the convolution of `array`, which has one channel for each group of the problem, with a filter of ones.
 
-    If `forward` is false, `array` is taken for a gradient of the output, and the gradient of the input is returned.
+    Each channel is convolved separately. If `forward` is false, `array` is the gradient of the output, and the gradient
+    of the input is returned.
     """
     depthwise = replace(problem, ic=problem.groups, oc=problem.groups, g=problem.groups)
     return (conv_forward if forward else conv_dgrad)(depthwise, array, np.ones(depthwise.w_shape, np.int64))

@@ -31,7 +31,7 @@ class Dtype:
 
     @property
     def is_integer(self) -> bool:
-        """True if the type is an integer type: its `eps` is 0."""
+        """Return True if the type is an integer type: its `eps` is 0."""
         return self.eps == 0
 
     @property
@@ -74,8 +74,10 @@ DTYPES = {
 
 
 def dtype(name: DTypeLike) -> Dtype:
-    """Return the element type that `name` names: a short name such as "bf16" or "s8" (also "i8"), numpy's name, or a
-    numpy type. Raise ProblemError if there is none.
+    """Return the element type called `name`: a short name such as "bf16" or "s8" (also "i8"), numpy's name, or a numpy
+    type.
+
+    Raise ProblemError if there is no such type.
 
     >>> dtype("bf16").digits, dtype("i8").name, dtype(np.int8).name, dtype("float32").name
     (8, 's8', 's8', 'f32')

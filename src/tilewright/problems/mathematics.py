@@ -30,9 +30,9 @@ _ENTRY = "apply"
 def text(name: str, dtype: str, lanes: int | None, fused: bool = True) -> str:
     """Return the LLVM text of a function `void apply(inputs..., ptr result, i64 count)` over whole arrays.
 
-    It applies the mathematical function `name`, such as "sin", to arrays of `count` elements of type `dtype`. Its loop
-    handles `lanes` elements at a time (None: one), so `count` must be a multiple of `lanes`, and above 0. With `fused`,
-    fused multiply-adds are allowed.
+    It applies the mathematical function `name`, such as "sin", to arrays of `count` elements of type `dtype`; a
+    function of two arguments has two inputs. Its loop handles `lanes` elements at a time (None: one), so `count` must
+    be a multiple of `lanes`, and above 0. With `fused`, fused multiply-adds are allowed.
     """
     element, out = dtypes.dtype(dtype), Writer(fused=fused)
     count, vector_type, size = 1 + (name in BINARY), vector(element, lanes), element.bits // 8
@@ -98,21 +98,21 @@ FUNCTIONS = tuple(_REFERENCES)
 
 
 def by_elements(name: str, dtype: str) -> bool:
-    """True if `reference` computes the function `name` for the type `dtype` element by element, by mpmath, which is a
-    thousand times slower than on whole arrays.
+    """Return True if `reference` computes the function `name` for the type `dtype` element by element by mpmath, which
+    is slow.
 
-    Only f64 needs it: always for "erf", and for all functions on machines whose long double is neither the 80-bit nor
+    Only f64 needs this: always for "erf", and for all functions on machines whose long double is neither the 80-bit nor
     the 128-bit format.
     """
     return dtype == "f64" and (name == "erf" or np.finfo(np.longdouble).nmant not in (63, 112))
 
 
 def reference(name: str, *arrays: Array) -> Array:
-    """Return the mathematical function `name`, such as "exp", of the arrays, element by element in higher precision: in
-    float64 for f32 and narrower, in long double for f64.
+    """Return the mathematical function `name`, such as "exp", of each element of `arrays`, in higher precision.
 
-    For an f64 function for which `by_elements(name, "f64")` is True, mpmath computes the result instead. It then has
-    shape (2, size): row 0 has the results rounded to doubles, row 1 the remainders.
+    The result has the arrays' shape; it is in float64 for f32 and narrower types, and in long double for f64. If
+    `by_elements(name, "f64")` is True, mpmath computes an f64 function. The result then has shape (2, size): row 0 has
+    the results rounded to doubles, row 1 the remainders.
     """
     wide_type: Any = np.longdouble if arrays[0].dtype == np.float64 else np.float64
     with np.errstate(all="ignore"):
@@ -122,11 +122,10 @@ def reference(name: str, *arrays: Array) -> Array:
 
 
 def _by_mpmath(name: str, *arrays: Array) -> Array:
-    """Return the function `name` of the f64 arrays, computed by mpmath for each element. The result has shape (2,
-    size): row 0 has the results rounded to doubles, row 1 the remainders.
+    """Return the function `name` of the flat f64 arrays, computed by mpmath for each element, in shape (2, size).
 
-    Elements with an argument or a result that is not finite, or with result zero, are computed by numpy, since mpmath
-    has only one zero.
+    Row 0 has the results rounded to doubles, row 1 the remainders. Elements with an argument or a result that is not
+    finite, or with result zero, are computed by numpy, since mpmath has only one zero; their remainder is 0.
     """
     import mpmath as mp
 
@@ -148,9 +147,10 @@ def _by_mpmath(name: str, *arrays: Array) -> Array:
 def error(result: Array, exact: Array) -> Array:
     """Return the error of each element of `result` against `exact`, in units in the last place of the type of `result`.
 
-    `exact` has a wider type, or shape (2, size): results and remainders, as `reference` returns them. The error is
-    infinite if only one of the two values is NaN, and 0 if both are. Numbers too large for the type count as the power
-    of two after its largest number, or as its largest number if `exact` has pairs of doubles.
+    `exact` has a wider type, or it has shape (2, size) with results and remainders, as `reference` returns them. The
+    error is infinite if only one of the two values is NaN, and 0 if both are. Numbers too large for the type of
+    `result` count as the power of two after its largest number; if `exact` has remainders, they count as its largest
+    number.
 
     >>> error(np.array([1.0, np.inf, np.nan], np.float32), np.array([1 + 2.0**-24, 1e300, np.nan]))
     array([0.5, 0. , 0. ])
@@ -175,7 +175,9 @@ def error(result: Array, exact: Array) -> Array:
 
 
 def _power_below(x: Array, least: int) -> Array:
-    """Return, for each element of `x`, the largest power of two that is at most |x|, but at least 2^least."""
+    """Return, for each element x of the array, the largest power of two that is at most |x|, but at least
+    2**`least`.
+    """
     if x.dtype == np.float64:
         code = x.view(np.int64) & (0x7FF << 52)
         return np.maximum(code, max(0, least + 1023) << 52).view(np.float64)

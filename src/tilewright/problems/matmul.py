@@ -78,7 +78,9 @@ class MatmulProblem:
 
     @property
     def k(self) -> int:
-        """Return K, the number of products in each sum: the columns of the left operand and the rows of the right."""
+        """Return K, the number of products in each sum: the columns of the left operand, which are as many as the rows
+        of the right one.
+        """
         return self.src[-1]
 
     @property
@@ -117,10 +119,10 @@ class MatmulProblem:
 
 
 def parse_matmul(text: str) -> MatmulProblem:
-    """Return the matrix product that `text` writes in oneDNN's notation. Raise ParseError, which points at the
-    position, for any other text.
+    """Return the matrix product that `text` describes in oneDNN's notation.
 
     Printing and parsing are inverse: parse_matmul(str(P)) == P == parse_matmul(P.canonical()) for every problem P.
+    Raise ParseError, which points at the position, for any other text.
 
     >>> parse_matmul('30x4096:4096x28672_n"llama"')
     MatmulProblem(src=(30, 4096), wei=(4096, 28672), dst=(30, 28672), name='llama')
@@ -160,8 +162,9 @@ def parse_matmul(text: str) -> MatmulProblem:
 
 
 def _read_shape(text: str, position: int) -> tuple[tuple[int, ...], int]:
-    """Return (shape, end) of the shape written in `text` from `position` on; `end` is the position after it.
-    ("30x64:64x5", 0) -> ((30, 64), 5). Raise ParseError if there is none.
+    """Return (shape, end) of the shape at `position` in `text`; `end` is the position after the shape.
+
+    ("30x64:64x5", 0) -> ((30, 64), 5). Raise ParseError if there is no shape.
     """
     extent, position = read_number(text, position, "a shape, as in 30x64,")
     extents = [extent]
@@ -172,13 +175,13 @@ def _read_shape(text: str, position: int) -> tuple[tuple[int, ...], int]:
 
 
 def _shape_text(shape: tuple[int, ...]) -> str:
-    """Return the shape in the notation, with x between its extents: (30, 64) -> "30x64". The empty shape gives "()"."""
+    """Return the shape as text with x between its extents: (30, 64) -> "30x64". The empty shape gives "()"."""
     return "x".join(map(str, shape)) or "()"
 
 
 def _broadcast(left_extent: int, right_extent: int) -> int:
-    """Return the extent of the result along a batch axis: `left_extent`, or `right_extent` if the left one is 1.
+    """Return the extent of the result along a batch axis: `left_extent`, or `right_extent` if `left_extent` is 1.
 
-    Whether they fit is not checked here.
+    It is not checked whether the two extents fit.
     """
     return right_extent if left_extent == 1 else left_extent

@@ -16,8 +16,9 @@ _MAX_INTEGER = 2**63 - 1
 
 
 def content(text: str) -> tuple[int, int]:
-    """Return (begin, end): the positions in `text` of its first and after its last character that is not blank. They
-    are equal if there is none.
+    """Return (begin, end): the positions in `text` of its first character that is not blank, and after its last one.
+
+    The two are equal if all characters are blank.
 
     >>> content("  mb1 ")
     (2, 5)
@@ -27,8 +28,9 @@ def content(text: str) -> tuple[int, int]:
 
 
 def read_number(text: str, at: int, what: str) -> tuple[int, int]:
-    """Return (number, end): the number written in `text` from position `at` on, and the position after it. Raise
-    ParseError if there is none or it is 2**63 or more; `what` says in the error what was expected.
+    """Return (number, end): the number at position `at` of `text`, and the position after its last digit.
+
+    Raise ParseError if there is no number, or if it is 2**63 or more; `what` says in the error what was expected.
 
     >>> read_number("ic64ih56", 2, "a number after ic")
     (64, 4)
@@ -51,8 +53,8 @@ def read_number(text: str, at: int, what: str) -> tuple[int, int]:
 
 
 def read_name(text: str, at: int, end: int) -> str | None:
-    """Return the name that `text` has from position `at`, after the letter n, to position `end`. It may be in double
-    quotes, which are left out. None if it is empty.
+    """Return the name at the positions `at` to `end` - 1 of `text`, without double quotes around it; None if it is
+    empty.
 
     Raise ParseError if the closing quote is missing, or for a blank or a control character.
 
@@ -72,8 +74,9 @@ def read_name(text: str, at: int, end: int) -> str | None:
 
 
 def integers(values: Any, key: str) -> tuple[int, ...]:
-    """Return `values`, a sequence of integers given for the field `key` of a problem, as a tuple of ints. Raise
-    ProblemError, which names the field, for any other value.
+    """Return `values`, a sequence of integers given for the field `key` of a problem, as a tuple of ints.
+
+    Raise ProblemError, which names the field, for any other value, and for magnitudes of 2**63 or more.
     """
     flat = getattr(values, "ndim", 1) == 1
     if isinstance(values, str | bytes) or not isinstance(values, Iterable) or not flat:
@@ -82,8 +85,9 @@ def integers(values: Any, key: str) -> tuple[int, ...]:
 
 
 def integer(value: Any, key: str) -> int:
-    """Return `value`, an integer given for the field `key` of a problem, as an int. Raise ProblemError, which names the
-    field, for any other value, bools too, and for magnitudes of 2**63 or more.
+    """Return `value`, an integer given for the field `key` of a problem, as an int.
+
+    Raise ProblemError, which names the field, for any other value, bools too, and for magnitudes of 2**63 or more.
     """
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or abs(int(value)) > _MAX_INTEGER:
         raise ProblemError(f"{key} = {written(value)} is no integer below 2**63", key)
@@ -91,9 +95,10 @@ def integer(value: Any, key: str) -> int:
 
 
 def check_name(name: str | None) -> str | None:
-    """Return the name of a problem unchanged, or None for an empty one.
+    """Return the name of a problem unchanged; None for an empty name.
 
-    Raise ProblemError if it is no text, or has blanks or control characters, which the notation cannot write.
+    Raise ProblemError if `name` is neither a text nor None, or has blanks or control characters, which the notation
+    cannot express.
     """
     if name is not None and not isinstance(name, str):
         raise ProblemError(f"the name {written(name)} is no text", "n")
@@ -103,8 +108,7 @@ def check_name(name: str | None) -> str | None:
 
 
 def name_text(name: str | None, before: str = "n") -> str:
-    """Return a problem's name as its notation ends with it: in double quotes, with `before` in front. Without a name,
-    return "".
+    """Return a problem's name as the notation writes it: in double quotes after `before`. Without a name, return "".
 
     >>> name_text("conv:1"), name_text(None)
     ('n"conv:1"', '')

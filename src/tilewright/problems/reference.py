@@ -41,13 +41,14 @@ def conv_forward(
     w_layout: str = "",
     y_layout: str = "ncx",
 ) -> Array:
-    """Return the output y of the convolution of the input `x` with the weights `w`, in int64 if both hold integers,
-    else in float64.
+    """Return the output y of the convolution of the input `x` with the weights `w`.
 
-    y[n, o, q] is the sum over channels c and taps r of x[n, c, q*s + r*dilation - p] * w[o, c, r]; indices outside the
-    image add nothing. With groups, c runs over the input channels of the group of o. Layouts give the order of axes by
-    letters, as in "nhwc" and "oihw", with x for all spatial axes; "" for w is "goix" for problems with a group axis,
-    "oix" for others. Raise ProblemError for wrong layouts or shapes.
+    y[n, o, q] is the sum over channels c and taps r of x[n, c, q*s + r*dilation - p] * w[o, c, r]; pixels outside the
+    image count as 0. With groups, c runs over the input channels of the group of o. y is in int64 if both operands hold
+    integers, else in float64.
+
+    Layouts give the order of axes by letters, as in "nhwc" and "oihw", with x for all spatial axes; "" for w is "goix"
+    for problems with a group axis, "oix" for others. Raise ProblemError for wrong layouts or shapes.
 
     >>> from tilewright.problems.conv import parse_conv
     >>> problem = parse_conv("mb1ic1iw4oc1kw3pw1")
@@ -80,12 +81,13 @@ def conv_dgrad(
     w_layout: str = "",
     x_layout: str = "ncx",
 ) -> Array:
-    """Return the gradient of the convolution's input, given the gradient `y` of its output and the weights `w`, in
-    int64 if both hold integers, else in float64.
+    """Return the gradient of the convolution's input, given the gradient `y` of its output and the weights `w`.
 
-    Each input pixel sums up y times w over all outputs and taps that read it. Layouts give the order of axes by
-    letters, as in "nhwc" and "oihw", with x for all spatial axes; "" for w is "goix" for problems with a group axis,
-    "oix" for others. Raise ProblemError for wrong layouts or shapes.
+    Each input pixel sums y times w over all outputs and taps that read the pixel. The result is in int64 if both
+    operands hold integers, else in float64.
+
+    Layouts give the order of axes by letters, as in "nhwc" and "oihw", with x for all spatial axes; "" for w is "goix"
+    for problems with a group axis, "oix" for others. Raise ProblemError for wrong layouts or shapes.
 
     >>> from tilewright.problems.conv import parse_conv
     >>> problem = parse_conv("mb1ic1iw4oc1kw3pw1")
@@ -113,12 +115,13 @@ def conv_wgrad(
     y_layout: str = "ncx",
     w_layout: str = "",
 ) -> Array:
-    """Return the gradient of the convolution's weights, given its input `x` and the gradient `y` of its output, in
-    int64 if both hold integers, else in float64.
+    """Return the gradient of the convolution's weights, given its input `x` and the gradient `y` of its output.
 
-    Each weight sums up x times y over all images and output pixels. Layouts give the order of axes by letters, as in
-    "nhwc" and "oihw", with x for all spatial axes; "" for w is "goix" for problems with a group axis, "oix" for others.
-    Raise ProblemError for wrong layouts or shapes.
+    Each weight sums x times y over all images and output pixels. The result is in int64 if both operands hold integers,
+    else in float64.
+
+    Layouts give the order of axes by letters, as in "nhwc" and "oihw", with x for all spatial axes; "" for w is "goix"
+    for problems with a group axis, "oix" for others. Raise ProblemError for wrong layouts or shapes.
 
     >>> from tilewright.problems.conv import parse_conv
     >>> problem = parse_conv("mb1ic1iw4oc1kw3pw1")
@@ -152,11 +155,11 @@ def matmul_reference(
     wei_layout: str = "kn",
     dst_layout: str = "mn",
 ) -> Array:
-    """Return the matrix product of `src` and `wei`, with the problem's batch extents, in int64 if both hold integers,
-    else in float64.
+    """Return the matrix product of `src` and `wei`, for each matrix of the problem's batch.
 
-    Layouts give the order of the last two axes: "mk" or "km", "kn" or "nk", "mn" or "nm". Raise ProblemError for other
-    layouts and for shapes that are not the problem's.
+    Batch extents of 1 are broadcast. The result is in int64 if both operands hold integers, else in float64. Layouts
+    give the order of the last two axes: "mk" or "km", "kn" or "nk", "mn" or "nm". Raise ProblemError for other layouts
+    and for shapes that are not the problem's.
 
     >>> from tilewright.problems.matmul import parse_matmul
     >>> problem = parse_matmul("2x3:3x1")
@@ -180,8 +183,8 @@ _MAX_PIXELS = 1 << 22
 
 
 def _outputs_per_step(problem: ConvProblem) -> int:
-    """Return how many outputs along the first spatial axis of the convolution are computed at a time, at least 1, to
-    limit the memory used.
+    """Return how many outputs along the first spatial axis are computed at a time, at least 1, so that
+    memory suffices.
     """
     return max(1, _MAX_PIXELS // (problem.mb * problem.ic * prod(problem.o[1:]) * prod(problem.k) or 1))
 
@@ -200,9 +203,9 @@ def _taps(
 ) -> list[tuple[Index, Index, Index]]:
     """Return [(tap, inputs, outputs), ...] with one triple for each filter tap that reads the image.
 
-    All three are numpy indices into the last axes of an array: with the filter tap at `tap`, the output pixels at
+    All three are numpy indices into the last axes of an array: by the filter tap at `tap`, the output pixels at
     `outputs` read the input pixels at `inputs`. Only `output_count` outputs (None: all) along the first spatial axis
-    are considered, from number `first_output` on, and `outputs` counts from that one.
+    are considered, beginning with number `first_output`; `outputs` counts from that number.
     """
     axes = []
     output_extents = (problem.o[0] if output_count is None else output_count, *problem.o[1:])
@@ -233,8 +236,9 @@ def _flatten_pixels(pixels: Array) -> Array:
 
 
 def _batched_matmul(left: Array, right: Array) -> Array:
-    """Return the matrix product of `left` and `right` for each image n and group g: arrays [g, a, b] and [n, g, b,
-    pixels] give [n, g, a, pixels].
+    """Return the matrix product of `left` and `right` for each image n and group g.
+
+    `left` is [g, a, b], `right` [n, g, b, pixels], the result [n, g, a, pixels].
     """
     if left.shape[-1] == 1:
         return np.asarray(left * right)
@@ -242,24 +246,21 @@ def _batched_matmul(left: Array, right: Array) -> Array:
 
 
 def _max_terms(problem: ConvProblem) -> int:
-    """Return an upper limit of the number of products in any sum of the convolution, in its forward pass and both
-    gradients.
-    """
+    """Return an upper limit of the number of products in any sum of the convolution, forward and in both gradients."""
     taps = prod(problem.k)
     return max(problem.ic_per_group * taps, problem.oc_per_group * taps, problem.mb * prod(problem.o))
 
 
 def _is_integer(array: Array) -> bool:
-    """True if the array's element type is an integer type (also of 2 or 4 bits) or bool."""
+    """Return True if the array's element type is an integer type (also of 2 or 4 bits) or bool."""
     return array.dtype.kind in "iub" or array.dtype.name in ("int2", "uint2", "int4", "uint4")
 
 
 def _as_compute_type(left: Array, right: Array, term_count: int) -> tuple[Array, Array]:
-    """Return (left, right) converted to the type to compute in: to float64, or to int64 if both hold integers whose
-    sums of at most `term_count` products may reach 2**53.
+    """Return (left, right), both converted to the type in which the reference computes: float64 or int64.
 
-    Smaller sums of integers are exact in float64, which is much faster in numpy. Raise ProblemError if sums may reach
-    2**63.
+    int64 is for two arrays of integers whose sums of at most `term_count` products may reach 2**53; smaller sums are
+    exact in float64, which is much faster in numpy. Raise ProblemError if sums of integers may reach 2**63.
     """
     if not (_is_integer(left) and _is_integer(right)):
         return left.astype(np.float64), right.astype(np.float64)
@@ -284,22 +285,24 @@ def _as_int64_if_integers(result: Array, *operands: Array) -> Array:
 
 
 def _expand_layout(layout: str, problem: ConvProblem) -> str:
-    """Return the letters of a layout with x replaced by the letters of the problem's spatial axes: "ncx" -> "nchw" in
-    2D.
+    """Return the letters of a layout with x replaced by the letters of the problem's spatial axes: "ncx" -> "nchw" for
+    two axes.
     """
     return layout.replace("x", problem.axes)
 
 
 def _weights_layout(problem: ConvProblem, layout: str) -> str:
-    """Return the letters of the weights' layout with x replaced by those of the problem's spatial axes: "oix" -> "oihw"
-    in 2D. "" stands for "goix" if the problem has a group axis, else for "oix".
+    """Return the letters of the weights' layout with x replaced by those of the problem's spatial axes.
+
+    "oix" -> "oihw" for two axes. "" stands for "goix" if the problem has a group axis, else for "oix".
     """
     return _expand_layout(layout or ("goix" if problem.has_groups else "oix"), problem)
 
 
 def _check_layouts(problem: ConvProblem, *, x: str, w: str, y: str) -> None:
-    """Raise ProblemError unless the layouts `x`, `w` and `y` have each letter once: n, c and the spatial axes for x and
-    y; o, i and the spatial axes for w, which may also have g.
+    """Raise ProblemError unless each of the layouts `x`, `w` and `y` has its letters once.
+
+    The letters are n, c and the spatial axes for x and y; o, i and the spatial axes for w, which may also have g.
     """
     for what, layout in (("x", x), ("y", y)):
         if sorted(_expand_layout(layout, problem)) != sorted("nc" + problem.axes):
@@ -317,26 +320,29 @@ def _check_shape(array: Array, expected: tuple[int, ...], tensor: str) -> None:
 
 
 def _transpose(array: Array, old: str, new: str) -> Array:
-    """Return the array with its axes in a new order, contiguous in memory. `old` has the letters of its axes as they
-    are, `new` those in the order wanted: "nchw" to "nhwc".
+    """Return the array with its axes in a new order, contiguous in memory.
+
+    `old` has a letter for each axis of the array; `new` has the same letters in the order wanted, as in "nchw" and
+    "nhwc".
     """
     return np.ascontiguousarray(array.transpose([old.index(letter) for letter in new]))
 
 
 def _image_shape(problem: ConvProblem, tensor: str) -> tuple[int, ...]:
-    """Return the shape (batch, groups, channels of a group, spatial extents...) of the convolution's input (`tensor` is
-    "x") or output ("y").
+    """Return the shape (batch, groups, channels of a group, spatial extents...) of a convolution's input or output.
+
+    `tensor` is "x" for the input, "y" for the output.
     """
     channels = problem.ic_per_group if tensor == "x" else problem.oc_per_group
     return (problem.mb, problem.groups, channels, *(problem.i if tensor == "x" else problem.o))
 
 
 def _grouped_image(problem: ConvProblem, array: Array, layout: str, tensor: str) -> Array:
-    """Return `array`, the convolution's input (`tensor` is "x") or output ("y"), reshaped to [batch, groups, channels
-    of a group, spatial axes...].
+    """Return `array`, the convolution's input or output, reshaped to [batch, groups, channels of a group, spatial
+    axes...].
 
-    `layout` gives the order of the array's axes by letters, as in "nhwc". Raise ProblemError if its shape is not the
-    problem's.
+    `tensor` is "x" for the input, "y" for the output. `layout` gives the order of the array's axes by letters, as in
+    "nhwc". Raise ProblemError if the array's shape is not the problem's.
     """
     letters = _expand_layout(layout, problem)
     shape = problem.x_shape if tensor == "x" else problem.y_shape
@@ -347,8 +353,10 @@ def _grouped_image(problem: ConvProblem, array: Array, layout: str, tensor: str)
 
 
 def _ungrouped_image(problem: ConvProblem, array: Array, layout: str) -> Array:
-    """Return `array`, an input or output [batch, groups, channels of a group, spatial axes...], with groups and
-    channels merged into one axis and the axes in the order `layout`, such as "nhwc".
+    """Return `array`, [batch, groups, channels of a group, spatial axes...], with groups and channels merged into one
+    axis.
+
+    The axes of the result are in the order `layout`, such as "nhwc".
     """
     merged = array.reshape(array.shape[0], array.shape[1] * array.shape[2], *array.shape[3:])
     return _transpose(merged, "nc" + problem.axes, _expand_layout(layout, problem))
@@ -359,7 +367,7 @@ def _grouped_weights(problem: ConvProblem, array: Array, layout: str) -> Array:
     group, filter axes...].
 
     `layout` gives the order of the array's axes by letters, as in "goihw"; "" is the usual order, "goix" or "oix".
-    Raise ProblemError if its shape is not the problem's.
+    Raise ProblemError if the array's shape is not the problem's.
     """
     letters = _weights_layout(problem, layout)
     outputs = problem.oc_per_group if "g" in letters else problem.oc

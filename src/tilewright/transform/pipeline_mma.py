@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from tilewright.algebra.expr import ONE, AtLeastZero, Const, Expr, Symbol, index
 from tilewright.algebra.expr_rules import maximum, minimum
 from tilewright.algebra.expr_use import Substitution, linear_form
-from tilewright.analysis.in_bounds import shown
+from tilewright.analysis.in_bounds import is_proved
 from tilewright.ir.attrs import Range, kind_of
 from tilewright.ir.core import Block, Op, Program, Value, building, walk_block
 from tilewright.ir.dtypes import f32
@@ -96,7 +96,7 @@ class _Rotation:
             return None
         (loop,) = ranges
         parts = self._parts()
-        if parts is None or not shown(loop.hi - loop.lo - 1):
+        if parts is None or not is_proved(loop.hi - loop.lo - 1):
             return None
         ops = list(parts.held)
         ops += self._clone_ops([*parts.first, *parts.rest], {loop.symbol: loop.lo})

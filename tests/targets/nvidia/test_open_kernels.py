@@ -12,7 +12,7 @@ import tilewright
 from tilewright import compile_text, kernels
 from tilewright.algebra.expr import index, symbol
 from tilewright.algebra.expr_rules import minimum
-from tilewright.analysis.in_bounds import holds, shown
+from tilewright.analysis.in_bounds import facts_if_true, is_proved
 from tilewright.compiler.kernels import resolve
 from tilewright.compiler.native import kernel_for
 from tilewright.errors import ProgramError
@@ -110,22 +110,22 @@ def test_what_follows_for_all_values_of_an_open_size() -> None:
     i, j = index("i", 64), index("j", 32)
     pieces, whole = (49 * n + 15) // 16, 49 * n // 16
     last = 64 * pieces - 1 - (64 * whole + i)
-    assert shown(last, holds(49 * n % 16 >= 1))
-    assert not shown(last)  # without a piece that is not whole there is none
-    assert not shown(last - 1, holds(49 * n % 16 >= 1))
+    assert is_proved(last, facts_if_true(49 * n % 16 >= 1))
+    assert not is_proved(last)  # without a piece that is not whole there is none
+    assert not is_proved(last - 1, facts_if_true(49 * n % 16 >= 1))
     part = index("part", n // 32 % 2)
-    assert shown(n % 64 - 1 - (32 * part + j))
-    assert not shown(n % 64 - 2 - (32 * part + j))
+    assert is_proved(n % 64 - 1 - (32 * part + j))
+    assert not is_proved(n % 64 - 2 - (32 * part + j))
     both = (n % 8 >= 1) * (n % 3 >= 1)
-    assert shown((n + 7) // 8 - 1 - n // 8, holds(both))
+    assert is_proved((n + 7) // 8 - 1 - n // 8, facts_if_true(both))
     q = symbol("Q", 1, 1 << 20)
     row = index("row", (n * q + 1) // 2)
     flat = 2 * row + index("i", minimum(2, n * q - 2 * row))
-    assert shown(n - 1 - flat // q)  # the image of a pixel
-    assert not shown(n - 2 - flat // q)
+    assert is_proved(n - 1 - flat // q)  # the image of a pixel
+    assert not is_proved(n - 2 - flat // q)
     last = (64 * (q // 4) + minimum(16 * (q % 4) - 1, i)) // (4 * q)
-    assert shown(3 - last)
-    assert not shown(2 - last)
+    assert is_proved(3 - last)
+    assert not is_proved(2 - last)
 
 
 @pytest.mark.parametrize(

@@ -33,10 +33,10 @@ class Conflicts(NamedTuple):
 def bank_conflicts(offsets: Iterable[Any], element_bytes: int, bank_bytes: int = 4, banks: int = 32) -> int:
     """Return how many passes one simultaneous access to elements at these offsets takes; 1 means no conflict.
 
-    That is the largest number of different words of `bank_bytes` that fall into one of the `banks`. `offsets` count
-    elements of `element_bytes`; elements narrower than a word share it, wider ones take several. An access without
-    elements takes 0 passes. An access to more bytes than all banks together are wide takes several passes in any
-    arrangement.
+    The number of passes is the largest number of different words of `bank_bytes` that fall into one of the `banks`.
+    `offsets` count elements of `element_bytes`; elements narrower than a word share a word, wider elements take
+    several. An access without elements takes 0 passes. An access to more bytes than all banks together are wide takes
+    several passes in any arrangement.
 
     >>> bank_conflicts(range(0, 1024, 32), element_bytes=4)   # a stride of all 32 banks
     32
@@ -56,10 +56,9 @@ def bank_conflicts(offsets: Iterable[Any], element_bytes: int, bank_bytes: int =
 def layout_conflicts(
     layout: Layout | ComposedLayout, element_bytes: int, bank_bytes: int = 4, banks: int = 32
 ) -> Conflicts:
-    """Return Conflicts (passes for a column, passes for a row): how a banked memory serves a whole column or row at
-    once.
+    """Return Conflicts(column, row): in how many passes a banked memory reads a whole column, and a whole row, at once.
 
-    Mode 0 varies in a column, mode 1 in a row. Both numbers are the worst over all columns and rows, at every
+    Mode 0 varies in a column, mode 1 in a row. Both numbers are the largest over all columns and rows, at every
     coordinate of further modes. A layout of rank 1 is one row. Elements have `element_bytes`; the memory has `banks`
     banks, each `bank_bytes` wide.
 

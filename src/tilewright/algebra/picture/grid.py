@@ -76,7 +76,7 @@ def layout_picture(
 
     `threads` is a (thread, value) layout: cells are then coloured by thread, otherwise by memory bank (with
     `element_bytes`) or by offset. The memory has `banks` banks, each `bank_bytes` wide. Without `title` the layout's
-    text is the title. Raise LayoutError if there are too many cells.
+    text is the title. Raise LayoutError if there are too many cells, or if `threads` does not fit the layout.
 
     >>> picture = layout_picture(Layout((2, 2), (2, 1)))
     >>> [cell.lines for cell in picture.cells()]
@@ -140,9 +140,9 @@ def partition_picture(
 
 
 def _check_memory(memory: Layout | ComposedLayout | None, shape: Any) -> None:
-    """Raise LayoutError unless the layout `memory` can be drawn and has the extents of the tile `shape`.
+    """Raise LayoutError unless the layout `memory` can be drawn and has as many rows and columns as the tile `shape`.
 
-    None (no layout given) passes.
+    If `memory` is None, do nothing.
     """
     if memory is not None:
         check_drawable(memory, memory.shape)
@@ -158,9 +158,9 @@ _Values = list[tuple[str, list[list[Any]]]]
 def _cells_by_value(panels: _Values) -> list[list[list[Cell]]]:
     """Return the cells of each panel as [panel][row][column], coloured by value.
 
-    `panels` are pairs (label, rows of values). A value that is a number (an offset) is coloured by its place between
-    the smallest and the largest number of all panels. A value that is a tuple (coordinates) is coloured by its rank
-    among the sorted tuples.
+    `panels` are pairs (label, rows of values). The colour of a number (an offset) shows its position between the
+    smallest and the largest number of all panels. The colour of a tuple (a coordinate) shows its number among the
+    sorted tuples.
     """
     positions = _positions([value for _, values in panels for line in values for value in line])
     return [[[Cell((shape_text(v),), ramp(positions[v])) for v in line] for line in values] for _, values in panels]
@@ -169,8 +169,9 @@ def _cells_by_value(panels: _Values) -> list[list[list[Cell]]]:
 def _positions(values: Sequence[Any]) -> dict[Any, float]:
     """Return {value: position on the colour ramp, from 0 to 1}.
 
-    Numbers lie in proportion between the smallest and the largest. If a value is a tuple (coordinates), all are evenly
-    spaced in colexicographic order, in which the first entry varies fastest: (0, 0), (1, 0), (0, 1), (1, 1).
+    The position of a number is proportional to its distance from the smallest number; the largest has 1. If a value is
+    a tuple (coordinates), all values are evenly spaced in colexicographic order, in which the first entry varies
+    fastest: (0, 0), (1, 0), (0, 1), (1, 1).
     """
     if any(isinstance(value, tuple) for value in values):
         ordered = sorted(set(values), key=lambda value: leaves(value)[::-1])
@@ -198,8 +199,8 @@ def _cells_by_bank(panels: _Values, element_bytes: int, bank_bytes: int, banks: 
 def _cells_by_thread(panels: _Values, owners: list[list[Owner]]) -> list[list[list[Cell]]]:
     """Return the cells of each panel as [panel][row][column], coloured by the thread that holds the element.
 
-    `panels` are pairs (label, rows of values). `owners` holds the (thread, value) pairs of each element by linear
-    index, which runs down the columns, then from panel to panel.
+    `panels` are pairs (label, rows of values). `owners` holds a list of (thread, value) pairs for each element, by
+    linear index; this index runs down the columns, then from panel to panel.
     """
     grids = []
     index = 0
@@ -215,11 +216,11 @@ def _cells_by_thread(panels: _Values, owners: list[list[Owner]]) -> list[list[li
 
 
 def _owned_cell(owners: Sequence[Owner], value: str = "") -> Cell:
-    """Return the cell of an element that `owners`, (thread, value) pairs, hold, in the colour of the first one's
+    """Return the cell of an element that `owners`, (thread, value) pairs, hold, in the colour of the first owner's
     thread.
 
-    Its text is thread and value on two lines, such as "T3" and "V1"; if `value` is not empty, `value` on the first line
-    and both on the second. Without owners the cell has no colour.
+    The text has two lines: thread and value, such as "T3" and "V1". With a text `value`, the first line is `value`, and
+    the second has thread and value. Without owners the cell has no colour, and no text but `value`.
     """
     lines = owner_lines(owners)
     if value:
@@ -234,7 +235,7 @@ def _layout_caption(layout: Layout | ComposedLayout, element_bytes: int, bank_by
     """Return the caption lines that say in how many passes a row and a column of the layout are read from a banked
     memory.
 
-    It has `banks` banks, each `bank_bytes` wide; offsets count elements of `element_bytes`.
+    The memory has `banks` banks, each `bank_bytes` wide; offsets count elements of `element_bytes`.
     """
     column, row = layout_conflicts(layout, element_bytes, bank_bytes, banks)
     passes = f"a row: {passes_text(row)}, a column: {passes_text(column)}, {banks_text(bank_bytes, banks)}"
@@ -248,10 +249,11 @@ def _partition_caption(
     bank_bytes: int,
     banks: int,
 ) -> list[str]:
-    """Return the caption lines that say how many passes an access of all threads to each of their values takes.
+    """Return the caption lines that say how many passes an access takes in which all threads access their value of one
+    number.
 
-    `partition` maps (thread, value) to an index in the tile, which is stored as the layout `memory` says, in elements
-    of `element_bytes`, in a memory of `banks` banks, each `bank_bytes` wide.
+    `partition` maps (thread, value) to an index in the tile. The tile is stored as the layout `memory`, in elements of
+    `element_bytes`, in a memory of `banks` banks, each `bank_bytes` wide.
     """
     passes = conflicts_text(partition_conflicts(partition, memory, element_bytes, bank_bytes, banks))
     thread_count = counted(size(partition.shape, 0), "thread", "threads")

@@ -46,8 +46,8 @@ def owners_of(partition: Layout | ComposedLayout, shape: Any) -> list[list[Owner
 def owner_lines(owners: Sequence[Owner]) -> tuple[str, ...]:
     """Return the owners, (thread, value) pairs, of one element as two short texts; () if there are none.
 
-    The texts name the first thread and its value. If there are several threads, or several values of that thread, the
-    number of the others follows.
+    The texts name the first owner's thread and value. If there are other threads, or further values of that thread,
+    their number follows.
 
     >>> owner_lines([Owner(3, 1)]), owner_lines([Owner(t, 1) for t in range(4)]), owner_lines([])
     (('T3', 'V1'), ('T0 +3', 'V1'), ())
@@ -75,9 +75,10 @@ def partition_conflicts(
     """Return a list: for each value number, the passes of an access in which all threads read their value of that
     number.
 
-    A banked memory serves an access in several passes if words fall into the same bank. `partition` maps (thread,
-    value) to the linear index in the tile; `memory` is the layout of the tile, in elements of `element_bytes`, in a
-    memory of `banks` banks, each `bank_bytes` wide.
+    A banked memory serves an access in several passes if different words are in the same bank. `partition` maps
+    (thread, value) to the linear index in the tile; `memory` is the layout of the tile, in elements of `element_bytes`,
+    in a memory of `banks` banks, each `bank_bytes` wide. Raise LayoutError if `partition` gives an index outside the
+    tile.
 
     >>> rows = Layout((32, 4), (1, 32))               # thread t holds row t of a tile of 32 x 4
     >>> partition_conflicts(rows, Layout((32, 4), (4, 1)), element_bytes=4)
@@ -95,7 +96,8 @@ def partition_conflicts(
 def conflicts_text(passes: Sequence[int]) -> str:
     """Return the `passes` of each value number as one text; consecutive values with equal passes are combined.
 
-    With more than 8 such runs the text gives only the smallest and the largest number.
+    With more than 8 such combinations the text gives only the smallest number, the largest number, and the first value
+    that has the largest.
 
     >>> conflicts_text([1, 1, 1]), conflicts_text([1, 1, 2]), conflicts_text([1, 2] * 8)
     ('every value: 1 pass', 'V0 to V1: 1 pass, V2: 2 passes', 'from 1 pass to 2 passes (V1)')
@@ -114,7 +116,7 @@ def _values_text(run: Sequence[int]) -> str:
 
 
 def _indices_by_value(partition: Layout | ComposedLayout, shape: Any) -> list[list[int]]:
-    """Return, for each value number, the linear indices in the tile that threads 0, 1, ... hold as that value.
+    """Return a list for each value number: the linear indices in the tile that threads 0, 1, ... hold as that value.
 
     Raise LayoutError unless `partition` has two modes, (thread, value), and all indices lie in the tile of this shape.
     """

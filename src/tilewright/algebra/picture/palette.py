@@ -27,7 +27,7 @@ _THREAD_SHADES = 4
 def ramp(position: float) -> str:
     """Return the colour, as #rrggbb, at a position from 0 (blue) to 1 (light yellow) on the colour ramp for offsets.
 
-    Positions outside are clamped.
+    Positions below 0 count as 0, positions above 1 as 1.
 
     >>> ramp(0), ramp(1)
     ('#677ac8', '#fcf391')
@@ -98,6 +98,6 @@ def _rgb(colour: str) -> tuple[int, int, int]:
 
 
 def _mix(one: str, other: str, share: float) -> str:
-    """Return the colour between `one` and `other`, all #rrggbb; `share` is the weight of `other`, from 0 to 1."""
+    """Return a mixture of the colours `one` and `other` as #rrggbb; `share`, from 0 to 1, is the weight of `other`."""
     mixed = (round(a + (b - a) * share) for a, b in zip(_rgb(one), _rgb(other), strict=True))
     return "#" + "".join(f"{part:02x}" for part in mixed)

@@ -86,8 +86,10 @@ def panels_of(layout: Layout | ComposedLayout) -> Iterator[tuple[str, list[list[
 
 
 def check_drawable(what: object, shape: Any) -> None:
-    """Raise LayoutError if a picture of this shape would have too many cells to be read; `what` is named in the
-    message.
+    """Raise LayoutError if a picture of this shape would be too large: more than 128 rows or columns, or more than
+    16384 cells.
+
+    `what` is named in the message.
     """
     modes = _as_modes(shape)
     rows, columns = (1, extent(modes)) if len(modes) < 2 else (extent(modes[0]), extent(modes[1]))

@@ -211,7 +211,9 @@ class _Sheet:
                 yield _line_element(f"M{_number(self.left)} {_number(y - _gap(weight) / 2)}H{_number(right)}", weight)
 
     def _cell(self, cell: Cell, x: float, y: float) -> str:
-        """Return the SVG elements of a cell, its rectangle and its text, with its upper left corner at (x, y)."""
+        """Return the SVG elements of a cell, its rectangle and its text. The upper left corner of the cell is at (x,
+        y).
+        """
         width, height = self.cell_width, self.cell_height
         if not cell.fill:
             return _unowned_cell(cell, x, y, width, height)
@@ -238,10 +240,11 @@ def _line_size(number: int) -> float:
 
 
 def _cell_lines(cell: Cell, x: float, y: float, ink: str) -> str:
-    """Return the SVG text elements of a cell's lines (none, one or two), centred at (x, y); empty text for none.
+    """Return the SVG text elements of a cell's lines (none, one or two), centred at (x, y); an empty text if there are
+    no lines.
 
-    One line is in the normal font. Of two, the second stands below the first in a smaller font. `ink` holds the colour
-    attributes.
+    A single line is in the normal font. The second of two lines is below the first, in a smaller font. `ink` holds the
+    colour attributes.
     """
     if not cell.lines:
         return ""
@@ -258,9 +261,9 @@ def _rect_attributes(x: float, y: float, width: float, height: float) -> str:
 
 
 def _unowned_cell(cell: Cell, x: float, y: float, width: float, height: float) -> str:
-    """Return the SVG elements of a cell of an element that no thread holds, with its upper left corner at (x, y).
+    """Return the SVG elements of a cell of an element that no thread holds. Its upper left corner is at (x, y).
 
-    It has an outline of `width` x `height`, and its text in it or, without text, hatching.
+    The cell has an outline of `width` x `height` and contains the cell's text; a cell without text is hatched.
     """
     box = _rect_attributes(x + 0.5, y + 0.5, width - 1, height - 1)
     step = height / 2
@@ -273,9 +276,10 @@ def _unowned_cell(cell: Cell, x: float, y: float, width: float, height: float) -
 
 
 def _cell_starts(axis: PictureAxis, cell: float, start: float) -> list[float]:
-    """Return the position at which each cell along an axis starts, the first at `start`; `cell` is the size of a cell.
+    """Return the position at which each cell along an axis starts; the first cell starts at `start`, and `cell` is the
+    size of a cell.
 
-    Cells have gaps between them, wider where a line is drawn.
+    Cells have gaps between them, which are wider where a line is drawn.
     """
     starts = [start]
     for weight in axis.weights[1:]:
@@ -284,8 +288,8 @@ def _cell_starts(axis: PictureAxis, cell: float, start: float) -> list[float]:
 
 
 def _gap(weight: int) -> float:
-    """Return the width of the gap between two cells; `weight` is that of the line between them (0: no line, a narrow
-    gap).
+    """Return the width of the gap between two cells. `weight` is the weight of the line in the gap; 0 means a narrow
+    gap without a line.
     """
     return _GAP + 2 + 2 * min(weight, 3) if weight else _GAP
 
@@ -304,7 +308,8 @@ def _text_element(content: str, x: float, y: float, attributes: str = "") -> str
 
 
 def _heading(content: str, x: float, middle: float, size: float, kind: str, attributes: str = "") -> str:
-    """Return the SVG element of `content`, a text outside the cells such as the title, whose line begins at `x`.
+    """Return the SVG element of `content`, a text outside the cells such as the title, which begins at the horizontal
+    position `x`.
 
     `middle` is the vertical middle of the line, `size` the font size, `kind` the CSS class; `attributes` are further
     SVG attributes as text.

@@ -103,10 +103,10 @@ class PictureTable:
             yield self._line(str(row), columns, texts, "│")
 
     def _line(self, number: str, columns: range, cells: list[tuple[str, str]], separator: str) -> Text:
-        """Return one line of the table: the row number `number` and `cells`, pairs (text, style), one for each of the
-        columns.
+        """Return one line of the table: the row number `number`, then `cells`, one (text, style) pair for each of
+        `columns`.
 
-        `separator` is drawn before a column at which a sub-mode starts anew.
+        `separator` is drawn before each column at which a sub-mode starts anew.
         """
         from rich.text import Text
 
@@ -122,13 +122,13 @@ class PictureTable:
         """Return the text of one table cell: `lines` joined by spaces, with a space on both sides, right-aligned to the
         cell width.
 
-        The text is " . ", right-aligned too, if there are no lines or all are empty.
+        Without lines, or if all are empty, "." is the text.
         """
         return f" {' '.join(lines) or _NO_OWNER} ".rjust(self._cell_width)
 
 
 def _cell_style(fill: str) -> str:
-    """Return the `rich` style of a cell with the fill colour `fill`: readable text on the colour; "dim" if `fill` is
-    "".
+    """Return the `rich` style of a cell with the fill colour `fill`: readable text on this colour; "dim" if `fill` is
+    empty.
     """
     return f"{text_colour(fill)} on {fill}" if fill else "dim"

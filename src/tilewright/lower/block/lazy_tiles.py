@@ -15,7 +15,7 @@ from typing import TypeAlias
 from tilewright.algebra.expr import Expr, as_expr
 from tilewright.algebra.expr_use import number_or
 from tilewright.analysis.flat_memory import Size
-from tilewright.analysis.in_bounds import shown
+from tilewright.analysis.in_bounds import is_proved
 from tilewright.errors import ProgramError
 from tilewright.ir.core import Value
 from tilewright.ir.dtypes import DType
@@ -195,6 +195,6 @@ def inner_part(dim: Expr, a: Part, b: Part) -> Part:
         return a
     for inner, outer in ((a, b), (b, a)):
         before, after = inner[0] - outer[0], outer[0] + outer[1] - inner[0] - inner[1]
-        if shown(before) and shown(after):
+        if is_proved(before) and is_proved(after):
             return inner
     raise ProgramError(f"two parts of {dim} meet, {a[0]} (+{a[1]}) and {b[0]} (+{b[1]}): neither lies in the other")

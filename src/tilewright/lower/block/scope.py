@@ -13,7 +13,7 @@ from math import prod
 from tilewright.algebra.expr import Const, Expr, Symbol, as_expr, symbol
 from tilewright.algebra.expr_use import Substitution, number_or
 from tilewright.analysis.flat_memory import Size
-from tilewright.analysis.in_bounds import holds, shown
+from tilewright.analysis.in_bounds import facts_if_true, is_proved
 from tilewright.errors import ExecutionError, ProgramError
 from tilewright.ir.core import Op
 from tilewright.ir.printer import op_text
@@ -102,7 +102,7 @@ class TileScope:
         variables and workgroup ids.
         """
         facts = self.facts
-        self.facts = [*facts, *holds(condition)]
+        self.facts = [*facts, *facts_if_true(condition)]
         yield
         self.facts = facts
 
@@ -127,7 +127,7 @@ class TileScope:
         Proofs use the ranges of the symbols. In a program with open sizes (known only at the call), they also use the
         conditions of the branches around.
         """
-        return e.lo >= 0 or (e >= 0) is as_expr(1) or (bool(self.opened) and shown(e, self.facts))
+        return e.lo >= 0 or (e >= 0) is as_expr(1) or (bool(self.opened) and is_proved(e, self.facts))
 
     def size(self, e: Expr) -> Size:
         """Return the value of `e`, an expression of sizes: an int, or an expression of open sizes (known only at the
@@ -209,7 +209,7 @@ class TileScope:
         known: dict[Symbol, Expr | int] = dict(self.symbols)
         begin = Substitution({**known, s: first})(dim)
         size = Substitution({**known, s: first + width})(dim) - begin
-        if not isinstance(size, Const) and not (isinstance(width, Expr) and shown(size)):
+        if not isinstance(size, Const) and not (isinstance(width, Expr) and is_proved(size)):
             raise ProgramError(f"the width of {dim} depends on the place: a tile of {s} does not divide it evenly")
         return begin, number_or(size)
 

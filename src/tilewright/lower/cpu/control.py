@@ -10,7 +10,7 @@ from tilewright.algebra.expr import Const, Expr, FloorDiv, Symbol, as_expr, symb
 from tilewright.algebra.expr_rules import linear, maximum
 from tilewright.algebra.expr_use import has_division
 from tilewright.analysis.flat_memory import PlacedMemory
-from tilewright.analysis.in_bounds import fails, holds
+from tilewright.analysis.in_bounds import facts_if_false, facts_if_true
 from tilewright.errors import ProgramError
 from tilewright.ir.attrs import Range
 from tilewright.ir.core import Block, Op
@@ -214,7 +214,7 @@ def if_(low: LoopLowering, op: Op) -> None:
         low.meaning = before
         return
     blocks = []
-    for block, facts in zip(op.blocks, (holds(when), fails(when)), strict=False):
+    for block, facts in zip(op.blocks, (facts_if_true(when), facts_if_false(when)), strict=False):
         inner = Block(())
         with low.writing(inner):
             for fact in facts if low.open else ():

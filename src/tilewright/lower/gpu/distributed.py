@@ -17,7 +17,7 @@ import numpy as np
 
 from tilewright.algebra.expr import Expr, Symbol, as_expr
 from tilewright.analysis.shifted import Seen, Shifted
-from tilewright.analysis.thread_layout import Dim, Dims, columns, digits, held, operand_axes, target_place
+from tilewright.analysis.thread_layout import Dim, Dims, digits, held, matching_values, operand_axes, target_number
 from tilewright.ir.core import Op, Value
 from tilewright.ir.dtypes import DType
 from tilewright.ir.formula import Formula
@@ -74,7 +74,7 @@ class Window:
             digit_of[d, fast] = rest % n
             rest = rest // n
         for d, full, first_vector in zip(self.dims, self.full_dims, self.first_vectors, strict=True):
-            thread = full.part(low.group.wave, lane, low.lanes)
+            thread = full.thread_index(low.group.wave, lane, low.lanes)
             vector = thread + full.threads * (first_vector + digit_of[d, False])
             inside = vector < -(-full.extent // full.width) if full.ragged or self.may_overrun else None
             place_of[full] = vector * full.width + digit_of.get((d, True), as_expr(0)), inside
@@ -115,7 +115,7 @@ def map_(low: WaveLowering, op: Op) -> None:
     dims = tuple(d for d in axes if d is not None)
     handle_of = {v: low.handles[low.frames.root(v)] for v in op.operands}
     registers = {d for s in handle_of.values() if isinstance(s, DistributedTensor) for d in s.held_dims}
-    target = op.operands[target_place(op)]
+    target = op.operands[target_number(op)]
     registers |= {
         d for v, s in handle_of.items() if isinstance(s, DistributedTensor) for d in _shifting_dims(low, v, axes)
     }
@@ -231,7 +231,7 @@ def load_window(
     if distinct is window:
         return loaded
     repeated = low.fragment(memory.dtype, window.values)
-    copies.shuffle(low, repeated, loaded, columns(window.dims, distinct.dims))
+    copies.shuffle(low, repeated, loaded, matching_values(window.dims, distinct.dims))
     return repeated
 
 
@@ -317,7 +317,7 @@ def expanded(low: WaveLowering, handle: DistributedTensor, dims: Dims, own_dims:
     if tuple(own_dims) == tuple(dims):
         return handle.fragment
     picked = low.fragment(handle.dtype, held(dims))
-    copies.shuffle(low, picked, handle.fragment, columns(dims, own_dims))
+    copies.shuffle(low, picked, handle.fragment, matching_values(dims, own_dims))
     return picked
 
 
@@ -471,7 +471,7 @@ def _combine_within_lane(low: WaveLowering, values: Value, dims: Dims, row_dims:
     fragment with one value per row. `row_dims` are the dimensions that are not reduced. Return `values` itself if there
     is nothing to combine.
     """
-    rows = columns(dims, row_dims)
+    rows = matching_values(dims, row_dims)
     count = held(row_dims)
     if len(rows) == count:
         return values
@@ -516,7 +516,7 @@ def _combine_waves(low: WaveLowering, op: Op, reduced: Dim, row_dims: Dims, tota
     is the formula that combines two partial results. If the result is only stored to memory, only the first wave of a
     row combines. Nothing is emitted if each row is in one wave.
     """
-    waves = low.frames.waves_between(op)
+    waves = low.frames.waves_per_row(op)
     if waves <= 1:
         return
     stride = max(1, reduced.stride // low.lanes)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.algebra.expr import Expr, Symbol
-from tilewright.analysis.thread_layout import Dim, Dims, columns, held
+from tilewright.analysis.thread_layout import Dim, Dims, held, matching_values
 from tilewright.ir.core import Op, Value
 from tilewright.ir.dtypes import DType
 from tilewright.ir.formula import Formula
@@ -107,7 +107,7 @@ class Scan:
         """Return two arrays over the values of a lane: the number of the vector along the dimension `scanned` in which
         a value is, and its index in this vector.
         """
-        number = columns(self.dims, (scanned,))
+        number = matching_values(self.dims, (scanned,))
         return number // scanned.width, number % scanned.width
 
     # -- fragments --------------------------------------------------------------------------------------------------
@@ -183,7 +183,7 @@ class Scan:
         divided among waves. Nothing is emitted if each row is in one wave.
         """
         low, op = self.low, self.op
-        waves = low.frames.waves_between(op)
+        waves = low.frames.waves_per_row(op)
         if waves <= 1:
             return
         stride, lanes = max(1, scanned.stride // low.lanes), min(low.lanes, scanned.stride)

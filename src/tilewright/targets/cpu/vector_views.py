@@ -72,7 +72,7 @@ def _contiguous_lanes(offsets: Offsets, elements: Array) -> Iterator[Condition]:
     while iterating, if no sizes allow it.
     """
     if offsets.view.swizzle is not None:
-        offsets.keeps_runs(len(elements))
+        offsets.require_whole_runs(len(elements))
         yield from offsets.aligned(elements[0], len(elements), 1)
     lanes = np.arange(len(elements))[:, None]
     reason = f"neighbouring lanes are not neighbours in {offsets.view.name}: the stride must be 1 throughout"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tilewright.algebra import linear_form
 from tilewright.algebra.expr import Const, Expr, as_expr
-from tilewright.analysis.in_bounds import holds
+from tilewright.analysis.in_bounds import facts_if_true
 from tilewright.errors import ProgramError
 from tilewright.interpret.evaluation import evaluated
 from tilewright.ir.core import Op
@@ -91,7 +91,7 @@ def boxes(op: Op, loads: bool) -> tuple[MapForm, list[TensorBox]]:
         tensor.steps,
         tuple(may_leave for _, may_leave in op.attrs["there"]),
         16,
-        ends=tuple(holds(op.attrs["inside"])) if "inside" in op.attrs else (),
+        ends=tuple(facts_if_true(op.attrs["inside"])) if "inside" in op.attrs else (),
     )
     shared = MemoryView(
         f"%{near.name}", "shared", (shared_offset,), near.type.shape, (as_expr(1),), (False,), 1024, near.type.swizzle

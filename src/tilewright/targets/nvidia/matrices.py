@@ -117,7 +117,7 @@ def _on_views(layout: Layout, matrices: int) -> Callable[[ViewRequest], Iterator
             raise Refused(f"{memory.name} is aligned to {memory.alignment} bytes; rows of a matrix need 16")
         offsets = Offsets.of(memory, request.axes)
         yield from offsets.inside(1, "it has no mask")
-        offsets.keeps_runs(8)
+        offsets.require_whole_runs(8)
         fragment = table(layout)
         matrix_elements = (
             elements.reshape(-1, WARP, values // 2, 2).swapaxes(1, 2).reshape(-1, WARP, 2)
