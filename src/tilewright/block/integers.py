@@ -32,5 +32,5 @@ def max(*numbers: Any) -> Any:
 
 
 def _plain(number: Any) -> Any:
-    """Return the expression `number` as an int if it is constant; otherwise return it unchanged."""
+    """Return the expression `number` as an int if it is constant; otherwise return `number`."""
     return number.value if isinstance(number, Const) else number

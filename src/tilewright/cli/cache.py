@@ -26,8 +26,10 @@ def cache(
 
 
 def _show_or_clear(clear: bool) -> None:
-    """Remove all cached programs if `clear`, and print how many; otherwise print the cache's folder, number of programs
-    and total size. If no cache is kept, only say so.
+    """Remove all cached programs if `clear`, and print the number of removed files; otherwise print the cache's folder,
+    number of programs and total size. If the cache is off, print only that.
+
+    Raise `CacheError` if the folder may not be used as a cache. Exit with code 2 if a file cannot be removed.
     """
     from tilewright.runtime import cache as disk
     from tilewright.runtime import cache_folder, environment

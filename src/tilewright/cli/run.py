@@ -88,7 +88,7 @@ def _run_problem(
 
 def _check_and_print(work: Workload, kernel: Compiled) -> bool:
     """Run the compiled `kernel` of `work`, compare its results with the reference and print the outcome. Return True if
-    they agree within the bounds.
+    they agree within the bounds of rounding errors.
     """
     import numpy as np
 

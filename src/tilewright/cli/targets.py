@@ -65,7 +65,7 @@ def _atom_table() -> Table:
 
 
 def _machine_table() -> Table:
-    """Return a table of the machines that Tilewright describes. A row has the number of multiplication and copy atoms,
+    """Return a table of the machines that Tilewright describes. A row has the numbers of multiplication and copy atoms,
     and whether programs for the machine run here.
     """
     from tilewright.targets import registry
