@@ -26,7 +26,7 @@ class Limit:
     rule: str
 
     def refuses(self, count: int) -> bool:
-        """True if `count` exceeds the limit `most`."""
+        """True if `count` is greater than the limit `most`."""
         return count > self.most
 
     def check(self, count: int, what: object) -> None:

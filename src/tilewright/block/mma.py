@@ -38,20 +38,23 @@ class Mma:
         self.interleaved = interleaved
 
     def a(self, rows: Any, columns: Any) -> Tensor:
-        """Emit one `alloc` and return it: a register tensor for operand A of shape (rows, columns) = (M, K),
-        uninitialised and distributed over threads as the atom reads it.
+        """Emit one `alloc` and return it: an uninitialised register tensor for operand A of shape (rows, columns) = (M,
+        K), distributed over threads as the atom reads it. Raise a ProgramError if this Mma is interleaved and the atoms
+        of all waves do not divide the shape.
         """
         return self._fragment("a", rows, columns)
 
     def b(self, rows: Any, columns: Any) -> Tensor:
-        """Emit one `alloc` and return it: a register tensor for operand B of shape (rows, columns) = (K, N),
-        uninitialised and distributed over threads as the atom reads it.
+        """Emit one `alloc` and return it: an uninitialised register tensor for operand B of shape (rows, columns) = (K,
+        N), distributed over threads as the atom reads it. Raise a ProgramError if this Mma is interleaved and the atoms
+        of all waves do not divide the shape.
         """
         return self._fragment("b", rows, columns)
 
     def c(self, rows: Any, columns: Any) -> Tensor:
-        """Emit one `alloc` and return it: a register tensor for the accumulator of shape (rows, columns) = (M, N),
-        uninitialised and distributed over threads as the atom writes it.
+        """Emit one `alloc` and return it: an uninitialised register tensor for the accumulator of shape (rows, columns)
+        = (M, N), distributed over threads as the atom writes it. Raise a ProgramError if this Mma is interleaved and
+        the atoms of all waves do not divide the shape.
         """
         return self._fragment("c", rows, columns)
 
@@ -79,7 +82,7 @@ class Mma:
         """Emit one `alloc` and return it: an uninitialised register tensor of shape (rows, columns) for operand `which`
         ("a", "b" or "c"), distributed over the threads as the atom needs it.
 
-        If this Mma is interleaved, raise a ProgramError unless the atoms of all waves divide the shape.
+        Raise a ProgramError if this Mma is interleaved and the atoms of all waves do not divide the shape.
         """
         operand = getattr(self.row, which)
         distribution = Distribution(operand=f"{self.atom}.{which}", waves=self.waves)

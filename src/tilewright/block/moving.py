@@ -97,7 +97,7 @@ def copy(
 
     `otherwise` replaces source elements out of bounds. `by` is the name of the copy atom (None: the compiler chooses).
     `stream` is a cache hint (1: evict first). `multicast` says that all workgroups of the cluster copy the same
-    elements: each loads some of them and writes them to the shared memory of all.
+    elements: each workgroup loads an equal part of the elements and writes it to the shared memory of all workgroups.
     """
     attrs = {
         "otherwise": otherwise,

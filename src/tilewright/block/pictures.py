@@ -38,7 +38,7 @@ class TensorPicture:
 
     @property
     def table(self) -> Any:
-        """The picture as a table that rich's console prints."""
+        """The picture as a table that the console of the package rich prints."""
         return self._drawn(layout_table, partition_table)
 
     def _repr_svg_(self) -> str:

@@ -340,11 +340,13 @@ class Tensor(Elementwise):
 
     @property
     def T(self) -> Tensor:
-        """The transpose of this two-dimensional tensor. Emits one `view`."""
+        """The transpose of this two-dimensional tensor; each access emits one `view`. Raise a DimensionMismatch for
+        another number of dimensions.
+        """
         return self.permute(1, 0)
 
     def bitcast(self, kind: DTypeLike) -> Tensor:
-        """Emit one `bitcast` and return it: a tensor with the same bits, as elements of type `kind`, which must have
+        """Emit one `bitcast` and return it: a tensor with the same bits, as elements of type `kind`, an element type of
         the same width.
         """
         attributes = {"dtype": element_type(kind)}

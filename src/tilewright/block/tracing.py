@@ -62,12 +62,13 @@ class Trace:
         names: Sequence[str] = (),
         fallback: str = "t",
     ) -> Op:
-        """Append the operation `name`, located at the author's line, to the program and return it. Attributes that are
-        None are left out.
+        """Append the operation `name`, located at the author's line, to the program and return it. Attributes in
+        `attrs` that are None are left out.
 
-        Its results are called `names`. Without `names`, they are called like the variables to which the author assigns
-        them, and without variables, `fallback`. Raise a ProgramError after the loop's `finally_` block, or if an
-        attribute uses a symbol that is out of scope.
+        The results are called `names`; without `names`, like the variables to which the author assigns them; without
+        variables, `fallback` (with a number if there are several results). A number is appended to a name that was used
+        before. Raise a ProgramError after the loop's `finally_` block, or if an attribute uses a symbol that is out of
+        scope.
         """
         loc = author_location(2)
         attributes = {key: attribute for key, attribute in (attrs or {}).items() if attribute is not None}
@@ -185,7 +186,9 @@ class Trace:
             )
 
     def finished(self) -> None:
-        """Raise a ProgramError if a loop is still open after the kernel's function has returned."""
+        """Raise a ProgramError if an operation such as a loop is still open after the kernel's function
+        has returned.
+        """
         self._require_innermost(None)
 
     # -- names ----------------------------------------------------------------------------------------

@@ -18,14 +18,15 @@ from tilewright.machine import MultiplyAtom, RegisterOperand
 Origin = tuple[int, int]
 
 
-def misarranged(atom: MultiplyAtom, held: Mapping[str, Placement]) -> str | None:
+def why_misarranged(atom: MultiplyAtom, held: Mapping[str, Placement]) -> str | None:
     """Return the reason, as text, why the register operands `held` of an MMA do not fit the MMA `atom`; None if they
     fit.
 
     `held` is {operand name: placement (which thread holds which element)}. It must have "c", and has "a" and "b" if
-    they are in registers. The operands fit if the atom reads each from registers, each consists of whole atoms, and all
-    are distributed over equally many groups of threads. One group executes one atom. It must hold the rows of A and the
-    columns of B that belong to the rows and columns of C that it holds, for all of K.
+    they are in registers. The operands fit under three conditions. The atom reads each operand from registers. Each
+    operand consists of whole operands of the atom, distributed over equally many groups of threads; a group executes
+    one atom. Each group holds, for all of K, the rows of A and the columns of B that belong to its rows and columns of
+    C.
     """
     origins: dict[str, list[set[Origin]]] = {}
     for name, placement in held.items():

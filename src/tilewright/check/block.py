@@ -16,7 +16,7 @@ from tilewright.algebra.expr import Const
 from tilewright.analysis.distribution import Placement, operand_layout, placed, placement
 from tilewright.analysis.thread_layout import frames_of
 from tilewright.analysis.views import Places, written
-from tilewright.check.arrangement import misarranged
+from tilewright.check.arrangement import why_misarranged
 from tilewright.check.cluster import check_cluster
 from tilewright.check.copies import answer, never_runs
 from tilewright.check.single_writes import check_written_once
@@ -218,7 +218,7 @@ class _Checker:
             for value, name in ((c, "c"), (a, "a"), (b, "b"))
             if isinstance(value.type, RegisterType) and (distribution := self._placement(value)) is not None
         }
-        why = misarranged(atom, held) if "c" in held else None
+        why = why_misarranged(atom, held) if "c" in held else None
         is_arrangement = "c" in held and why is None
         waves = _wave_arrangement(c)
         for value, name in ((c, "c"), (a, "a"), (b, "b")):
@@ -422,7 +422,9 @@ def _surely_fits(allocations: list[tuple[Op, int]], space: Space) -> bool:
 
 
 def _aligned_bytes(op: Op, space: Space) -> int:
-    """Return the bytes that the tensor of the `alloc` operation `op` takes in `space`, rounded up to its alignment."""
+    """Return the bytes that the tensor of the `alloc` operation `op` takes in `space`, rounded up to the alignment of
+    `space`.
+    """
     kind: TensorType = op.attrs["type"]
     return -(-kind.cosize() * kind.dtype.numpy.itemsize // space.alignment) * space.alignment
 

@@ -44,7 +44,7 @@ def bench(
     ],
     against: Annotated[
         str,
-        typer.Option(help="The other library, by way of PyTorch: onednn; or on a GPU, cublas,cudnn or one of both."),
+        typer.Option(help="The other library, by way of PyTorch: onednn; or on a GPU, cublas, cudnn or cublas,cudnn."),
     ] = ONEDNN,
     dt: Annotated[
         str | None,
@@ -54,23 +54,25 @@ def bench(
     output: Annotated[
         Path | None, typer.Option("--json", metavar="FILE", help="Write one object for each problem to this file.")
     ] = None,
-    rounds: Annotated[int, typer.Option(min=1, metavar="N", help="Samples of each side that must count.")] = 5,
+    rounds: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Valid samples of Tilewright and of the library.")
+    ] = 5,
     seconds: Annotated[
-        float, typer.Option(min=0.0, metavar="S", help="How long a problem may wait for samples that count.")
+        float, typer.Option(min=0.0, metavar="S", help="How long a problem may wait for valid samples.")
     ] = 5.0,
 ) -> None:
-    """Time the problems of a list against oneDNN on this CPU, or against cuBLAS and cuDNN on a GPU, in one run.
+    """Time the problems of a list against oneDNN on this CPU, or against cuBLAS and cuDNN on a GPU.
 
-    On a GPU both sides run in CUDA graphs whose replays are interleaved, and the median replay counts: long programs
-    lower the clock. cuDNN chooses by its benchmark. The floor is max(flops / peak, bytes / bandwidth) by the machine's
-    description, the prediction is the planner's.
+    On a GPU, Tilewright and the library run in CUDA graphs. Their replays alternate, and the time is that of the median
+    replay: long programs lower the clock. cuDNN chooses its algorithm by benchmark. The floor is the roofline,
+    max(flops / peak, bytes / bandwidth); the prediction is the planner's.
 
-    On a CPU, weights are packed beforehand on both sides. Both run in turn. A sample counts if a probe of the machine's
-    peak was fast before and after it and no thread waited for a core: others may use the machine, too. The shortest
-    sample that counts is the time. If none counts after --seconds, the shortest of all is, and the row is marked
-    "busy". The peer is the fastest of PyTorch's calls with prepacked weights; its primitive is what oneDNN itself says
-    it took. ratio = peer / ours: above 1, ours is faster. Rows are printed as they come, and written to --json worst
-    first. It needs PyTorch: the extra `bench`.
+    On a CPU, Tilewright and oneDNN pack weights before timing, and their calls alternate. A sample is valid if a probe
+    of the machine's peak was fast before and after the sample and no thread waited for a core: other programs may use
+    the machine, too. The time is the shortest valid sample. If there is none after --seconds, it is the shortest of all
+    samples, and the row is marked "busy". The peer is the fastest of PyTorch's calls with prepacked weights; the
+    primitive is the time that oneDNN itself reports. ratio = peer / ours: above 1, Tilewright is faster. Rows are
+    printed as they are measured, and written to --json worst first. The command needs PyTorch: the extra `bench`.
 
     \b
     Examples:

@@ -58,8 +58,8 @@ def export(
 ) -> None:
     """Write machine code, a C header and a manifest, which run without the compiler.
 
-    The second operand of a problem (b, or the weights w) is constant: it is packed once, by the function that binds.
-    docs/deploying.md describes the files and the C interface; `tilewright.load` calls them from Python.
+    The second operand of a problem (b, or the weights w) is constant: it is packed once, when the operands are bound.
+    docs/deploying.md describes the files and the C interface; `tilewright.load` loads the files in Python.
 
     \b
     Examples:

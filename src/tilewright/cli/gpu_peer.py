@@ -95,7 +95,8 @@ class GpuLibraries:
 
     def _random_tensor(self, shape: tuple[int, ...], name: str) -> Any:
         """Return a random tensor of this `shape` on the GPU. `name` is its element type, such as "bf16": floats are
-        normally distributed, integers are from -128 to 127.
+        normally distributed, integers are from -128 to 127. Raise `ArgumentError` for types that are not measured on
+        GPUs.
         """
         torch_type = self._torch_type(name)
         if name in FLOATS or name == "f8e4m3fn":

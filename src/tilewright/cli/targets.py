@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 
 def targets() -> None:
-    """Show what this CPU offers and what the compiler would use of it, and the machines that Tilewright describes."""
+    """Show the features of this CPU, the features that the compiler uses, and the machines that
+    Tilewright describes.
+    """
     try:
         show(_processor_table(), _atom_table(), _machine_table(), _target_help())
     except TilewrightError as fault:

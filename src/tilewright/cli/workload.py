@@ -145,7 +145,8 @@ class Workload:
 
     def _make_kernel(self) -> tuple[Any, dict[str, int]]:
         """Return (kernel, {size name: number}): a GEMM or convolution kernel for this problem, not compiled, and the
-        sizes to compile it for. Raise `ArgumentError` if the operand types differ, or if an extent is 0.
+        sizes to compile it for. Raise `ArgumentError` if the operand types differ, if an extent is 0, or if both
+        operands of a GEMM are repeated along a batch axis.
         """
         left, right, result = self.names
         if left != right:
@@ -182,8 +183,8 @@ class Workload:
     def _batch_axes(self) -> tuple[list[tuple[int, int, int]], int]:
         """The batch axes and M of a GEMM: ([(extent in A, extent in B, extent in the result) for each batch axis], M).
 
-        Axes of extent 1 are left out. If all GEMMs share B, the list is empty, and M is the total number of rows of all
-        GEMMs. Raise `ArgumentError` if both operands are repeated along an axis.
+        Axes of extent 1 are left out. If B, and only B, is repeated along all axes, the list is empty, and M is the
+        total number of rows of all GEMMs. Raise `ArgumentError` if both operands are repeated along an axis.
         """
         p = self.problem
         assert isinstance(p, MatmulProblem)

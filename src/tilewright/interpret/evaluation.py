@@ -206,8 +206,8 @@ def _max(*args: Any) -> Any:
 
 
 def _fold(function: Callable[[Any, Any], Any], args: tuple[Any, ...]) -> Any:
-    """Return f(f(a, b), c) and so on for `function` f and `args` a, b, c, ...: the arguments combined from left to
-    right.
+    """Return the ints or arrays `args` combined by `function` from left to right: f(f(a, b), c) for the function f and
+    a, b, c.
     """
     total = args[0]
     for a in args[1:]:

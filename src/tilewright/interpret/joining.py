@@ -49,7 +49,7 @@ def joined(program: Program, run: Run, counts: list[int]) -> dict[int, int]:
 
 
 def _reads_what_it_writes(program: Program) -> bool:
-    """True if the program has a `read` of memory that it also has a `write` to."""
+    """True if some memory has both a `read` and a `write` in the program."""
     read = {op.operands[0] for op in program.walk() if op.name == "read"}
     return any(op.operands[1] in read for op in program.walk() if op.name == "write")
 

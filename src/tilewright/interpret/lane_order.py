@@ -189,8 +189,9 @@ def _require_same_lane(
 ) -> None:
     """Raise RaceFault if another lane accessed one of the elements `at` of `buffer` in the current interval.
 
-    The masks `same_interval` and `other_lane` have one entry per element: True if it was accessed in this interval, and
-    True if another lane accessed it last. `does` and `did` are the verbs of the message ("loads", "stored").
+    The masks `same_interval` and `other_lane` have one entry per element: True if the element was accessed in this
+    interval, and True if another lane accessed it last. `does` and `did` are the verbs of the message ("loads",
+    "stored").
     """
     races = same_interval & other_lane
     if races.any():

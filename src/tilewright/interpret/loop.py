@@ -225,9 +225,7 @@ def prefetch(agent: Agent, op: Op) -> Steps | None:
 
 def compute(agent: Agent, op: Op) -> Steps | None:
     """Execute a `compute` of the wave `agent`: set the vector, operand 0, to the values of a formula of the other
-    operands, lane by lane.
-
-    Return None.
+    operands, lane by lane. Return None.
     """
     target = agent.handles[op.operands[0]]
 
@@ -250,7 +248,7 @@ def shuffle(agent: Agent, op: Op) -> Steps | None:
     target, source = (agent.handles[v] for v in op.operands)
     shape = target.data.shape
     values = source.read(op)
-    pattern_of_lanes = lane_pattern(op.attrs["over"], op.attrs["at"], _steps(values.shape), op.name)
+    pattern_of_lanes = lane_pattern(op.attrs["over"], op.attrs["at"], _packed_strides(values.shape), op.name)
     place = (
         None
         if pattern_of_lanes is None or pattern_of_lanes.places.shape != shape
@@ -271,8 +269,10 @@ def shuffle(agent: Agent, op: Op) -> Steps | None:
 
 
 @lru_cache(maxsize=256)
-def _steps(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the stride of each dimension of a packed array of shape `shape`, the last one fastest; cached."""
+def _packed_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the stride, in elements, of each dimension of a packed array of shape `shape`, last dimension fastest. The
+    result is cached.
+    """
     return tuple(prod(shape[dim + 1 :]) for dim in range(len(shape)))
 
 
@@ -292,9 +292,9 @@ def transpose(agent: Agent, op: Op) -> Steps | None:
 
 def reduce(agent: Agent, op: Op) -> Steps | None:
     """Execute a `reduce` of the wave `agent`: combine all elements of the vector, operand 0, and write the number to
-    operand 1.
+    operand 1. Return None.
 
-    Sums and products are computed in the accumulator type of the element type. Return None.
+    Sums and products are computed in the accumulator type of the element type.
     """
     source, target = (agent.handles[v] for v in op.operands)
     kind = op.operands[0].type.dtype
@@ -373,9 +373,8 @@ def read(agent: Agent, op: Op) -> Steps | None:
 
 
 def constant(agent: Agent, op: Op) -> Steps | None:
-    """Execute a `constant`: bind its result to read-only memory with a table of numbers, the values of an expression.
-
-    Return None.
+    """Execute a `constant` of the wave `agent`: bind its result to read-only memory with a table of numbers, the values
+    of an expression. Return None.
     """
     shape, names = box(op.attrs["over"], "constant")
     values = np.broadcast_to(np.asarray(evaluated(op.attrs["value"], names)), shape)

@@ -177,7 +177,8 @@ def _bound_in(worker: Worker, value: Value) -> Any:
 
 
 def expect(agent: Agent, op: Op) -> Steps:
-    """Execute an `expect` of the wave `agent`: the barrier's phase also waits for a number of bytes to be copied.
+    """Execute an `expect` of the wave `agent`: the current phase of a barrier also waits for a number of bytes to be
+    copied (the attribute `bytes`). Raise RaceFault if lanes may still wait for a phase of a barrier.
 
     A generator that yields where other waves may run.
     """
@@ -265,9 +266,10 @@ def stored(agent: Agent, buffer: Buffer, places: Array) -> None:
 
 
 def fence(agent: Agent, op: Op) -> Steps | None:
-    """Execute a `fence` of the wave `agent`: make its stores visible to asynchronous operations. Return None.
+    """Execute a `fence` of the wave `agent`: make the wave's stores to shared memory visible to asynchronous
+    operations. Return None.
 
-    Per-lane copies that the wave has waited for become visible too.
+    Stores of per-lane copies that the wave has waited for become visible too.
     """
     finished_copies: dict[int, Any] = agent.worker.shared.setdefault(("landed",), {})
     awaited = [mark for mark, stamp in finished_copies.items() if agent.clock.knows(stamp)]
@@ -364,7 +366,8 @@ def copy_in(agent: Agent, op: Op) -> Steps:
 
     The operands are the argument, the shared memory and a list of barriers. With the attribute `multicast` the copy
     goes to each workgroup of the cluster. The copy is executed later, when the scheduler chooses; then a barrier counts
-    its bytes. Elements out of bounds become zeros. A generator that yields where other waves may run.
+    its bytes. Elements out of bounds become zeros; raise OutOfBoundsFault for a coordinate out of bounds that is not
+    marked with ?. A generator that yields where other waves may run.
     """
     yield None
     lane_order.require_passed(agent, op)
@@ -393,8 +396,9 @@ def copy_out(agent: Agent, op: Op) -> Steps:
     """Start a `copy_out` of the wave `agent`: an asynchronous copy of a box from shared memory to an argument.
 
     The operands are the shared memory and the argument. The copy is executed later, when the scheduler chooses. The
-    next `seal` puts the copy into a group, for which `drain` waits. Raise RaceFault if a store to the box was not
-    fenced. A generator that yields where other waves may run.
+    next `seal` puts the copy into a group, for which `drain` waits. Elements out of bounds are not written; raise
+    OutOfBoundsFault for a coordinate out of bounds that is not marked with ?. Raise RaceFault if a store to the box was
+    not fenced. A generator that yields where other waves may run.
     """
     yield None
     shared, tensor = (agent.handles[v] for v in op.operands)
@@ -414,7 +418,9 @@ def copy_out(agent: Agent, op: Op) -> Steps:
 
 
 def seal(agent: Agent, op: Op) -> Steps | None:
-    """Execute a `seal` of the wave `agent`: put the outgoing copies since the last `seal` into a group. Return None."""
+    """Execute a `seal` of the wave `agent`: put the outgoing copies that it started since the last `seal` into a group.
+    Return None.
+    """
     agent.started.setdefault("groups", []).append(agent.started.pop("copies", []))
     return None
 

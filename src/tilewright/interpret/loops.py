@@ -9,9 +9,9 @@ from tilewright.ir.tile import REDUCTIONS, SCANS, tile_type
 
 
 def accumulates_only(op: Op) -> bool:
-    """True if the loop `op` gives the same result for any tile size.
+    """True if the loop `op` is known to have the same result, up to rounding, for any tile size.
 
-    This holds under three conditions. Each carried value is used only as the accumulator of an mma, sum, max, min or
+    This is known under three conditions. Each carried value is used only as the accumulator of an mma, sum, max, min or
     prod over the loop's axis; the result is used in the same way, or is carried to the next iteration. No other
     operation of the body combines elements along the axis. The body reads no memory that it also writes.
     """
@@ -37,7 +37,8 @@ def _accumulator_chain(body: Block, arg: Value, result: Value, axis: Expr) -> se
     """Return the operations that lead from the carried value `arg` to `result`, if each of them accumulates over
     `axis`; otherwise None.
 
-    Each operation has the previous value as its accumulator, and only the next operation uses its result.
+    Each operation has the previous value as its accumulator, and only the next operation uses its result; `result` is
+    only yielded. Uses by debug_log do not count.
     """
     chain: set[Op] = set()
     current = arg
@@ -91,7 +92,7 @@ def _combines_along(op: Op, axis: Expr) -> bool:
 
 
 def tiling_of(program: Program, axis: Expr) -> Op | None:
-    """Return the record of the TilingConstraint for the dimension `axis`; None if the program has none."""
+    """Return the `tiling` record (of a TilingConstraint) for the dimension `axis`; None if the program has none."""
     for record in program.records:
         if record.name == "tiling" and record.attrs["dim"] is axis:
             return record

@@ -51,7 +51,7 @@ def scalar(run: Run, op: Op) -> tuple[TileValue, ...]:
 
 def self_index(run: Run, op: Op) -> tuple[TileValue, ...]:
     """Execute a `self_index` and return its result: a tile of the current coordinates along a dimension, such as 16,
-    17, ... 31.
+    17, ..., 31 in the second iteration of a loop over tiles of 16.
     """
     kind: TileType = op.results[0].type
     first, last = run.part(op.attrs["dim"])

@@ -24,7 +24,7 @@ _ATOMICS: dict[str, Any] = {"atomic_add": np.add, "atomic_min": np.minimum, "ato
 def allocate(run: Run, op: Op) -> tuple[TileValue, ...]:
     """Execute an `allocate`: create the shared memory of one workgroup in `run.memory`, and return ().
 
-    It is filled with NaN (integers: 0), so that reads of unwritten elements show.
+    The memory is filled with NaN (integers: 0), so that reads of unwritten elements are noticed.
     """
     kind: MemoryType = op.results[0].type
     shape = tuple(run.number(d, op) for d in kind.dims)

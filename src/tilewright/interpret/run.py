@@ -99,9 +99,12 @@ class Run:
         return flat[0].item()
 
     def part(self, dim: Expr) -> tuple[int, int]:
-        """Return (first, end): the coordinates of the dimension `dim` to which loops and the workgroup restrict it now.
+        """Return (first, end): the coordinates of the dimension `dim` to which loops and the workgroup restrict it now;
+        `end` is one past the last.
 
-        `end` is one past the last. Without a restriction they are (0, extent).
+        Without a restriction they are (0, extent). The axis of a while loop has only its current coordinate. A size
+        that set_symbol gave to a restricted dimension limits both numbers. An expression of a restricted symbol, such
+        as K/32, is evaluated at the limits of the symbol. Raise UnboundSymbol if the extent has no value.
         """
         bound_value = self.bound.get(dim) if isinstance(dim, Symbol) else None
         if bound_value is not None and dim in self.walking:  # the axis of a while loop is one wide

@@ -44,8 +44,8 @@ def _evaluated_annotation(function: Callable[..., Any], name: str, text: str, na
 
 
 def _line_of_argument(function: Callable[..., Any], name: str) -> int:
-    """Return the line number, in its file, of the argument `name` of `function`; that of the function's first line if
-    the source or the argument is not found.
+    """Return the number of the source line of the argument `name` in the definition of `function`. If the source or the
+    argument is not found, return the number of the function's first line.
     """
     start = function.__code__.co_firstlineno
     try:

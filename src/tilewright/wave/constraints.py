@@ -27,7 +27,7 @@ def _record(name: str, **attrs: Any) -> Op:
     return Op(spec, (), plain_attrs(spec.attrs, {k: v for k, v in attrs.items() if v is not None}))
 
 
-def elements_of_a_thread(what: str, of: str, count: Expr) -> Op:
+def elements_per_thread_record(what: str, of: str, count: Expr) -> Op:
     """Return the record (header line of a tile program) of one `elements_per_thread` hint.
 
     `what` is the operation ("read", "write", "self_index", ...), `of` the name of the memory or dimension that the

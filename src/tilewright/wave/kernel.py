@@ -19,7 +19,7 @@ from tilewright.ir.verifier import verify
 from tilewright.lang.annotations import evaluated_annotations
 from tilewright.lang.types import Memory, SymbolBind
 from tilewright.limits import written
-from tilewright.wave.constraints import Constraint, IteratorBindings, SymbolicAlias, elements_of_a_thread
+from tilewright.wave.constraints import Constraint, IteratorBindings, SymbolicAlias, elements_per_thread_record
 from tilewright.wave.tracer import MemoryArgument, Tile, Tracer
 
 WRITES = ("write", "atomic_add", "atomic_min", "atomic_max")
@@ -66,7 +66,7 @@ class Kernel(FoundByName):
             values, arguments = self._arguments(tracer)
             self.function(*arguments)
         records = [record for constraint in self.constraints for record in constraint.records()]
-        records += [elements_of_a_thread(*hint) for hint in tracer.hints]
+        records += [elements_per_thread_record(*hint) for hint in tracer.hints]
         bindings: dict[Expr, Any] = dict(self.symbols)
         for constraint in self.constraints:
             if isinstance(constraint, SymbolicAlias):

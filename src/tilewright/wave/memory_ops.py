@@ -248,7 +248,8 @@ def _access_of(
     dimensions are None (those of the memory). `dynamic` are the tiles for the dynamic values of `mapping` (indices that
     are data). `reading` is True for reads, where the tile is the output of the mapping.
 
-    Raise BadMapping for arguments of a wrong type, and for coordinates that are missing or do not fit the memory.
+    Raise BadMapping for arguments of a wrong type, and for coordinates that are missing or do not fit the memory. Raise
+    DtypeMismatch for a dynamic value that is neither a tile nor a number.
     """
     attrs: dict[str, Any] = {}
     for name, argument, types, expected in (

@@ -52,10 +52,13 @@ def iterate(
     of tiles. The function takes the carried values, at first `init_args`, and returns those of the next iteration; the
     last ones are the results.
 
-    With `start` and `condition`, which come together, the loop is a while loop: `axis` begins at the scalar `start`,
-    the body sets it by `tkw.set_symbol(axis, next)`, and the loop continues while `condition` holds. `any_tile`
-    promises that the results do not depend on the tile size. `tag` is ignored. Raise OutOfScope if `step`, the number
-    of tiles from one iteration to the next, is not 1.
+    With `start` and `condition` the loop is a while loop: `axis` begins at the scalar `start`, the body sets it by
+    `tkw.set_symbol(axis, next)`, and the loop continues while `condition` holds. `any_tile` promises that the results
+    do not depend on the tile size. `tag` is ignored.
+
+    Raise OutOfScope if `step`, the number of tiles from one iteration to the next, is not 1. The decorator raises
+    DtypeMismatch if `init_args` is no list or tuple, ProgramError if only one of `start` and `condition` is given, and
+    DimensionMismatch if the function takes or returns another number of values.
     """
     where = author_location()
     if step != 1:
@@ -545,8 +548,8 @@ def reshape(src: Any, target_shape: Any, tag: str | None = None) -> Tile:
 
 
 def register(shape: Any, dtype: DTypeLike, value: Any, tag: str | None = None) -> Tile:
-    """Emit one `fill` and return it: a tile of the dimensions `shape` and element type `dtype` whose elements are all
-    the number `value`, like `Register[*shape, dtype](value)`. `tag` is ignored.
+    """Emit one `fill` and return it: a tile with the dimensions `shape` and the element type `dtype`, in which every
+    element is the number or expression `value`, like `Register[*shape, dtype](value)`. `tag` is ignored.
     """
     tile: Tile = Register(dims_of(shape), element_type(dtype))(value)
     return tile
@@ -559,7 +562,7 @@ def self_index(
     dim: Any, dtype: DTypeLike = dtypes.i32, elements_per_thread: Any = None, tag: str | None = None
 ) -> Tile:
     """Emit one `self_index` and return it: the coordinates 0, 1, 2, ... along the dimension `dim`, as a one-dimensional
-    tile of element type `dtype`.
+    tile of element type `dtype`. Inside a loop over `dim`, they are the coordinates of the current tile.
 
     `elements_per_thread` is a hint to the planner; `tag` is ignored.
     """

@@ -144,8 +144,8 @@ class Channel:
         return number < self.stages or self.fill(number - self.stages).free
 
     def tensors(self, agent: Agent) -> list[TensorMemory]:
-        """Return a list of the channel's shared-memory tensors, as the wave `agent` sees them. Their first dimension
-        counts the stages.
+        """Return a list of the channel's tensors in shared memory, as the wave `agent` sees these tensors. The first
+        dimension of each tensor counts the stages.
         """
         return [agent.handles[operand] for operand in self.op.operands]
 

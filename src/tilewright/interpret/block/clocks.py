@@ -219,7 +219,7 @@ class Clocks:
         return number
 
     def op(self, access: int) -> Op:
-        """Return the operation that made the access with number `access`."""
+        """Return the operation that made the access with number `access`, which is at least 1."""
         operation = self._ops[access]
         assert operation is not None
         return operation

@@ -91,13 +91,12 @@ def _operand_values(agent: Agent, op: Op, operand: Any, coordinates: Coordinates
 
 
 def map_(agent: Agent, op: Op) -> Steps:
-    """Execute `op`, a `map`, for the wave `agent`: set the wave's elements of the target, operand 0, to the values of
-    the formula.
+    """Execute `op`, a `map`, for the wave `agent`: set elements of the target, operand 0, to the values of the formula.
 
-    The wave's elements are those that it holds of the target in registers. If the target is in memory, they are those
-    that it holds of the first source in registers; if all tensors are in memory, those that `share` gives it. Raise a
-    RaceFault if an element of memory is written that is read for another element. The generator yields once at first,
-    so that other waves may run.
+    If the target is in registers, the wave sets the elements that it holds. If only a source is in registers, the wave
+    sets the elements that it owns of the first such source (each element is owned by one register). If all tensors are
+    in memory, it sets the elements that `share` gives it. Raise a RaceFault if an element of memory is written that is
+    read for another element. The generator yields once at first, so that other waves may run.
     """
     yield None
     target = agent.handles[op.operands[0]]
@@ -120,8 +119,8 @@ def map_(agent: Agent, op: Op) -> Steps:
     loaded: dict[int, Any] = {}
 
     def leaf(f: Formula) -> Any:
-        """Return (values, element type) of operand number `f.value` at the wave's elements. `f` is an operand leaf of
-        the formula. Each operand is loaded once.
+        """Return (values, element type) of operand number `f.value` at the elements that the wave sets. `f` is an
+        operand leaf of the formula. Each operand is loaded once.
         """
         if f.value not in loaded:
             source = sources[f.value]

@@ -55,7 +55,7 @@ class Holding:
 
     @cached_property
     def mine(self) -> Held:
-        """The registers of the wave that are in the view."""
+        """The registers of the wave that are in the view, with the elements that they hold."""
         return Held(self.ids >= 0, self.ids, self.shape)
 
     @cached_property

@@ -172,7 +172,9 @@ class TensorMemory:
 
     @classmethod
     def whole(cls, buffer: Buffer, kind: TensorType) -> TensorMemory:
-        """Return the tensor of type `kind` that begins at the start of `buffer`."""
+        """Return the tensor of type `kind` that begins at the start of `buffer`. Raise a ProgramError if an extent or
+        stride is not constant.
+        """
         return cls(buffer, numbers(kind.shape, kind), numbers(kind.steps, kind), kind.swizzle)
 
     def stage(self, number: int, hold: Hold | None) -> TensorMemory:
@@ -397,8 +399,8 @@ def grid(shape: tuple[int, ...]) -> tuple[Array, ...]:
 def box(axes: tuple[Any, ...], what: str) -> tuple[tuple[int, ...], Mapping[str, Array]]:
     """Return (extents of the symbols `axes`, {symbol name: array of the symbol's values}).
 
-    The arrays broadcast to the extents, like those of `grid`. `what` names the operation in error messages. The result
-    is cached.
+    The arrays broadcast to the extents, as in `grid`. `what` names the operation in error messages. The result is
+    cached.
     """
     shape = numbers(tuple(s.upper + 1 for s in axes), what)
     return shape, dict(zip((s.name for s in axes), grid(shape), strict=True))
@@ -418,7 +420,7 @@ def lane_pattern(axes: tuple[Symbol, ...], at: tuple[Expr, ...], strides: tuple[
 
 
 def full(array: Any, shape: tuple[int, ...]) -> Array:
-    """Return `array`, a number or array, broadcast to `shape`."""
+    """Return `array`, a number or array, broadcast to `shape`. The result may be a read-only view."""
     values = np.asarray(array)
     return values if values.shape == shape else np.broadcast_to(values, shape)
 

@@ -372,8 +372,9 @@ def gather(agent: Agent, op: Op) -> Steps:
     memory.
 
     The operands are the tile, the memory and the tensors from which coordinates are read. The wave sets the elements
-    that it holds in registers, or that `share` gives it of a tile in memory. Elements out of bounds become the `else`
-    number; without one, raise an OutOfBoundsFault. The generator yields once at first, so that other waves may run.
+    that it holds, if the tile is in registers, or the elements that `share` gives it, if the tile is in memory.
+    Elements out of bounds become the `else` number; without one, raise an OutOfBoundsFault. The generator yields once
+    at first, so that other waves may run.
     """
     yield None
     tile, memory = (agent.handles[v] for v in op.operands[:2])
@@ -384,8 +385,8 @@ def gather(agent: Agent, op: Op) -> Steps:
 
 
 def _gather(agent: Agent, op: Op, tile: Registers | Memory, memory: Memory, clock: Clock) -> None:
-    """Set elements of `tile` from data-dependent coordinates of `memory`, for the wave `agent`: those that it holds in
-    registers, or that `share` gives it of a tile in memory.
+    """Set elements of `tile` from data-dependent coordinates of `memory`: the elements that the wave `agent` holds, if
+    the tile is in registers, or the elements that `share` gives it, if the tile is in memory.
 
     `op` is the gather; `clock` is the vector clock of the actor that accesses memory. Raise an OutOfBoundsFault for an
     element out of bounds without an `else` number, and a RaceFault if an element of memory is overwritten and also read
@@ -415,9 +416,11 @@ def scatter(agent: Agent, op: Op) -> Steps:
     """Execute `op`, a `scatter`, for the wave `agent`: write elements of the tile to data-dependent coordinates of
     memory.
 
-    The operands are as in `gather`. The wave writes the elements that it holds in registers, or that `share` gives it
-    of a tile in memory. If several elements have the same coordinates, the last one is stored; elements out of bounds
-    are dropped. The generator yields once at first, so that other waves may run.
+    The operands are as in `gather`. The wave writes the elements that it owns (one register for each element), if the
+    tile is in registers, or the elements that `share` gives it, if the tile is in memory. If several elements have the
+    same coordinates, the last one is stored; elements out of bounds are dropped. Raise a RaceFault if an element of
+    memory is written that is another element of the tile. The generator yields once at first, so that other waves may
+    run.
     """
     yield None
     if _has_no_elements(agent, op):
@@ -431,12 +434,12 @@ def scatter(agent: Agent, op: Op) -> Steps:
 
 def atomic(agent: Agent, op: Op) -> Steps:
     """Execute `op`, an `atomic`, for the wave `agent`: combine elements of the tile into data-dependent coordinates of
-    memory.
+    memory, one after another.
 
-    The operands are as in `gather`. The wave combines the elements that it holds in registers, or that `share` gives it
-    of a tile in memory, one after another; elements out of bounds are dropped. If the tile is in memory and overlaps
-    the target, raise a RaceFault when an element is combined into another element of the tile. The generator yields
-    once at first, so that other waves may run.
+    The operands are as in `gather`. The wave combines the elements that it owns (one register for each element), if the
+    tile is in registers, or the elements that `share` gives it, if the tile is in memory. Elements out of bounds are
+    dropped. Raise a RaceFault if an element is combined into memory that is another element of the tile. The generator
+    yields once at first, so that other waves may run.
     """
     yield None
     if _has_no_elements(agent, op):

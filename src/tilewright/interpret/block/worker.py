@@ -441,7 +441,8 @@ class Worker:
         return Registers.uninitialised(kind.dtype.numpy, holding(spread, agent.wave * lanes, lanes), name)
 
     def lanes(self, threads: int, agent: Agent) -> int:
-        """Return the number of lanes of a wave: that of the machine, if there is a machine with a fixed number.
+        """Return the number of lanes of a wave: the machine's number, if there is a machine with a fixed number of
+        lanes.
 
         Otherwise return `threads` divided by the number of waves in the group of `agent`: on a CPU, vectors have any
         width.
