@@ -266,8 +266,8 @@ class Ring:
         return self._stage("wait", "full")
 
     def release(self) -> None:
-        """Emit one `release`: the consumer returns the oldest stage that it has waited for and not released to the
-        producer.
+        """Emit one `release`: the consumer frees the oldest stage that it has waited for and not released, so that the
+        producer may fill it again.
         """
         trace("release").emit("release", (self.value,))
 

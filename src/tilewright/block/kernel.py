@@ -119,7 +119,8 @@ class BlockKernel(FoundByName):
         emits.
 
         `params` and the keywords `named` are values of the kernel's parameters, by name; `named` wins. A `Size` without
-        a value stays symbolic. Raise an ArgumentError for an unknown parameter, or for one without a value.
+        a value stays symbolic. Raise an ArgumentError for an unknown parameter, a parameter without a value, or a value
+        that is not in the range of its `Size`.
         """
         bindings = {} if params is None else named_values(params, "params", "{'M': 64}")
         values = self._values({**bindings, **named})

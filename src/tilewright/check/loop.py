@@ -36,8 +36,9 @@ def _check_atom(op: Op, machine: Machine | None) -> None:
     `op` names, or if `machine` is None. Raise a LookupError if `machine` has no atom of this name.
 
     An operand must be in registers or in memory, as the atom reads it, and have the atom's element type. A register
-    operand must have as many elements as the atom reads. There are two exceptions: A and B may have several atoms along
-    K in each lane, and A may have the elements of one lane only.
+    operand must have as many elements as the atom reads; a fragment, as many as the lanes of one wave hold of the atom.
+    There are two exceptions: fragments of A and B may have several atoms along K, and A may have the elements of one
+    lane only.
     """
     if machine is None:
         raise ProgramError(f"the program names no machine, so {op.attrs['atom']} has no meaning", op.loc)

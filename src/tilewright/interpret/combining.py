@@ -26,13 +26,13 @@ _COMBINE: dict[str, Any] = {"sum": np.add, "prod": np.multiply, "max": np.maximu
 
 
 def mma(run: Run, op: Op) -> tuple[TileValue, ...]:
-    """Execute an `mma` and return its result, a tile: the accumulator plus the sum of products A*B, in the
-    accumulator's wide type.
+    """Execute an `mma` and return its result, a tile: the accumulator plus the sum of products A*B. The tile also keeps
+    the sums before rounding, in the wide type of the accumulator.
 
     Products are summed over the dimensions that A and B have and the accumulator lacks. With the attribute `blocks`,
     the product is block-diagonal (see `_products`). With the attribute `accumulate`, the sum is rounded after each
-    product. Raise ExecutionError if a dimension that only one of the three tiles has covers more than one coordinate
-    now.
+    product, and no wide sums are kept. Raise ExecutionError if a dimension that only one of the three tiles has covers
+    more than one coordinate now.
     """
     a, b, acc = run.tiles(op)
     parts = common_parts([a, b, acc])

@@ -41,7 +41,8 @@ def execute(
 
     `symbols` is {symbol: value}; `derived` is {symbol: expression} for symbols that depend on the workgroup. The tiles
     of `debug_log` operations are added to `logs`, {label: {"value": array}} (None: not recorded). With `lenient`,
-    symbols that set_symbol sets may be outside their range.
+    symbols that set_symbol sets may be outside their range. Raise an ExecutionError if an operation is invalid at run
+    time, such as a read out of bounds.
     """
     run = Run(program, HANDLERS, dict(symbols), logs, dict(derived or {}), lenient=lenient)
     for value, argument in arguments.items():

@@ -19,9 +19,9 @@ if TYPE_CHECKING:  # `is_grid` is also called for kernels that are never interpr
 def is_grid(program: Program) -> bool:
     """True if the tile program is a grid program: its workgroup and tile constraints affect its result.
 
-    It is one if it uses workgroup ids, shared memory, or explicit starts or iteration counts. It is one too if
-    constraints tile a dimension that only some operands of an operation have, or if a while loop starts at different
-    values for different elements, so that each workgroup ends its loop separately.
+    It is one if it uses workgroup ids, shared memory, explicit starts or iteration counts, or a fixed number of
+    workgroups. It is one too if constraints tile a dimension that only some operands of an operation have, or if a
+    while loop starts at different values for different elements, so that each workgroup ends its loop separately.
     """
     for record in program.records:
         if record.name == "grid" or "iters" in record.attrs or "start" in record.attrs:

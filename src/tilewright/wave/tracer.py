@@ -74,7 +74,8 @@ class Tracer:
         """Add an `elements_per_thread` hint to `self.hints`; it does not change what the program computes.
 
         `what` is the operation, `of` the name of the memory or dimension that the operation uses (None: allocated
-        memory), and `elements` the number of elements; if `elements` is None, nothing is added.
+        memory), and `elements` the number of elements. If `elements` is None, nothing is added; raise DimensionMismatch
+        if it is neither an integer nor an expression.
         """
         if elements is not None:
             self.hints[what, of or "allocated memory", dim_of(elements, f"{what}: elements_per_thread")] = None

@@ -55,8 +55,8 @@ class Fill:
 
     @property
     def full(self) -> bool:
-        """True if consumers may read the stage: all producer waves have committed this fill, and all asynchronous
-        copies into the stage are done.
+        """True if consumers may read the stage: all producer waves have committed this fill, all expected multicast
+        copies have started, and all asynchronous copies into the stage are done.
 
         A fill is one use of a pipeline stage, from acquire to release.
         """

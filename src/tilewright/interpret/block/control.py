@@ -59,7 +59,7 @@ def _iterations(
     agent: Agent, op: Op, iterations: Iterable[dict[str, int]], synchronises: tuple[bool, ...] = (False, False)
 ) -> Steps:
     """Execute the blocks of the loop `op` for the wave `agent`, once for each entry of `iterations`, {loop variable:
-    value}.
+    value}. At the end, remove the loop variables from `agent.values`.
 
     With `overlap=defer`, the `finally` block of an iteration runs during the next iteration. `synchronises` is (after
     body, after `finally`): True if the waves of the group synchronise there. Without `defer`, the waves synchronise at
@@ -177,8 +177,9 @@ def tasks(agent: Agent, op: Op) -> Steps:
     (workgroup).
 
     If the body allocates shared memory, the waves synchronise after each task. With `overlap=pingpong`, two halves of
-    the waves alternate. Raise a ProgramError if a limit of the loop is not constant, and an ExecutionError for too many
-    tasks.
+    the waves alternate. With the attribute `turn` (0 or 1, in loop programs), only every second task is executed, from
+    task number `turn` of the worker on. Raise a ProgramError if a limit of the loop is not constant, and an
+    ExecutionError for too many tasks.
     """
     ranges = op.attrs["ranges"]
     for r in ranges:
@@ -362,8 +363,8 @@ def acquire(agent: Agent, op: Op) -> Steps:
 
 
 def _not_free(ring: Channel, number: int) -> str:
-    """Return text for a deadlock report: the stage of `ring` for fill number `number` is not free, because of the
-    stage's previous fill and the number of waves that have released that fill.
+    """Return text for a deadlock report that explains why the stage of `ring` for fill number `number` is not free: the
+    stage's previous fill, and the number of waves that have released it.
     """
     previous_fill = ring.fill(number - ring.stages)
     state = f"{len(previous_fill.released)} of {previous_fill.consumers or '?'} waves have released it"
@@ -437,16 +438,16 @@ def wait(agent: Agent, op: Op) -> Steps:
 
 
 def _not_full(ring: Channel, fill: Fill) -> str:
-    """Return text for a deadlock report: `fill`, one use of a stage of the channel `ring`, is not full, and how many
-    waves have committed it.
+    """Return text for a deadlock report that explains why `fill`, one use of a stage of the channel `ring`, is not
+    full: the number of waves that have committed it.
     """
     state = f"{len(fill.committed)} of {fill.producers or '?'} waves have committed it"
     return f"waits for fill {fill.number} of %{ring.name}: {state}"
 
 
 def release(agent: Agent, op: Op) -> Steps:
-    """Execute `op`, a `release`, for the wave `agent`: return the oldest fill that the wave has waited for and not
-    released to the producers.
+    """Execute `op`, a `release`, for the wave `agent`: free the oldest fill that the wave has waited for and not
+    released, so that producers may use its stage again.
 
     A fill is one use of a stage. Raise a ProtocolFault if there is no such fill, or in a role that is not the consumer.
     The generator yields once at first, so that other waves may run.

@@ -178,7 +178,7 @@ def access_clock(agent: Agent, *tiles: Registers | Memory) -> AbstractContextMan
     """Return a context manager that yields the vector clock under which the wave `agent` accesses memory in an
     operation.
 
-    `tiles` are operands. If one of them is in registers, it is the clock of the wave. Otherwise it is the clock of
+    `tiles` are operands. If one of them is in registers, the clock is that of the wave. Otherwise the clock is that of
     `Agent.part_clock`, usually of a new actor: it is not specified which wave handles which element of memory, so no
     wave may rely on the order.
     """

@@ -117,7 +117,7 @@ class Agent:
 
     def exchange(self, op: Op, payload: Any, part: str = "") -> Steps:
         """Wait for the other waves of the group at operation `op`; return a list of the `payload` of each wave, by wave
-        number.
+        number. A generator that yields a Waiting.
 
         `part` distinguishes several exchanges of one operation. An exchange does not order memory accesses: waves that
         need no data would not wait for each other on a machine.
@@ -138,7 +138,8 @@ class Agent:
         return [meeting[wave] for wave in range(group.waves)]
 
     def meet(self, op: Op, part: str = "") -> Steps:
-        """Synchronise with the other waves of the group at operation `op`, as a barrier does.
+        """Synchronise with the other waves of the group at operation `op`, as a barrier does. A generator that yields a
+        Waiting.
 
         Everything that one of the waves did before is ordered before what each wave does afterwards. `part`
         distinguishes several barriers of one operation.
