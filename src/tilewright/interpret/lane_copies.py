@@ -49,7 +49,7 @@ def copy_lanes(agent: Agent, op: Op) -> Steps:
             op.loc,
         )
     target_elements = shared_elements(agent, op, shared, op.attrs["over"], op.attrs["at"][0], active)
-    _require_whole_runs(agent, op, source_elements, target_elements, active, in_bounds)
+    _require_whole_runs(op, source_elements, target_elements, active, in_bounds)
     clock = agent.clock.fork()
 
     def finish() -> None:
@@ -68,14 +68,14 @@ def copy_lanes(agent: Agent, op: Op) -> Steps:
 
 
 def _require_whole_runs(
-    agent: Agent, op: Op, source_elements: Array, target_elements: Array, active: Array, in_bounds: Array
+    op: Op, source_elements: Array, target_elements: Array, active: Array, in_bounds: Array
 ) -> None:
     """Raise ProtocolFault unless each lane copies one contiguous, aligned run of elements, in the source and in the
     target.
 
     All arrays are indexed [lane, value]. `source_elements` and `target_elements` are element numbers. `active` marks
     the elements that are copied: all elements of a lane or none. `in_bounds` marks the elements inside the source; only
-    the last elements of a run may be outside. `agent` is not used.
+    the last elements of a run may be outside.
     """
     count = source_elements.shape[1]
     step = np.arange(count)
