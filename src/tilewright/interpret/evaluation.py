@@ -83,7 +83,7 @@ def _compile(e: Expr) -> tuple[Callable[..., Any], tuple[str, ...]]:
     """Compile the expression `e` to a Python function and return (function, names of its arguments). Store both in the
     cache `_compiled`.
 
-    The arguments are the values of the symbols in `e`, sorted by name.
+    The arguments are the values of the symbols on which `e` depends (see `names_in`), sorted by name.
     """
     names: set[str] = set()
     source = _python_source(e, names)

@@ -93,8 +93,8 @@ def _require_whole_runs(
 
 
 def land(agent: Agent, op: Op) -> Steps:
-    """Execute a `land` of the wave `agent`: the current phase of a barrier waits for all per-lane copies that the wave
-    has started since the last `land`.
+    """Execute a `land` of the wave `agent`: the current phase of a barrier waits for all per-lane copies of the wave
+    that are in flight. Copies that have finished since the last `land` are ordered before the end of the phase.
 
     A generator that yields where other waves may run.
     """

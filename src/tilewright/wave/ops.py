@@ -639,10 +639,11 @@ def debug_log(
     debug_logs=logs)`). No result changes.
 
     After the call, `logs[label]["value"]` is the whole tile, collected over all loops and workgroups. Without a
-    `label`, the name is "debug_log_output_0" or so, by order. `printer(label, value)` and `handler(logs)` are called
-    after the kernel. `extra_iteration_dimensions=[(name, axis, count)]` keeps the first `count` iterations of the loop
-    over `axis` separate, along a new first dimension. `mapping` maps the tile to the logged array. `tag` is ignored.
-    Raise DtypeMismatch for a wrong `label` or `extra_iteration_dimensions`, BadMapping for a wrong `mapping`.
+    `label`, the name is `debug_log_output_N`, with the number N of earlier labels. `printer(label, value)` and
+    `handler(logs)` are called after the kernel. `extra_iteration_dimensions=[(name, axis, count)]` keeps the first
+    `count` iterations of the loop over `axis` separate, along a new first dimension. `mapping` maps the tile to the
+    logged array. `tag` is ignored. Raise DtypeMismatch for a wrong `label` or `extra_iteration_dimensions`, BadMapping
+    for a wrong `mapping`.
     """
     trace = tracer("debug_log")
     if label is not None and not isinstance(label, str):
