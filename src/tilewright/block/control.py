@@ -175,8 +175,8 @@ def while_(flag: Tensor) -> Iterator[None]:
 def role(name: str, waves: Any, registers: int | None = None) -> Iterator[None]:
     """Context manager: trace its body as the program of the role `name`, and emit one `role`.
 
-    `waves` waves of the workgroup execute only this code (warp specialisation). `registers` is the number of registers
-    of each of their threads (None: not set). A role stands on the outermost level of a kernel.
+    `waves` waves of the workgroup, and no others, execute this code (warp specialisation). `registers` is the number of
+    registers of each of their threads (None: not set). A role stands on the outermost level of a kernel.
     """
     attrs: dict[str, Any] = {"name": name, "waves": number(waves, "role: waves")}
     if registers is not None:
